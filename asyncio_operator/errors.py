@@ -1,0 +1,102 @@
+"""Every error this package raises by itself.
+
+    AsyncOperatorError
+    ├── ConfigurationError    an option, a column or a type is wrong; found before work starts   (also ValueError)
+    ├── ElementTimeoutError   an element passed its deadline                                     (also TimeoutError)
+    ├── FunctionError         the user's function, or one of his hooks, failed; ends the run
+    ├── ResultError           the function answered with something of the wrong shape
+    ├── EnricherError         an enricher could not answer; says whether asking again may help
+    ├── CircuitOpenError      a circuit breaker refused the call
+    └── StateError            a call that the object's present state does not allow
+        └── StateMigrationError   stored state does not fit its new descriptor
+
+Law: a message names what is wrong, where, and what to do. Errors of other libraries are mapped once, where they
+enter, with ``raise ... from``. All of them survive pickling, so that a Spark task can report them.
+"""
+
+from __future__ import annotations
+
+
+class AsyncOperatorError(Exception):
+    """The root of all errors of this package."""
+
+
+class ConfigurationError(AsyncOperatorError, ValueError):
+    """A wrong option, column or type: names it, its value, and what is allowed."""
+
+
+class ElementTimeoutError(AsyncOperatorError, TimeoutError):
+    """An element did not end before its deadline."""
+
+
+class FunctionError(AsyncOperatorError):
+    """The user's function failed for an element; ``__cause__`` is the error it raised.
+
+    Attributes:
+        element: the value the function was called with, as text of at most 200 characters.
+        attempts: the calls that were made for the element.
+    """
+
+    def __init__(self, message: str, *, element: str = "", attempts: int = 0) -> None:
+        super().__init__(message)
+        self.element = element
+        self.attempts = attempts
+
+
+class ResultError(AsyncOperatorError):
+    """A result has the wrong shape or type. Asking again would give the same, so it is never retried."""
+
+    retryable = False
+
+
+class EnricherError(AsyncOperatorError):
+    """An enricher could not answer.
+
+    Attributes:
+        retryable: whether the same call may succeed later (connection lost, overload), or None if that is not known.
+        retry_after: seconds after which the source asked to be called again, or None.
+        overload: whether the source said that it has too much to do.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retryable: bool | None = None,
+        retry_after: float | None = None,
+        overload: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+        self.retry_after = retry_after
+        self.overload = overload
+
+
+class CircuitOpenError(AsyncOperatorError):
+    """A circuit breaker is open: the call was refused without being made."""
+
+
+class StateError(AsyncOperatorError):
+    """A call that the object's present state does not allow."""
+
+
+class StateMigrationError(StateError):
+    """Stored state was written with other serialisers, or another TTL setting, than its new descriptor has."""
+
+
+def describe(value: object, limit: int = 200) -> str:
+    """The ``repr`` of a value for a message, cut at `limit` characters; a ``repr`` that fails gives the type's name."""
+    try:
+        text = repr(value)
+    except Exception as error:
+        text = f"<{type(value).__name__}, whose repr raised {type(error).__name__}>"
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def describe_error(error: BaseException) -> str:
+    """Type and text of an error for a message; a text that cannot be made is left out."""
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,278 @@
+"""Who may import whom: the layers and the fences of the two packages, as data, held against every import.
+
+`LAYERS` is read from top to bottom: a module imports its own row and what stands above it. `FENCES` names, for each
+module from outside, the only places that may import it; what is in neither the standard library nor `FENCES` may be
+imported nowhere. Every import counts, also inside functions and through `importlib`. Fenced types alone are let pass
+under ``if TYPE_CHECKING``, where they cost nothing at run time. A new module has to be given a layer here.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+CORE = "asyncio_operator"
+PACKAGES = (CORE, "enrichers")
+
+
+class Row(NamedTuple):
+    """Modules by their full names (a folder stands for all that is in it), and what they must not know."""
+
+    layer: int
+    modules: tuple[str, ...]
+    must_not_know: tuple[str, ...]
+
+
+def core(layer: int, modules: str, must_not_know: str) -> Row:
+    return Row(layer, tuple(f"{CORE}.{name}" for name in modules.split()), tuple(must_not_know.split()))
+
+
+LAYERS = (
+    core(0, "errors elements clock", "asyncio random"),
+    core(1, "specification", "asyncio random"),
+    core(1, "policies", "asyncio random"),
+    core(1, "queues", "asyncio random asyncio_operator.clock"),
+    core(1, "watermarks metrics trace", "asyncio random"),
+    core(1, "state", "asyncio random"),
+    core(2, "timers deadlines", "asyncio random"),
+    core(2, "function enricher schema", "pyspark random"),
+    core(3, "lanes inputs", "pyspark"),
+    core(3, "lookup", "pyspark"),
+    core(3, "operator run bridge loop_thread", "pyspark"),
+    Row(3, (CORE,), ("pyspark",)),
+    core(4, "testing", "pyspark"),
+    core(4, "spark", ""),
+    Row(5, ("enrichers",), ("pyspark", "asyncio_operator.spark")),
+    Row(6, ("examples", "benchmarks", "tests"), ()),
+)
+
+FENCES = {
+    "time": ("asyncio_operator.clock",),
+    "rocksdict": ("asyncio_operator.state.rocksdb",),
+    "pyspark": ("asyncio_operator.spark",),
+    "pyarrow": ("asyncio_operator.spark", "asyncio_operator.enricher", "asyncio_operator.schema", "enrichers"),
+    "numpy": ("asyncio_operator.spark",),
+    "asyncpg": ("enrichers.postgres",),
+    "aiohttp": ("enrichers.http", "asyncio_operator.testing"),
+    "uvloop": ("asyncio_operator.loop_thread",),
+    "matplotlib": ("asyncio_operator.trace",),
+}
+
+HEAVY = ("pyspark", "pyarrow", "asyncpg", "aiohttp", "rocksdict", "matplotlib", "pandas", "numpy")
+
+
+class Import(NamedTuple):
+    """An imported name, as far as it is written out: ``from a.b import c`` is ``a.b.c``."""
+
+    name: str
+    line: int
+    typing_only: bool
+
+
+class Imports(ast.NodeVisitor):
+    """Collects every import of a module's source."""
+
+    def __init__(self, package: str) -> None:
+        self.package = package
+        self.found: list[Import] = []
+        self._typing_only = False
+
+    def _add(self, name: str, node: ast.stmt | ast.expr) -> None:
+        self.found.append(Import(name, node.lineno, self._typing_only))
+
+    def visit_If(self, node: ast.If) -> None:
+        outside = self._typing_only
+        self._typing_only = outside or ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+        for statement in node.body:
+            self.visit(statement)
+        self._typing_only = outside
+        for statement in node.orelse:
+            self.visit(statement)
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            self._add(alias.name, node)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        package = self.package.split(".")
+        start = package[: len(package) + 1 - node.level] if node.level else []
+        module = ".".join([*start, *([node.module] if node.module else [])])
+        for alias in node.names:
+            self._add(module if alias.name == "*" else f"{module}.{alias.name}", node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        called = ast.unparse(node.func)
+        if called in ("importlib.import_module", "import_module", "__import__"):
+            match node.args:
+                case [ast.Constant(value=str(name)), *_]:
+                    self._add(name, node)
+        self.generic_visit(node)
+
+
+def module_of(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def is_within(name: str, module: str) -> bool:
+    return name == module or name.startswith(module + ".")
+
+
+def row_of(module: str) -> int | None:
+    """The place in `LAYERS` of a module, or None. The core package is only its ``__init__``, not all that is in it."""
+    for place, row in enumerate(LAYERS):
+        if any(module == known or (known != CORE and is_within(module, known)) for known in row.modules):
+            return place
+    return None
+
+
+def row_of_import(name: str) -> int | None:
+    """The place in `LAYERS` of an imported name, or None for one from outside."""
+    place = row_of(name)
+    return row_of(CORE) if place is None and is_within(name, CORE) else place
+
+
+def complaint(module: str, row: int, name: str, typing_only: bool) -> str | None:
+    """What is wrong with a module's import, or None."""
+    for unknown in LAYERS[row].must_not_know:
+        if is_within(name, unknown):
+            return f"must not know {unknown}"
+    target = row_of_import(name)
+    top = name.partition(".")[0]
+    if target is not None:
+        if target > row:
+            return f"is in layer {LAYERS[row].layer} and stands above what it imports, {name}"
+        if is_within(module, "enrichers") and is_within(name, CORE) and "._" in name:
+            return f"may import public names only, not {name}"
+    elif top in FENCES:
+        if not typing_only and not any(is_within(module, place) for place in FENCES[top]):
+            return f"may not import {top}; only {', '.join(FENCES[top])} may"
+    elif top not in sys.stdlib_module_names:
+        return f"imports {top}, which has no place in FENCES"
+    return None
+
+
+def complaints(sources: Mapping[str, str]) -> Iterator[str]:
+    """What is wrong in sources by path, like ``asyncio_operator/queues/ordered.py``."""
+    for path, source in sorted(sources.items()):
+        module = module_of(path)
+        row = row_of(module)
+        if row is None:
+            yield f"{path}: {module} is in no layer; give it one in LAYERS of tests/test_layers.py"
+            continue
+        imports = Imports(module if path.endswith("/__init__.py") else module.rpartition(".")[0])
+        imports.visit(ast.parse(source, path))
+        for name, line, typing_only in imports.found:
+            if wrong := complaint(module, row, name, typing_only):
+                yield f"{path}:{line}: {module} {wrong}"
+
+
+def sources_of_the_project() -> dict[str, str]:
+    paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+
+
+def test_every_import_obeys_the_layers_and_the_fences() -> None:
+    sources = sources_of_the_project()
+    assert "asyncio_operator/errors.py" in sources, "the walk has found nothing"
+    found = "\n".join(complaints(sources))
+    assert not found, found
+
+
+@pytest.mark.parametrize("module", [CORE, f"{CORE}.operator"])
+def test_importing_the_core_loads_no_dependency(module: str) -> None:
+    program = f"import sys, {module}; print(*sorted(set({HEAVY}) & set(sys.modules)))"
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (run.stdout.strip(), run.returncode) == ("", 0), run.stderr
+
+
+FORBIDDEN = [
+    # layers
+    ("asyncio_operator/errors.py", "import asyncio_operator.elements.x, asyncio_operator.metrics", "layer 0"),
+    ("asyncio_operator/queues/base.py", "from asyncio_operator.operator import AsyncWaitOperator", "layer 1"),
+    ("asyncio_operator/queues/base.py", "from ..operator import AsyncWaitOperator", "layer 1"),
+    ("asyncio_operator/queues/__init__.py", "from .. import lanes", "layer 1"),
+    ("asyncio_operator/policies/retry.py", "from asyncio_operator.queues import base", "layer 1"),
+    ("asyncio_operator/state/value.py", "from asyncio_operator import Retry", "layer 1"),
+    ("asyncio_operator/lookup/cache.py", "def f():\n    from asyncio_operator.operator import AsyncWaitOperator", "layer 3"),
+    ("asyncio_operator/operator.py", "from asyncio_operator.testing import ManualClock", "layer 3"),
+    ("asyncio_operator/__init__.py", "from asyncio_operator.spark import enrich", "layer 3"),
+    ("asyncio_operator/spark/frame.py", "import enrichers", "layer 4"),
+    ("enrichers/http.py", "from tests import helpers", "layer 5"),
+    ("enrichers/http.py", "from asyncio_operator.enricher import _hidden", "public names only"),
+    # what a row must not know, types included
+    ("asyncio_operator/clock.py", "import asyncio", "must not know asyncio"),
+    ("asyncio_operator/policies/retry.py", "from random import random", "must not know random"),
+    ("asyncio_operator/timers/heap.py", "import asyncio.events as e", "must not know asyncio"),
+    (
+        "asyncio_operator/queues/base.py",
+        "from asyncio_operator.clock import now",
+        "must not know asyncio_operator.clock",
+    ),
+    ("asyncio_operator/function.py", "if TYPE_CHECKING:\n    import pyspark", "must not know pyspark"),
+    ("asyncio_operator/testing/fakes.py", "import pyspark.sql", "must not know pyspark"),
+    ("enrichers/http.py", "from asyncio_operator import spark", "must not know asyncio_operator.spark"),
+    # fences
+    ("asyncio_operator/metrics.py", "import time", "may not import time"),
+    ("asyncio_operator/state/heap.py", "import rocksdict", "may not import rocksdict"),
+    ("asyncio_operator/state/rocksdb2.py", "import rocksdict", "may not import rocksdict"),
+    ("asyncio_operator/metrics.py", "from pyspark.sql import DataFrame", "may not import pyspark"),
+    ("asyncio_operator/function.py", "import pyarrow.compute as pc", "may not import pyarrow"),
+    (
+        "asyncio_operator/lookup/cache.py",
+        "if TYPE_CHECKING:\n    pass\nelse:\n    import pyarrow",
+        "may not import pyarrow",
+    ),
+    ("asyncio_operator/operator.py", "import importlib\nimportlib.import_module('uvloop')", "may not import uvloop"),
+    ("asyncio_operator/operator.py", "x = use(__import__('uvloop'))", "may not import uvloop"),
+    ("asyncio_operator/operator.py", "if sys.platform != 'win32':\n    import uvloop", "may not import uvloop"),
+    ("enrichers/http.py", "import asyncpg", "may not import asyncpg"),
+    ("enrichers/postgres.py", "try:\n    import aiohttp\nexcept ImportError:\n    pass", "may not import aiohttp"),
+    ("enrichers/http.py", "import requests", "imports requests, which has no place"),
+    # modules nobody has placed
+    ("asyncio_operator/novelty.py", "", "is in no layer"),
+    ("asyncio_operator/novelty/__init__.py", "", "is in no layer"),
+    ("asyncio_operator/queuesque.py", "", "is in no layer"),
+]
+
+
+@pytest.mark.parametrize(("path", "source", "expected"), FORBIDDEN)
+def test_a_forbidden_import_is_found(path: str, source: str, expected: str) -> None:
+    [found] = complaints({path: source})
+    assert found.startswith(path)
+    assert expected in found
+
+
+ALLOWED = [
+    ("asyncio_operator/clock.py", "import time"),
+    ("asyncio_operator/errors.py", "from __future__ import annotations"),
+    ("asyncio_operator/queues/base.py", "from asyncio_operator.elements import Record\nfrom . import ordered"),
+    ("asyncio_operator/queues/base.py", "from ..errors import StateError\nfrom .. import elements"),
+    ("asyncio_operator/state/rocksdb/store.py", "import rocksdict\nfrom asyncio_operator.state import heap"),
+    ("asyncio_operator/enricher.py", "import asyncio\nimport pyarrow as pa"),
+    ("asyncio_operator/lookup/pipeline.py", "import asyncio\nif TYPE_CHECKING:\n    import pyarrow"),
+    ("asyncio_operator/operator.py", "from asyncio_operator.lookup import Lookup\nfrom asyncio_operator import lanes"),
+    (
+        "asyncio_operator/loop_thread.py",
+        "import threading\ntry:\n    import uvloop\nexcept ImportError:\n    uvloop = None",
+    ),
+    ("asyncio_operator/__init__.py", "from asyncio_operator.operator import AsyncWaitOperator\nfrom . import trace"),
+    ("asyncio_operator/testing/service.py", "from aiohttp import web\nfrom asyncio_operator import Retry"),
+    ("asyncio_operator/spark/worker.py", "import pyarrow, pyspark\nfrom asyncio_operator.loop_thread import run"),
+    (
+        "enrichers/postgres.py",
+        "import asyncpg, pyarrow\nimport asyncio_operator\nfrom asyncio_operator import Enricher",
+    ),
+    ("enrichers/http.py", "from enrichers._text import quote\nfrom asyncio_operator.schema import parse"),
+]
+
+
+@pytest.mark.parametrize(("path", "source"), ALLOWED)
+def test_an_allowed_import_is_let_pass(path: str, source: str) -> None:
+    assert list(complaints({path: source})) == []
