@@ -1,0 +1,63 @@
+"""What the writer of an enricher implements: one source of rows, looked up by key.
+
+An enricher is a specification until `open` is called: it is made on the driver, pickled, and opened in every Python
+worker on the loop that will run it. Whatever `open` makes (clients, pools) stays out of the pickle. It knows nothing of
+Spark, of caches, of retries or of limits: those are the business of whoever calls it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Row = Mapping[str, Any]
+Found = Row | Sequence[Row] | None
+
+
+class Enricher(ABC):
+    """A source of rows by key.
+
+    A key is one value, or a tuple in the order of the key columns. A found row is a mapping from the names of `schema`
+    to values; absent fields are null, others are ignored.
+    """
+
+    max_batch: int = 1
+    """How many keys `lookup_many` takes at once."""
+
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """The columns that a found row adds. Called once, on the driver; it may ask the source."""
+
+    def key_schema(self) -> pa.Schema | None:
+        """The names and types of the key columns, in the order of a key's parts, or None if any key will do."""
+        return None
+
+    async def open(self) -> None:
+        """Make clients, on the loop that will run the lookups. Called once before the first lookup."""
+
+    async def close(self) -> None:
+        """Release what `open` made. Called once, after the last lookup, also when `open` failed half-way."""
+
+    @abstractmethod
+    async def lookup(self, key: Any) -> Found:
+        """The row of a key, a sequence of rows, or None where there is none.
+
+        Raises:
+            EnricherError: the source could not answer.
+        """
+
+    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
+        """The answers for up to `max_batch` keys, aligned with them. By default one `lookup` each, concurrently."""
+        lookups = [asyncio.ensure_future(self.lookup(key)) for key in keys]
+        try:
+            return await asyncio.gather(*lookups)
+        except BaseException:
+            for lookup in lookups:
+                lookup.cancel()
+            await asyncio.wait(lookups)
+            raise

@@ -1,0 +1,377 @@
+"""The asyncio driver: `capacity` long-lived coroutines, the lanes, each of which runs one call at a time.
+
+An element's life is one straight line in a lane: take, start, await, decide. There is no task, timer, lock or thread
+hop per element, so a result cannot race its own timeout. What to run and what becomes of an outcome is the business of
+an *intake*; the lanes decide nothing about elements.
+
+- Work comes in *windows*: iterators that all lanes share. A window is over when it is exhausted and no lane is in it.
+- At most one lane, the *seeker*, waits for work. When it has found some, it appoints the next one. So a lane is started
+  only when all others are busy, and a thousand idle lanes are not woken for one element.
+- One timer, for the earliest deadline. A late call is first given a few turns of the loop, because a result that is
+  already there wins; then its element ends, and its lane is cancelled and counts until the call has returned.
+- The first failure ends everything: all lanes are cancelled and awaited, for at most `grace_period` seconds.
+
+Every `BaseException` of a call is caught, ``SystemExit`` too: it belongs to the run, not to the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Protocol
+
+from asyncio_operator.clock import monotonic
+from asyncio_operator.deadlines import Deadlines
+from asyncio_operator.errors import describe
+from asyncio_operator.metrics import Histogram
+
+logger = logging.getLogger("asyncio_operator")
+
+TURN = 0.005
+"""Seconds after which a lane whose calls return at once lets the loop turn: short against any timeout that users set,
+long against the microsecond that a turn costs."""
+
+LAST_TURNS = 10
+"""Turns of the loop that a late call is given to finish without waiting. A result that has arrived takes one turn to
+reach the coroutine, and one or two more for each task it has been wrapped in."""
+
+MANY_SAMPLES = 1024
+"""Latencies that are counted in bulk; counting fewer at a time costs more each."""
+
+IDLE: Any = object()
+
+
+class Window(Protocol):
+    """A run of work that lanes share."""
+
+    lanes: int
+    """How many lanes are in it; kept by the lanes."""
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        """Pairs of a slot, which says where the outcome goes, and a value to call the function with."""
+
+    def complete(self, slot: Any, result: Any) -> object:
+        """The call gave a result. What this and the two below raise ends the run."""
+
+    def failed(self, slot: Any, error: BaseException, started: float) -> None:
+        """The call, which started at this time, raised."""
+
+    def timed_out(self, slot: Any, started: float) -> None:
+        """The call is past its deadline. Nothing more will be heard of the slot."""
+
+    def value_of(self, slot: Any) -> Any:
+        """What the function was called with, for a message."""
+
+    def left(self) -> None:
+        """The window is exhausted, and the last lane has left it."""
+
+
+class Intake(Protocol):
+    """Where the work comes from."""
+
+    async def window(self) -> Window | None:
+        """Wait for work; None if there will be no more. Only one lane at a time waits here."""
+
+
+class Lane:
+    """One place for a call."""
+
+    __slots__ = ("due", "expired", "slot", "started", "task", "turn_ends", "watched", "window")
+
+    def __init__(self, watched: bool, turn_ends: float) -> None:
+        self.task: asyncio.Task[None]
+        self.window: Window
+        self.slot: Any = IDLE
+        self.started = 0.0
+        self.due = 0.0
+        self.expired = False
+        self.turn_ends = turn_ends
+        self.watched = watched
+
+    @property
+    def busy(self) -> bool:
+        return self.slot is not IDLE and not self.expired
+
+
+class Lanes:
+    """Runs `invoke` for what `intake` hands out, at most `capacity` calls at a time.
+
+    Args:
+        timeout: seconds from the start of a call to its deadline, or None.
+        clock: gives seconds; the timers are the loop's.
+        grace_period: seconds to wait, when all is over, for calls that ignore their cancellation.
+    """
+
+    def __init__(
+        self,
+        invoke: Callable[[Any], Awaitable[Any]],
+        intake: Intake,
+        *,
+        capacity: int,
+        timeout: float | None,
+        clock: Callable[[], float],
+        grace_period: float,
+    ) -> None:
+        self.latency = Histogram()
+        self.failed = False
+        self._failure: BaseException | None = None
+        self._invoke = invoke
+        self._intake = intake
+        self._capacity = capacity
+        self._clock = clock
+        self._grace_period = grace_period
+        self._loop = asyncio.get_running_loop()
+        self._finished: asyncio.Future[None] = self._loop.create_future()
+        self._lanes: set[Lane] = set()
+        self._late: set[Lane] = set()
+        self._idle: list[asyncio.Future[None]] = []
+        self._seeking = False
+        self._drained = False
+        self._stopping = False
+        self._deadlines = None if timeout is None else Deadlines[Lane](timeout)
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that are running now, also late ones that have not returned."""
+        # A copy, because another thread may ask.
+        return sum(lane.slot is not IDLE for lane in list(self._lanes))
+
+    async def run(self) -> None:
+        """Run until the intake is drained and every call has ended; raise the first failure.
+
+        Cancelling it cancels the calls. In every case no call is running when it returns, save those that ignored
+        their cancellation for `grace_period`, which are logged.
+        """
+        self._appoint()
+        try:
+            await self._finished
+        finally:
+            self.stop()
+            await self._wait_for_calls()
+            if self._failure is not None:
+                raise self._failure
+
+    def fail(self, error: BaseException) -> None:
+        """End the run with this error, unless it has ended already. All calls are cancelled here and now."""
+        if not self._finished.done():
+            self.failed = True
+            self._failure = error
+            self._finished.set_result(None)
+            self.stop()
+
+    # -- the life of a lane
+
+    async def _live(self, lane: Lane) -> None:
+        """A new lane is the seeker from birth; see `_appoint`."""
+        appointed = True
+        failure: BaseException | None = None
+        try:
+            while (window := await self._seek(appointed)) is not None:
+                appointed = False
+                lane.window = window
+                await self._work(lane, window)
+        except BaseException as error:
+            if not self._loop.is_running():
+                raise
+            failure = error
+        self._lanes.remove(lane)
+        if failure is not None:
+            self.fail(failure)
+        self._check_finished()
+
+    async def _seek(self, appointed: bool) -> Window | None:
+        """Wait for one's turn to be the seeker, and then for work."""
+        if self._seeking and not appointed and not self._drained:
+            turn = self._loop.create_future()
+            self._idle.append(turn)
+            await turn
+        if self._drained:
+            return None
+        self._seeking = True
+        window = await self._intake.window()
+        self._seeking = False
+        if window is None:
+            self._drained = True
+            for turn in self._idle:
+                if not turn.done():
+                    turn.set_result(None)
+        return window
+
+    async def _work(self, lane: Lane, window: Window) -> None:
+        clock, invoke, complete, latency = self._clock, self._invoke, window.complete, self.latency
+        samples = latency.samples
+        record = samples.append
+        turn_ends = lane.turn_ends
+        window.lanes += 1
+        for slot, value in window:
+            if not self._seeking:
+                self._appoint()
+            lane.slot = slot
+            lane.started = started = clock()
+            if not lane.watched:
+                self._watch(lane)
+            try:
+                result = await invoke(value)
+            except BaseException as error:
+                self._call_failed(lane, error)
+            else:
+                if lane.expired:
+                    self._call_ended_late(lane, swallowed=True)
+                else:
+                    complete(slot, result)
+            lane.slot = IDLE
+            now = clock()
+            record(now - started)
+            if now > turn_ends:
+                if len(samples) > MANY_SAMPLES:
+                    latency.fold()
+                await asyncio.sleep(0)
+                lane.turn_ends = turn_ends = clock() + TURN
+        window.lanes -= 1
+        if not window.lanes:
+            window.left()
+
+    def _appoint(self) -> None:
+        """Make another lane the seeker, if there is one to be had."""
+        if self._idle:
+            self._seeking = True
+            self._idle.pop().set_result(None)
+        elif len(self._lanes) < self._capacity and not self._drained:
+            self._seeking = True
+            lane = Lane(watched=self._deadlines is None, turn_ends=self._clock() + TURN)
+            self._lanes.add(lane)
+            lane.task = self._loop.create_task(self._live(lane))
+
+    def _call_failed(self, lane: Lane, error: BaseException) -> None:
+        if not self._loop.is_running():
+            raise error
+        cancelled = isinstance(error, asyncio.CancelledError)
+        if lane.expired:
+            self._call_ended_late(lane, swallowed=not cancelled)
+            return
+        if cancelled:
+            _uncancel(lane.task)
+        lane.window.failed(lane.slot, error, lane.started)
+        if self._stopping:
+            raise asyncio.CancelledError
+
+    # -- deadlines
+
+    def _watch(self, lane: Lane) -> None:
+        assert self._deadlines is not None
+        if self._deadlines.watch(lane):
+            self._set_timer(lane.due)
+
+    def _set_timer(self, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(due + (self._loop.time() - self._clock()), self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        if self._finished.done() or self._deadlines is None:
+            return
+        now = self._clock()
+        late = [(lane, lane.window, lane.slot, lane.started) for lane in self._deadlines.late(now)]
+        if late:
+            self._loop.call_soon(self._last_turn, late, LAST_TURNS)
+        due = self._deadlines.next_due()
+        if due is not None:
+            # A loop with a coarse clock may wake too early; a millisecond is the coarsest of them.
+            self._set_timer(max(due, now + 0.001))
+
+    def _last_turn(self, late: list[tuple[Lane, Window, Any, float]], turns: int) -> None:
+        late = [call for call in late if call == (call[0], call[0].window, call[0].slot, call[0].started)]
+        if self._finished.done() or not late:
+            return
+        if turns:
+            self._loop.call_soon(self._last_turn, late, turns - 1)
+            return
+        for lane, window, slot, started in late:
+            lane.expired = True
+            self._late.add(lane)
+            lane.task.cancel()
+            try:
+                window.timed_out(slot, started)
+            except BaseException as error:
+                self.fail(error)
+                return
+        self._check_finished()
+
+    def _call_ended_late(self, lane: Lane, swallowed: bool) -> None:
+        if swallowed and lane in self._late:
+            logger.warning(
+                "a call ignored its cancellation at the deadline, held its place in the capacity for %.3f s after it "
+                "started, and its outcome is dropped; element: %s",
+                self._clock() - lane.started,
+                describe(lane.window.value_of(lane.slot)),
+            )
+        if self._stopping:
+            raise asyncio.CancelledError
+        lane.expired = False
+        self._late.discard(lane)
+        _uncancel(lane.task)
+
+    # -- the end
+
+    def _check_finished(self) -> None:
+        """Once drained, all is over when no lane is left but those with late calls: these get the grace period."""
+        if self._drained and len(self._lanes) == len(self._late) and not self._finished.done():
+            self._finished.set_result(None)
+
+    def stop(self) -> None:
+        """Cancel what runs, so that no lane takes another element. A late call has been cancelled, and may clean up."""
+        if self._stopping:
+            return
+        self._stopping = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for lane in self._lanes - self._late:
+            lane.expired = True
+            lane.task.cancel()
+
+    async def _wait_for_calls(self) -> None:
+        running = {lane.task for lane in self._lanes}
+        ends = self._loop.time() + self._grace_period
+        interrupted: asyncio.CancelledError | None = None
+        left = self._grace_period
+        while running:
+            try:
+                _, running = await asyncio.wait(running, timeout=left)
+            except asyncio.CancelledError as error:
+                interrupted = error
+                running = {task for task in running if not task.done()}
+            left = ends - self._loop.time()
+            if left <= 0:
+                break
+        self.latency.fold()
+        for lane in self._lanes:
+            if lane.task in running:
+                self._report_left_behind(lane)
+        if interrupted is not None and self._failure is None:
+            raise interrupted
+
+    def _report_left_behind(self, lane: Lane) -> None:
+        logger.error(
+            "%s ignored its cancellation for the grace period of %.1f s and is left behind",
+            "the input" if lane.slot is IDLE else f"a call for element {describe(lane.window.value_of(lane.slot))}",
+            self._grace_period,
+        )
+
+
+def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
+    """The loop's time, exactly and cheaply.
+
+    asyncio's own loops wrap a Python frame around the monotonic clock, which doubles its price, and uvloop cuts it off
+    to milliseconds, with which a deadline would come too early.
+    """
+    plain = isinstance(loop, asyncio.BaseEventLoop) and type(loop).time is asyncio.BaseEventLoop.time
+    return monotonic if plain or type(loop).__module__.partition(".")[0] == "uvloop" else loop.time
+
+
+def _uncancel(task: asyncio.Task[None]) -> None:
+    """Take back cancellations that have been dealt with, or a later `asyncio.timeout` in the lane would see them."""
+    while task.cancelling():
+        task.uncancel()

@@ -1,0 +1,94 @@
+"""The one event loop of the process, on a daemon thread of its own.
+
+It starts when it is first asked for, so never before a fork: a process that was forked from one with a running loop
+starts its own. It outlives every task of a Spark worker, and so do the clients that were opened on it; at the end of
+the process what still runs on it is cancelled. The loop is uvloop's if that is installed, asyncio's own otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import os
+import threading
+
+logger = logging.getLogger("asyncio_operator")
+
+STOP_TIMEOUT = 5.0
+"""Seconds that the end of the process waits for the thread."""
+
+
+def _new_event_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+class LoopThread:
+    """A loop and its thread."""
+
+    def __init__(self) -> None:
+        self.loop = _new_event_loop()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="asyncio-operator-loop", daemon=True)
+        self._thread.start()
+
+    def is_current(self) -> bool:
+        """Whether the caller runs on this thread."""
+        return threading.current_thread() is self._thread
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        while not self._stopping:
+            try:
+                self.loop.run_forever()
+            except BaseException:
+                # A task of the user's that raises SystemExit or KeyboardInterrupt throws it through the loop. Whoever
+                # awaits that task gets it too, and the loop belongs to others as well.
+                logger.exception("an exception passed through the event loop, which goes on")
+        tasks = asyncio.all_tasks(self.loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            self.loop.run_until_complete(asyncio.wait(tasks))
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        self.loop.close()
+
+    def stop(self) -> None:
+        """Cancel what runs on the loop, end it, and wait for its thread."""
+        self._stopping = True
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(STOP_TIMEOUT)
+
+
+_lock = threading.Lock()
+_current: LoopThread | None = None
+_of_the_parent: LoopThread | None = None
+
+
+def loop_thread() -> LoopThread:
+    """The loop thread of this process, started if there is none yet."""
+    global _current
+    with _lock:
+        if _current is None:
+            _current = LoopThread()
+            atexit.register(_current.stop)
+        return _current
+
+
+def _forget() -> None:
+    """In a forked child: the thread was not forked, and the lock may be held by one that was not either.
+
+    The parent's loop is kept, because tearing it down would go through descriptors that the child shares with it.
+    """
+    global _current, _lock, _of_the_parent
+    if _current is not None:
+        atexit.unregister(_current.stop)
+    _of_the_parent, _current = _current, None
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)

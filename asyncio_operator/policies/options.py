@@ -1,0 +1,40 @@
+"""Checks of option values, one sentence for each: the argument, its value, and what is allowed."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+
+from asyncio_operator.errors import ConfigurationError, describe
+
+Duration = float | timedelta
+
+
+def positive_int(name: str, value: object) -> int:
+    """`value`, if it is an int of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigurationError(f"{name} is {describe(value)}; it must be an int of at least 1")
+    return value
+
+
+def duration(name: str, value: object) -> float:
+    """Seconds, from a number or a timedelta that is finite and not negative."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+        raise ConfigurationError(
+            f"{name} is {describe(value)}; it must be a number of seconds or a timedelta, finite and not negative"
+        )
+    return float(seconds)
+
+
+def timeout(name: str, value: object) -> float | None:
+    """Seconds, or None for no limit, which 0 means too."""
+    return None if value is None else duration(name, value) or None
+
+
+def one_of(name: str, value: object, allowed: tuple[str, ...]) -> str:
+    """`value`, if it is one of the words that are allowed."""
+    if not isinstance(value, str) or value not in allowed:
+        words = " | ".join(f'"{word}"' for word in allowed)
+        raise ConfigurationError(f"{name} is {describe(value)}; it must be {words}")
+    return value

@@ -1,0 +1,53 @@
+"""The queue whose elements leave in the order they came.
+
+A completed element waits behind one that is still running (head-of-line blocking), so the room for waiting results, the
+queue's capacity, has to be larger than the number of calls in flight for a slow call not to stop the fast ones.
+Source: Flink's ``OrderedStreamElementQueue``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from asyncio_operator.elements import Watermark
+from asyncio_operator.queues.base import Entry, StreamElementQueue, watermark_entry
+
+
+class OrderedStreamElementQueue(StreamElementQueue):
+    """Records and watermarks leave in the order they came."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity)
+        self._entries: deque[Entry] = deque()
+
+    def put(self, element: Any) -> Entry:
+        entry = Entry(element)
+        self._entries.append(entry)
+        return entry
+
+    def put_watermark(self, watermark: Watermark) -> Entry:
+        entry = watermark_entry(watermark)
+        self._entries.append(entry)
+        return entry
+
+    def peek_completed(self) -> Entry | None:
+        entries = self._entries
+        if entries and entries[0].outputs is not None:
+            return entries[0]
+        return None
+
+    def poll_completed(self) -> Entry | None:
+        entries = self._entries
+        if entries and entries[0].outputs is not None:
+            return entries.popleft()
+        return None
+
+    def values(self) -> list[Any]:
+        return [entry.element for entry in self._entries]
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"OrderedStreamElementQueue({len(self)} of {self.capacity})"

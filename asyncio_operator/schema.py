@@ -1,0 +1,233 @@
+"""Schemas as users write them: a `pyarrow.Schema`, or text in Spark's DDL, read without a Spark session.
+
+    column  := name [":"] type ["NOT NULL"] ["COMMENT" 'text']
+    type    := word | ("decimal" | "char" | "varchar") ["(" numbers ")"]
+             | "array" "<" type ">" | "map" "<" type "," type ">" | "struct" "<" columns ">"
+
+Words are case-insensitive; names in backticks may hold anything, a backtick doubled. Spark's own parser lives in the
+JVM, so a decorator at module level could not use it. The law: for every text that both accept, `as_schema` gives what
+``to_arrow_schema(StructType.fromDDL(text), timezone="UTC")`` gives, comments aside, and char and varchar are strings.
+Types whose values an enricher cannot give (intervals, variant, void, time) are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple, NoReturn
+
+import pyarrow as pa
+
+from asyncio_operator.errors import ConfigurationError, describe
+
+_TOKEN = re.compile(
+    r"""(?P<space>\s+|--[^\n]*|/\*.*?\*/)
+      | `(?P<quoted>(?:[^`]|``)*)`
+      | (?P<word>[A-Za-z0-9_]+)
+      | (?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
+      | (?P<mark>[<>(),:])""",
+    re.VERBOSE | re.DOTALL,
+)
+
+_NUMBER = re.compile(r"\d+(e\d+)?([lsyfd]|bd)?", re.IGNORECASE)
+
+_TYPES = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "byte": pa.int8(),
+    "smallint": pa.int16(),
+    "short": pa.int16(),
+    "int": pa.int32(),
+    "integer": pa.int32(),
+    "bigint": pa.int64(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "real": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ltz": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+
+_MAX_PRECISION = 38  # of Spark's decimals, and of Arrow's 128-bit ones
+
+
+def as_schema(schema: pa.Schema | str) -> pa.Schema:
+    """The schema itself, or the one that a Spark DDL text describes, such as ``"temperature double, wind double"``.
+
+    Raises:
+        ConfigurationError: the text is not DDL (the message shows the place), names a column twice, or is empty.
+    """
+    if isinstance(schema, str):
+        schema = pa.schema(_Parser(schema).columns())
+    if not isinstance(schema, pa.Schema):
+        raise ConfigurationError(
+            f"schema is {describe(schema)}; it must be a pyarrow.Schema or Spark DDL text, like 'name string, age int'"
+        )
+    for name in schema.names:
+        if schema.names.count(name) > 1:
+            raise ConfigurationError(f"schema: the column {name!r} stands in it twice; give each column its own name")
+    return schema
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    start: int
+
+
+class _Parser:
+    """Recursive descent over the tokens of one text."""
+
+    def __init__(self, ddl: str) -> None:
+        self._ddl = ddl
+        self._tokens = self._split()
+        self._next = 0
+
+    def columns(self) -> list[pa.Field]:
+        """The whole text as columns; ``struct<...>`` around all of them is allowed, as in Spark."""
+        if self._token.kind == "end":
+            self._fail("no column")
+        if self._token.text.lower() == "struct" and self._tokens[1].text == "<":
+            fields = list(self._type())
+        else:
+            fields = self._fields()
+        if self._token.kind != "end":
+            self._fail("',' or the end was expected")
+        return fields
+
+    def _fields(self) -> list[pa.Field]:
+        fields = [self._field()]
+        while self._take(","):
+            fields.append(self._field())
+        return fields
+
+    def _field(self) -> pa.Field:
+        name = self._name()
+        self._take(":")
+        kind = self._type()
+        nullable = True
+        if self._take("not"):
+            self._expect("null")
+            nullable = False
+        if self._take("comment"):
+            self._comment()
+        return pa.field(name, kind, nullable)
+
+    def _name(self) -> str:
+        token = self._token
+        if token.kind == "quoted":
+            self._next += 1
+            return token.text.replace("``", "`")
+        if token.kind != "word":
+            self._fail("a column name was expected")
+        if _NUMBER.fullmatch(token.text):
+            self._fail("a number is no column name unless it stands in backticks")
+        self._next += 1
+        return token.text
+
+    def _type(self) -> pa.DataType:
+        token = self._token
+        if token.kind != "word":
+            self._fail("a type was expected")
+        self._next += 1
+        match token.text.lower():
+            case "array":
+                return self._array()
+            case "map":
+                return self._map()
+            case "struct":
+                return self._struct()
+            case "decimal" | "dec" | "numeric":
+                return self._decimal(token)
+            case "char" | "character" | "varchar":
+                return self._characters(token)
+        if token.text.lower() not in _TYPES:
+            self._fail(f"unknown type; known are {', '.join(_TYPES)}, decimal, char, array, map, struct", token)
+        return _TYPES[token.text.lower()]
+
+    def _array(self) -> pa.DataType:
+        self._expect("<")
+        element = self._type()
+        self._expect(">")
+        return pa.list_(pa.field("element", element))
+
+    def _map(self) -> pa.DataType:
+        self._expect("<")
+        key = self._type()
+        self._expect(",")
+        value = self._type()
+        self._expect(">")
+        return pa.map_(key, value)
+
+    def _struct(self) -> pa.DataType:
+        self._expect("<")
+        fields = [] if self._token.text == ">" else self._fields()
+        self._expect(">")
+        return pa.struct(fields)
+
+    def _decimal(self, token: _Token) -> pa.DataType:
+        numbers = self._numbers(at_most=2) if self._token.text == "(" else []
+        precision, scale = (*numbers, *(10, 0)[len(numbers) :])
+        if not 0 <= scale <= precision or not 1 <= precision <= _MAX_PRECISION:
+            self._fail(f"a decimal has 1 to {_MAX_PRECISION} digits, of which 0 to all stand behind the point", token)
+        return pa.decimal128(precision, scale)
+
+    def _characters(self, token: _Token) -> pa.DataType:
+        if self._token.text != "(":
+            self._fail(f"a length was expected, as in {token.text}(10)")
+        self._numbers(at_most=1)
+        return pa.string()
+
+    def _numbers(self, at_most: int) -> list[int]:
+        self._expect("(")
+        numbers = [self._number()]
+        while len(numbers) < at_most and self._take(","):
+            numbers.append(self._number())
+        self._expect(")")
+        return numbers
+
+    def _number(self) -> int:
+        if not (self._token.kind == "word" and self._token.text.isdecimal()):
+            self._fail("a whole number was expected")
+        self._next += 1
+        return int(self._tokens[self._next - 1].text)
+
+    def _comment(self) -> None:
+        if self._token.kind != "text":
+            self._fail("a text in quotes was expected")
+        while self._token.kind == "text":
+            self._next += 1
+
+    @property
+    def _token(self) -> _Token:
+        return self._tokens[self._next]
+
+    def _take(self, text: str) -> bool:
+        """Step over the next token if it is this mark or word."""
+        found = self._token.kind in ("mark", "word") and self._token.text.lower() == text
+        self._next += found
+        return found
+
+    def _expect(self, text: str) -> None:
+        if not self._take(text):
+            self._fail(f"{text!r} was expected" if len(text) == 1 else f"{text.upper()} was expected")
+
+    def _split(self) -> list[_Token]:
+        tokens, position = [], 0
+        while position < len(self._ddl):
+            found = _TOKEN.match(self._ddl, position)
+            if found is None:
+                self._fail("unexpected character", _Token("", self._ddl[position], position))
+            kind = str(found.lastgroup)
+            if kind != "space":
+                tokens.append(_Token(kind, found[kind], position))
+            position = found.end()
+        return [*tokens, _Token("end", "", position)]
+
+    def _fail(self, problem: str, token: _Token | None = None) -> NoReturn:
+        token = token or self._token
+        place = f"at character {token.start + 1}, {token.text!r}" if token.kind != "end" else "at its end"
+        raise ConfigurationError(f"schema {describe(self._ddl)}: {place}: {problem}")

@@ -1,0 +1,105 @@
+"""Keyed state, priority queues and time to live, on the heap and on RocksDB.
+
+Importing this package is cheap: the RocksDB parts are loaded when one of their names is first used, and need the extra
+``rocksdb``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from asyncio_operator.errors import ConfigurationError
+from asyncio_operator.state.backend import StateBackend
+from asyncio_operator.state.batch_set import BatchPriorityQueueSet
+from asyncio_operator.state.descriptors import (
+    AggregateFunction,
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateMeta,
+    ValueStateDescriptor,
+)
+from asyncio_operator.state.heap_backend import HeapStateBackend
+from asyncio_operator.state.heap_queue import HeapPriorityQueue
+from asyncio_operator.state.heap_set import HeapPriorityQueueSet, KeyGroupPartitionedPriorityQueue
+from asyncio_operator.state.key_groups import (
+    KeyGroupRange,
+    default_max_parallelism,
+    key_group,
+    key_group_range,
+    operator_index,
+)
+from asyncio_operator.state.migration import MigratingMapState
+from asyncio_operator.state.priority_queue import PriorityQueue, PriorityQueueSet
+from asyncio_operator.state.serializers import BuiltinSerializer, Serializer
+from asyncio_operator.state.snapshot import StateSnapshot
+from asyncio_operator.state.states import AggregatingState, ListState, MapState, ReducingState, ValueState
+from asyncio_operator.state.ttl_config import (
+    CleanupFullSnapshot,
+    CleanupInCompaction,
+    CleanupIncrementally,
+    StateTtlConfig,
+    StateVisibility,
+    UpdateType,
+)
+
+if TYPE_CHECKING:
+    from asyncio_operator.state.rocksdb import RocksDBCachingPriorityQueueSet, RocksDBSnapshot, RocksDBStateBackend
+
+__all__ = [
+    "AggregateFunction",
+    "AggregatingState",
+    "AggregatingStateDescriptor",
+    "BatchPriorityQueueSet",
+    "BuiltinSerializer",
+    "CleanupFullSnapshot",
+    "CleanupInCompaction",
+    "CleanupIncrementally",
+    "HeapPriorityQueue",
+    "HeapPriorityQueueSet",
+    "HeapStateBackend",
+    "KeyGroupPartitionedPriorityQueue",
+    "KeyGroupRange",
+    "ListState",
+    "ListStateDescriptor",
+    "MapState",
+    "MapStateDescriptor",
+    "MigratingMapState",
+    "PriorityQueue",
+    "PriorityQueueSet",
+    "ReducingState",
+    "ReducingStateDescriptor",
+    "RocksDBCachingPriorityQueueSet",
+    "RocksDBSnapshot",
+    "RocksDBStateBackend",
+    "Serializer",
+    "StateBackend",
+    "StateMeta",
+    "StateSnapshot",
+    "StateTtlConfig",
+    "StateVisibility",
+    "UpdateType",
+    "ValueState",
+    "ValueStateDescriptor",
+    "default_max_parallelism",
+    "key_group",
+    "key_group_range",
+    "operator_index",
+]
+
+_ROCKSDB = ("RocksDBCachingPriorityQueueSet", "RocksDBSnapshot", "RocksDBStateBackend")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROCKSDB:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from asyncio_operator.state import rocksdb
+    except ImportError as error:
+        if error.name != "rocksdict":
+            raise
+        raise ConfigurationError(
+            f"{name} needs the package rocksdict, which is not installed: pip install 'asyncio-operator[rocksdb]'"
+        ) from error
+    return getattr(rocksdb, name)

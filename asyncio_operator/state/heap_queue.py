@@ -1,0 +1,133 @@
+"""A priority queue in memory: a binary heap with removal anywhere.
+
+The heap holds entries ``[priority, sequence, element]``, so C code compares them, equal priorities leave in the order
+they came, and elements themselves are never compared. Each element's entry is known by the element's identity, so that
+`remove` finds it at once, marks it and lets the element go; a marked entry leaves the heap when it reaches the head, or
+when more than half of the heap is marked and the heap is rebuilt. Hence removal costs O(log n) amortised, memory is
+proportional to what is inside, and the head of the heap is never a marked entry.
+
+A heap that stores indices has the same bound without the word "amortised" and takes three times as long (facts of
+CPython: ``heapq`` is C, sifting in Python is not). The priority is read when an element is added and never again: an
+element may change afterwards, as a lane does that is re-registered with a new deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
+from typing import Any, TypeVar
+
+from asyncio_operator.state.priority_queue import PriorityQueue
+
+T = TypeVar("T")
+E = TypeVar("E", bound=Any)
+
+REMOVED: Any = object()
+"""Stands in a heap entry in place of an element that was removed."""
+
+SPARE = 16
+"""Marked entries that are tolerated whatever the size, so that small heaps are not rebuilt all the time."""
+
+
+class HeapPriorityQueue(PriorityQueue[T]):
+    """A heap that allows equal elements and removes the very object given.
+
+    Args:
+        key: the priority of an element; read once, when it is added.
+    """
+
+    __slots__ = ("_entries", "_heap", "_key", "_sequence", "_size")
+
+    def __init__(self, key: Callable[[T], Any]) -> None:
+        self._key = key
+        self._heap: list[list[Any]] = []
+        # By identity: the entry of the object, or its entries by sequence number if it was added more than once.
+        self._entries: dict[int, list[Any] | dict[int, list[Any]]] = {}
+        self._sequence = 0
+        self._size = 0
+
+    def add(self, element: T) -> bool:
+        """O(log n). True if the element is the new head."""
+        entry = [self._key(element), self._sequence, element]
+        heappush(self._heap, entry)
+        self._sequence += 1
+        self._size += 1
+        held = self._entries.setdefault(id(element), entry)
+        if held is not entry:
+            if isinstance(held, list):
+                held = self._entries[id(element)] = {held[1]: held}
+            held[entry[1]] = entry
+        return self._heap[0] is entry
+
+    def poll(self) -> T | None:
+        """O(log n) amortised."""
+        if not self._heap:
+            return None
+        entry = heappop(self._heap)
+        element: T = entry[2]
+        self._forget(entry)
+        self._prune()
+        return element
+
+    def peek(self) -> T | None:
+        """O(1)."""
+        return self._heap[0][2] if self._heap else None
+
+    def remove(self, element: T) -> bool:
+        """O(log n) amortised. True if the head has changed; of an object added more than once, the oldest goes."""
+        held = self._entries.get(id(element))
+        if held is None:
+            return False
+        entry = held if isinstance(held, list) else next(iter(held.values()))
+        self._forget(entry)
+        entry[2] = REMOVED
+        was_head = self._heap[0] is entry
+        self._prune()
+        return was_head
+
+    def clear(self) -> None:
+        """Takes every element out."""
+        self._heap.clear()
+        self._entries.clear()
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[T]:
+        return iter([entry[2] for entry in self._heap if entry[2] is not REMOVED])
+
+    def _forget(self, entry: list[Any]) -> None:
+        """Takes an entry out of the books; the heap still holds it, or no longer."""
+        self._size -= 1
+        held = self._entries[id(entry[2])]
+        if isinstance(held, dict) and len(held) > 1:
+            del held[entry[1]]
+        else:
+            del self._entries[id(entry[2])]
+
+    def _prune(self) -> None:
+        prune(self._heap, self._size, _is_alive)
+
+    def _check(self) -> None:
+        """Every invariant of the structure, for tests."""
+        alive = [entry for entry in self._heap if entry[2] is not REMOVED]
+        assert len(alive) == self._size
+        assert not self._heap or self._heap[0][2] is not REMOVED
+        assert len(self._heap) <= 2 * self._size + SPARE
+        held = [e for h in self._entries.values() for e in ([h] if isinstance(h, list) else h.values())]
+        assert sorted(map(id, held)) == sorted(map(id, alive))
+        assert all(self._heap[(i - 1) // 2] < self._heap[i] for i in range(1, len(self._heap)))
+
+
+def _is_alive(entry: list[Any]) -> bool:
+    return entry[2] is not REMOVED
+
+
+def prune(heap: list[E], size: int, is_alive: Callable[[E], bool]) -> None:
+    """Brings a heap of `size` living entries back to its two invariants: a living head, and at most half of it dead."""
+    while heap and not is_alive(heap[0]):
+        heappop(heap)
+    if len(heap) > 2 * size + SPARE:
+        heap[:] = filter(is_alive, heap)
+        heapify(heap)

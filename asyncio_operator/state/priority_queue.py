@@ -1,0 +1,75 @@
+"""The contract of priority queues, and of the sets among them.
+
+A queue hands out its smallest element first. The smallest is the one whose priority, ``key(element)``, is smallest;
+each implementation says how it settles ties, and is deterministic. `add` and `remove` answer whether the head may have
+changed, so that the owner of a timer knows when to move its wake-up.
+
+A set holds one of equal elements, belongs to a range of key groups, and can list one key group alone: that is what a
+snapshot writes and what a rescale moves. Source: Flink's ``InternalPriorityQueue`` and
+``KeyGroupedInternalPriorityQueue``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class PriorityQueue(ABC, Generic[T]):
+    """A queue that gives its smallest element first."""
+
+    @abstractmethod
+    def add(self, element: T) -> bool:
+        """Puts an element in; False only if the head surely has not changed."""
+
+    @abstractmethod
+    def remove(self, element: T) -> bool:
+        """Takes an element out, wherever it stands; False if it is absent, or the head surely has not changed."""
+
+    @abstractmethod
+    def poll(self) -> T | None:
+        """Takes the smallest element out, or gives None if there is none."""
+
+    @abstractmethod
+    def peek(self) -> T | None:
+        """The smallest element, or None; it stays inside."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Takes every element out."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[T]:
+        """The elements as they are now, in any order; later changes do not disturb the iteration."""
+
+    def add_all(self, elements: Iterable[T]) -> bool:
+        """Adds each element; True if the head may have changed."""
+        changed = False
+        for element in elements:
+            changed = self.add(element) or changed
+        return changed
+
+    def is_empty(self) -> bool:
+        """Whether nothing is inside."""
+        return len(self) == 0
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self)} elements>"
+
+
+class PriorityQueueSet(PriorityQueue[T]):
+    """A priority queue without equal elements, over a range of key groups."""
+
+    @abstractmethod
+    def subset_for_key_group(self, group: int) -> list[T]:
+        """The elements whose key lies in `group`, in any order.
+
+        Raises:
+            StateError: the group lies outside the set's range.
+        """

@@ -1,0 +1,7 @@
+"""Clocks, loops, fakes and contract checks for tests of what is built on this package. It needs no pytest."""
+
+from asyncio_operator.testing.clock import ManualClock
+from asyncio_operator.testing.loop import VirtualTimeLoop
+from asyncio_operator.testing.queues import check_element_queue
+
+__all__ = ["ManualClock", "VirtualTimeLoop", "check_element_queue"]

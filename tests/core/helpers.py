@@ -1,0 +1,85 @@
+"""Ways to run a test: on virtual time, and on every real loop; each fails on what asyncio only logs."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gc
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from typing import Any
+
+import uvloop
+
+from asyncio_operator import AsyncFunction, AsyncWaitOperator
+from asyncio_operator.testing import VirtualTimeLoop
+
+REAL_LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
+
+
+def run_on(loop_factory: Callable[[], asyncio.AbstractEventLoop], main: Coroutine[Any, Any, Any]) -> Any:
+    """What ``asyncio.run`` would do; whatever the loop's exception handler hears of is a failure."""
+    heard: list[dict[str, Any]] = []
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.get_loop().set_exception_handler(lambda _, context: heard.append(context))
+        result = runner.run(main)
+    gc.collect()
+    assert heard == []
+    return result
+
+
+def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """The test on virtual time, which starts at 0."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        run_on(VirtualTimeLoop, test(*args, **kwargs))
+
+    return run
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def collect(outputs: AsyncIterator[Any]) -> list[Any]:
+    return [output async for output in outputs]
+
+
+async def process(function: Any, elements: Iterable[Any], **options: Any) -> list[Any]:
+    """Everything a run gives."""
+    return await collect(AsyncWaitOperator(function, **options).process(elements))
+
+
+async def same(value: Any) -> Any:
+    return value
+
+
+async def forever(value: Any = None) -> Any:
+    await asyncio.get_running_loop().create_future()
+
+
+class Life(AsyncFunction[Any, Any]):
+    """Records what happens to a function: "open", "close", and the values of calls, with "-" when they have ended."""
+
+    def __init__(self, call: Callable[[Any], Coroutine[Any, Any, Any]] = same) -> None:
+        self.call = call
+        self.events: list[Any] = []
+        self.running = 0
+        self.most = 0
+
+    async def open(self) -> None:
+        self.events.append("open")
+
+    async def invoke(self, value: Any) -> Any:
+        self.events.append(value)
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            return await self.call(value)
+        finally:
+            self.running -= 1
+            self.events.append(f"-{value}")
+
+    async def close(self) -> None:
+        assert self.running == 0, "closed while calls are running"
+        self.events.append("close")

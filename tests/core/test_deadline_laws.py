@@ -1,0 +1,452 @@
+"""R1, R2, R4, R6, R9 and O12: deadlines, and calls that do not honour them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from asyncio_operator import AsyncWaitOperator, FunctionError
+from asyncio_operator.deadlines import Deadlines
+from asyncio_operator.testing import ManualClock
+from tests.core.helpers import REAL_LOOPS, Life, collect, forever, now, process, run_on, same, virtual
+
+
+def late(value: Any) -> Any:
+    return "late", value
+
+
+# -- the registry
+
+
+class Call:
+    """A lane as the registry sees it."""
+
+    def __init__(self, started: float = 0.0, busy: bool = True) -> None:
+        self.due = 0.0
+        self.started = started
+        self.watched = False
+        self.busy = busy
+
+
+def test_a_call_is_late_at_its_deadline_and_not_before():
+    deadlines = Deadlines[Call](5.0)
+    call = Call(started=1.0)
+    assert deadlines.watch(call)
+    assert deadlines.next_due() == 6.0
+    assert deadlines.late(5.999) == []
+    assert deadlines.late(6.0) == [call]
+    assert deadlines.next_due() is None
+    assert not call.watched
+
+
+def test_a_lane_in_a_younger_call_is_put_back_under_that_calls_deadline():
+    deadlines = Deadlines[Call](5.0)
+    call = Call(started=1.0)
+    deadlines.watch(call)
+    call.started = 4.0
+    assert deadlines.late(6.0) == []
+    assert call.watched
+    assert deadlines.next_due() == 9.0
+    assert deadlines.late(9.0) == [call]
+
+
+def test_an_idle_lane_leaves_the_registry():
+    deadlines = Deadlines[Call](5.0)
+    call = Call(busy=False)
+    deadlines.watch(call)
+    assert deadlines.late(100.0) == []
+    assert not call.watched
+    assert deadlines.next_due() is None
+
+
+def test_only_an_earlier_deadline_moves_the_timer():
+    deadlines = Deadlines[Call](5.0)
+    assert deadlines.watch(Call(started=2.0))
+    assert not deadlines.watch(Call(started=3.0))
+    assert not deadlines.watch(Call(started=2.0))
+    assert deadlines.watch(Call(started=1.0))
+
+
+# -- deadlines
+
+
+@virtual
+async def test_R1_the_timeout_runs_from_the_start_of_the_call(mode):
+    async def wait(value):
+        await asyncio.sleep(3)
+        return value
+
+    assert await process(wait, range(6), mode=mode, capacity=1, timeout=3.5) == list(range(6))
+
+
+@virtual
+async def test_R2_an_element_ends_at_its_deadline_exactly(mode):
+    ended = []
+    await process(
+        forever, range(3), mode=mode, capacity=1, timeout=2.5, on_timeout=lambda value: ended.append((value, now()))
+    )
+    assert ended == [(0, 2.5), (1, 5.0), (2, 7.5)]
+
+
+@virtual
+async def test_R2_deadlines_are_the_calls_own(mode):
+    async def call(value):
+        await asyncio.sleep(value)
+        return value
+
+    got = []
+    # Lane 1 is registered at 0 and 1, 3, 5 ...; a registry that keeps only the first would cut 4 off, or never 9.
+    async for output in AsyncWaitOperator(call, mode="unordered", capacity=2, timeout=4.5, on_timeout=late).process(
+        [1, 2, 2, 4, 9, 4]
+    ):
+        got.append((output, now()))
+    assert got == [(1, 1), (2, 2), (2, 3), (4, 6), (("late", 9), 7.5), (4, 10)]
+
+
+@virtual
+async def test_R2_the_call_is_really_cancelled(mode):
+    function = Life(forever)
+    await process(function, [1], mode=mode, timeout=1.0, on_timeout=late)
+    assert function.events == ["open", 1, "-1", "close"]
+
+
+@virtual
+async def test_R2_the_element_ends_whether_or_not_its_call_honours_the_cancellation():
+    async def stubborn(value):
+        try:
+            await forever()
+        except asyncio.CancelledError:
+            await asyncio.sleep(10)
+        return "too late"
+
+    ended = []
+    async for output in AsyncWaitOperator(stubborn, mode="unordered", timeout=1.0, on_timeout=late).process([1]):
+        ended.append((output, now()))
+    assert ended == [(("late", 1), 1.0)]
+    assert now() == 11
+
+
+@pytest.mark.parametrize("levels", range(5))
+@pytest.mark.parametrize("wrap", ["task", "wait_for", "gather", "group", "shield", "timeout"])
+@virtual
+async def test_R4_a_result_that_is_there_at_the_deadline_wins(mode, wrap, levels):
+    async def call(value, level=levels):
+        if level == 0:
+            await asyncio.sleep(2)
+            return value
+        inner = call(value, level - 1)
+        match wrap:
+            case "task":
+                return await asyncio.create_task(inner)
+            case "wait_for":
+                return await asyncio.wait_for(inner, 100)
+            case "gather":
+                return (await asyncio.gather(inner))[0]
+            case "shield":
+                return await asyncio.shield(inner)
+            case "timeout":
+                async with asyncio.timeout(100):
+                    return await asyncio.create_task(inner)
+            case _:
+                async with asyncio.TaskGroup() as group:
+                    task = group.create_task(inner)
+                return task.result()
+
+    got = await process(call, range(4), mode=mode, timeout=2.0, on_timeout=late)
+    assert set(got) == set(range(4))
+
+
+@virtual
+async def test_R4_a_result_that_needs_one_more_wait_does_not_win(mode):
+    async def call(value):
+        await asyncio.sleep(2)
+        await asyncio.sleep(0.001)
+        return value
+
+    assert await process(call, [1], mode=mode, timeout=2.0, on_timeout=late) == [("late", 1)]
+
+
+@virtual
+async def test_R4_an_error_that_is_there_at_the_deadline_wins_too(mode):
+    async def call(value):
+        await asyncio.sleep(2)
+        raise ValueError
+
+    assert await process(call, [1], mode=mode, timeout=2.0, on_timeout=late, on_error=lambda *_: "error") == ["error"]
+
+
+@virtual
+async def test_R4_a_call_that_starts_at_the_deadline_of_another_is_not_taken_for_it(mode):
+    """The lane takes its next element while its last one is given its last turns."""
+
+    async def call(value):
+        await asyncio.sleep(2)
+        return value
+
+    assert await process(call, range(5), mode=mode, capacity=1, timeout=2.0, on_timeout=late) == list(range(5))
+
+
+@virtual
+async def test_R6_an_error_before_the_first_await_is_like_any_other(mode):
+    def call(value):
+        raise ValueError
+
+    class Eager:
+        async def __call__(self, value: Any) -> Any:
+            raise ValueError
+
+    assert await process(Eager(), [1], mode=mode, on_error=lambda *_: "error") == ["error"]
+    function = Life(call)
+    assert await process(function, [1], mode=mode, on_error="skip") == []
+
+
+@pytest.mark.parametrize("timeout", [None, 0, 0.0, timedelta(0)])
+@virtual
+async def test_R9_no_timeout_is_none(mode, timeout):
+    async def call(value):
+        await asyncio.sleep(1e6)
+        return value
+
+    assert await process(call, [1], mode=mode, timeout=timeout) == [1]
+
+
+@virtual
+async def test_a_timeout_may_be_a_timedelta(mode):
+    assert await process(forever, [1], mode=mode, timeout=timedelta(minutes=1), on_timeout=late) == [("late", 1)]
+    assert now() == 60
+
+
+@virtual
+async def test_a_clock_of_ones_own_decides_what_is_late(mode):
+    clock = ManualClock(1000.0)
+    ended = []
+
+    async def move():
+        await asyncio.sleep(50)
+        clock.advance(9.0)
+        await asyncio.sleep(50)
+        clock.advance(1.0)
+
+    mover = asyncio.create_task(move())
+    await process(forever, [1], mode=mode, timeout=10.0, clock=clock, on_timeout=lambda _: ended.append(now()))
+    await mover
+    assert len(ended) == 1
+    assert 100 <= ended[0] <= 110.001
+
+
+@virtual
+async def test_thousands_of_deadlines_at_once(mode):
+    function = Life(forever)
+    got = await process(function, range(10_000), mode=mode, capacity=5_000, timeout=1.0, on_timeout=same_sync)
+    assert sorted(got) == list(range(10_000))
+    assert now() == 2.0
+    assert function.running == 0
+
+
+def same_sync(value: Any) -> Any:
+    return value
+
+
+# -- O12: calls that ignore their cancellation
+
+
+async def swallow(value: Any) -> Any:
+    try:
+        await forever()
+    except asyncio.CancelledError:
+        return "swallowed"
+
+
+async def translate(value: Any) -> Any:
+    try:
+        await forever()
+    except asyncio.CancelledError:
+        raise ConnectionError from None
+
+
+@pytest.mark.parametrize("call", [swallow, translate])
+@pytest.mark.parametrize("elements", [["secret"], ["secret", "next"]])
+@virtual
+async def test_O12_a_swallowed_cancellation_is_logged_once_and_the_late_outcome_dropped(mode, call, elements, caplog):
+    got = await process(call, elements, mode=mode, capacity=1, timeout=1.0, on_timeout=late)
+    assert got == [("late", element) for element in elements]
+    messages = [record.getMessage() for record in caplog.records if record.name == "asyncio_operator"]
+    assert len(messages) == len(elements)
+    for message, element in zip(messages, elements, strict=True):
+        assert "ignored its cancellation" in message
+        assert repr(element) in message
+    assert {record.levelno for record in caplog.records} == {logging.WARNING}
+
+
+@virtual
+async def test_O12_an_honoured_cancellation_is_not_logged(mode, caplog):
+    await process(forever, range(3), mode=mode, capacity=2, timeout=1.0, on_timeout=late)
+    assert caplog.records == []
+
+
+@virtual
+async def test_O12_a_cancellation_nobody_asked_for_is_a_failed_attempt(mode):
+    async def cancelled(value):
+        raise asyncio.CancelledError
+
+    async def of_a_task(value):
+        task = asyncio.create_task(forever())
+        asyncio.get_running_loop().call_later(1, task.cancel)
+        await task
+
+    async def of_itself(value):
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().call_later(1, task.cancel)
+        await forever()
+
+    for call in (cancelled, of_a_task, of_itself):
+        assert await process(call, range(5), mode=mode, on_error=lambda v, e: type(e)) == [asyncio.CancelledError] * 5
+        with pytest.raises(FunctionError) as failure:
+            await process(call, [1], mode=mode)
+        assert isinstance(failure.value.__cause__, asyncio.CancelledError)
+
+
+@virtual
+async def test_a_stale_cancellation_does_not_leak_into_the_lanes_next_call(mode):
+    """A lane that was cancelled before has to work with everything that counts cancellations."""
+
+    async def call(value):
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
+        match value % 4:
+            case 0:
+                await forever()
+            case 1:
+                return await swallow(value)
+            case 2:
+                raise asyncio.CancelledError
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await forever()
+        with pytest.raises(ExceptionGroup):
+            async with asyncio.TaskGroup() as group:
+                group.create_task(forever())
+                raise ValueError
+        await asyncio.wait_for(asyncio.sleep(0.1), 1)
+        return value
+
+    got = await process(call, range(16), mode=mode, capacity=1, timeout=1.0, on_timeout=late, on_error=late_error)
+    assert got == [v if v % 4 == 3 else ("late", v) if v % 4 < 2 else ("error", v) for v in range(16)]
+
+
+def late_error(value: Any, error: BaseException) -> Any:
+    return "error", value
+
+
+@virtual
+async def test_the_functions_own_timeouts_stay_its_own(mode):
+    async def call(value):
+        try:
+            async with asyncio.timeout(1):
+                await forever()
+        except TimeoutError:
+            return "own"
+
+    assert await process(call, [1], mode=mode, timeout=2.0, on_timeout=late) == ["own"]
+    assert await process(call, [1], mode=mode, timeout=0.5, on_timeout=late) == [("late", 1)]
+
+
+@virtual
+async def test_a_timeout_in_the_function_at_the_same_moment_as_the_deadline(mode):
+    async def call(value):
+        try:
+            async with asyncio.timeout(1):
+                await forever()
+        except TimeoutError:
+            return "own"
+
+    assert await process(call, range(3), mode=mode, capacity=1, timeout=1.0, on_timeout=late) == ["own"] * 3
+
+
+@virtual
+async def test_calls_inside_a_task_group_are_cancelled_at_the_deadline(mode):
+    ended = []
+
+    async def inner(value):
+        try:
+            await forever()
+        finally:
+            ended.append(value)
+
+    async def call(value):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(inner(value))
+            group.create_task(inner(value))
+        await asyncio.gather(inner(value), inner(value))
+
+    assert await process(call, [1, 2], mode=mode, timeout=1.0, on_timeout=late) == [("late", 1), ("late", 2)]
+    assert sorted(ended) == [1, 1, 2, 2]
+
+
+# -- real loops
+
+
+@pytest.mark.parametrize("loop", REAL_LOOPS)
+def test_a_deadline_never_comes_early(loop):
+    """uvloop's own clock and timers count whole milliseconds."""
+    waited = []
+
+    async def call(value):
+        begun = time.monotonic()
+        try:
+            await forever()
+        finally:
+            waited.append(time.monotonic() - begun)
+
+    async def main():
+        got = await process(call, range(40), capacity=8, timeout=0.0115, on_timeout=same_sync)
+        assert got == list(range(40))
+
+    run_on(loop, main())
+    assert len(waited) == 40
+    assert min(waited) >= 0.0115
+
+
+@pytest.mark.parametrize("loop", REAL_LOOPS)
+def test_a_deadline_does_not_keep_the_loop_busy(loop):
+    asked = 0
+
+    def clock():
+        nonlocal asked
+        asked += 1
+        return time.monotonic()
+
+    async def main():
+        await process(forever, [1], timeout=0.0215, clock=clock, on_timeout=same_sync)
+
+    run_on(loop, main())
+    assert asked < 20
+
+
+@pytest.mark.parametrize("loop", REAL_LOOPS)
+def test_S12_pending_timeouts_need_no_threads(loop):
+    async def main():
+        before = threading.active_count()
+        run = AsyncWaitOperator(forever, capacity=10_000, timeout=3600.0).process(range(10_000))
+        first = asyncio.ensure_future(anext(run))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert threading.active_count() == before
+        first.cancel()
+        await asyncio.wait([first])
+
+    run_on(loop, main())
+
+
+@virtual
+async def test_the_run_ends_with_the_last_element_not_with_the_last_deadline(mode):
+    assert await collect(AsyncWaitOperator(same, mode=mode, timeout=3600.0).process(range(10))) == list(range(10))
+    assert now() == 0

@@ -1,0 +1,369 @@
+"""Q1 to Q6: the ordered and the unordered queue of stream elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, precondition, rule
+
+from asyncio_operator import ConfigurationError, Record, StateError, Watermark
+from asyncio_operator.queues import (
+    Entry,
+    OrderedStreamElementQueue,
+    StreamElementQueue,
+    UnorderedStreamElementQueue,
+)
+from asyncio_operator.testing import check_element_queue
+
+Make = Callable[[int], StreamElementQueue]
+
+
+@pytest.fixture(params=[OrderedStreamElementQueue, UnorderedStreamElementQueue])
+def make(request: pytest.FixtureRequest) -> Make:
+    queue: Make = request.param
+    return queue
+
+
+def put(queue: StreamElementQueue, element: Any) -> Entry:
+    entry = queue.try_put(element)
+    assert entry is not None
+    return entry
+
+
+def emit(queue: StreamElementQueue) -> list[Any]:
+    emitted: list[Any] = []
+    queue.emit_completed_element(emitted.append)
+    return emitted
+
+
+def emit_all(queue: StreamElementQueue) -> list[Any]:
+    emitted: list[Any] = []
+    while queue.has_completed_elements():
+        queue.emit_completed_element(emitted.append)
+    return emitted
+
+
+def test_the_contract(make: Make) -> None:
+    check_element_queue(make)
+
+
+class RefusesNothing(OrderedStreamElementQueue):
+    def try_put(self, element: Any) -> Entry | None:
+        return self.put_watermark(element) if isinstance(element, Watermark) else self.put(element)
+
+
+class CountsOnlyRecords(OrderedStreamElementQueue):
+    def __len__(self) -> int:
+        return sum(entry.outputs != () or isinstance(entry.element, Record) for entry in self._entries)
+
+
+class LastCompletionWins(OrderedStreamElementQueue):
+    class Entry(Entry):
+        __slots__ = ()
+
+        def complete(self, outputs: Any) -> bool:
+            self.outputs = tuple(outputs)
+            return True
+
+    def put(self, element: Any) -> Entry:
+        entry = self.Entry(element)
+        self._entries.append(entry)
+        return entry
+
+
+class ForgetsTimestamps(OrderedStreamElementQueue):
+    def emit_completed_element(self, emit: Any) -> None:
+        super().emit_completed_element(lambda e: emit(Record(e.value) if isinstance(e, Record) else e))
+
+
+class EmitsEverythingAtOnce(OrderedStreamElementQueue):
+    def emit_completed_element(self, emit: Any) -> None:
+        while self.has_completed_elements():
+            super().emit_completed_element(emit)
+
+
+class HidesWhatIsComplete(OrderedStreamElementQueue):
+    def values(self) -> list[Any]:
+        return [entry.element for entry in self._entries if entry.outputs is None]
+
+
+class ReplaysBackwards(OrderedStreamElementQueue):
+    def values(self) -> list[Any]:
+        return super().values()[::-1]
+
+
+class IgnoresWatermarks(UnorderedStreamElementQueue):
+    def put_watermark(self, watermark: Watermark) -> Entry:
+        entry = self.put(watermark)
+        entry.complete(())
+        return entry
+
+
+class KeepsEmptyInputs(OrderedStreamElementQueue):
+    def peek_completed(self) -> Entry | None:
+        entry = super().peek_completed()
+        return None if entry is not None and entry.outputs == () and isinstance(entry.element, Record) else entry
+
+
+class LosesInterruptedInputs(OrderedStreamElementQueue):
+    def emit_completed_element(self, emit: Any) -> None:
+        entry = self.poll_completed()
+        if entry is not None and isinstance(entry.element, Watermark):
+            emit(entry.element)
+        elif entry is not None:
+            for output in entry.outputs or ():
+                emit(Record(output, entry.element.timestamp))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        RefusesNothing,
+        CountsOnlyRecords,
+        LastCompletionWins,
+        ForgetsTimestamps,
+        EmitsEverythingAtOnce,
+        HidesWhatIsComplete,
+        ReplaysBackwards,
+        IgnoresWatermarks,
+        KeepsEmptyInputs,
+        LosesInterruptedInputs,
+    ],
+)
+def test_the_contract_finds_a_broken_queue(broken: Make) -> None:
+    with pytest.raises(AssertionError) as found:
+        check_element_queue(broken)
+    assert str(found.value)
+
+
+@pytest.mark.parametrize("capacity", [0, -1, 1.0, True, None, "1"])
+def test_Q1_a_capacity_below_1_is_refused(make: Make, capacity: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"capacity is .*; it must be an int of at least 1"):
+        make(capacity)
+
+
+def test_Q1_records_and_watermarks_count_alike(make: Make) -> None:
+    queue = make(2)
+    put(queue, Watermark(1))
+    put(queue, Record(1))
+    assert queue.try_put(Record(2)) is None
+    assert queue.try_put(Watermark(2)) is None
+    emit(queue)
+    assert queue.try_put(Watermark(2)) is not None
+
+
+@pytest.mark.parametrize("element", [1, None, (1, 2), Record])
+def test_Q1_anything_else_is_a_type_error(make: Make, element: Any) -> None:
+    with pytest.raises(TypeError, match="a queue holds Record and Watermark, not"):
+        make(1).try_put(element)
+
+
+def test_Q1_a_full_queue_says_type_error_too(make: Make) -> None:
+    queue = make(1)
+    put(queue, Record(1))
+    with pytest.raises(TypeError):
+        queue.try_put(1)  # type: ignore[arg-type]
+
+
+def test_Q2_completing_a_watermark_is_a_state_error(make: Make) -> None:
+    entry = put(make(1), Watermark(7))
+    with pytest.raises(StateError, match=r"Watermark\(7\) cannot be completed"):
+        entry.complete([])
+
+
+def test_Q2_the_first_completion_wins(make: Make) -> None:
+    queue = make(1)
+    entry = put(queue, Record(1))
+    assert entry.complete([1]) is True
+    assert entry.complete([2]) is False
+    assert emit_all(queue) == [Record(1)]
+    assert entry.complete([3]) is False
+    assert emit_all(queue) == []
+
+
+def test_Q2_the_first_completion_wins_also_without_outputs(make: Make) -> None:
+    queue = make(1)
+    entry = put(queue, Record(1))
+    assert entry.complete([]) is True
+    assert entry.complete([2]) is False
+    assert emit(queue) == []
+    assert queue.is_empty()
+
+
+def test_Q3_one_inputs_outputs_leave_together_with_its_timestamp(make: Make) -> None:
+    queue = make(2)
+    first, second = put(queue, Record("a", 5)), put(queue, Record("b"))
+    first.complete([3, 1, 2])
+    second.complete([4])
+    assert emit(queue) == [Record(3, 5), Record(1, 5), Record(2, 5)]
+    assert emit(queue) == [Record(4)]
+    assert emit(queue) == []
+
+
+def test_Q3_None_is_an_output(make: Make) -> None:
+    queue = make(1)
+    put(queue, Record(1)).complete([None])
+    assert emit(queue) == [Record(None)]
+
+
+def test_Q5_elements_leave_in_the_order_they_came() -> None:
+    queue = OrderedStreamElementQueue(4)
+    first, _, second = put(queue, Record(1)), put(queue, Watermark(1)), put(queue, Record(2))
+    second.complete([2])
+    assert emit_all(queue) == []
+    first.complete([1])
+    assert emit_all(queue) == [Record(1), Watermark(1), Record(2)]
+
+
+def test_Q6_between_watermarks_records_leave_as_they_complete() -> None:
+    queue = UnorderedStreamElementQueue(9)
+    entries = {value: put(queue, Record(value)) for value in (1, 2, 3)}
+    for value in (2, 3, 1):
+        entries[value].complete([value])
+    assert emit_all(queue) == [Record(2), Record(3), Record(1)]
+
+
+def test_Q6_nothing_crosses_a_watermark() -> None:
+    queue = UnorderedStreamElementQueue(9)
+    before, _, behind = put(queue, Record(1)), put(queue, Watermark(1)), put(queue, Record(2))
+    behind.complete([2])
+    assert emit_all(queue) == []
+    before.complete([1])
+    assert emit_all(queue) == [Record(1), Watermark(1), Record(2)]
+
+
+def test_Q6_a_watermark_passes_an_empty_queue_at_once() -> None:
+    queue = UnorderedStreamElementQueue(2)
+    put(queue, Watermark(1))
+    put(queue, Watermark(1))
+    assert emit_all(queue) == [Watermark(1), Watermark(1)]
+
+
+def test_Q6_what_completes_in_a_later_segment_keeps_its_order_there() -> None:
+    queue = UnorderedStreamElementQueue(9)
+    before = put(queue, Record(0))
+    put(queue, Watermark(1))
+    later = {value: put(queue, Record(value)) for value in (1, 2, 3)}
+    for value in (3, 1, 2):
+        later[value].complete([value])
+    before.complete([0])
+    assert emit_all(queue) == [Record(0), Watermark(1), Record(3), Record(1), Record(2)]
+
+
+class Model:
+    """A list of inputs; what may leave is looked for from its start."""
+
+    def __init__(self, ordered: bool) -> None:
+        self.ordered = ordered
+        self.inside: list[Record[Any] | Watermark] = []
+        self.completed: list[tuple[Record[Any], list[Any]]] = []
+
+    def next(self) -> tuple[Any, list[Any]] | None:
+        for record, outputs in self.completed:
+            ahead = self.inside[: self.inside.index(record)]
+            if not any(self.ordered or isinstance(element, Watermark) for element in ahead):
+                return record, [Record(output, record.timestamp) for output in outputs]
+        first = self.inside[0] if self.inside else None
+        return (first, [first]) if isinstance(first, Watermark) else None
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """Holds a queue against the model after every step."""
+
+    running = Bundle("running")
+    ordered = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        make: Make = OrderedStreamElementQueue if self.ordered else UnorderedStreamElementQueue
+        self.queue = make(5)
+        self.model = Model(self.ordered)
+        self.count = 0
+
+    @rule(target=running, timestamp=st.none() | st.integers(-3, 3))
+    def put_record(self, timestamp: int | None) -> Any:
+        self.count += 1
+        record = Record(self.count, timestamp)
+        entry = self.queue.try_put(record)
+        assert (entry is None) == (len(self.model.inside) == 5)
+        if entry is None:
+            return multiple()
+        self.model.inside.append(record)
+        return record, entry
+
+    @rule()
+    def put_watermark(self) -> None:
+        self.count += 1
+        watermark = Watermark(self.count)
+        if self.queue.try_put(watermark) is not None:
+            self.model.inside.append(watermark)
+
+    @rule(taken=consumes(running), outputs=st.lists(st.integers(), max_size=3))
+    def complete(self, taken: tuple[Record[Any], Entry], outputs: list[int]) -> None:
+        record, entry = taken
+        assert entry.complete(iter(outputs))
+        assert not entry.complete(["again"])
+        self.model.completed.append((record, outputs))
+
+    @rule()
+    def emit(self) -> None:
+        expected = self.model.next()
+        assert emit(self.queue) == ([] if expected is None else expected[1])
+        if expected is not None:
+            self.model.inside.remove(expected[0])
+            self.model.completed = [pair for pair in self.model.completed if pair[0] != expected[0]]
+
+    @precondition(lambda self: self.model.next() is not None and self.model.next()[1])
+    @rule(after=st.integers(0, 2))
+    def emit_interrupted(self, after: int) -> None:
+        """An `emit` that raises leaves everything as it was."""
+        seen: list[Any] = []
+
+        def refuse(element: Any) -> None:
+            if len(seen) == after:
+                raise InterruptedError
+            seen.append(element)
+
+        expected = self.model.next()
+        assert expected is not None
+        if after < len(expected[1]):
+            with pytest.raises(InterruptedError):
+                self.queue.emit_completed_element(refuse)
+            assert seen == expected[1][:after]
+
+    @invariant()
+    def the_same_is_inside(self) -> None:
+        assert len(self.queue) == len(self.model.inside) <= 5
+        assert self.queue.is_empty() == (not self.model.inside)
+        assert self.queue.has_completed_elements() == (self.model.next() is not None)
+        assert self.queue.values() == self.model.inside
+
+    @invariant()
+    def Q4_a_replay_ends_in_the_same_place(self) -> None:
+        """What is inside, put into a new queue and completed, leaves with the watermarks where they were."""
+        replayed = type(self.queue)(5)
+        for element in self.queue.values():
+            entry = put(replayed, element)
+            if isinstance(element, Record):
+                entry.complete([element.value])
+        assert emit_all(replayed) == self.model.inside
+
+
+class OrderedQueueMachine(QueueMachine):
+    ordered = True
+
+
+class UnorderedQueueMachine(QueueMachine):
+    ordered = False
+
+
+LONG = settings(max_examples=150, stateful_step_count=40, deadline=None, derandomize=True)
+
+TestOrderedQueue = OrderedQueueMachine.TestCase
+TestOrderedQueue.settings = LONG
+TestUnorderedQueue = UnorderedQueueMachine.TestCase
+TestUnorderedQueue.settings = LONG
