@@ -49,7 +49,11 @@ class HeapPriorityQueue(PriorityQueue[T]):
     def add(self, element: T) -> bool:
         """O(log n). True if the element is the new head."""
         entry = [self._key(element), self._sequence, element]
-        heappush(self._heap, entry)
+        try:
+            heappush(self._heap, entry)
+        except BaseException:
+            withdraw(self._heap, entry)
+            raise
         self._sequence += 1
         self._size += 1
         held = self._entries.setdefault(id(element), entry)
@@ -122,6 +126,12 @@ class HeapPriorityQueue(PriorityQueue[T]):
 
 def _is_alive(entry: list[Any]) -> bool:
     return entry[2] is not REMOVED
+
+
+def withdraw(heap: list[E], entry: E) -> None:
+    """Takes an entry out again whose priority could not be compared."""
+    heap[:] = [other for other in heap if other is not entry]
+    heapify(heap)
 
 
 def prune(heap: list[E], size: int, is_alive: Callable[[E], bool]) -> None:

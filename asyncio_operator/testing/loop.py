@@ -13,6 +13,7 @@ it. Sockets within the process are served before time jumps; for a peer outside 
 from __future__ import annotations
 
 import asyncio
+import math
 import selectors
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -20,6 +21,10 @@ from typing import Any, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+
+RESOLUTION = 1e-9
+"""Seconds; what asyncio takes for the resolution of its clock."""
 
 
 class _Selector(selectors.DefaultSelector):
@@ -77,7 +82,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             return False
         # The timer's own time, because the sum of now and the time until then may be a rounding error away from it.
         timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
-        self._now = max(self._now, timers[0].when())
+        due = timers[0].when()
+        # asyncio runs a timer when it is overdue by less than RESOLUTION; far from zero floats are coarser than that.
+        self._now = due if due + RESOLUTION > due else math.nextafter(due, math.inf)
         return True
 
     def __repr__(self) -> str:

@@ -1,0 +1,281 @@
+"""What both backends are: a current key and namespace, and states by name.
+
+The slot of the current key and namespace (`layout`) is computed when they are set; every state reads it from here. A
+backend remembers of each state what its `StateMeta` says, whether it was asked for in this process or came with a
+snapshot or a reopened directory, and refuses a descriptor that does not fit.
+
+The subclass provides tables, codecs, batches and snapshots, and knows neither kinds of state nor time to live.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from asyncio_operator.clock import Clock, milliseconds
+from asyncio_operator.errors import ConfigurationError, StateError
+from asyncio_operator.state.cells import Cells, Expiry
+from asyncio_operator.state.descriptors import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    StateMeta,
+    ValueStateDescriptor,
+    describe_state,
+    value_serializer,
+)
+from asyncio_operator.state.key_groups import KeyGroupRange, check_key_groups, group_of, key_hash
+from asyncio_operator.state.keys import NONE, Key, serialize_key
+from asyncio_operator.state.layout import group_prefix, group_width, parse_slot, serialize_namespace
+from asyncio_operator.state.serializers import Serializer
+from asyncio_operator.state.snapshot import StateSnapshot
+from asyncio_operator.state.states import AggregatingState, ListState, MapState, ReducingState, ValueState
+from asyncio_operator.state.table import Batch, Codec, Table
+from asyncio_operator.state.ttl import TtlCells
+
+MEMO_SIZE = 1 << 15
+"""Keys whose bytes are remembered: about 6 MB at most, and hashing a key again costs a microsecond."""
+
+
+class StateBackend(ABC):
+    """Keyed state of a range of key groups.
+
+    Args:
+        key_groups: the range; keys outside it are refused.
+        max_parallelism: the number of key groups there are, 1 to 32,768. It never changes for state once written.
+        clock: seconds as a float, for time to live; None is the system's.
+
+    Raises:
+        ConfigurationError: the range and the maximum parallelism do not fit.
+
+    A backend belongs to one thread at a time.
+    """
+
+    def __init__(self, key_groups: KeyGroupRange, max_parallelism: int, clock: Clock | None) -> None:
+        check_key_groups(key_groups, max_parallelism)
+        self.key_groups = key_groups
+        self.max_parallelism = max_parallelism
+        self.now = milliseconds(clock)
+        self.group_width = group_width(max_parallelism)
+        self._group_prefixes = {group: group_prefix(group, max_parallelism) for group in key_groups}
+        self.slot: bytes | None = None
+        self.metas: dict[str, StateMeta] = {}
+        self.closed = False
+        self._key: Key | None = None
+        self._key_bytes = b""
+        self._namespace: Key | None = None
+        self._namespace_bytes = NONE
+        self._memo: dict[Key, bytes] = {}
+        self._cells: dict[str, tuple[StateDescriptor, Cells]] = {}
+        self._on_key: list[Callable[[], None]] = []
+        self._restored = False
+
+    @property
+    def current_key(self) -> Key | None:
+        """The key that was set, or None."""
+        return self._key
+
+    @property
+    def current_namespace(self) -> Key | None:
+        """The namespace that was set; None is the default one."""
+        return self._namespace
+
+    def set_current_key(self, key: Key) -> None:
+        """Sets the key that states speak of; the namespace stays.
+
+        Raises:
+            StateError: the key is None, of no key type, or outside the range, or the backend is closed.
+        """
+        kind = type(key)
+        plain = kind is str or kind is int
+        prefix = self._memo.get(key) if plain else None
+        if prefix is None:
+            if self.closed:
+                self.check_open()
+            group = key_hash(key) % self.max_parallelism
+            if group not in self._group_prefixes:
+                group_of(key, self.key_groups, self.max_parallelism)
+            prefix = self._group_prefixes[group] + serialize_key(key)
+            if plain:
+                self._remember(key, prefix)
+        self._key = key
+        self._key_bytes = prefix
+        self.slot = prefix + self._namespace_bytes
+        if self._on_key:
+            for sweep in self._on_key:
+                sweep()
+
+    def set_current_namespace(self, namespace: Key | None) -> None:
+        """Sets the namespace that states speak of; None is the default one.
+
+        Raises:
+            StateError: the namespace is of no key type, or the backend is closed.
+        """
+        self.check_open()
+        self._namespace_bytes = serialize_namespace(namespace)
+        self._namespace = namespace
+        if self._key is not None:
+            self.slot = self._key_bytes + self._namespace_bytes
+
+    def value_state(self, descriptor: ValueStateDescriptor) -> ValueState[Any]:
+        """The value state of this descriptor.
+
+        Raises:
+            StateError: the name belongs to a state of another kind.
+            StateMigrationError: what is stored has other serialisers, or differs in having time to live.
+        """
+        return ValueState(self.cells(descriptor, ValueStateDescriptor), descriptor)
+
+    def list_state(self, descriptor: ListStateDescriptor) -> ListState[Any]:
+        """The list state of this descriptor; raises as `value_state` does."""
+        return ListState(self.cells(descriptor, ListStateDescriptor))
+
+    def map_state(self, descriptor: MapStateDescriptor) -> MapState[Any, Any]:
+        """The map state of this descriptor; raises as `value_state` does."""
+        return MapState(self.cells(descriptor, MapStateDescriptor), descriptor)
+
+    def reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState[Any]:
+        """The reducing state of this descriptor; raises as `value_state` does."""
+        return ReducingState(self.cells(descriptor, ReducingStateDescriptor), descriptor)
+
+    def aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState:
+        """The aggregating state of this descriptor; raises as `value_state` does."""
+        return AggregatingState(self.cells(descriptor, AggregatingStateDescriptor), descriptor)
+
+    def keys(self, name: str) -> Iterator[Key]:
+        """The keys that have entries of a state in the current namespace, each once, as they are now.
+
+        Expired entries that are still stored count. A state that was never asked for has no keys.
+
+        Raises:
+            StateError: the backend is closed.
+        """
+        self.check_open()
+        if name not in self.metas:
+            return iter(())
+        namespace, width = self._namespace_bytes, self.group_width
+        parsed = (parse_slot(slot, width) for slot in self.table(name).slots())
+        return (key for key, found, _ in parsed if found == namespace)
+
+    def num_entries(self, name: str | None = None) -> int:
+        """How many values, list elements, map entries and accumulators are stored, expired ones too.
+
+        Raises:
+            StateError: the backend is closed.
+        """
+        self.check_open()
+        return sum(len(self.table(known)) for known in self.metas if name in (None, known))
+
+    def compact(self) -> None:
+        """Removes the expired entries of every state whose clean-up is in compaction, then gives space back."""
+        self.check_open()
+        for expiry in self.expiries().values():
+            if expiry.compact is not None:
+                expiry.compact()
+
+    def restore(self, snapshots: Sequence[StateSnapshot]) -> None:
+        """Takes from snapshots what lies in this backend's range, once, before any state is asked for.
+
+        Raises:
+            StateError: the backend is not empty, or a snapshot has another version or maximum parallelism, or is gone.
+            StateMigrationError: the snapshots disagree about a state.
+        """
+        self.check_open()
+        if self._restored or self.metas:
+            raise StateError("restore() is called once, on an empty backend, before states are asked for")
+        if isinstance(snapshots, StateSnapshot):
+            snapshots = [snapshots]
+        self.load(list(snapshots))
+        self._restored = True
+
+    @abstractmethod
+    def snapshot(self) -> StateSnapshot:
+        """A point in time of everything stored; the backend stays usable, and the snapshot outlives it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends the backend; called again it does nothing. Everything else raises StateError from then on."""
+
+    @abstractmethod
+    def load(self, snapshots: list[StateSnapshot]) -> None:
+        """What `restore` does, after its checks of this backend."""
+
+    @abstractmethod
+    def table(self, name: str) -> Table:
+        """The table of a state in `metas`."""
+
+    @abstractmethod
+    def open_table(self, name: str, meta: StateMeta, codec: Codec) -> Table:
+        """The table of a state that is asked for the first time, made if it is new."""
+
+    @abstractmethod
+    def codec(self, serializer: Serializer, stamped: bool) -> Codec:
+        """The codec for entries in this backend's tables."""
+
+    @abstractmethod
+    def new_batch(self) -> Batch:
+        """An empty batch."""
+
+    @abstractmethod
+    def commit(self, batch: Batch) -> None:
+        """Writes a batch, whole or not at all."""
+
+    @abstractmethod
+    def next_sequence(self) -> int:
+        """A number larger than every one given before, also by a backend that these data come from."""
+
+    def cells(self, descriptor: StateDescriptor, kind: type) -> Cells:
+        """The cells of a state, after checking that its descriptor fits what is known of it."""
+        self.check_open()
+        if not isinstance(descriptor, kind):
+            raise ConfigurationError(f"{descriptor!r:.200}: a {kind.__name__} is needed")
+        known = self._cells.get(descriptor.name)
+        if known is not None and known[0] == descriptor:
+            return known[1]
+        name, meta, ttl = descriptor.name, describe_state(descriptor), descriptor.ttl
+        if name in self.metas:
+            meta.check_against(name, self.metas[name])
+        if known is not None:
+            table, codec = known[1].table, known[1].codec
+        else:
+            codec = self.codec(value_serializer(descriptor), meta.ttl)
+            table = self.open_table(name, meta, codec)
+            self.metas[name] = meta
+        cells = Cells(name, self, table, codec) if ttl is None else TtlCells(name, self, table, codec, ttl)
+        self._cells[name] = (descriptor, cells)
+        self._on_key = [expiry.on_key for expiry in self.expiries().values() if expiry.on_key is not None]
+        return cells
+
+    def expiries(self) -> dict[str, Expiry]:
+        """What each state with time to live wants to be called."""
+        return {name: cells.expiry for name, (_, cells) in self._cells.items() if isinstance(cells, TtlCells)}
+
+    def require_slot(self) -> bytes:
+        """The current slot.
+
+        Raises:
+            StateError: no key was set, or the backend is closed.
+        """
+        self.check_open()
+        if self.slot is None:
+            raise StateError("no key is set: call set_current_key(key) before reading or writing state")
+        return self.slot
+
+    def check_open(self) -> None:
+        """Raises StateError if the backend is closed."""
+        if self.closed:
+            raise StateError(f"{self!r} is closed: make a new backend, and restore a snapshot into it")
+
+    def forget_slot(self) -> None:
+        """Marks the backend closed, so that every state refuses to work."""
+        self.closed = True
+        self.slot = None
+        self._memo.clear()
+
+    def _remember(self, key: Key, prefix: bytes) -> None:
+        if len(self._memo) >= MEMO_SIZE:
+            self._memo.clear()
+        self._memo[key] = prefix

@@ -1,0 +1,155 @@
+"""Cells: a table with a codec, addressed by slot and sub, holding values. The five states are written over them.
+
+`Cells` keeps every value for ever; `ttl.TtlCells` has the same face and lets values expire. This is also the border
+where an error of a serialiser becomes a StateError that names the state, the key and the namespace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+from asyncio_operator.errors import StateError
+from asyncio_operator.state.layout import describe_slot
+from asyncio_operator.state.table import Batch, Codec, Stored, Table
+
+if TYPE_CHECKING:
+    from asyncio_operator.state.backend import StateBackend
+
+
+class Absent(Enum):
+    """The type of `ABSENT`."""
+
+    ABSENT = "absent"
+
+
+ABSENT: Final = Absent.ABSENT
+"""Stands for the value of a cell that holds none; None is a value."""
+
+
+class Cells:
+    """The cells of one state.
+
+    Attributes:
+        name: the state's name.
+        backend: gives the current slot and takes batches.
+    """
+
+    def __init__(self, name: str, backend: StateBackend, table: Table, codec: Codec) -> None:
+        self.name = name
+        self.backend = backend
+        self.table = table
+        self.codec = codec
+        self._get = table.get
+        # Of a slot's only entry; bare functions of the store where nothing stands between.
+        self.load: Callable[[bytes], Stored | None] = table.get_slot
+        self.store: Callable[[bytes, Stored], None] = table.put_slot
+        self._put = table.put
+        self._encode = codec.encode
+        self._decode = codec.decode
+
+    def get_value(self, slot: bytes) -> Any:
+        """The value of a slot's only cell, or ABSENT."""
+        try:
+            stored = self.load(slot)
+            return ABSENT if stored is None else self._decode(stored)
+        except Exception as error:
+            raise self.located(error, slot) from error
+
+    def put_value(self, slot: bytes, value: Any) -> None:
+        """Writes a slot's only cell."""
+        try:
+            self.store(slot, self._encode(value))
+        except Exception as error:
+            raise self.located(error, slot) from error
+
+    def get(self, slot: bytes, sub: bytes) -> Any:
+        """The value of a cell, or ABSENT."""
+        try:
+            stored = self._get(slot, sub)
+            return ABSENT if stored is None else self._decode(stored)
+        except Exception as error:
+            raise self.located(error, slot) from error
+
+    def put(self, slot: bytes, sub: bytes, value: Any) -> None:
+        """Writes a cell."""
+        try:
+            self._put(slot, sub, self._encode(value))
+        except Exception as error:
+            raise self.located(error, slot) from error
+
+    def delete(self, slot: bytes, sub: bytes) -> None:
+        """Empties a cell."""
+        try:
+            self.table.delete(slot, sub)
+        except Exception as error:
+            raise self.located(error, slot) from error
+
+    def contains(self, slot: bytes, sub: bytes) -> bool:
+        """Whether a cell holds a value."""
+        try:
+            return self._get(slot, sub) is not None
+        except Exception as error:
+            raise self.located(error, slot) from error
+
+    def scan(self, slot: bytes) -> Iterator[tuple[bytes, Any]]:
+        """Subs and values of a slot, in the order of the subs, as they are now."""
+        return self._decoded(slot, self.table.scan(slot))
+
+    def _decoded(self, slot: bytes, rows: Iterator[tuple[bytes, Any]]) -> Iterator[tuple[bytes, Any]]:
+        decode = self._decode
+        for sub, stored in rows:
+            try:
+                value = decode(stored)
+            except Exception as error:
+                raise self.located(error, slot) from error
+            yield sub, value
+
+    def is_empty(self, slot: bytes) -> bool:
+        """Whether no cell of the slot holds a value."""
+        return next(self.table.scan(slot, ordered=False), None) is None
+
+    def stage(self, batch: Batch, slot: bytes, changes: Iterable[tuple[bytes, Any]], clear: bool = False) -> None:
+        """Adds writes of cells to a batch, ABSENT to empty one; `clear` empties the slot before."""
+        try:
+            self.table.stage(batch, slot, [(sub, self._stored(value)) for sub, value in changes], clear)
+        except Exception as error:
+            raise self.located(error, slot) from error
+
+    def write(self, slot: bytes, changes: Iterable[tuple[bytes, Any]], clear: bool = False) -> None:
+        """Writes cells as one batch: after a crash all of it is there, or nothing."""
+        batch = self.backend.new_batch()
+        self.stage(batch, slot, changes, clear)
+        self.backend.commit(batch)
+
+    def clear(self, slot: bytes) -> None:
+        """Empties every cell of a slot."""
+        self.write(slot, (), clear=True)
+
+    def _stored(self, value: Any) -> Any:
+        return None if value is ABSENT else self._encode(value)
+
+    def located(self, error: Exception, slot: bytes) -> StateError:
+        """The error as a StateError that says where it happened."""
+        error = self.table.error(error)
+        where = f"state {self.name!r}, {describe_slot(slot, self.backend.group_width)}"
+        kind = type(error) if isinstance(error, StateError) else StateError
+        what = str(error) if isinstance(error, StateError) else f"{type(error).__name__}: {error}"
+        return kind(f"{where}: {what}")
+
+
+class Expiry:
+    """What a state with time to live asks its backend to call; see `ttl.TtlCells`."""
+
+    __slots__ = ("compact", "expired", "on_key")
+
+    def __init__(
+        self,
+        expired: Callable[[Any], bool] | None = None,
+        compact: Callable[[], None] | None = None,
+        on_key: Callable[[], None] | None = None,
+    ) -> None:
+        self.expired = expired
+        self.compact = compact
+        self.on_key = on_key

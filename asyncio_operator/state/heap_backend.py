@@ -1,0 +1,164 @@
+"""Keyed state in memory.
+
+Values are kept as objects if their serialiser can copy them, copied in and out, so that a value handed over earlier is
+never the stored one; otherwise as bytes. Either way a value that could not be written to a snapshot is refused when it
+is stored, and both backends give the same answers.
+
+State that came with a snapshot and was not asked for stays as it came, as bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from asyncio_operator.clock import Clock
+from asyncio_operator.errors import StateError
+from asyncio_operator.state.backend import StateBackend
+from asyncio_operator.state.descriptors import StateMeta
+from asyncio_operator.state.heap_table import HeapTable, HeapValueTable
+from asyncio_operator.state.key_groups import KeyGroupRange
+from asyncio_operator.state.layout import parse_slot
+from asyncio_operator.state.serializers import Serializer
+from asyncio_operator.state.snapshot import HeapSnapshot, Row, StateSnapshot, merge_states
+from asyncio_operator.state.table import Batch, Codec, Stored, Table
+
+
+class _Null:
+    """Stored in place of None, which means "no entry" in a table."""
+
+
+_NULL = _Null()
+
+
+class ObjectCodec(Codec):
+    """Keeps values as objects, by the serialiser's `copy`. A stamped entry is a pair (timestamp, object)."""
+
+    def __init__(self, serializer: Serializer, stamped: bool) -> None:
+        super().__init__(serializer, stamped)
+        self._to_bytes = self.encode
+        self._from_bytes = self.decode
+        copy = serializer.copy  # type: ignore[attr-defined]
+        self.encode = lambda value: _NULL if value is None else copy(value)
+        self.decode = lambda stored: None if stored is _NULL else copy(stored)
+
+    def to_bytes(self, stored: Stored) -> bytes:
+        timestamp, value = stored if self.stamped else (None, stored)
+        data: bytes = self._to_bytes(None if value is _NULL else value)
+        return data if timestamp is None else super().stamp(timestamp, data)
+
+    def from_bytes(self, data: bytes) -> Stored:
+        value = self._from_bytes(super().unstamp(data) if self.stamped else data)
+        stored = _NULL if value is None else value
+        return (super().timestamp(data), stored) if self.stamped else stored
+
+    def stamp(self, timestamp: int, stored: Stored) -> Stored:
+        return timestamp, stored
+
+    def timestamp(self, stamped: Stored) -> int:
+        timestamp: int = stamped[0]
+        return timestamp
+
+    def unstamp(self, stamped: Stored) -> Stored:
+        return stamped[1]
+
+
+class HeapStateBackend(StateBackend):
+    """Keyed state in memory; arguments and errors as of `StateBackend`."""
+
+    def __init__(
+        self,
+        *,
+        key_groups: KeyGroupRange = KeyGroupRange(0, 127),  # noqa: B008 - frozen
+        max_parallelism: int = 128,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(key_groups, max_parallelism, clock)
+        self._tables: dict[str, HeapTable | HeapValueTable] = {}
+        self._codecs: dict[str, Codec] = {}
+        self._sequence = 0
+
+    def table(self, name: str) -> Table:
+        return self._tables[name]
+
+    def open_table(self, name: str, meta: StateMeta, codec: Codec) -> Table:
+        table = _new_table(meta)
+        if name in self._tables:
+            try:
+                for slot, sub, data in self._tables[name].entries():
+                    table.put(slot, sub, codec.from_bytes(data))
+            except Exception as error:
+                raise StateError(f"state {name!r} cannot be read: {type(error).__name__}: {error}") from error
+        self._tables[name] = table
+        self._codecs[name] = codec
+        return table
+
+    def codec(self, serializer: Serializer, stamped: bool) -> Codec:
+        copies = callable(getattr(serializer, "copy", None))
+        return ObjectCodec(serializer, stamped) if copies else Codec(serializer, stamped)
+
+    def new_batch(self) -> Batch:
+        return []
+
+    def commit(self, batch: Batch) -> None:
+        for table, slot, changes, clear in batch:
+            table.apply(slot, changes, clear)
+
+    def next_sequence(self) -> int:
+        self._sequence += 1
+        return self._sequence
+
+    def snapshot(self) -> StateSnapshot:
+        """The rows of every state, serialised now: a copy of all data, in time proportional to it."""
+        self.check_open()
+        groups = {name: self._rows_by_group(name) for name in self._tables}
+        return HeapSnapshot(self.max_parallelism, self.key_groups, self._sequence + 1, dict(self.metas), groups)
+
+    def load(self, snapshots: list[StateSnapshot]) -> None:
+        states = merge_states(snapshots, self.max_parallelism)
+        for name, meta in states.items():
+            table = _new_table(meta)
+            for snapshot in snapshots:
+                for address, data in snapshot.rows(name, self.key_groups):
+                    length = parse_slot(address, self.group_width)[2]
+                    table.put(address[:length], address[length:], data)
+            self._tables[name] = table
+            self._codecs[name] = Codec(_BYTES, meta.ttl)
+        self.metas = states
+        self._sequence = max([snapshot.sequence for snapshot in snapshots], default=0)
+
+    def close(self) -> None:
+        self.forget_slot()
+        self._tables.clear()
+
+    def _rows_by_group(self, name: str) -> dict[int, list[Row]]:
+        width, to_bytes = self.group_width, self._codecs[name].to_bytes
+        expiry = self.expiries().get(name)
+        expired = expiry.expired if expiry is not None else None
+        groups: dict[int, list[Row]] = {}
+        for slot, sub, stored in self._tables[name].entries():
+            if expired is None or not expired(stored):
+                groups.setdefault(int.from_bytes(slot[:width], "big"), []).append((slot + sub, to_bytes(stored)))
+        return groups
+
+    def __repr__(self) -> str:
+        return f"<HeapStateBackend, key groups {self.key_groups} of {self.max_parallelism}, {len(self.metas)} states>"
+
+
+class _Bytes:
+    """What state is read with that nobody has asked for: as the bytes that came."""
+
+    name = "bytes"
+
+    def serialize(self, value: Any) -> bytes:
+        data: bytes = value
+        return data
+
+    def deserialize(self, data: bytes) -> Any:
+        return data
+
+
+_BYTES = _Bytes()
+
+
+def _new_table(meta: StateMeta) -> HeapTable | HeapValueTable:
+    return HeapTable(meta.ttl) if meta.kind in ("list", "map") else HeapValueTable(meta.ttl)

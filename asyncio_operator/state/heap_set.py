@@ -1,0 +1,287 @@
+"""Priority-queue sets in memory: one heap with a map per key group, and a heap of heaps.
+
+Both keep one of equal elements and give equal priorities in the order they were added. Elements are equal if Python
+calls them equal and their keys are one key (`keys`): so an element of key 1 and one of key True are two.
+
+`HeapPriorityQueueSet` is the faster one; `KeyGroupPartitionedPriorityQueue` keeps each key group's elements in a heap
+of its own, so that a key group can be taken away or brought in without touching the others. A heap entry is
+``(priority, number, name, key group)`` and lives as long as its key group's map has that number under that name. The
+name is the element itself where its key is an int or a text, else a `_Named`; so most entries are tuples of what the
+garbage collector need not look at.
+Source: Flink's ``HeapPriorityQueueSet`` and ``KeyGroupPartitionedPriorityQueue``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, TypeVar
+
+from asyncio_operator.errors import StateError
+from asyncio_operator.state.heap_queue import SPARE, HeapPriorityQueue, prune, withdraw
+from asyncio_operator.state.key_groups import KeyGroupRange, check_key_groups, group_of, key_hash
+from asyncio_operator.state.keys import Key, serialize_key
+from asyncio_operator.state.priority_queue import PriorityQueueSet
+
+T = TypeVar("T")
+_Entry = tuple[Any, int, Any, int]
+
+
+class _Named(tuple[bytes, Any]):
+    """The serialised key and the element: equal only if both are."""
+
+    __slots__ = ()
+
+
+def _element(name: Any) -> Any:
+    return name if type(name) is not _Named else name[1]
+
+
+class HeapPriorityQueueSet(PriorityQueueSet[T]):
+    """One heap, and per key group a map from its elements to their numbers.
+
+    Args:
+        key: the priority of an element; read when it is added.
+        key_of: the key of an element, which has to lie in the range.
+        key_groups: the range.
+        max_parallelism: the number of key groups there are.
+        sequence: gives the numbers that settle ties, for sets that share them.
+
+    Raises:
+        ConfigurationError: the range and the maximum parallelism do not fit.
+    """
+
+    __slots__ = (
+        "_first",
+        "_groups",
+        "_heap",
+        "_key",
+        "_key_groups",
+        "_key_of",
+        "_last",
+        "_max_parallelism",
+        "_sequence",
+        "_size",
+    )
+
+    def __init__(
+        self,
+        key: Callable[[T], Any],
+        key_of: Callable[[T], Key],
+        key_groups: KeyGroupRange,
+        max_parallelism: int,
+        *,
+        sequence: Iterator[int] | None = None,
+    ) -> None:
+        check_key_groups(key_groups, max_parallelism)
+        self._key = key
+        self._key_of = key_of
+        self._key_groups = key_groups
+        self._first, self._last = key_groups.start, key_groups.end
+        self._max_parallelism = max_parallelism
+        self._heap: list[_Entry] = []
+        self._groups: dict[int, dict[Any, int]] = {}
+        self._sequence = count() if sequence is None else sequence
+        self._size = 0
+
+    def add(self, element: T) -> bool:
+        """O(log n). True if the element is the new head; False if an equal one is inside.
+
+        Raises:
+            StateError: the element's key is None, or outside the range.
+        """
+        key = self._key_of(element)
+        group = key_hash(key) % self._max_parallelism
+        if not self._first <= group <= self._last:
+            group_of(key, self._key_groups, self._max_parallelism)
+        return self.add_to(group, key, element)
+
+    def add_to(self, group: int, key: Key, element: T) -> bool:
+        """As `add`, for an element whose key and key group are known."""
+        kind = type(key)
+        name = element if kind is int or kind is str else _Named((serialize_key(key), element))
+        members = self._groups.get(group)
+        if members is None:
+            members = self._groups[group] = {}
+        number = next(self._sequence)
+        entry = (self._key(element), number, name, group)
+        if members.setdefault(name, number) is not number:
+            return False
+        try:
+            heappush(self._heap, entry)
+        except BaseException:
+            withdraw(self._heap, entry)
+            del members[name]
+            raise
+        self._size += 1
+        return self._heap[0] is entry
+
+    def poll(self) -> T | None:
+        """O(log n) amortised."""
+        heap = self._heap
+        if not heap:
+            return None
+        _, _, name, group = heappop(heap)
+        del self._groups[group][name]
+        self._size -= 1
+        if len(heap) > self._size:
+            prune(heap, self._size, self._is_alive)
+        return name if type(name) is not _Named else name[1]  # type: ignore[no-any-return]
+
+    def peek(self) -> T | None:
+        """O(1)."""
+        return _element(self._heap[0][2]) if self._heap else None
+
+    def remove(self, element: T) -> bool:
+        """O(log n) amortised; an equal copy will do. True if the head has changed."""
+        key = self._key_of(element)
+        return self.remove_from(group_of(key, self._key_groups, self._max_parallelism), key, element)
+
+    def remove_from(self, group: int, key: Key, element: T) -> bool:
+        """As `remove`, for an element whose key and key group are known."""
+        kind = type(key)
+        name = element if kind is int or kind is str else _Named((serialize_key(key), element))
+        number = self._groups.get(group, {}).pop(name, None)
+        if number is None:
+            return False
+        self._size -= 1
+        was_head = self._heap[0][1] == number
+        prune(self._heap, self._size, self._is_alive)
+        return was_head
+
+    def head(self) -> tuple[Any, int]:
+        """Priority and number of the head: how the set itself ranks among others. The set must not be empty."""
+        return self._heap[0][0], self._heap[0][1]
+
+    def clear(self) -> None:
+        """Takes every element out."""
+        self._heap.clear()
+        self._groups.clear()
+        self._size = 0
+
+    def subset_for_key_group(self, group: int) -> list[T]:
+        """The elements of a key group, in the order they were added."""
+        check_group(group, self._key_groups)
+        return list(map(_element, self._groups.get(group, ())))
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[T]:
+        return iter([_element(name) for members in self._groups.values() for name in members])
+
+    def _is_alive(self, entry: _Entry) -> bool:
+        return self._groups[entry[3]].get(entry[2]) == entry[1]
+
+    def _check(self) -> None:
+        """Every invariant of the structure, for tests."""
+        alive = [entry for entry in self._heap if self._is_alive(entry)]
+        assert len(alive) == self._size == sum(map(len, self._groups.values()))
+        assert not self._heap or self._is_alive(self._heap[0])
+        assert len(self._heap) <= 2 * self._size + SPARE
+        for group, members in self._groups.items():
+            for name in members:
+                assert group_of(self._key_of(_element(name)), self._key_groups, self._max_parallelism) == group
+
+
+class KeyGroupPartitionedPriorityQueue(PriorityQueueSet[T]):
+    """A heap of heaps: one set per key group, ranked by their heads. Arguments as of `HeapPriorityQueueSet`."""
+
+    __slots__ = ("_key", "_key_groups", "_key_of", "_max_parallelism", "_ranked", "_sequence", "_sets", "_size")
+
+    def __init__(
+        self, key: Callable[[T], Any], key_of: Callable[[T], Key], key_groups: KeyGroupRange, max_parallelism: int
+    ) -> None:
+        check_key_groups(key_groups, max_parallelism)
+        self._key = key
+        self._key_of = key_of
+        self._key_groups = key_groups
+        self._max_parallelism = max_parallelism
+        self._sets: dict[int, HeapPriorityQueueSet[T]] = {}
+        self._ranked: HeapPriorityQueue[HeapPriorityQueueSet[T]] = HeapPriorityQueue(HeapPriorityQueueSet.head)
+        self._sequence = count()
+        self._size = 0
+
+    def add(self, element: T) -> bool:
+        """O(log n). True if the element is the new head; raises as the other set does."""
+        key = self._key_of(element)
+        group = group_of(key, self._key_groups, self._max_parallelism)
+        found = self._sets.get(group)
+        if found is None:
+            found = self._sets[group] = HeapPriorityQueueSet(
+                self._key, self._key_of, KeyGroupRange(group, group), self._max_parallelism, sequence=self._sequence
+            )
+        before = len(found)
+        new_head = found.add_to(group, key, element)
+        self._size += len(found) - before
+        return new_head and self._rank(found)
+
+    def poll(self) -> T | None:
+        """O(log n) amortised."""
+        first = self._ranked.poll()
+        if first is None:
+            return None
+        element = first.poll()
+        self._size -= 1
+        if len(first):
+            self._ranked.add(first)
+        return element
+
+    def peek(self) -> T | None:
+        """O(1)."""
+        first = self._ranked.peek()
+        return None if first is None else first.peek()
+
+    def remove(self, element: T) -> bool:
+        """O(log n) amortised; an equal copy will do. True if the head has changed."""
+        key = self._key_of(element)
+        group = group_of(key, self._key_groups, self._max_parallelism)
+        found = self._sets.get(group)
+        if found is None:
+            return False
+        before = len(found)
+        lost_head = found.remove_from(group, key, element)
+        self._size += len(found) - before
+        if not lost_head:
+            return False
+        was_first = self._ranked.peek() is found
+        self._rank(found)
+        return was_first
+
+    def clear(self) -> None:
+        """Takes every element out."""
+        self._sets.clear()
+        self._ranked.clear()
+        self._size = 0
+
+    def subset_for_key_group(self, group: int) -> list[T]:
+        """The elements of a key group, in the order they were added."""
+        check_group(group, self._key_groups)
+        found = self._sets.get(group)
+        return [] if found is None else list(found)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[T]:
+        return iter([element for found in self._sets.values() for element in found])
+
+    def _rank(self, changed: HeapPriorityQueueSet[T]) -> bool:
+        """Gives a set, whose head has changed, its new rank; True if it is the first."""
+        self._ranked.remove(changed)
+        return len(changed) > 0 and self._ranked.add(changed)
+
+    def _check(self) -> None:
+        """Every invariant of the structure, for tests."""
+        self._ranked._check()
+        assert sorted(map(id, self._ranked)) == sorted(id(found) for found in self._sets.values() if len(found))
+        assert self._size == sum(map(len, self._sets.values()))
+        for found in self._sets.values():
+            found._check()
+
+
+def check_group(group: int, key_groups: KeyGroupRange) -> None:
+    """Raises StateError unless the key group lies in the range."""
+    if group not in key_groups:
+        raise StateError(f"key group {group!r:.200} is outside the range {key_groups}: it belongs to another operator")

@@ -1,0 +1,183 @@
+"""Key groups: the units in which keyed state is spread, snapshotted and moved.
+
+The key group of a key is ``murmur(hash code of the key) % max_parallelism`` and never depends on the process, the
+machine or the version. The hash code is Java's for integers of up to 64 bits (``Integer`` if 32 bits hold it, else
+``Long``) and for text (over UTF-16 code units), so that these keys fall where Flink puts them; for every other type it
+is the CRC-32 of the key's bytes (`keys.serialize_key`).
+
+A range of key groups belongs to one of `parallelism` operators; range and index formulas are inverse to each other.
+Source: Flink's ``KeyGroupRangeAssignment`` and ``MathUtils.murmurHash``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from operator import mul
+from zlib import crc32
+
+from asyncio_operator.errors import ConfigurationError, StateError
+from asyncio_operator.state.keys import Key, serialize_key
+
+MAX_PARALLELISM = 1 << 15
+"""Flink's bound; two bytes hold every key group."""
+
+_MASK = 0xFFFFFFFF
+_UTF_16 = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
+_powers = [1]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyGroupRange:
+    """The key groups from `start` to `end`, both inclusive.
+
+    Raises:
+        ConfigurationError: a bound is negative or no int, or `start` is larger than `end`.
+    """
+
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        for name, bound in (("start", self.start), ("end", self.end)):
+            if type(bound) is not int or bound < 0:
+                raise ConfigurationError(f"{name}={bound!r} of a KeyGroupRange: an int from 0 is needed")
+        if self.start > self.end:
+            raise ConfigurationError(
+                f"KeyGroupRange(start={self.start}, end={self.end}): both are inclusive, start must not be above end"
+            )
+
+    def __contains__(self, group: object) -> bool:
+        return isinstance(group, int) and self.start <= group <= self.end
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.start, self.end + 1))
+
+    def __len__(self) -> int:
+        return self.end - self.start + 1
+
+    def __str__(self) -> str:
+        return f"{self.start}..{self.end}"
+
+
+def key_group(key: Key, max_parallelism: int) -> int:
+    """The key group of a key, from 0 to ``max_parallelism - 1``.
+
+    Raises:
+        StateError: None, or a type that is no key.
+        ConfigurationError: `max_parallelism` is not from 1 to 32,768.
+    """
+    if not 0 < max_parallelism <= MAX_PARALLELISM:
+        check_max_parallelism(max_parallelism)
+    return key_hash(key) % max_parallelism
+
+
+def key_hash(key: Key) -> int:
+    """A key's hash code and one round of MurmurHash3 over it, made non-negative: 31 bits.
+
+    Raises:
+        StateError: None, or a type that is no key.
+    """
+    kind = type(key)
+    code: int
+    if kind is int:
+        if -0x80000000 <= key <= 0x7FFFFFFF:
+            code = key
+        elif -(1 << 63) <= key < 1 << 63:
+            code = (key ^ ((key & 0xFFFFFFFFFFFFFFFF) >> 32)) & _MASK
+        else:
+            code = crc32(serialize_key(key))
+    elif kind is str:
+        code = java_string_hash(key)
+    else:
+        code = crc32(serialize_key(key))
+    # Each product is cut to 32 bits; what a rotation leaves above them is cut with the product that follows.
+    code = code * 0xCC9E2D51 & _MASK
+    code = (code << 15 | code >> 17) * 0x1B873593 & _MASK
+    code = ((code << 13 | code >> 19) * 5 + 0xE6546B64 & _MASK) ^ 4
+    code = (code ^ code >> 16) * 0x85EBCA6B & _MASK
+    code = (code ^ code >> 13) * 0xC2B2AE35 & _MASK
+    code ^= code >> 16
+    return code if code < 0x80000000 else (0x100000000 - code) & 0x7FFFFFFF
+
+
+def java_string_hash(text: str) -> int:
+    """``String.hashCode`` as an unsigned 32-bit number: the sum of unit[i] * 31**(n - 1 - i) over UTF-16 units."""
+    units: bytes | memoryview
+    try:
+        units = text.encode("latin-1")
+    except UnicodeEncodeError:
+        units = memoryview(text.encode(_UTF_16, "surrogatepass")).cast("H")
+    while len(_powers) < len(units):
+        _powers.append(_powers[-1] * 31 & _MASK)
+    total: int = sum(map(mul, units[::-1], _powers))
+    return total & _MASK
+
+
+def key_group_range(max_parallelism: int, parallelism: int, index: int) -> KeyGroupRange:
+    """The key groups of operator `index` of `parallelism`.
+
+    Raises:
+        ConfigurationError: not ``1 <= parallelism <= max_parallelism <= 32,768``, or no such index.
+    """
+    _check_parallelism(max_parallelism, parallelism)
+    if type(index) is not int or not 0 <= index < parallelism:
+        raise ConfigurationError(f"index={index!r}: an int from 0 to {parallelism - 1} is needed")
+    start = (index * max_parallelism + parallelism - 1) // parallelism
+    return KeyGroupRange(start, ((index + 1) * max_parallelism - 1) // parallelism)
+
+
+def operator_index(max_parallelism: int, parallelism: int, key_group: int) -> int:
+    """The operator, of `parallelism`, that a key group belongs to.
+
+    Raises:
+        ConfigurationError: not ``1 <= parallelism <= max_parallelism <= 32,768``, or no such key group.
+    """
+    _check_parallelism(max_parallelism, parallelism)
+    if type(key_group) is not int or not 0 <= key_group < max_parallelism:
+        raise ConfigurationError(f"key_group={key_group!r}: an int from 0 to {max_parallelism - 1} is needed")
+    return key_group * parallelism // max_parallelism
+
+
+def default_max_parallelism(parallelism: int) -> int:
+    """The power of two from one and a half times `parallelism`, at least 128 and at most 32,768 (Flink's rule)."""
+    _check_parallelism(MAX_PARALLELISM, parallelism)
+    wanted = parallelism + parallelism // 2
+    return min(max(1 << (wanted - 1).bit_length(), 128), MAX_PARALLELISM)
+
+
+def check_max_parallelism(max_parallelism: int) -> None:
+    """Raises ConfigurationError unless `max_parallelism` is an int from 1 to 32,768."""
+    if type(max_parallelism) is not int or not 0 < max_parallelism <= MAX_PARALLELISM:
+        raise ConfigurationError(f"max_parallelism={max_parallelism!r}: an int from 1 to {MAX_PARALLELISM} is needed")
+
+
+def check_key_groups(key_groups: KeyGroupRange, max_parallelism: int) -> None:
+    """Raises ConfigurationError unless the range lies inside ``0..max_parallelism - 1``."""
+    check_max_parallelism(max_parallelism)
+    if not isinstance(key_groups, KeyGroupRange):
+        raise ConfigurationError(f"key_groups={key_groups!r}: a KeyGroupRange is needed")
+    if key_groups.end >= max_parallelism:
+        raise ConfigurationError(f"key_groups={key_groups} with max_parallelism={max_parallelism}: it ends too late")
+
+
+def group_of(key: Key, key_groups: KeyGroupRange, max_parallelism: int) -> int:
+    """The key group of a key, which has to lie in the range.
+
+    Raises:
+        StateError: it does not, or the key is none.
+    """
+    group = key_group(key, max_parallelism)
+    if not key_groups.start <= group <= key_groups.end:
+        raise StateError(
+            f"the key {key!r:.200} is of key group {group}, outside the range {key_groups} of {max_parallelism}: "
+            "it belongs to another operator"
+        )
+    return group
+
+
+def _check_parallelism(max_parallelism: int, parallelism: int) -> None:
+    check_max_parallelism(max_parallelism)
+    if type(parallelism) is not int or not 0 < parallelism <= max_parallelism:
+        raise ConfigurationError(f"parallelism={parallelism!r}: an int from 1 to {max_parallelism} is needed")

@@ -1,0 +1,243 @@
+"""Keys as bytes: the order-preserving, self-delimiting, reversible form of a key, a namespace or a map's user key.
+
+A key is one tag byte and a body. Integers, text, bytes, floats, dates and timestamps sort by value; all other types
+sort in some fixed order; types sort by tag. No form is the beginning of another, so forms may follow each other
+without a separator and two different sequences of keys never give the same bytes.
+
+    tag 01  None (as the default namespace only)        body: nothing tag 02  False, tag 03 True
+    body: nothing tag 04  bytes, tag 05 text (UTF-8)                  body: 00 written as 00 FF, then the end 00 01 tag
+    06  int below -2**63                            body: 4 bytes 2**32-1-n, then the n bytes of magnitude, inverted
+    tag 07  int of 64 bits                              body: 8 bytes, value + 2**63 tag 08  int from 2**63
+    body: 4 bytes n, then the n bytes of magnitude tag 09  float                                       body: 8 bytes
+    IEEE 754; sign bit flipped, or all bits if negative tag 0A  Decimal, shortest digits and exponent       body: as
+    text tag 0B  date                                        body: 4 bytes, proleptic ordinal tag 0C  datetime without
+    zone, tag 0D with          body: 8 bytes, microseconds since year 1; with zone in UTC tag 0E  UUID
+    body: 16 bytes tag 0F  tuple                                       body: its items, then 00
+
+All numbers are big-endian. Two keys are one key if their types are the same and Python calls them equal: so 1, True and
+1.0 are three keys, 0.0 and -0.0 are one, Decimal("1.0") and Decimal("1.00") are one, and every NaN is the same key.
+Subclasses are no keys: their type could not be given back.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from asyncio_operator.errors import StateError, describe
+
+Key = Any
+"""bytes, str, int, float, bool, date, datetime, UUID, Decimal, or a tuple of them."""
+
+NONE = b"\x01"
+_END = 0
+_BIAS = 1 << 63
+_ALL = (1 << 64) - 1
+_NAN = struct.unpack(">Q", struct.pack(">d", float("nan")))[0]
+_int64 = struct.Struct(">BQ").pack
+_ordinal = struct.Struct(">BI").pack
+_float = struct.Struct(">d")
+_uint64 = struct.Struct(">Q")
+_uint32 = struct.Struct(">I")
+_YEAR_1 = datetime(1, 1, 1)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def serialize_key(key: Key) -> bytes:
+    """The bytes of a key.
+
+    Raises:
+        StateError: None, or a type that is no key.
+    """
+    kind = type(key)
+    if kind is int and -_BIAS <= key < _BIAS:
+        return _int64(0x07, key + _BIAS)
+    writer = _WRITERS.get(kind)
+    if writer is None:
+        raise _no_key(key)
+    try:
+        return writer(key)
+    except RecursionError:
+        raise StateError(f"the key {describe(key)} is nested too deeply") from None
+
+
+def deserialize_key(data: bytes, position: int = 0) -> tuple[Key, int]:
+    """The key that starts at `position`, and the position after it.
+
+    Raises:
+        StateError: the bytes are not those of a key.
+    """
+    try:
+        return _READERS[data[position]](data, position + 1)
+    except (IndexError, KeyError, ValueError, OverflowError, ArithmeticError, RecursionError, struct.error) as error:
+        raise StateError(
+            f"damaged key: {describe(data)} holds no key at byte {position}; restore the state from a snapshot"
+        ) from error
+
+
+def _no_key(key: Any) -> StateError:
+    if key is None:
+        return StateError("None is no key: give elements without a key a key of their own, or leave them out")
+    return StateError(
+        f"{describe(key)} of type {type(key).__module__}.{type(key).__qualname__} is no key: keys are bytes, str, int, "
+        "float, bool, date, datetime, UUID, Decimal and tuples of them (not of their subclasses, not holding None)"
+    )
+
+
+def _write_int(key: int) -> bytes:
+    if -_BIAS <= key < _BIAS:
+        return _int64(0x07, key + _BIAS)
+    size = (key.bit_length() + 7) // 8
+    if size >= 1 << 32:
+        raise StateError(f"an integer of {size} bytes is too large for a key")
+    magnitude = abs(key).to_bytes(size, "big")
+    if key > 0:
+        return b"\x08" + _uint32.pack(size) + magnitude
+    return b"\x06" + (_uint32.pack((1 << 32) - 1 - size)) + bytes(255 - byte for byte in magnitude)
+
+
+def _write_text(key: str) -> bytes:
+    return b"\x05" + _escaped(encode_text(key))
+
+
+def _write_float(key: float) -> bytes:
+    bits = _NAN if key != key else _uint64.unpack(_float.pack(key + 0.0))[0]
+    return b"\x09" + _uint64.pack(bits ^ _ALL if bits >> 63 else bits | _BIAS)
+
+
+def _write_decimal(key: Decimal) -> bytes:
+    sign, digits, exponent = key.as_tuple()
+    if not isinstance(exponent, int):
+        text = "NaN" if key.is_nan() else str(key)
+    else:
+        shown = "".join(map(str, digits))
+        kept = shown.rstrip("0")
+        text = f"{'-' if sign else ''}{kept}E{exponent + len(shown) - len(kept)}" if kept else "0"
+    return b"\x0a" + _escaped(text.encode())
+
+
+def _write_datetime(key: datetime) -> bytes:
+    tag = b"\x0c"
+    if key.tzinfo is not None:
+        tag = b"\x0d"
+        try:
+            key = key.astimezone(UTC)
+        except OverflowError:
+            raise StateError(f"the key {describe(key)} lies outside the years 1 to 9999 in UTC") from None
+    return tag + _uint64.pack((key.replace(tzinfo=None) - _YEAR_1) // _MICROSECOND)
+
+
+def _write_tuple(key: tuple[Any, ...]) -> bytes:
+    parts = [b"\x0f"]
+    for item in key:
+        writer = _WRITERS.get(type(item))
+        if writer is None:
+            raise _no_key(item if item is not None else key)
+        parts.append(writer(item))
+    parts.append(b"\x00")
+    return b"".join(parts)
+
+
+def encode_text(text: str) -> bytes:
+    """UTF-8, with lone surrogates let through: every ``str`` has bytes, and they sort as the text does."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+
+
+def _escaped(data: bytes) -> bytes:
+    return (data.replace(b"\x00", b"\x00\xff") if b"\x00" in data else data) + b"\x00\x01"
+
+
+def _unescaped(data: bytes, position: int) -> tuple[bytes, int]:
+    start = position
+    while True:
+        position = data.index(b"\x00", position)
+        if data[position + 1] == 1:
+            return data[start:position].replace(b"\x00\xff", b"\x00"), position + 2
+        if data[position + 1] != 255:
+            raise ValueError("a zero byte is neither escaped nor an end")
+        position += 2
+
+
+def _read_bytes(data: bytes, position: int) -> tuple[bytes, int]:
+    return _unescaped(data, position)
+
+
+def _read_text(data: bytes, position: int) -> tuple[str, int]:
+    raw, end = _unescaped(data, position)
+    return raw.decode("utf-8", "surrogatepass"), end
+
+
+def _read_big(data: bytes, position: int) -> tuple[int, int]:
+    start = position + 4
+    if data[position - 1] == 0x08:
+        end = start + _uint32.unpack_from(data, position)[0]
+        return int.from_bytes(_exactly(data, start, end), "big"), end
+    end = start + (1 << 32) - 1 - _uint32.unpack_from(data, position)[0]
+    return -int.from_bytes(bytes(255 - byte for byte in _exactly(data, start, end)), "big"), end
+
+
+def _read_float(data: bytes, position: int) -> tuple[float, int]:
+    bits = _uint64.unpack_from(data, position)[0]
+    return _float.unpack(_uint64.pack(bits ^ _BIAS if bits >> 63 else bits ^ _ALL))[0], position + 8
+
+
+def _read_decimal(data: bytes, position: int) -> tuple[Decimal, int]:
+    raw, end = _unescaped(data, position)
+    return Decimal(raw.decode()), end
+
+
+def _read_tuple(data: bytes, position: int) -> tuple[tuple[Any, ...], int]:
+    items = []
+    while data[position] != _END:
+        item, position = _READERS[data[position]](data, position + 1)
+        items.append(item)
+    return tuple(items), position + 1
+
+
+def _read_instant(data: bytes, position: int) -> datetime:
+    return _YEAR_1 + timedelta(microseconds=_uint64.unpack_from(data, position)[0])
+
+
+def _exactly(data: bytes, start: int, end: int) -> bytes:
+    if len(data) < end:
+        raise ValueError("the bytes end too early")
+    return data[start:end]
+
+
+_WRITERS: dict[type, Callable[[Any], bytes]] = {
+    int: _write_int,
+    str: _write_text,
+    bytes: lambda key: b"\x04" + _escaped(key),
+    bool: lambda key: b"\x03" if key else b"\x02",
+    float: _write_float,
+    Decimal: _write_decimal,
+    date: lambda key: _ordinal(0x0B, key.toordinal()),
+    datetime: _write_datetime,
+    UUID: lambda key: b"\x0e" + key.bytes,
+    tuple: _write_tuple,
+}
+
+_READERS: dict[int, Callable[[bytes, int], tuple[Any, int]]] = {
+    0x01: lambda data, at: (None, at),
+    0x02: lambda data, at: (False, at),
+    0x03: lambda data, at: (True, at),
+    0x04: _read_bytes,
+    0x05: _read_text,
+    0x06: _read_big,
+    0x07: lambda data, at: (_uint64.unpack_from(data, at)[0] - _BIAS, at + 8),
+    0x08: _read_big,
+    0x09: _read_float,
+    0x0A: _read_decimal,
+    0x0B: lambda data, at: (date.fromordinal(_uint32.unpack_from(data, at)[0]), at + 4),
+    0x0C: lambda data, at: (_read_instant(data, at), at + 8),
+    0x0D: lambda data, at: (_read_instant(data, at).replace(tzinfo=UTC), at + 8),
+    0x0E: lambda data, at: (UUID(bytes=_exactly(data, at, at + 16)), at + 16),
+    0x0F: _read_tuple,
+}

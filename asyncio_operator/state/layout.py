@@ -1,0 +1,91 @@
+"""Where an entry of keyed state stands: the composite key, format version 1.
+
+    address = slot + sub
+    slot    = key group, key, namespace
+    sub     = nothing                          for value, reducing and aggregating state
+              sequence number, 8 bytes         for list state; counted per backend, never given twice
+              the serialised user key          for map state
+
+    key group   big-endian; 1 byte up to a maximum parallelism of 128, else 2
+    key         `keys.serialize_key`: self-delimiting, order-preserving
+    namespace   the same; the byte 01 for the default namespace, None
+
+Every state has a table of its own (a column family in RocksDB), so its name is no part of the address. Key and
+namespace delimit themselves and a sub is the rest, so two different triples never give the same bytes, all entries of
+a slot stand together, and all slots of a key group do. A slot never begins another slot, so a prefix scan needs no
+comparing of keys: the iterator's bounds ``[slot, prefix_end(slot))`` are the whole test.
+
+In RocksDB the column family ``default`` holds what is not state, each value in the built-in serialisation:
+
+    "format"              {"format": 1, "max_parallelism": int, "start": int, "end": int}
+    "sequence"            int; no sequence number from here on was ever given
+    "state/" + name       what `StateMeta.to_dict` gives
+
+and the column family ``"state/" + name`` the entries of the state of that name. A stored entry is the serialised value;
+with time to live, 8 bytes before it: milliseconds since the epoch + 2**63, big-endian.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from asyncio_operator.errors import StateError
+from asyncio_operator.state.keys import NONE, Key, deserialize_key, serialize_key
+
+FORMAT_VERSION = 1
+
+SEQUENCE_BLOCK = 1 << 16
+"""Sequence numbers are reserved by the block, so that a crash can lose numbers but never repeat one."""
+
+FORMAT_KEY = b"format"
+SEQUENCE_KEY = b"sequence"
+STATE_PREFIX = "state/"
+
+_sequence = struct.Struct(">Q")
+
+
+def group_prefix(group: int, max_parallelism: int) -> bytes:
+    """The bytes that begin every address of a key group."""
+    return group.to_bytes(group_width(max_parallelism), "big")
+
+
+def group_width(max_parallelism: int) -> int:
+    """How many bytes a key group takes."""
+    return 1 if max_parallelism <= 128 else 2
+
+
+def serialize_namespace(namespace: Key | None) -> bytes:
+    """The bytes of a namespace; None is the default one."""
+    return NONE if namespace is None else serialize_key(namespace)
+
+
+def parse_slot(address: bytes, width: int) -> tuple[Key, bytes, int]:
+    """The key, the namespace's bytes and the length of the slot that begins an address.
+
+    Raises:
+        StateError: the bytes are no address.
+    """
+    key, end = deserialize_key(address, width)
+    _, length = deserialize_key(address, end)
+    return key, address[end:length], length
+
+
+def describe_slot(address: bytes, width: int) -> str:
+    """Key and namespace of an address, for a message."""
+    try:
+        key, namespace, _ = parse_slot(address, width)
+        where = f"key {key!r:.200}"
+        return where if namespace == NONE else f"{where}, namespace {deserialize_key(namespace)[0]!r:.200}"
+    except StateError:
+        return f"address {address.hex()[:200]}"
+
+
+def sequence_bytes(sequence: int) -> bytes:
+    """The sub of a list element."""
+    return _sequence.pack(sequence)
+
+
+def prefix_end(prefix: bytes) -> bytes | None:
+    """The smallest bytes above everything that begins with `prefix`; None if there are none."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None

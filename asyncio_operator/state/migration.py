@@ -1,0 +1,132 @@
+"""A value state that holds a map becomes a map state, key by key, while it is being used.
+
+The first touch of a key and namespace finds the old value, and writes its entries and deletes it in one batch; from
+then on the old state holds nothing there. So whatever part has moved, a reader sees what the old value would have
+given, and a process that dies leaves each key on one side, whole. A key that is never touched is never moved. A value
+written into the old state later is the newer one: at the next touch it takes the place of the map.
+
+With time to live on both sides an entry keeps the time its value was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+from asyncio_operator.errors import ConfigurationError, StateError, StateMigrationError, describe
+from asyncio_operator.state.backend import StateBackend
+from asyncio_operator.state.cells import ABSENT
+from asyncio_operator.state.descriptors import MapStateDescriptor, ValueStateDescriptor
+from asyncio_operator.state.states import MapState
+from asyncio_operator.state.ttl import TtlCells
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class MigratingMapState(Generic[K, V]):
+    """A map state that takes over, on first touch, what a value state held as a dict.
+
+    Args:
+        backend: holds both.
+        old: of the value state; its values are dicts.
+        new: of the map state, under another name.
+
+    Raises:
+        ConfigurationError: the names are equal, or the old state has a default that is not empty.
+        StateError: as of the backend's `value_state` and `map_state`. Every method raises StateMigrationError for an
+        old
+            value that is no dict, or has a key or a value that the new serialisers do not take; it stays as it is.
+    """
+
+    def __init__(self, backend: StateBackend, old: ValueStateDescriptor, new: MapStateDescriptor) -> None:
+        if old.name == new.name:
+            raise ConfigurationError(
+                f"old and new state are both named {old.name!r}: the map state needs a name of its own"
+            )
+        if old.default:
+            raise ConfigurationError(
+                f"the old state {old.name!r} has the default {describe(old.default)}: a map has none, take None"
+            )
+        self._backend = backend
+        self._old = backend.cells(old, ValueStateDescriptor)
+        self._new = backend.cells(new, MapStateDescriptor)
+        self._map: MapState[K, V] = backend.map_state(new)
+
+    def get(self, key: K) -> V | None:
+        """As of `MapState`."""
+        return self._moved().get(key)
+
+    def put(self, key: K, value: V) -> None:
+        """As of `MapState`."""
+        self._moved().put(key, value)
+
+    def put_all(self, entries: Mapping[K, V]) -> None:
+        """As of `MapState`."""
+        self._moved().put_all(entries)
+
+    def remove(self, key: K) -> None:
+        """As of `MapState`."""
+        self._moved().remove(key)
+
+    def contains(self, key: K) -> bool:
+        """As of `MapState`."""
+        return self._moved().contains(key)
+
+    def items(self) -> Iterator[tuple[K, V]]:
+        """As of `MapState`."""
+        return self._moved().items()
+
+    def keys(self) -> Iterator[K]:
+        """As of `MapState`."""
+        return self._moved().keys()
+
+    def values(self) -> Iterator[V]:
+        """As of `MapState`."""
+        return self._moved().values()
+
+    def is_empty(self) -> bool:
+        """As of `MapState`."""
+        return self._moved().is_empty()
+
+    def clear(self) -> None:
+        """As of `MapState`; an old value goes too, in the same batch."""
+        slot = self._backend.slot or self._backend.require_slot()
+        batch = self._backend.new_batch()
+        self._old.stage(batch, slot, (), clear=True)
+        self._new.stage(batch, slot, (), clear=True)
+        self._backend.commit(batch)
+
+    def _moved(self) -> MapState[K, V]:
+        """The map state, after the current key's old value, if there is one, has moved into it."""
+        slot = self._backend.slot or self._backend.require_slot()
+        stored = self._old.table.get(slot, b"")
+        if stored is not None:
+            self._move(slot, stored)
+        return self._map
+
+    def _move(self, slot: bytes, stored: Any) -> None:
+        old = self._old.get(slot, b"")  # which removes an expired one
+        if old is ABSENT:
+            return
+        if not isinstance(old, dict):
+            raise self._refused(slot, f"the old value {describe(old)} is no dict")
+        batch = self._backend.new_batch()
+        try:
+            entries = [(self._map._at(key)[1], value) for key, value in old.items()]
+            if isinstance(self._old, TtlCells) and isinstance(self._new, TtlCells):
+                self._new.stage_aged(batch, slot, entries, self._old.codec.timestamp(stored))
+            else:
+                self._new.stage(batch, slot, entries, clear=True)
+        except StateError as error:
+            raise self._refused(slot, f"the old value {describe(old)} does not fit: {error}") from error
+        self._old.table.stage(batch, slot, (), clear=True)
+        self._backend.commit(batch)
+
+    def _refused(self, slot: bytes, what: str) -> StateMigrationError:
+        error = StateMigrationError(
+            f"{what}; mend it through the old value state, or give the new one other serialisers"
+        )
+        located = self._old.located(error, slot)
+        assert isinstance(located, StateMigrationError)
+        return located

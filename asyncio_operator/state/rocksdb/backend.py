@@ -1,0 +1,166 @@
+"""Keyed state in a RocksDB directory.
+
+Each state is a column family; addresses and records are those of `layout`. Writes are in the log when they return, and
+a batch is whole or absent, so a process may die at any moment (`database` says what that is worth). A directory that
+was closed, or left by a dead process, opens again with everything in it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from itertools import islice
+from pathlib import Path
+from uuid import uuid4
+
+from asyncio_operator.clock import Clock
+from asyncio_operator.state.backend import StateBackend
+from asyncio_operator.state.descriptors import StateMeta
+from asyncio_operator.state.key_groups import KeyGroupRange
+from asyncio_operator.state.layout import STATE_PREFIX
+from asyncio_operator.state.rocksdb.database import Database
+from asyncio_operator.state.rocksdb.records import Records
+from asyncio_operator.state.rocksdb.snapshot import RocksDBSnapshot
+from asyncio_operator.state.rocksdb.table import RocksDBTable
+from asyncio_operator.state.serializers import Serializer
+from asyncio_operator.state.snapshot import StateSnapshot, merge_states
+from asyncio_operator.state.table import Batch, Codec, Table
+
+RESTORE_BATCH = 1000
+"""Entries written at once while restoring."""
+
+
+class RocksDBStateBackend(StateBackend):
+    """Keyed state in a directory that this backend alone uses; other arguments and errors as of `StateBackend`.
+
+    Raises:
+        StateError: the directory is locked, damaged, foreign, or of another version, range or maximum parallelism.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        key_groups: KeyGroupRange = KeyGroupRange(0, 127),  # noqa: B008 - frozen
+        max_parallelism: int = 128,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(key_groups, max_parallelism, clock)
+        self._database = Database(directory)
+        try:
+            self._records = Records(self._database)
+            self._records.claim(key_groups, max_parallelism)
+            self.metas = self._records.states()
+            self._sequence = self._reserved = self._records.sequence()
+        except BaseException:
+            self._database.close()
+            raise
+        self._tables: dict[str, RocksDBTable] = {}
+
+    @property
+    def directory(self) -> Path:
+        """Where the state is."""
+        return self._database.path
+
+    def table(self, name: str) -> Table:
+        return self._table(name)
+
+    def open_table(self, name: str, meta: StateMeta, codec: Codec) -> Table:
+        if name not in self.metas:
+            self._records.write_state(name, meta)
+        return self._table(name)
+
+    def codec(self, serializer: Serializer, stamped: bool) -> Codec:
+        return Codec(serializer, stamped)
+
+    def new_batch(self) -> Batch:
+        return self._database.new_batch()
+
+    def commit(self, batch: Batch) -> None:
+        self._database.commit(batch)
+
+    def next_sequence(self) -> int:
+        sequence = self._sequence
+        if sequence >= self._reserved:
+            self._reserved = self._records.reserve_sequence(sequence)
+        self._sequence = sequence + 1
+        return sequence
+
+    def compact(self) -> None:
+        """As of `StateBackend`; then RocksDB compacts."""
+        super().compact()
+        self._database.compact()
+
+    def snapshot(self) -> StateSnapshot:
+        """A checkpoint beside the directory: hard links, not a copy.
+
+        A state that leaves expired entries out of snapshots has them deleted in the checkpoint, whose time is then
+        proportional to that state.
+        """
+        self.check_open()
+        target = self.directory.with_name(f"{self.directory.name}.snapshot-{uuid4().hex}")
+        self._database.checkpoint(target)
+        try:
+            self._leave_out_expired(target)
+            return RocksDBSnapshot(target)
+        except BaseException:
+            shutil.rmtree(target, ignore_errors=True)
+            raise
+
+    def load(self, snapshots: list[StateSnapshot]) -> None:
+        states = merge_states(snapshots, self.max_parallelism)
+        self._records.begin_restore()
+        try:
+            for name, meta in states.items():
+                self._records.write_state(name, meta)
+                for snapshot in snapshots:
+                    self._copy_in(name, snapshot)
+        except BaseException:
+            self._tables.clear()
+            self._records.empty()
+            raise
+        self._sequence = max([self._sequence, *(snapshot.sequence for snapshot in snapshots)])
+        self._reserved = self._records.reserve_sequence(self._sequence)
+        self._records.end_restore()
+        self.metas = states
+
+    def close(self) -> None:
+        self.forget_slot()
+        self._tables.clear()
+        self._database.close()
+
+    def _table(self, name: str) -> RocksDBTable:
+        found = self._tables.get(name)
+        if found is None:
+            found = self._tables[name] = RocksDBTable(self._database, STATE_PREFIX + name, self.group_width)
+        return found
+
+    def _copy_in(self, name: str, snapshot: StateSnapshot) -> None:
+        table = self._table(name)
+        rows = snapshot.rows(name, self.key_groups)
+        while chunk := list(islice(rows, RESTORE_BATCH)):
+            batch = self.new_batch()
+            table.stage(batch, b"", chunk, clear=False)
+            self.commit(batch)
+
+    def _leave_out_expired(self, target: Path) -> None:
+        leaving = {name: expiry.expired for name, expiry in self.expiries().items() if expiry.expired is not None}
+        if not leaving:
+            return
+        database = Database(target)
+        try:
+            for name, expired in leaving.items():
+                family = database.family(STATE_PREFIX + name)
+                handle = database.handle(STATE_PREFIX + name)
+                batch = database.new_batch()
+                for address, stored in database.scan(family, b"", None):
+                    if expired(stored):
+                        batch.delete(address, handle)
+                database.commit(batch)
+        finally:
+            database.close()
+
+    def __repr__(self) -> str:
+        return (
+            f"<RocksDBStateBackend {str(self.directory)!r}, key groups {self.key_groups} of {self.max_parallelism}, "
+            f"{len(self.metas)} states>"
+        )

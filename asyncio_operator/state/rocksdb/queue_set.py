@@ -1,0 +1,288 @@
+"""A priority-queue set on disk, with its smallest elements cached in memory. Format version 1.
+
+A directory of its own, with three column families:
+
+    "default"   "queue" -> {"format": 1, "serializer": name, "max_parallelism": int, "start": int, "end": int}
+    "elements"  the serialised element -> its key group, 2 bytes: the order, for polling
+    "groups"    key group, 2 bytes, big-endian, and the serialised element -> nothing: for one key group's subset
+
+The order is that of the bytes. Of at most `cache_size` elements in memory, one half, rounded up, is the cache, which
+holds the smallest ones; the other half is writes that have not reached the disk. They are written as one batch, when
+there are more of them or before anything is read from the disk; a cache size of 1 writes every change at once.
+
+The laws of the cache: whatever is not in it is larger than everything in it; if it is `complete`, nothing is outside.
+The seek hint is a lower bound of everything inside: polling raises it to what was polled, adding something smaller
+lowers it, so a refill starts there and passes no deletions of polled elements, and it never hides anything.
+Source: Flink's ``RocksDBCachingPriorityQueueSet``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+from asyncio_operator.errors import ConfigurationError, StateError
+from asyncio_operator.state.heap_set import check_group
+from asyncio_operator.state.key_groups import KeyGroupRange, check_key_groups, group_of
+from asyncio_operator.state.keys import Key
+from asyncio_operator.state.priority_queue import PriorityQueueSet
+from asyncio_operator.state.rocksdb.database import Database
+from asyncio_operator.state.serializers import BUILTIN, Serializer, check_serializer
+from asyncio_operator.state.table import checked
+
+T = TypeVar("T")
+QUEUE_FORMAT = 1
+_HEADER = b"queue"
+
+
+class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
+    """A set in a RocksDB directory of its own; what it held when it was closed is there again.
+
+    Args:
+        directory: created if it is missing.
+        key_of: the key of an element, which has to lie in the range.
+        key_groups: the range.
+        max_parallelism: the number of key groups there are.
+        serializer: of elements; its bytes sort as the elements do, and equal elements have equal bytes.
+        cache_size: elements in memory at most, from 1.
+
+    Raises:
+        ConfigurationError: the range, the maximum parallelism or the cache size is wrong.
+        StateError: the directory is locked, damaged, foreign, or was written for other arguments.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        key_of: Callable[[T], Key],
+        key_groups: KeyGroupRange,
+        max_parallelism: int,
+        serializer: Serializer,
+        cache_size: int = 128,
+    ) -> None:
+        check_key_groups(key_groups, max_parallelism)
+        if type(cache_size) is not int or cache_size < 1:
+            raise ConfigurationError(f"cache_size={cache_size!r}: an int from 1 is needed")
+        self._serializer = check_serializer("serializer", serializer)
+        self._serialize = checked(self._serializer)
+        self._key_of = key_of
+        self._key_groups = key_groups
+        self._max_parallelism = max_parallelism
+        self._pending_limit = cache_size // 2
+        self._cache_limit = cache_size - self._pending_limit
+        self._cache: list[tuple[bytes, bytes]] = []
+        # By element: its key group, and whether it shall be on disk. The opposite is on disk now.
+        self._pending: dict[bytes, tuple[bytes, bool]] = {}
+        self._hint = b""
+        self._database = Database(directory)
+        try:
+            self._claim()
+            self._elements = self._database.family("elements")
+            self._groups = self._database.family("groups")
+            self._size = sum(1 for _ in self._database.scan(self._elements, b"", None))
+        except BaseException:
+            self._database.close()
+            raise
+        self._complete = self._size == 0
+
+    def add(self, element: T) -> bool:
+        """False if an equal element is inside, or the head surely has not changed.
+
+        Raises:
+            StateError: the key is None or outside the range, the serialiser refuses the element, or the set is closed.
+        """
+        data = self._bytes(element)
+        group = self._group(element)
+        if self._contains(data):
+            return False
+        self._size += 1
+        self._hint = min(self._hint, data)
+        cached = self._complete or (bool(self._cache) and data < self._cache[-1][0])
+        if cached:
+            insort(self._cache, (data, group))
+            if len(self._cache) > self._cache_limit:
+                self._cache.pop()
+                self._complete = False
+        self._write(data, group, present=True)
+        # With an empty cache and elements on disk the head is not known.
+        return not self._cache or self._cache[0][0] == data
+
+    def poll(self) -> T | None:
+        """The smallest element, taken out, or None."""
+        if not self._cache and not self._fill():
+            return None
+        data, group = self._cache.pop(0)
+        self._hint = data
+        self._drop(data, group)
+        return self._element(data)
+
+    def peek(self) -> T | None:
+        """The smallest element, or None."""
+        return self._element(self._cache[0][0]) if self._cache or self._fill() else None
+
+    def remove(self, element: T) -> bool:
+        """Removes an element; an equal copy will do. False if it is absent, or the head surely has not changed."""
+        data = self._bytes(element)
+        group = self._group(element)
+        if not self._contains(data):
+            return False
+        place = bisect_left(self._cache, (data, group))
+        unsure = not self._cache
+        if place < len(self._cache) and self._cache[place][0] == data:
+            del self._cache[place]
+        self._drop(data, group)
+        return unsure or place == 0
+
+    def clear(self) -> None:
+        """Takes every element out, in one batch."""
+        self.flush()
+        batch = self._database.new_batch()
+        for name, family in (("elements", self._elements), ("groups", self._groups)):
+            handle = self._database.handle(name)
+            for row, _ in self._database.scan(family, b"", None):
+                batch.delete(row, handle)
+        self._database.commit(batch)
+        self._cache.clear()
+        self._size, self._complete, self._hint = 0, True, b""
+
+    def subset_for_key_group(self, group: int) -> list[T]:
+        """The elements of a key group, smallest first: one scan of that group."""
+        check_group(group, self._key_groups)
+        self.flush()
+        end = (group + 1).to_bytes(2, "big")
+        return [self._element(row[2:]) for row, _ in self._database.scan(self._groups, group.to_bytes(2, "big"), end)]
+
+    def flush(self) -> None:
+        """Writes what has not reached the disk, as one batch."""
+        if not self._pending:
+            self._check_open()
+            return
+        batch = self._database.new_batch()
+        elements, groups = self._database.handle("elements"), self._database.handle("groups")
+        for data, (group, present) in self._pending.items():
+            if present:
+                batch.put(data, group, elements)
+                batch.put(group + data, b"", groups)
+            else:
+                batch.delete(data, elements)
+                batch.delete(group + data, groups)
+        self._database.commit(batch)
+        self._pending.clear()
+
+    def close(self) -> None:
+        """Writes what is left and gives the directory free; called again it does nothing."""
+        if not self._database.closed:
+            self.flush()
+            self._cache.clear()
+            self._database.close()
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[T]:
+        self.flush()
+        rows = self._database.scan(self._elements, b"", None)
+        return (self._element(data) for data, _ in rows)
+
+    def _contains(self, data: bytes) -> bool:
+        self._check_open()
+        pending = self._pending.get(data)
+        if pending is not None:
+            return pending[1]
+        if self._complete or (self._cache and data <= self._cache[-1][0]):
+            place = bisect_left(self._cache, (data, b""))
+            return place < len(self._cache) and self._cache[place][0] == data
+        try:
+            return self._elements.get(data) is not None
+        except Exception as error:
+            raise self._database.error(error) from error
+
+    def _drop(self, data: bytes, group: bytes) -> None:
+        self._size -= 1
+        self._complete = self._size == len(self._cache)
+        self._write(data, group, present=False)
+
+    def _write(self, data: bytes, group: bytes, present: bool) -> None:
+        """Remembers a change; one that undoes a change not yet written cancels it."""
+        if self._pending.pop(data, None) is None:
+            self._pending[data] = (group, present)
+            if len(self._pending) > self._pending_limit:
+                self.flush()
+
+    def _fill(self) -> bool:
+        """Reads the smallest elements into the empty cache; False if there are none."""
+        self._check_open()
+        if self._size:
+            self.flush()
+            self._cache = list(self._database.scan(self._elements, self._hint, None, self._cache_limit))
+            self._complete = self._size == len(self._cache)
+        return bool(self._cache)
+
+    def _bytes(self, element: T) -> bytes:
+        try:
+            return self._serialize(element)
+        except StateError:
+            raise
+        except Exception as error:
+            raise StateError(
+                f"{element!r:.200} cannot be put into the queue {self._database.path}: {type(error).__name__}: {error}"
+            ) from error
+
+    def _element(self, data: bytes) -> T:
+        try:
+            element: T = self._serializer.deserialize(data)
+            return element
+        except Exception as error:
+            raise StateError(
+                f"the queue {self._database.path} holds {data!r:.200}, which is no element: {error}"
+            ) from error
+
+    def _group(self, element: T) -> bytes:
+        return group_of(self._key_of(element), self._key_groups, self._max_parallelism).to_bytes(2, "big")
+
+    def _claim(self) -> None:
+        """Writes the header of a new directory, or checks that of an old one."""
+        family = self._database.family("default")
+        wanted = {
+            "format": QUEUE_FORMAT,
+            "serializer": self._serializer.name,
+            "max_parallelism": self._max_parallelism,
+            "start": self._key_groups.start,
+            "end": self._key_groups.end,
+        }
+        try:
+            data = family.get(_HEADER)
+            if data is None and self._database.names() == {"default"} and not list(islice(family.keys(), 1)):
+                family.put(_HEADER, BUILTIN.serialize(wanted))
+                return
+            found = None if data is None else BUILTIN.deserialize(data)
+        except Exception as error:
+            raise self._database.error(error) from error
+        if found != wanted:
+            what = "no priority queue" if found is None else f"a queue of {found}"
+            raise StateError(
+                f"the RocksDB directory {self._database.path} holds {what}, not one of {wanted}: take another directory"
+            )
+
+    def _check_open(self) -> None:
+        if self._database.closed:
+            raise StateError(f"the queue {self._database.path} is closed: open it again")
+
+    def _check(self) -> None:
+        """Every invariant of the structure, for tests."""
+        assert len(self._cache) <= self._cache_limit
+        assert len(self._pending) <= self._pending_limit
+        assert self._cache == sorted(self._cache)
+        self.flush()
+        rows = list(self._database.scan(self._elements, b"", None))
+        assert len(rows) == self._size
+        assert self._cache == rows[: len(self._cache)]
+        assert self._complete == (len(self._cache) == len(rows))
+        assert not rows or self._hint <= rows[0][0]
+        assert sorted(group + data for data, group in rows) == [
+            row for row, _ in self._database.scan(self._groups, b"", None)
+        ]

@@ -1,0 +1,129 @@
+"""What a state directory says about itself, in the column family ``default``: see `layout` for the format.
+
+A directory whose restore was cut short says so too (``"restoring"``), and is emptied when it is opened again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from asyncio_operator.errors import StateError
+from asyncio_operator.state.descriptors import StateMeta
+from asyncio_operator.state.key_groups import KeyGroupRange
+from asyncio_operator.state.layout import FORMAT_KEY, FORMAT_VERSION, SEQUENCE_BLOCK, SEQUENCE_KEY, STATE_PREFIX
+from asyncio_operator.state.rocksdb.database import Database
+from asyncio_operator.state.serializers import BUILTIN
+
+RESTORING_KEY = b"restoring"
+_STATE = STATE_PREFIX.encode()
+
+
+class Records:
+    """The records of a state directory."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._family = database.family("default")
+
+    def require_format(self) -> dict[str, Any]:
+        """The format record.
+
+        Raises:
+            StateError: there is none, or it is of another version.
+        """
+        header = self._read(FORMAT_KEY)
+        where = f"the RocksDB directory {self._database.path}"
+        if not isinstance(header, dict) or not {"format", "max_parallelism", "start", "end"} <= header.keys():
+            raise StateError(f"{where} holds something else than keyed state: take another directory")
+        if header["format"] != FORMAT_VERSION:
+            raise StateError(
+                f"{where} has format {header['format']}, this version reads {FORMAT_VERSION}: "
+                "open it with the version that wrote it, or take another directory"
+            )
+        return header
+
+    def claim(self, key_groups: KeyGroupRange, max_parallelism: int) -> None:
+        """Writes the format record of a new directory, or checks that of an old one.
+
+        Raises:
+            StateError: it is not keyed state, or of another version, range or maximum parallelism.
+        """
+        if self._is_new():
+            wanted = {"start": key_groups.start, "end": key_groups.end, "max_parallelism": max_parallelism}
+            self._write(FORMAT_KEY, {"format": FORMAT_VERSION, **wanted})
+            return
+        header = self.require_format()
+        found = KeyGroupRange(header["start"], header["end"])
+        if header["max_parallelism"] != max_parallelism or found != key_groups:
+            raise StateError(
+                f"the RocksDB directory {self._database.path} holds key groups {found} of {header['max_parallelism']}, "
+                f"not {key_groups} of {max_parallelism}: open it as it is, take a snapshot, and restore that"
+            )
+        if self._read(RESTORING_KEY) is not None:
+            self.empty()
+
+    def states(self) -> dict[str, StateMeta]:
+        """What is known of each state."""
+        rows = self._database.scan(self._family, _STATE, STATE_PREFIX.encode()[:-1] + b"0")
+        try:
+            return {key[len(_STATE) :].decode(): StateMeta.from_dict(BUILTIN.deserialize(value)) for key, value in rows}
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateError(f"the RocksDB directory {self._database.path} has a damaged record of a state") from error
+
+    def write_state(self, name: str, meta: StateMeta) -> None:
+        """Remembers a state."""
+        self._write(_STATE + name.encode(), meta.to_dict())
+
+    def sequence(self) -> int:
+        """No sequence number from this one on was ever given."""
+        return int(self._read(SEQUENCE_KEY) or 1)
+
+    def reserve_sequence(self, start: int) -> int:
+        """Reserves a block of sequence numbers from `start`; gives the first one after it."""
+        self._write(SEQUENCE_KEY, start + SEQUENCE_BLOCK)
+        return start + SEQUENCE_BLOCK
+
+    def begin_restore(self) -> None:
+        """From here to `end_restore` the directory is half of something."""
+        self._write(RESTORING_KEY, True)
+
+    def end_restore(self) -> None:
+        """What was restored is whole."""
+        try:
+            self._family.delete(RESTORING_KEY)
+        except Exception as error:
+            raise self._database.error(error) from error
+
+    def _is_new(self) -> bool:
+        return (
+            self._read(FORMAT_KEY) is None
+            and self._database.names() == {"default"}
+            and not list(self._database.scan(self._family, b"", None))
+        )
+
+    def empty(self) -> None:
+        """Removes every state: what a restore that failed, or was cut short, has written."""
+        for name in self._database.names() - {"default"}:
+            self._database.drop(name)
+        for name in self.states():
+            self._family.delete(_STATE + name.encode())
+        self.end_restore()
+
+    def _read(self, key: bytes) -> Any:
+        try:
+            data = self._family.get(key)
+        except Exception as error:
+            raise self._database.error(error) from error
+        try:
+            return None if data is None else BUILTIN.deserialize(data)
+        except StateError as error:
+            raise StateError(
+                f"the RocksDB directory {self._database.path} holds something else than keyed state, or is damaged: "
+                "take another directory, or restore a snapshot"
+            ) from error
+
+    def _write(self, key: bytes, value: Any) -> None:
+        try:
+            self._family.put(key, BUILTIN.serialize(value))
+        except Exception as error:
+            raise self._database.error(error) from error

@@ -1,0 +1,70 @@
+"""Snapshots of a RocksDB backend: checkpoints, directories beside the database.
+
+A checkpoint holds hard links to the table files and a copy of the log, so it costs as much as has changed since the
+last flush, not as much as there is. It is a database of its own, in the format of `layout`, and describes itself: the
+object is a path, may be pickled, and may be restored as often as wanted, also after the backend is gone.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from asyncio_operator.errors import StateError
+from asyncio_operator.state.descriptors import StateMeta
+from asyncio_operator.state.key_groups import KeyGroupRange
+from asyncio_operator.state.layout import STATE_PREFIX, group_prefix, group_width
+from asyncio_operator.state.rocksdb.database import Database
+from asyncio_operator.state.rocksdb.records import Records
+from asyncio_operator.state.snapshot import Row, StateSnapshot
+
+
+class RocksDBSnapshot(StateSnapshot):
+    """A checkpoint directory.
+
+    Raises:
+        StateError: the directory is missing, damaged, or no state of this format.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory).absolute()
+        database = self._open()
+        try:
+            records = Records(database)
+            header = records.require_format()
+            self.format: int = header["format"]
+            self.max_parallelism: int = header["max_parallelism"]
+            self.key_groups = KeyGroupRange(header["start"], header["end"])
+            self.sequence = records.sequence()
+            self.states: dict[str, StateMeta] = records.states()
+        finally:
+            database.close()
+
+    def rows(self, name: str, key_groups: KeyGroupRange) -> Iterator[Row]:
+        """The entries of a state that lie in the range, read in one scan."""
+        start = max(key_groups.start, self.key_groups.start)
+        end = min(key_groups.end, self.key_groups.end)
+        if name not in self.states or start > end:
+            return
+        database = self._open()
+        try:
+            last = (
+                (end + 1).to_bytes(group_width(self.max_parallelism), "big") if end + 1 < self.max_parallelism else None
+            )
+            first = group_prefix(start, self.max_parallelism)
+            yield from database.scan(database.family(STATE_PREFIX + name), first, last)
+        finally:
+            database.close()
+
+    def delete(self) -> None:
+        """Removes the directory."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _open(self) -> Database:
+        if not (self.directory / "CURRENT").is_file():
+            raise StateError(f"the snapshot {self.directory} is gone or was never complete: take another one")
+        return Database(self.directory, read_only=True)
+
+    def __repr__(self) -> str:
+        return f"<RocksDBSnapshot {str(self.directory)!r}, key groups {self.key_groups}>"

@@ -1,0 +1,300 @@
+"""Values as bytes.
+
+A serialiser has a `name`, `serialize` and `deserialize`. Serialisers are compared by name: stored state remembers the
+name it was written with. A serialiser may have a method ``copy(value)``, giving an equal value that shares nothing that
+can change: the heap backend then keeps values as objects, and copies them in and out; without it, it keeps their bytes.
+
+The built-in serialiser keeps types. A value is one tag byte and a body:
+
+    00 None    01 False    02 True
+    03 int of 64 bits, 8 bytes signed           04 any other int: length, bytes signed
+    05 float, 8 bytes IEEE 754                  06 text: length, UTF-8            07 bytes: length, bytes
+    08 list   09 tuple: count, items            0A dict: count, keys and values in their order
+    0B date: 4 bytes ordinal                    0C time, 0D datetime: length, ISO 8601; a fold of 1 is a final "F"
+    0E timedelta: 4 + 4 + 4 bytes days, seconds, microseconds
+    0F UUID: 16 bytes                           10 Decimal: length, text
+    11 bytearray: length, bytes                 12 set, 13 frozenset: count, items in the order of their bytes
+
+Numbers are big-endian, lengths and counts 4 bytes. A zone of a time is kept as its offset from UTC. Nothing that is
+read is ever executed: this is no pickle, and subclasses are refused, for their type could not be given back.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, Protocol, runtime_checkable
+from uuid import UUID
+
+from asyncio_operator.errors import ConfigurationError, StateError, describe
+from asyncio_operator.state.keys import encode_text
+
+
+@runtime_checkable
+class Serializer(Protocol):
+    """Turns values into bytes and back; equal names mean equal formats."""
+
+    @property
+    def name(self) -> str: ...
+
+    def serialize(self, value: Any, /) -> bytes: ...
+
+    def deserialize(self, data: bytes, /) -> Any: ...
+
+
+class BuiltinSerializer:
+    """The format above. Raises StateError for a value it does not take and for bytes it did not write."""
+
+    name = "builtin-1"
+
+    def serialize(self, value: Any) -> bytes:
+        kind = type(value)
+        if kind is str and value.isascii():
+            data: bytes = _tagged_length(0x06, len(value)) + value.encode()
+            return data
+        writer = _WRITERS.get(kind)
+        if writer is None:
+            raise _no_value(value)
+        try:
+            return writer(value)
+        except RecursionError:
+            raise StateError(f"the value {describe(value)} is nested too deeply, or holds itself") from None
+
+    def deserialize(self, data: bytes) -> Any:
+        try:
+            if data[0] == 0x06 and _uint32.unpack_from(data, 1)[0] == len(data) - 5:
+                return data[5:].decode("utf-8", "surrogatepass")
+            value, end = _READERS[data[0]](data, 1)
+        except (LookupError, ValueError, TypeError, ArithmeticError, RecursionError, struct.error) as error:
+            raise StateError(f"damaged value: {describe(data)}; restore the state from a snapshot") from error
+        if end != len(data):
+            raise StateError(f"damaged value: {describe(data)} goes on after byte {end}; restore from a snapshot")
+        return value
+
+    def copy(self, value: Any) -> Any:
+        """An equal value that shares nothing that can change; the same value if nothing in it can."""
+        kind = type(value)
+        if kind in _IMMUTABLE:
+            return value
+        try:
+            if kind is list:
+                return [v if type(v) in _IMMUTABLE else self.copy(v) for v in value]
+            if kind is dict:
+                return {self._copy_key(k): v if type(v) in _IMMUTABLE else self.copy(v) for k, v in value.items()}
+            if kind is tuple:
+                return tuple([v if type(v) in _IMMUTABLE else self.copy(v) for v in value])
+            if kind is frozenset or kind is set:
+                return kind(map(self.copy, value))
+        except RecursionError:
+            raise StateError(f"the value {describe(value)} is nested too deeply, or holds itself") from None
+        if kind is bytearray:
+            return bytearray(value)
+        if kind is time or kind is datetime:
+            return value if value.tzinfo is None else self.deserialize(self.serialize(value))
+        raise _no_value(value)
+
+    def _copy_key(self, key: Any) -> Any:
+        return key if type(key) in _IMMUTABLE else self.copy(key)
+
+    def __repr__(self) -> str:
+        return "BuiltinSerializer()"
+
+
+BUILTIN = BuiltinSerializer()
+
+
+def check_serializer(argument: str, serializer: Any) -> Serializer:
+    """The serialiser given, or the built-in one for None.
+
+    Raises:
+        ConfigurationError: it has no text `name`, no `serialize` or no `deserialize`.
+    """
+    if serializer is None:
+        return BUILTIN
+    named = isinstance(getattr(serializer, "name", None), str) and serializer.name
+    if not (named and callable(getattr(serializer, "serialize", None))) or not isinstance(serializer, Serializer):
+        raise ConfigurationError(
+            f"{argument}={serializer!r:.200}: a serialiser needs a `name`, `serialize` and `deserialize`"
+        )
+    return serializer
+
+
+def _no_value(value: Any) -> StateError:
+    return StateError(
+        f"{describe(value)} of type {type(value).__module__}.{type(value).__qualname__} cannot be stored: the built-in "
+        "serialiser takes None, bool, int, float, str, bytes, bytearray, list, tuple, dict, set, frozenset, dates, "
+        "times, UUID and Decimal (not their subclasses); give the descriptor a serialiser of your own"
+    )
+
+
+_uint32 = struct.Struct(">I")
+_tagged_int = struct.Struct(">Bq").pack
+_tagged_float = struct.Struct(">Bd").pack
+_tagged_length = struct.Struct(">BI").pack
+_int64 = struct.Struct(">q")
+_float64 = struct.Struct(">d")
+_duration = struct.Struct(">iii")
+
+
+def _write_int(value: int) -> bytes:
+    if -(1 << 63) <= value < 1 << 63:
+        return _tagged_int(0x03, value)
+    raw = value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
+    return _tagged_length(0x04, len(raw)) + raw
+
+
+def _write_text(value: str) -> bytes:
+    raw = encode_text(value)
+    return _tagged_length(0x06, len(raw)) + raw
+
+
+def _raw(tag: int, encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    def write(value: Any) -> bytes:
+        raw = encode(value)
+        return _tagged_length(tag, len(raw)) + raw
+
+    return write
+
+
+def _write_items(tag: int, items: Any) -> bytes:
+    parts = [_tagged_length(tag, len(items))]
+    for item in items:
+        writer = _WRITERS.get(type(item))
+        if writer is None:
+            raise _no_value(item)
+        parts.append(writer(item))
+    return b"".join(parts)
+
+
+def _write_dict(value: dict[Any, Any]) -> bytes:
+    flat = [part for pair in value.items() for part in pair]
+    return _tagged_length(0x0A, len(value)) + _write_items(0x0A, flat)[5:]
+
+
+def _write_set(tag: int, value: Any) -> bytes:
+    return _tagged_length(tag, len(value)) + b"".join(sorted(_write_items(tag, [item])[5:] for item in value))
+
+
+def _iso(value: time | datetime) -> bytes:
+    if value.tzinfo is not None and value.utcoffset() is None:
+        raise StateError(f"the time {describe(value)} has a zone whose offset is unknown without a date")
+    return (value.isoformat() + ("F" if value.fold else "")).encode()
+
+
+def _span(data: bytes, at: int) -> tuple[int, int]:
+    start = at + 4
+    end = start + _uint32.unpack_from(data, at)[0]
+    if end > len(data):
+        raise ValueError("the bytes end too early")
+    return start, end
+
+
+def _read_raw(decode: Callable[[bytes], Any]) -> Callable[[bytes, int], tuple[Any, int]]:
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        start, end = _span(data, at)
+        return decode(data[start:end]), end
+
+    return read
+
+
+def _read_text(data: bytes, at: int) -> tuple[str, int]:
+    end = at + 4 + _uint32.unpack_from(data, at)[0]
+    if end > len(data):
+        raise ValueError("the bytes end too early")
+    return data[at + 4 : end].decode("utf-8", "surrogatepass"), end
+
+
+def _read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
+    start, end = _span(data, at)
+    return data[start:end], end
+
+
+def _read_items(data: bytes, at: int, each: int = 1) -> tuple[list[Any], int]:
+    count = _uint32.unpack_from(data, at)[0] * each
+    at += 4
+    items = []
+    for _ in range(count):
+        item, at = _READERS[data[at]](data, at + 1)
+        items.append(item)
+    return items, at
+
+
+def _read_collection(make: Callable[[list[Any]], Any]) -> Callable[[bytes, int], tuple[Any, int]]:
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        items, end = _read_items(data, at)
+        return make(items), end
+
+    return read
+
+
+def _read_dict(data: bytes, at: int) -> tuple[dict[Any, Any], int]:
+    flat, end = _read_items(data, at, each=2)
+    return dict(zip(flat[::2], flat[1::2], strict=True)), end
+
+
+def _read_time(raw: bytes) -> time:
+    text = raw.decode()
+    return time.fromisoformat(text.removesuffix("F")).replace(fold=text.endswith("F"))
+
+
+def _read_datetime(raw: bytes) -> datetime:
+    text = raw.decode()
+    return datetime.fromisoformat(text.removesuffix("F")).replace(fold=text.endswith("F"))
+
+
+def _read_duration(data: bytes, at: int) -> tuple[timedelta, int]:
+    days, seconds, microseconds = _duration.unpack_from(data, at)
+    return timedelta(days, seconds, microseconds), at + 12
+
+
+def _read_uuid(data: bytes, at: int) -> tuple[UUID, int]:
+    return UUID(bytes=data[at : at + 16]), at + 16
+
+
+_IMMUTABLE = frozenset({type(None), bool, int, float, str, bytes, date, timedelta, UUID, Decimal})
+
+_WRITERS: dict[type, Callable[[Any], bytes]] = {
+    type(None): lambda value: b"\x00",
+    bool: lambda value: b"\x02" if value else b"\x01",
+    int: _write_int,
+    float: lambda value: _tagged_float(0x05, value),
+    str: _write_text,
+    bytes: lambda value: _tagged_length(0x07, len(value)) + value,
+    list: lambda value: _write_items(0x08, value),
+    tuple: lambda value: _write_items(0x09, value),
+    dict: _write_dict,
+    date: lambda value: b"\x0b" + _uint32.pack(value.toordinal()),
+    time: _raw(0x0C, _iso),
+    datetime: _raw(0x0D, _iso),
+    timedelta: lambda value: b"\x0e" + _duration.pack(value.days, value.seconds, value.microseconds),
+    UUID: lambda value: b"\x0f" + value.bytes,
+    Decimal: _raw(0x10, lambda value: str(value).encode()),
+    bytearray: _raw(0x11, bytes),
+    set: lambda value: _write_set(0x12, value),
+    frozenset: lambda value: _write_set(0x13, value),
+}
+
+_READERS: dict[int, Callable[[bytes, int], tuple[Any, int]]] = {
+    0x00: lambda data, at: (None, at),
+    0x01: lambda data, at: (False, at),
+    0x02: lambda data, at: (True, at),
+    0x03: lambda data, at: (_int64.unpack_from(data, at)[0], at + 8),
+    0x04: _read_raw(lambda raw: int.from_bytes(raw, "big", signed=True)),
+    0x05: lambda data, at: (_float64.unpack_from(data, at)[0], at + 8),
+    0x06: _read_text,
+    0x07: _read_bytes,
+    0x08: _read_collection(list),
+    0x09: _read_collection(tuple),
+    0x0A: _read_dict,
+    0x0B: lambda data, at: (date.fromordinal(_uint32.unpack_from(data, at)[0]), at + 4),
+    0x0C: _read_raw(_read_time),
+    0x0D: _read_raw(_read_datetime),
+    0x0E: _read_duration,
+    0x0F: _read_uuid,
+    0x10: _read_raw(lambda raw: Decimal(raw.decode())),
+    0x11: _read_raw(bytearray),
+    0x12: _read_collection(set),
+    0x13: _read_collection(frozenset),
+}

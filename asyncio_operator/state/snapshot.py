@@ -1,0 +1,104 @@
+"""Snapshots of keyed state: what they hold, and how several are checked before they are restored together.
+
+A snapshot is a point in time of one backend: for every state its `StateMeta`, and for every key group the addresses and
+serialised entries, in the form of `layout`. So a snapshot of one kind of backend restores into any other. It names its
+version, its maximum parallelism and its range, and is never trusted further than these are understood.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from asyncio_operator.errors import StateError, StateMigrationError
+from asyncio_operator.state.descriptors import StateMeta
+from asyncio_operator.state.key_groups import KeyGroupRange
+from asyncio_operator.state.layout import FORMAT_VERSION
+
+Row = tuple[bytes, bytes]
+"""An address and its serialised entry."""
+
+
+class StateSnapshot(ABC):
+    """A point in time of one backend; picklable.
+
+    Attributes:
+        format: the version of the layout.
+        max_parallelism: of the backend.
+        key_groups: the range of the backend.
+        sequence: no sequence number from here on occurs in it.
+        states: what is known of each state, by name.
+    """
+
+    format: int
+    max_parallelism: int
+    key_groups: KeyGroupRange
+    sequence: int
+    states: Mapping[str, StateMeta]
+
+    @abstractmethod
+    def rows(self, name: str, key_groups: KeyGroupRange) -> Iterator[Row]:
+        """The entries of a state that lie in the range."""
+
+    @abstractmethod
+    def delete(self) -> None:
+        """Gives back what the snapshot occupies; it cannot be restored afterwards."""
+
+
+@dataclass(slots=True, repr=False)
+class HeapSnapshot(StateSnapshot):
+    """A snapshot in memory: rows by state and key group."""
+
+    max_parallelism: int
+    key_groups: KeyGroupRange
+    sequence: int
+    states: Mapping[str, StateMeta]
+    groups: dict[str, dict[int, list[Row]]] = field(default_factory=dict)
+    format: int = FORMAT_VERSION
+
+    def rows(self, name: str, key_groups: KeyGroupRange) -> Iterator[Row]:
+        """The entries of a state that lie in the range."""
+        for group, rows in self.groups.get(name, {}).items():
+            if group in key_groups:
+                yield from rows
+
+    def delete(self) -> None:
+        """Forgets the rows."""
+        self.groups.clear()
+
+    def __repr__(self) -> str:
+        count = sum(len(rows) for groups in self.groups.values() for rows in groups.values())
+        return f"<HeapSnapshot of {len(self.states)} states, {count} entries, key groups {self.key_groups}>"
+
+
+def merge_states(snapshots: Sequence[StateSnapshot], max_parallelism: int) -> dict[str, StateMeta]:
+    """The states of all snapshots, after checking that they fit this version, this maximum parallelism and each other.
+
+    Raises:
+        StateError: another version or maximum parallelism, or two snapshots that hold the same key group.
+        StateMigrationError: two snapshots disagree about a state.
+    """
+    states: dict[str, StateMeta] = {}
+    for index, snapshot in enumerate(snapshots):
+        if not isinstance(snapshot, StateSnapshot):
+            raise StateError(f"snapshot {index} is a {type(snapshot).__name__}: restore() takes what snapshot() gave")
+        if snapshot.format != FORMAT_VERSION:
+            raise StateError(
+                f"{snapshot!r} has format {snapshot.format}, this version reads {FORMAT_VERSION}: "
+                "restore it with the version that wrote it"
+            )
+        if snapshot.max_parallelism != max_parallelism:
+            raise StateError(
+                f"{snapshot!r} was taken with max_parallelism={snapshot.max_parallelism}, this backend has "
+                f"{max_parallelism}: the maximum parallelism of state never changes, make the backend with the old one"
+            )
+        for other in snapshots[:index]:
+            if max(other.key_groups.start, snapshot.key_groups.start) <= min(
+                other.key_groups.end, snapshot.key_groups.end
+            ):
+                raise StateError(f"{other!r} and {snapshot!r} hold the same key groups: give each key group once")
+        for name, meta in snapshot.states.items():
+            if states.setdefault(name, meta) != meta:
+                raise StateMigrationError(f"the snapshots disagree about state {name!r}: {states[name]} and {meta}")
+    return states

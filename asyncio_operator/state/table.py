@@ -1,0 +1,132 @@
+"""What a backend offers a state: a table from addresses to stored entries, and nothing more.
+
+An address is ``slot + sub`` (`layout`). A stored entry is bytes on RocksDB and an object or bytes on the heap; a
+`Codec` turns values into stored entries. Tables store, find and iterate: they know neither what a list or a map is nor
+that anything expires. Each change is one atomic write; changes that belong together are staged into one batch.
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from asyncio_operator.errors import StateError, describe
+from asyncio_operator.state.serializers import BUILTIN, Serializer
+
+Stored = Any
+"""Bytes, or whatever the backend's codec makes; never None."""
+
+Batch = Any
+"""What a backend's `new_batch` gives."""
+
+
+class Table(ABC):
+    """The entries of one state."""
+
+    get_slot: Callable[[bytes], Stored | None]
+    """The entry of a slot without sub, for states with one entry per slot; a bare function, as fast as the store."""
+
+    put_slot: Callable[[bytes, Stored], None]
+    """Writes such an entry."""
+
+    def error(self, error: Exception) -> Exception:
+        """An error of the store as a StateError; any other error as it is."""
+        return error
+
+    @abstractmethod
+    def get(self, slot: bytes, sub: bytes) -> Stored | None:
+        """The entry at an address, or None."""
+
+    @abstractmethod
+    def put(self, slot: bytes, sub: bytes, stored: Stored) -> None:
+        """Writes one entry, at once."""
+
+    @abstractmethod
+    def delete(self, slot: bytes, sub: bytes) -> None:
+        """Removes one entry, if there is one."""
+
+    @abstractmethod
+    def stage(self, batch: Batch, slot: bytes, changes: Iterable[tuple[bytes, Stored | None]], clear: bool) -> None:
+        """Adds changes of one slot to a batch: entries by sub, None to delete; `clear` empties the slot before."""
+
+    @abstractmethod
+    def scan(self, slot: bytes, ordered: bool = True) -> Iterator[tuple[bytes, Stored]]:
+        """The subs and entries of a slot as they are now, in the order of the subs unless `ordered` is False."""
+
+    @abstractmethod
+    def next_entries(self, count: int) -> list[tuple[bytes, bytes, Stored]]:
+        """The next `count` entries, as slot, sub, stored, of an endless round through the table, in bounded time.
+
+        Where slot ends and sub begins may differ from what it was when the entry was written; their sum is the address.
+        """
+
+    @abstractmethod
+    def entries(self) -> Iterator[tuple[bytes, bytes, Stored]]:
+        """All entries, as `next_entries` gives them. Entries given may be deleted meanwhile."""
+
+    @abstractmethod
+    def slots(self) -> Iterator[bytes]:
+        """Each slot that has entries, once, as they are now."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many entries there are; may take time in proportion to their number."""
+
+
+class Codec:
+    """Turns values into stored entries and back; in this class into bytes, always.
+
+    With `stamped` an entry begins with a timestamp, milliseconds since the epoch.
+    """
+
+    encode: Callable[[Any], Stored]
+    decode: Callable[[Stored], Any]
+
+    def __init__(self, serializer: Serializer, stamped: bool) -> None:
+        self.stamped = stamped
+        self.encode = serializer.serialize if serializer is BUILTIN else checked(serializer)
+        self.decode = serializer.deserialize
+
+    def to_bytes(self, stored: Stored) -> bytes:
+        """A stored entry as a snapshot holds it."""
+        data: bytes = stored
+        return data
+
+    def from_bytes(self, data: bytes) -> Stored:
+        """The inverse of `to_bytes`."""
+        return data
+
+    def stamp(self, timestamp: int, stored: Stored) -> Stored:
+        """An entry with a timestamp before it."""
+        return stamp_bytes(timestamp + _BIAS) + stored
+
+    def timestamp(self, stamped: Stored) -> int:
+        """The timestamp of a stamped entry."""
+        timestamp: int = _timestamp(stamped)[0] - _BIAS
+        return timestamp
+
+    def unstamp(self, stamped: Stored) -> Stored:
+        """The entry without its timestamp."""
+        return stamped[8:]
+
+
+def checked(serializer: Serializer) -> Callable[[Any], bytes]:
+    """The serialiser's `serialize`, with a StateError for anything but bytes."""
+    serialize = serializer.serialize
+
+    def encode(value: Any) -> bytes:
+        data = serialize(value)
+        if type(data) is not bytes:
+            raise StateError(
+                f"the serialiser {serializer.name!r} gave {type(data).__name__} for {describe(value)}, not bytes"
+            )
+        return data
+
+    return encode
+
+
+_BIAS = 1 << 63
+stamp_bytes = struct.Struct(">Q").pack
+_timestamp = struct.Struct(">Q").unpack_from

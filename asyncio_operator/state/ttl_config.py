@@ -1,0 +1,120 @@
+"""How long state lives: the options of State TTL, and nothing that acts on them.
+
+Source: Flink's ``StateTtlConfig`` (FLIP-25).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from typing import TypeVar
+
+from asyncio_operator.errors import ConfigurationError
+
+
+class UpdateType(Enum):
+    """What renews an entry's life."""
+
+    ON_CREATE_AND_WRITE = "on_create_and_write"
+    ON_READ_AND_WRITE = "on_read_and_write"
+
+
+class StateVisibility(Enum):
+    """Whether an expired entry that is still stored is returned, once."""
+
+    NEVER_RETURN_EXPIRED = "never_return_expired"
+    RETURN_EXPIRED_IF_NOT_CLEANED_UP = "return_expired_if_not_cleaned_up"
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupIncrementally:
+    """Looks at `size` entries on every access, with `every_record` also on every change of key, and removes the
+    expired.
+
+    The default of 5 is Flink's: the store is swept once in a fifth as many accesses as it has entries.
+    """
+
+    size: int = 5
+    every_record: bool = False
+
+    def __post_init__(self) -> None:
+        if type(self.size) is not int or self.size < 1:
+            raise ConfigurationError(f"CleanupIncrementally(size={self.size!r}): an int from 1 is needed")
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupFullSnapshot:
+    """Leaves expired entries out of snapshots; the live state keeps them."""
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupInCompaction:
+    """Removes every expired entry when the backend's ``compact()`` is called."""
+
+
+Cleanup = CleanupIncrementally | CleanupFullSnapshot | CleanupInCompaction
+C = TypeVar("C")
+
+
+@dataclass(frozen=True, slots=True)
+class StateTtlConfig:
+    """Time to live of a state's entries: a value, each list element, each map entry, an accumulator.
+
+    Args:
+        ttl: seconds, or a timedelta; at least a millisecond. An entry is expired once this much time has passed.
+        update_type: what renews an entry; the enum or its name.
+        visibility: whether expired entries may be returned; the enum or its name.
+        cleanup: one strategy, or several, or ``()`` for none beside removal on reading.
+
+    Raises:
+        ConfigurationError: one of them is wrong.
+    """
+
+    ttl: float | timedelta
+    update_type: UpdateType = UpdateType.ON_CREATE_AND_WRITE
+    visibility: StateVisibility = StateVisibility.NEVER_RETURN_EXPIRED
+    cleanup: Cleanup | Sequence[Cleanup] = CleanupIncrementally()
+
+    def __post_init__(self) -> None:
+        if not _is_duration(self.ttl) or self.milliseconds < 1:
+            raise ConfigurationError(
+                f"StateTtlConfig(ttl={self.ttl!r}): seconds or a timedelta are needed, finite and at least 0.001 s"
+            )
+        for field, kind in (("update_type", UpdateType), ("visibility", StateVisibility)):
+            value = getattr(self, field)
+            if isinstance(value, str):
+                value = next((member for member in kind if member.value == value.lower()), value)
+                object.__setattr__(self, field, value)
+            if not isinstance(value, kind):
+                allowed = ", ".join(member.value for member in kind)
+                raise ConfigurationError(f"StateTtlConfig({field}={value!r}): one of {allowed} is needed")
+        kinds = [type(strategy) for strategy in self.strategies]
+        if not set(kinds) <= set(Cleanup.__args__) or len(set(kinds)) < len(kinds):
+            raise ConfigurationError(
+                f"StateTtlConfig(cleanup={self.cleanup!r}): CleanupIncrementally, CleanupFullSnapshot, "
+                "CleanupInCompaction, each at most once, or () are allowed"
+            )
+
+    @property
+    def milliseconds(self) -> int:
+        """The time to live in whole milliseconds."""
+        seconds = self.ttl.total_seconds() if isinstance(self.ttl, timedelta) else self.ttl
+        return round(seconds * 1000)
+
+    @property
+    def strategies(self) -> tuple[Cleanup, ...]:
+        """The clean-up strategies, as a tuple."""
+        cleanup = self.cleanup
+        return tuple(cleanup) if isinstance(cleanup, Sequence) else (cleanup,)
+
+    def strategy(self, kind: type[C]) -> C | None:
+        """The strategy of that class, or None."""
+        return next((found for found in self.strategies if isinstance(found, kind)), None)
+
+
+def _is_duration(ttl: object) -> bool:
+    if isinstance(ttl, timedelta):
+        return True
+    return isinstance(ttl, int | float) and not isinstance(ttl, bool) and abs(ttl) < 1e15

@@ -1,0 +1,19 @@
+"""Timer services: event-time and processing-time timers per key and namespace, in memory or on RocksDB."""
+
+from asyncio_operator.timers.batch import BatchTimerService
+from asyncio_operator.timers.queues import HeapQueues, RocksDBQueues, TimerQueues
+from asyncio_operator.timers.service import ALL, InternalTimerService
+from asyncio_operator.timers.timer import MAX_TIMESTAMP, MIN_TIMESTAMP, Timer, TimerSerializer
+
+__all__ = [
+    "ALL",
+    "MAX_TIMESTAMP",
+    "MIN_TIMESTAMP",
+    "BatchTimerService",
+    "HeapQueues",
+    "InternalTimerService",
+    "RocksDBQueues",
+    "Timer",
+    "TimerQueues",
+    "TimerSerializer",
+]

@@ -1,0 +1,148 @@
+"""The timer service for input that is sorted by key, where no watermark comes before the end.
+
+One key is present at a time. When it changes, everything is over for the old one: the watermark is at its maximum, its
+event-time timers fire in order, then its processing-time timers, and the watermark falls back to its minimum for the
+new key. Registrations in these callbacks are ignored, for nothing would ever fire them. Source: Flink's
+``BatchExecutionInternalTimeService``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from asyncio_operator.clock import Clock, milliseconds
+from asyncio_operator.errors import StateError
+from asyncio_operator.state.batch_set import BatchPriorityQueueSet
+from asyncio_operator.state.keys import Key, serialize_key
+from asyncio_operator.timers.queues import TimerQueues, key_of, timestamp_of
+from asyncio_operator.timers.service import ALL, Callback, _All, check_callback, current_timer, of_namespace
+from asyncio_operator.timers.timer import MAX_TIMESTAMP, MIN_TIMESTAMP, Timer, check_timestamp
+
+
+class BatchTimerService:
+    """Timers of one key at a time, with the face of `InternalTimerService`.
+
+    Args:
+        on_event_time: called with each event-time timer that fires.
+        on_processing_time: called with each processing-time timer that fires.
+        clock: seconds as a float; None is the system's.
+        queues: not used; timers of one key need no key groups.
+
+    Raises:
+        ConfigurationError: a callback or the clock cannot be called.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_event_time: Callback | None = None,
+        on_processing_time: Callback | None = None,
+        clock: Clock | None = None,
+        queues: TimerQueues | None = None,
+    ) -> None:
+        self._on_event_time = check_callback("on_event_time", on_event_time)
+        self._on_processing_time = check_callback("on_processing_time", on_processing_time)
+        self._now = milliseconds(clock)
+        self._event: BatchPriorityQueueSet[Timer] = BatchPriorityQueueSet(timestamp_of, key_of)
+        self._processing: BatchPriorityQueueSet[Timer] = BatchPriorityQueueSet(timestamp_of, key_of)
+        self._watermark = MIN_TIMESTAMP
+        self._key: Key | None = None
+        self._key_bytes = b""
+        self._flushing = False
+
+    @property
+    def current_key(self) -> Key | None:
+        """The key that is present. Setting another one fires all timers of the old one."""
+        return self._key
+
+    @current_key.setter
+    def current_key(self, key: Key) -> None:
+        name = serialize_key(key)
+        if self._key is not None and name == self._key_bytes:
+            return
+        if self._flushing:
+            raise StateError(f"the key cannot change from {self._key!r:.200} to {key!r:.200} while its timers fire")
+        self._flush()
+        self._key, self._key_bytes = key, name
+
+    @property
+    def current_watermark(self) -> int:
+        """-2**63, and 2**63 - 1 while the timers of a key fire."""
+        return self._watermark
+
+    def current_processing_time(self) -> int:
+        """The clock's time, in whole milliseconds."""
+        return self._now()
+
+    def register_event_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
+        """Registers a timer for the current key; a second time, or while timers fire, changes nothing.
+
+        Raises:
+            StateError: no current key, or a wrong timestamp or namespace.
+        """
+        timer = current_timer(self._key, timestamp, namespace)
+        if not self._flushing:
+            self._event.add(timer)
+
+    def delete_event_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
+        """Deletes a timer of the current key, if it is there; raises as registering does."""
+        self._event.remove(current_timer(self._key, timestamp, namespace))
+
+    def register_processing_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
+        """As `register_event_time_timer`."""
+        timer = current_timer(self._key, timestamp, namespace)
+        if not self._flushing:
+            self._processing.add(timer)
+
+    def delete_processing_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
+        """As `delete_event_time_timer`."""
+        self._processing.remove(current_timer(self._key, timestamp, namespace))
+
+    def advance_watermark(self, timestamp: int) -> None:
+        """The end of input, 2**63 - 1, fires all timers of the last key; any other watermark does nothing.
+
+        Raises:
+            StateError: the timestamp is no int of 64 bits.
+        """
+        check_timestamp(timestamp)
+        if timestamp == MAX_TIMESTAMP and not self._flushing:
+            self._flush()
+
+    def advance_processing_time(self) -> None:
+        """Does nothing: processing-time timers fire when the key changes, whatever the clock says."""
+
+    def next_processing_time(self) -> int | None:
+        """None: nobody has to wake."""
+        return None
+
+    def event_time_timers(self, namespace: Key | _All | None = ALL) -> Iterator[Timer]:
+        """The event-time timers, of all namespaces or of one, in any order."""
+        return of_namespace(self._event, namespace)
+
+    def processing_time_timers(self, namespace: Key | _All | None = ALL) -> Iterator[Timer]:
+        """The processing-time timers, of all namespaces or of one, in any order."""
+        return of_namespace(self._processing, namespace)
+
+    def snapshot(self, key_group: int) -> bytes:
+        """Raises StateError: a batch is not snapshotted, it is run again."""
+        raise StateError("a BatchTimerService has no snapshots: a batch that failed is run again")
+
+    def restore(self, key_group: int, data: bytes) -> None:
+        """Raises StateError: a batch is not restored, it is run again."""
+        raise StateError("a BatchTimerService restores no snapshots: a batch that failed is run again")
+
+    def _flush(self) -> None:
+        self._flushing, self._watermark = True, MAX_TIMESTAMP
+        try:
+            while (timer := self._event.poll()) is not None:
+                self._on_event_time(timer)
+            while (timer := self._processing.poll()) is not None:
+                self._on_processing_time(timer)
+        finally:
+            self._flushing, self._watermark = False, MIN_TIMESTAMP
+
+    def __repr__(self) -> str:
+        return (
+            f"<BatchTimerService, {len(self._event)} event-time and {len(self._processing)} processing-time timers "
+            f"of key {self._key!r:.200}>"
+        )

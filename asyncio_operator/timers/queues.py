@@ -1,0 +1,113 @@
+"""Where timers wait: a factory gives a timer service one priority-queue set per kind of timer.
+
+A factory is called with a name and knows the range of key groups. Whatever has `key_groups`, `max_parallelism` and
+such a call is one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from asyncio_operator.errors import ConfigurationError
+from asyncio_operator.state.heap_set import HeapPriorityQueueSet
+from asyncio_operator.state.key_groups import KeyGroupRange, check_key_groups
+from asyncio_operator.state.keys import Key
+from asyncio_operator.state.priority_queue import PriorityQueueSet
+from asyncio_operator.timers.timer import Timer, TimerSerializer
+
+if TYPE_CHECKING:
+    from asyncio_operator.state.rocksdb import RocksDBCachingPriorityQueueSet
+
+
+class TimerQueues(Protocol):
+    """A factory of priority-queue sets for timers."""
+
+    @property
+    def key_groups(self) -> KeyGroupRange: ...
+
+    @property
+    def max_parallelism(self) -> int: ...
+
+    def __call__(self, name: str, /) -> PriorityQueueSet[Timer]: ...
+
+
+class HeapQueues:
+    """Sets in memory. Every call gives a new one.
+
+    Raises:
+        ConfigurationError: the range and the maximum parallelism do not fit.
+    """
+
+    def __init__(
+        self,
+        key_groups: KeyGroupRange = KeyGroupRange(0, 127),  # noqa: B008 - frozen
+        max_parallelism: int = 128,
+    ) -> None:
+        check_key_groups(key_groups, max_parallelism)
+        self.key_groups = key_groups
+        self.max_parallelism = max_parallelism
+
+    def __call__(self, name: str) -> PriorityQueueSet[Timer]:
+        """A new set."""
+        return HeapPriorityQueueSet(timestamp_of, key_of, self.key_groups, self.max_parallelism)
+
+
+class RocksDBQueues:
+    """Sets on disk, each in a directory named after it below `directory`. They keep what they held when closed.
+
+    Args:
+        directory: created if it is missing.
+        key_groups: the range.
+        max_parallelism: the number of key groups there are.
+        cache_size: timers of each set in memory at most.
+
+    Raises:
+        ConfigurationError: the range and the maximum parallelism do not fit, or the package rocksdict is missing.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        key_groups: KeyGroupRange = KeyGroupRange(0, 127),  # noqa: B008 - frozen
+        max_parallelism: int = 128,
+        cache_size: int = 128,
+    ) -> None:
+        check_key_groups(key_groups, max_parallelism)
+        if not isinstance(directory, str | Path) or not str(directory):
+            raise ConfigurationError(f"directory={directory!r:.200}: a path is needed")
+        self.directory = Path(directory)
+        self.key_groups = key_groups
+        self.max_parallelism = max_parallelism
+        self.cache_size = cache_size
+        self._sets: dict[str, RocksDBCachingPriorityQueueSet[Timer]] = {}
+
+    def __call__(self, name: str) -> PriorityQueueSet[Timer]:
+        """The set of that name; StateError as of `RocksDBCachingPriorityQueueSet`."""
+        from asyncio_operator import state
+
+        if name not in self._sets:
+            self._sets[name] = state.RocksDBCachingPriorityQueueSet(
+                self.directory / name,
+                key_of=key_of,
+                key_groups=self.key_groups,
+                max_parallelism=self.max_parallelism,
+                serializer=TimerSerializer(),
+                cache_size=self.cache_size,
+            )
+        return self._sets[name]
+
+    def close(self) -> None:
+        """Closes every set that was given."""
+        for queue in self._sets.values():
+            queue.close()
+
+
+def timestamp_of(timer: Timer) -> int:
+    """The priority of a timer."""
+    return timer[0]
+
+
+def key_of(timer: Timer) -> Key:
+    """The key of a timer."""
+    return timer[1]

@@ -1,0 +1,235 @@
+"""The timer service: event-time and processing-time timers per key and namespace.
+
+Event-time timers fire when the watermark reaches them, processing-time timers when the clock has passed them. The
+service never wakes by itself and knows no threads: whoever drives it calls `advance_watermark` as watermarks come, and
+`advance_processing_time` at the time that `next_processing_time` names; that is the only time anybody has to wait for.
+
+The law: a timer is unique per kind, key, namespace and timestamp, and fires once, in order of timestamp, with the
+current key set to its own. Callbacks may register and delete timers; what they register and is due already fires in
+the same pass. A callback that raises ends the pass; the timer that called it is gone, all others are still there.
+Source: Flink's ``InternalTimerServiceImpl``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from asyncio_operator.clock import Clock, milliseconds
+from asyncio_operator.errors import ConfigurationError, StateError, describe
+from asyncio_operator.state.heap_set import check_group
+from asyncio_operator.state.key_groups import key_group
+from asyncio_operator.state.keys import Key, serialize_key
+from asyncio_operator.state.layout import serialize_namespace
+from asyncio_operator.state.priority_queue import PriorityQueue
+from asyncio_operator.state.serializers import BUILTIN
+from asyncio_operator.timers.queues import HeapQueues, TimerQueues
+from asyncio_operator.timers.timer import (
+    MIN_TIMESTAMP,
+    Timer,
+    check_timestamp,
+    deserialize_timer,
+    serialize_timer,
+)
+
+SNAPSHOT_FORMAT = 1
+"""{"format": 1, "max_parallelism": int, "key_group": int, "event": [bytes of a timer], "processing": [the same]}"""
+
+
+class _All:
+    """The type of `ALL`."""
+
+    def __repr__(self) -> str:
+        return "ALL"
+
+
+ALL: Final = _All()
+"""Stands for every namespace, where None is the default one."""
+
+Callback = Callable[[Timer], Any]
+
+
+class InternalTimerService:
+    """Timers of a range of key groups.
+
+    Args:
+        on_event_time: called with each event-time timer that fires.
+        on_processing_time: called with each processing-time timer that fires.
+        clock: seconds as a float; None is the system's.
+        queues: gives the sets that hold the timers, and the range; None keeps them in memory, for 128 key groups.
+
+    Raises:
+        ConfigurationError: a callback or the clock cannot be called.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_event_time: Callback | None = None,
+        on_processing_time: Callback | None = None,
+        clock: Clock | None = None,
+        queues: TimerQueues | None = None,
+    ) -> None:
+        self._on_event_time = check_callback("on_event_time", on_event_time)
+        self._on_processing_time = check_callback("on_processing_time", on_processing_time)
+        self._now = milliseconds(clock)
+        queues = HeapQueues() if queues is None else queues
+        self._key_groups = queues.key_groups
+        self._max_parallelism = queues.max_parallelism
+        self._event = queues("event_time_timers")
+        self._processing = queues("processing_time_timers")
+        self._watermark = MIN_TIMESTAMP
+        self.current_key: Key | None = None
+
+    @property
+    def current_watermark(self) -> int:
+        """The last watermark, milliseconds; -2**63 before the first."""
+        return self._watermark
+
+    def current_processing_time(self) -> int:
+        """The clock's time, in whole milliseconds."""
+        return self._now()
+
+    def register_event_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
+        """Registers a timer for the current key; a second time changes nothing. One behind the watermark fires at the
+        next.
+
+        Raises:
+            StateError: no current key, one outside the range, or a wrong timestamp or namespace.
+        """
+        self._event.add(current_timer(self.current_key, timestamp, namespace))
+
+    def delete_event_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
+        """Deletes a timer of the current key, if it is there; raises as registering does."""
+        self._event.remove(current_timer(self.current_key, timestamp, namespace))
+
+    def register_processing_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
+        """As `register_event_time_timer`; one in the past fires at the next `advance_processing_time`."""
+        self._processing.add(current_timer(self.current_key, timestamp, namespace))
+
+    def delete_processing_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
+        """As `delete_event_time_timer`."""
+        self._processing.remove(current_timer(self.current_key, timestamp, namespace))
+
+    def advance_watermark(self, timestamp: int) -> None:
+        """Sets the watermark, then fires every event-time timer up to it; an older watermark does nothing.
+
+        Raises:
+            StateError: the timestamp is no int of 64 bits.
+        """
+        check_timestamp(timestamp)
+        if timestamp >= self._watermark:
+            self._watermark = timestamp
+            self._fire(self._event, lambda: timestamp, self._on_event_time)
+
+    def advance_processing_time(self) -> None:
+        """Fires every processing-time timer that the clock has passed or reached."""
+        self._fire(self._processing, self._now, self._on_processing_time)
+
+    def next_processing_time(self) -> int | None:
+        """When `advance_processing_time` is next needed, milliseconds; None while there is no processing-time timer."""
+        first = self._processing.peek()
+        return None if first is None else first.timestamp
+
+    def event_time_timers(self, namespace: Key | _All | None = ALL) -> Iterator[Timer]:
+        """The event-time timers, of all namespaces or of one, in any order."""
+        return of_namespace(self._event, namespace)
+
+    def processing_time_timers(self, namespace: Key | _All | None = ALL) -> Iterator[Timer]:
+        """The processing-time timers, of all namespaces or of one, in any order."""
+        return of_namespace(self._processing, namespace)
+
+    def snapshot(self, key_group: int) -> bytes:
+        """The timers of a key group.
+
+        Raises:
+            StateError: the key group is outside the range.
+        """
+        return BUILTIN.serialize(
+            {
+                "format": SNAPSHOT_FORMAT,
+                "max_parallelism": self._max_parallelism,
+                "key_group": key_group,
+                "event": [serialize_timer(timer) for timer in self._event.subset_for_key_group(key_group)],
+                "processing": [serialize_timer(timer) for timer in self._processing.subset_for_key_group(key_group)],
+            }
+        )
+
+    def restore(self, key_group: int, data: bytes) -> None:
+        """Adds the timers of a key group that a snapshot holds; overdue ones fire at the next advance.
+
+        Raises:
+            StateError: the key group is outside the range, or the data are no snapshot of it, or of another version or
+                maximum parallelism. Nothing is added then.
+        """
+        check_group(key_group, self._key_groups)
+        found = _header(data)
+        wanted = {"format": SNAPSHOT_FORMAT, "max_parallelism": self._max_parallelism, "key_group": key_group}
+        for name, value in wanted.items():
+            if found.get(name) != value:
+                raise StateError(
+                    f"the timer snapshot has {name} {found.get(name)!r:.200}, not {value}: restore it where it belongs"
+                )
+        timers = {kind: [deserialize_timer(raw) for raw in found[kind]] for kind in ("event", "processing")}
+        for timer in (*timers["event"], *timers["processing"]):
+            if key_group_of(timer, self._max_parallelism) != key_group:
+                raise StateError(f"damaged timer snapshot: {timer} does not belong to key group {key_group}")
+        self._event.add_all(timers["event"])
+        self._processing.add_all(timers["processing"])
+
+    def _fire(self, queue: PriorityQueue[Timer], until: Callable[[], int], callback: Callback) -> None:
+        while (first := queue.peek()) is not None and first.timestamp <= until():
+            queue.poll()
+            self.current_key = first.key
+            callback(first)
+
+    def __repr__(self) -> str:
+        return (
+            f"<InternalTimerService, {len(self._event)} event-time and {len(self._processing)} processing-time timers, "
+            f"key groups {self._key_groups} of {self._max_parallelism}>"
+        )
+
+
+def current_timer(key: Key | None, timestamp: int, namespace: Key | None) -> Timer:
+    """A timer of the current key, checked.
+
+    Raises:
+        StateError: no current key, or a wrong timestamp or namespace.
+    """
+    if key is None:
+        raise StateError("no key is set: set current_key before registering or deleting a timer")
+    check_timestamp(timestamp)
+    if namespace is not None:
+        serialize_key(namespace)
+    return Timer(timestamp, key, namespace)
+
+
+def of_namespace(queue: PriorityQueue[Timer], namespace: Key | _All | None) -> Iterator[Timer]:
+    """The timers in a queue, of all namespaces or of one."""
+    if isinstance(namespace, _All):
+        return iter(queue)
+    wanted = serialize_namespace(namespace)
+    return (timer for timer in queue if serialize_namespace(timer.namespace) == wanted)
+
+
+def check_callback(argument: str, callback: Callback | None) -> Callback:
+    """The callback, or one that does nothing for None; ConfigurationError if it cannot be called."""
+    if callback is None:
+        return lambda timer: None
+    if not callable(callback):
+        raise ConfigurationError(f"{argument}={callback!r:.200}: a function of one Timer is needed")
+    return callback
+
+
+def key_group_of(timer: Timer, max_parallelism: int) -> int:
+    """The key group of a timer's key."""
+    return key_group(timer.key, max_parallelism)
+
+
+def _header(data: bytes) -> dict[str, Any]:
+    if not isinstance(data, bytes):
+        raise StateError(f"{describe(data)} is no timer snapshot: restore() takes the bytes that snapshot() gave")
+    found = BUILTIN.deserialize(data)
+    if not isinstance(found, dict) or not {"format", "event", "processing"} <= found.keys():
+        raise StateError(f"{describe(data)} is no timer snapshot: restore() takes the bytes that snapshot() gave")
+    return found

@@ -1,0 +1,64 @@
+"""Every kind of priority queue, made alike: with pairs (priority, key) of 32 bits each as elements."""
+
+from __future__ import annotations
+
+from asyncio_operator.state import (
+    BatchPriorityQueueSet,
+    HeapPriorityQueue,
+    HeapPriorityQueueSet,
+    KeyGroupPartitionedPriorityQueue,
+    KeyGroupRange,
+    RocksDBCachingPriorityQueueSet,
+)
+
+ALL_GROUPS = KeyGroupRange(0, 127)
+HEAP_SETS = (HeapPriorityQueueSet, KeyGroupPartitionedPriorityQueue)
+CACHE_SIZES = (1, 2, 3, 128)
+SETS = (*HEAP_SETS, *CACHE_SIZES)
+KINDS = (HeapPriorityQueue, *SETS, BatchPriorityQueueSet)
+
+
+def name_of(kind):
+    return f"rocksdb-{kind}" if isinstance(kind, int) else kind.__name__
+
+
+class PairSerializer:
+    """A pair (priority, key) of 32 bits each; its bytes sort as the pairs do."""
+
+    name = "pair"
+
+    def serialize(self, element):
+        return (element[0] + 2**31).to_bytes(4, "big") + (element[1] + 2**31).to_bytes(4, "big")
+
+    def deserialize(self, data):
+        return int.from_bytes(data[:4], "big") - 2**31, int.from_bytes(data[4:], "big") - 2**31
+
+
+def priority(element):
+    return element[0]
+
+
+def key_of(element):
+    return element[1]
+
+
+def make_queue(kind, directory, key_groups=ALL_GROUPS, max_parallelism=128):
+    if isinstance(kind, int):
+        return RocksDBCachingPriorityQueueSet(
+            directory,
+            key_of=key_of,
+            key_groups=key_groups,
+            max_parallelism=max_parallelism,
+            serializer=PairSerializer(),
+            cache_size=kind,
+        )
+    if kind in HEAP_SETS:
+        return kind(priority, key_of, key_groups, max_parallelism)
+    return kind(priority)
+
+
+def drain(queue):
+    found = []
+    while (element := queue.poll()) is not None:
+        found.append(element)
+    return found

@@ -1,0 +1,31 @@
+"""The laws of keyed state and of time to live, one test per law and backend; the name of the law is the test's id."""
+
+from __future__ import annotations
+
+import pytest
+
+from asyncio_operator.errors import StateError
+from asyncio_operator.state import HeapStateBackend, ValueState
+from asyncio_operator.testing.state import LAWS, check_state_backend
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
+def test_S_E_contract(law, make):
+    law(make)
+
+
+def test_check_state_backend_takes_a_class_or_a_function_without_arguments():
+    check_state_backend(HeapStateBackend)
+    check_state_backend(lambda: HeapStateBackend())  # noqa: PLW0108 - the point is that it takes nothing
+
+
+def test_check_state_backend_finds_a_backend_that_forgets(monkeypatch):
+    monkeypatch.setattr(ValueState, "update", lambda self, value: None)
+    with pytest.raises(AssertionError, match="value of key"):
+        check_state_backend(HeapStateBackend)
+
+
+def test_check_state_backend_finds_a_backend_that_is_not_closed(monkeypatch):
+    monkeypatch.setattr(HeapStateBackend, "close", lambda self: None)
+    with pytest.raises((AssertionError, StateError)):
+        check_state_backend(HeapStateBackend)

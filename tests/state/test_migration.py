@@ -1,0 +1,112 @@
+"""S12: a value state becomes a map state; beside the contract: namespaces, time to live, and what does not fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncio_operator.errors import ConfigurationError, StateMigrationError
+from asyncio_operator.state import (
+    HeapStateBackend,
+    MapStateDescriptor,
+    MigratingMapState,
+    StateTtlConfig,
+    ValueStateDescriptor,
+)
+from asyncio_operator.testing.clock import ManualClock
+
+OLD, NEW = ValueStateDescriptor("old"), MapStateDescriptor("new")
+
+touches = st.sampled_from(
+    [
+        ("get", lambda s: s.get(1), lambda d: d.get(1)),
+        ("contains", lambda s: s.contains(2), lambda d: 2 in d),
+        ("put", lambda s: s.put(3, "x"), lambda d: d.update({3: "x"})),
+        ("put_all", lambda s: s.put_all({1: None, 4: "y"}), lambda d: d.update({1: None, 4: "y"})),
+        ("remove", lambda s: s.remove(1), lambda d: d.update() if d.pop(1, None) else None),
+        ("items", lambda s: list(s.items()), lambda d: sorted(d.items())),
+        ("keys", lambda s: list(s.keys()), sorted),
+        ("values", lambda s: list(s.values()), lambda d: [d[key] for key in sorted(d)]),
+        ("is_empty", lambda s: s.is_empty(), lambda d: not d),
+        ("clear", lambda s: s.clear(), lambda d: d.clear()),
+    ]
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([None, "w"]), touches), max_size=20))
+def test_S12_every_method_sees_what_the_old_value_held(steps):
+    backend = HeapStateBackend()
+    model = {}
+    for key in range(3):
+        for namespace in (None, "w"):
+            backend.set_current_key(key)
+            backend.set_current_namespace(namespace)
+            backend.value_state(OLD).update({1: key, 2: namespace})
+            model[key, namespace] = {1: key, 2: namespace}
+    state: MigratingMapState[Any, Any] = MigratingMapState(backend, OLD, NEW)
+    for key, namespace, (_, on_state, on_model) in steps:
+        backend.set_current_key(key)
+        backend.set_current_namespace(namespace)
+        assert on_state(state) == on_model(model.setdefault((key, namespace), {}))
+    for (key, namespace), expected in model.items():
+        backend.set_current_key(key)
+        backend.set_current_namespace(namespace)
+        assert dict(state.items()) == expected
+
+
+def test_S12_time_to_live_goes_on(make):
+    clock = ManualClock()
+    backend = make(clock=clock)
+    ttl = StateTtlConfig(10, cleanup=())
+    old, new = ValueStateDescriptor("old", ttl=ttl), MapStateDescriptor("new", ttl=ttl)
+    for key in (1, 2):
+        backend.set_current_key(key)
+        backend.value_state(old).update({"a": key})
+    state: MigratingMapState[Any, Any] = MigratingMapState(backend, old, new)
+    clock.advance(6)
+    assert state.get("a") == 2
+    state.put("b", 3)
+    clock.advance(4)
+    assert dict(state.items()) == {"b": 3}
+    backend.set_current_key(1)
+    assert state.is_empty()
+    assert backend.num_entries("old") == 0
+
+
+def test_S12_only_one_side_may_have_time_to_live(make):
+    clock = ManualClock()
+    backend = make(clock=clock)
+    ttl = StateTtlConfig(10, cleanup=())
+    backend.set_current_key(1)
+    backend.value_state(OLD).update({"a": 1})
+    clock.advance(100)
+    state: MigratingMapState[Any, Any] = MigratingMapState(backend, OLD, MapStateDescriptor("new", ttl=ttl))
+    assert state.get("a") == 1
+    clock.advance(10)
+    assert state.get("a") is None
+
+
+@pytest.mark.parametrize("wrong", [5, [1, 2], {None: 1}, {"a": 1, (1, None): 2}], ids=repr)
+def test_S12_what_does_not_fit_stays_as_it_is(wrong, make):
+    backend = make()
+    backend.set_current_key("k")
+    old = backend.value_state(OLD)
+    old.update(wrong)
+    state: MigratingMapState[Any, Any] = MigratingMapState(backend, OLD, NEW)
+    for action in (lambda: state.get("a"), lambda: state.put("a", 1), lambda: list(state.items()), state.is_empty):
+        with pytest.raises(StateMigrationError, match=r"state 'old', key 'k'"):
+            action()
+    assert old.value() == wrong
+    assert backend.num_entries("new") == 0
+
+
+def test_S12_names_differ_and_defaults_are_empty(make):
+    backend = make()
+    with pytest.raises(ConfigurationError, match="own"):
+        MigratingMapState(backend, OLD, MapStateDescriptor("old"))
+    with pytest.raises(ConfigurationError, match="default"):
+        MigratingMapState(backend, ValueStateDescriptor("other", default={1: 2}), NEW)

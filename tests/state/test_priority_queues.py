@@ -1,0 +1,302 @@
+"""Priority queues: P1 to P7, one contract for all of them."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+
+from asyncio_operator.errors import ConfigurationError, StateError
+from asyncio_operator.state import (
+    BatchPriorityQueueSet,
+    HeapPriorityQueue,
+    KeyGroupRange,
+    RocksDBCachingPriorityQueueSet,
+    key_group,
+    key_group_range,
+)
+from asyncio_operator.timers import Timer
+from tests.state.queue_kinds import (
+    ALL_GROUPS,
+    CACHE_SIZES,
+    HEAP_SETS,
+    KINDS,
+    SETS,
+    drain,
+    key_of,
+    make_queue,
+    name_of,
+    priority,
+)
+
+
+@pytest.fixture(params=KINDS, ids=name_of)
+def queue(request, tmp_path):
+    queue = make_queue(request.param, tmp_path / "queue")
+    yield queue
+    if isinstance(request.param, int):
+        queue.close()
+
+
+@pytest.fixture(params=SETS, ids=name_of)
+def queue_set(request, tmp_path):
+    queue = make_queue(request.param, tmp_path / "queue")
+    yield queue
+    if isinstance(request.param, int):
+        queue.close()
+
+
+def test_P1_the_smallest_first_or_none(queue):
+    assert queue.poll() is None
+    assert queue.peek() is None
+    elements = [(number * 37 % 101 - 50, 1) for number in range(101)]
+    queue.add_all(elements)
+    assert queue.peek() == (-50, 1)
+    assert len(queue) == 101
+    assert drain(queue) == sorted(elements)
+    assert queue.is_empty()
+    assert queue.poll() is None
+
+
+@pytest.mark.parametrize("kind", [HeapPriorityQueue, *HEAP_SETS], ids=name_of)
+def test_P1_heap_queues_keep_the_order_of_adding(kind, tmp_path):
+    queue = make_queue(kind, tmp_path)
+    elements = [(number % 2, number * 7 % 50) for number in range(50)]
+    queue.add_all(elements)
+    queue.remove(elements[4])
+    assert drain(queue) == sorted((e for e in elements if e != elements[4]), key=priority)
+
+
+@pytest.mark.parametrize("kind", CACHE_SIZES, ids=name_of)
+def test_P1_the_rocksdb_set_follows_the_bytes(kind, tmp_path):
+    queue = make_queue(kind, tmp_path / "queue")
+    elements = [(number % 2, number * 7 % 50) for number in range(50)]
+    queue.add_all(elements)
+    assert drain(queue) == sorted(elements)
+    queue.close()
+
+
+def test_P2_changes_of_the_head(queue):
+    assert queue.add((5, 1)) is True
+    assert queue.add((3, 1)) is True
+    assert queue.add((4, 1)) in ((False,) if not isinstance(queue, RocksDBCachingPriorityQueueSet) else (False, True))
+    elements = {e: e for e in queue}
+    assert queue.remove((9, 1)) is False
+    assert queue.remove(elements[3, 1]) is True
+    assert queue.peek() == (4, 1)
+    assert queue.add_all([(1, 1), (7, 1)]) is True
+
+
+@pytest.mark.parametrize("kind", [k for k in KINDS if not isinstance(k, int)], ids=name_of)
+def test_P2_heap_queues_answer_exactly(kind, tmp_path):
+    queue = make_queue(kind, tmp_path)
+    first, second, third = (2, 1), (2, 1 if kind is BatchPriorityQueueSet else 2), (3, 1)
+    assert [queue.add(first), queue.add(third)] == [True, False]
+    assert queue.add_all([(4, 1), (5, 1)]) is False
+    assert queue.remove(third) is False
+    if kind is not BatchPriorityQueueSet:
+        assert queue.add(second) is False
+        assert queue.remove(second) is False
+    assert queue.remove(first) is True
+
+
+def test_P3_sets_keep_one_of_equal_elements(queue_set):
+    assert queue_set.add((1, 2)) is True
+    assert queue_set.add((1, 2)) is False
+    assert len(queue_set) == 1
+    assert queue_set.remove(tuple([1, 2])) is True  # noqa: C409 - an equal copy, not the same object
+    assert queue_set.is_empty()
+
+
+def test_P3_elements_of_keys_that_python_calls_equal_are_different():
+    for kind in HEAP_SETS:
+        queue = make_queue(kind, None)
+        queue.add_all([(1, 1), (1, True), (1, 1.0), (1, 1)])
+        assert [repr(element) for element in drain(queue)] == ["(1, 1)", "(1, True)", "(1, 1.0)"]
+
+
+def test_P3_the_plain_queue_takes_equal_ones_and_removes_the_very_object():
+    class Element:
+        def __init__(self, at):
+            self.at = at
+
+        def __eq__(self, other):
+            return True
+
+        __hash__ = None  # type: ignore[assignment]
+
+    queue: HeapPriorityQueue[Element] = HeapPriorityQueue(lambda element: element.at)
+    first, second = Element(1), Element(1)
+    queue.add_all([first, second, first])
+    assert queue.remove(Element(1)) is False
+    assert queue.remove(second) is False
+    assert [queue.poll(), queue.poll(), queue.poll()] == [first, first, None]
+
+
+def test_P3_an_object_whose_priority_changed_goes_in_again():
+    queue: HeapPriorityQueue[list[int]] = HeapPriorityQueue(lambda element: element[0])
+    lane = [5]
+    queue.add(lane)
+    queue.remove(lane)
+    lane[0] = 3
+    queue.add(lane)
+    assert queue.poll() is lane
+    assert queue.is_empty()
+
+
+@pytest.mark.parametrize("kind", [HeapPriorityQueue, *HEAP_SETS, BatchPriorityQueueSet], ids=name_of)
+def test_P4_what_was_removed_is_not_kept(kind, tmp_path):
+    queue = make_queue(kind, tmp_path)
+    elements = [(number, 1) for number in range(10_000)]
+    queue.add_all(elements)
+    for element in elements[1:]:
+        queue.remove(element)
+    queue._check()
+    for _ in range(3):
+        queue.add(elements[1])
+        queue.remove(elements[1])
+        queue._check()
+    assert list(queue) == [(0, 1)]
+
+
+def test_P4_the_plain_queue_lets_removed_elements_go():
+    class Element:
+        pass
+
+    queue, element = HeapPriorityQueue(id), Element()
+    reference = weakref.ref(element)
+    queue.add_all([Element(), element, Element()])
+    queue.remove(element)
+    del element
+    gc.collect()
+    assert reference() is None
+
+
+def test_P5_the_subset_of_a_key_group(queue_set):
+    elements = [(number * 13 % 100, number) for number in range(100)]
+    queue_set.add_all(elements)
+    for element in elements[::3]:
+        queue_set.remove(element)
+    left = [element for element in elements if element not in elements[::3]]
+    found = {group: sorted(queue_set.subset_for_key_group(group)) for group in ALL_GROUPS}
+    assert found == {group: sorted(e for e in left if key_group(e[1], 128) == group) for group in ALL_GROUPS}
+
+
+@pytest.mark.parametrize("kind", SETS, ids=name_of)
+def test_P5_a_key_outside_the_range_is_refused(kind, tmp_path):
+    groups = key_group_range(300, 3, 1)
+    queue = make_queue(kind, tmp_path / "queue", groups, 300)
+    inside = next(key for key in range(100) if key_group(key, 300) in groups)
+    outside = next(key for key in range(100) if key_group(key, 300) not in groups)
+    queue.add((1, inside))
+    for action in (queue.add, queue.remove):
+        with pytest.raises(StateError, match="outside the range"):
+            action((1, outside))
+    with pytest.raises(StateError):
+        queue.add((1, None))
+    assert queue.subset_for_key_group(key_group(inside, 300)) == [(1, inside)]
+    for wrong in (99, 200, -1):
+        with pytest.raises(StateError, match="outside the range"):
+            queue.subset_for_key_group(wrong)
+    if isinstance(kind, int):
+        queue.close()
+
+
+@pytest.mark.parametrize("cache_size", CACHE_SIZES)
+def test_P6_draining_and_adding_smaller_ones(cache_size, tmp_path):
+    queue = make_queue(cache_size, tmp_path / "queue")
+    queue.add_all((number, 0) for number in range(300))
+    assert [queue.poll() for _ in range(200)] == [(number, 0) for number in range(200)]
+    queue.add_all((number, 0) for number in range(-5, 5))
+    assert [queue.poll() for _ in range(10)] == [(number, 0) for number in range(-5, 5)]
+    assert len(drain(queue)) == 100
+    queue.add_all([(-(2**31), 0), (2**31 - 1, 0)])
+    assert drain(queue) == [(-(2**31), 0), (2**31 - 1, 0)]
+    queue.close()
+
+
+@pytest.mark.parametrize("cache_size", CACHE_SIZES)
+def test_P6_a_closed_set_opens_again_with_what_it_held(cache_size, tmp_path):
+    queue = make_queue(cache_size, tmp_path / "queue")
+    queue.add_all((number, 0) for number in range(10))
+    queue.poll()
+    queue.close()
+    queue.close()
+    for action in (queue.poll, queue.peek, lambda: queue.add((1, 1)), lambda: list(queue), queue.clear):
+        with pytest.raises(StateError, match="closed"):
+            action()
+    again = make_queue(5, tmp_path / "queue")
+    assert len(again) == 9
+    assert drain(again) == [(number, 0) for number in range(1, 10)]
+    again.close()
+
+
+def test_P6_a_directory_of_another_queue_is_refused(tmp_path):
+    make_queue(3, tmp_path / "queue").close()
+    with pytest.raises(StateError, match="another directory"):
+        make_queue(3, tmp_path / "queue", KeyGroupRange(0, 5))
+    with pytest.raises(ConfigurationError, match="cache_size"):
+        make_queue(0, tmp_path / "other")
+    held = make_queue(3, tmp_path / "held")
+    with pytest.raises(StateError, match="in use"):
+        make_queue(3, tmp_path / "held")
+    held.close()
+
+
+def test_P7_one_key_at_a_time():
+    queue: BatchPriorityQueueSet[tuple[int, object]] = BatchPriorityQueueSet(priority, key_of)
+    queue.add_all([(2, "a"), (1, "a"), (1, "a")])
+    with pytest.raises(StateError, match="'b'"):
+        queue.add((0, "b"))
+    assert queue.remove((2, "b")) is False
+    assert drain(queue) == [(1, "a"), (2, "a")]
+    queue.add((0, 1))
+    with pytest.raises(StateError, match="True"):
+        queue.add((0, True))
+    queue.clear()
+    queue.add((0, True))
+
+
+def test_P7_the_key_of_an_element_is_its_attribute_key():
+    queue: BatchPriorityQueueSet[Timer] = BatchPriorityQueueSet(lambda timer: timer.timestamp)
+    queue.add(Timer(1, "a"))
+    with pytest.raises(StateError, match="'b'"):
+        queue.add(Timer(2, "b"))
+
+
+def test_P7_elements_without_a_key_are_of_one_key():
+    queue: BatchPriorityQueueSet[tuple[int, str]] = BatchPriorityQueueSet(priority)
+    queue.add_all([(2, "x"), (1, "y"), (1, "x"), (1, "y")])
+    assert drain(queue) == [(1, "y"), (1, "x"), (2, "x")]
+
+
+@pytest.mark.parametrize("kind", [k for k in KINDS if not isinstance(k, int)], ids=name_of)
+def test_a_priority_that_cannot_be_read_or_compared_changes_nothing(kind, tmp_path):
+    queue = make_queue(kind, tmp_path)
+    queue.add_all([(3, 1), (1, 1), (2, 1)])
+    for wrong in (("text", 1), (None, 1)):
+        with pytest.raises(TypeError):
+            queue.add(wrong)
+        assert queue.remove(wrong) is False
+    queue._check()
+    assert drain(queue) == [(1, 1), (2, 1), (3, 1)]
+
+
+def test_clear_empties_and_the_queue_goes_on(queue):
+    queue.add_all([(number, 1) for number in range(20)])
+    queue.poll()
+    queue.clear()
+    assert (len(queue), list(queue), queue.peek()) == (0, [], None)
+    queue.add((3, 1))
+    assert drain(queue) == [(3, 1)]
+
+
+def test_iteration_is_not_disturbed_by_changes(queue):
+    queue.add_all([(number, 1) for number in range(5)])
+    seen = []
+    for element in queue:
+        seen.append(element)
+        queue.add((100 + len(seen), 1))
+        queue.poll()
+    assert sorted(seen) == [(number, 1) for number in range(5)]

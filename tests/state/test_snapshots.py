@@ -1,0 +1,244 @@
+"""Snapshots, restore and rescale: S9, and S5 over all of them."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+
+import pytest
+
+from asyncio_operator.errors import StateError, StateMigrationError
+from asyncio_operator.state import (
+    HeapStateBackend,
+    KeyGroupRange,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    RocksDBSnapshot,
+    RocksDBStateBackend,
+    StateTtlConfig,
+    ValueStateDescriptor,
+    key_group,
+    key_group_range,
+    operator_index,
+)
+from asyncio_operator.state.snapshot import HeapSnapshot
+from asyncio_operator.testing.clock import ManualClock
+
+VALUE, LIST, MAP = ValueStateDescriptor("value"), ListStateDescriptor("list"), MapStateDescriptor("map")
+KEYS = [*range(150), *(f"key {number}" for number in range(150)), (1, "a"), True]
+
+
+def fill(backends, max_parallelism):
+    for number, key in enumerate(KEYS):
+        group = key_group(key, max_parallelism)
+        backend = backends[operator_index(max_parallelism, len(backends), group)]
+        backend.set_current_key(key)
+        backend.value_state(VALUE).update(number)
+        backend.list_state(LIST).add_all([number, number])
+        backend.map_state(MAP).put_all({"a": number, number: None})
+
+
+def contents(backends):
+    """What each key holds, and how often it is found."""
+    found = []
+    for backend in backends:
+        for key in list(backend.keys("value")):
+            backend.set_current_key(key)
+            entries = list(backend.map_state(MAP).items())
+            found.append((repr(key), backend.value_state(VALUE).value(), backend.list_state(LIST).get(), entries))
+    return sorted(found)
+
+
+def test_S9_rescaling_loses_and_doubles_nothing(make):
+    def backends(parallelism, snapshots):
+        made = [
+            make(key_groups=key_group_range(128, parallelism, index), max_parallelism=128)
+            for index in range(parallelism)
+        ]
+        for backend in made:
+            backend.restore(snapshots)
+        return made
+
+    first = [make(key_groups=key_group_range(128, 4, index), max_parallelism=128) for index in range(4)]
+    fill(first, 128)
+    expected = contents(first)
+    assert len(expected) == len(KEYS)
+    snapshots = [backend.snapshot() for backend in first]
+    for parallelism in (2, 4, 15):
+        rescaled = backends(parallelism, snapshots)
+        assert contents(rescaled) == expected
+        assert sum(backend.num_entries() for backend in rescaled) == sum(backend.num_entries() for backend in first)
+        snapshots = [backend.snapshot() for backend in rescaled]
+        for backend in rescaled:
+            backend.close()
+
+
+@pytest.mark.parametrize(("before", "after"), [(15, 77), (77, 15), (1, 128)])
+def test_S9_rescaling_between_any_parallelisms(before, after):
+    ranges = [key_group_range(128, before, index) for index in range(before)]
+    old = [HeapStateBackend(key_groups=groups) for groups in ranges]
+    fill(old, 128)
+    snapshots = [backend.snapshot() for backend in old]
+    new = [HeapStateBackend(key_groups=key_group_range(128, after, index)) for index in range(after)]
+    for backend in new:
+        backend.restore(snapshots)
+    assert contents(new) == contents(old)
+
+
+@pytest.mark.parametrize("max_parallelism", [100, 300])
+def test_S9_heap_and_rocksdb_restore_into_each_other(max_parallelism, tmp_path):
+    options = {"key_groups": KeyGroupRange(0, max_parallelism - 1), "max_parallelism": max_parallelism}
+    heap = HeapStateBackend(**options)
+    ttl = ValueStateDescriptor("ttl", ttl=StateTtlConfig(10))
+    fill([heap], max_parallelism)
+    heap.value_state(ttl).update("alive")
+    disk = RocksDBStateBackend(tmp_path / "a", **options)
+    disk.restore([heap.snapshot()])
+    again = HeapStateBackend(**options)
+    again.restore([disk.snapshot()])
+    assert contents([heap]) == contents([disk]) == contents([again])
+    for backend in (disk, again):
+        backend.set_current_key(KEYS[-1])
+        assert backend.value_state(ttl).value() == "alive"
+    disk.close()
+
+
+def test_S5_sequence_numbers_never_fall(make, tmp_path):
+    clock = ManualClock(1000.0)
+    backend = make(clock=clock)
+    expected = []
+    for number in range(4):
+        backend.set_current_key("k")
+        items = backend.list_state(LIST)
+        for step in range(3):
+            items.add((number, step))
+            expected.append((number, step))
+        assert items.get() == expected
+        clock.set(10.0 * -number)
+        successor = make(clock=clock)
+        successor.restore([backend.snapshot()])
+        backend.close()
+        backend = successor
+
+
+def test_S5_sequence_numbers_never_fall_after_reopening(tmp_path):
+    expected = []
+    for number in range(4):
+        backend = RocksDBStateBackend(tmp_path / "state")
+        backend.set_current_key("k")
+        backend.list_state(LIST).add(number)
+        expected.append(number)
+        assert backend.list_state(LIST).get() == expected
+        backend.close()
+
+
+def test_S9_an_open_directory_keeps_what_nobody_asks_for(tmp_path):
+    backend = RocksDBStateBackend(tmp_path / "state")
+    fill([backend], 128)
+    expected = contents([backend])
+    backend.close()
+    reopened = RocksDBStateBackend(tmp_path / "state")
+    assert len(list(reopened.keys("value"))) == len(KEYS)
+    snapshot = reopened.snapshot()
+    with pytest.raises(StateError, match="empty backend"):
+        reopened.restore([snapshot])
+    reopened.close()
+    restored = HeapStateBackend()
+    restored.restore([snapshot])
+    assert contents([restored]) == expected
+
+
+def test_S9_a_rocksdb_snapshot_shares_its_files(tmp_path):
+    backend = RocksDBStateBackend(tmp_path / "state")
+    fill([backend], 128)
+    backend.compact()
+    snapshot = backend.snapshot()
+    assert isinstance(snapshot, RocksDBSnapshot)
+    tables = {path.name: path.stat().st_ino for path in (tmp_path / "state").glob("*.sst")}
+    assert tables
+    assert {path.name: path.stat().st_ino for path in snapshot.directory.glob("*.sst")} == tables
+    assert snapshot.directory.parent == tmp_path
+    snapshot.delete()
+    assert not snapshot.directory.exists()
+    assert contents([backend])
+    with pytest.raises(StateError, match="gone"):
+        HeapStateBackend().restore([snapshot])
+    backend.close()
+
+
+def test_S9_snapshots_that_do_not_fit_are_refused(make):
+    source = make()
+    source.set_current_key(1)
+    source.value_state(VALUE).update(1)
+    snapshot = source.snapshot()
+    with pytest.raises(StateError, match="max_parallelism=128"):
+        make(key_groups=KeyGroupRange(0, 255), max_parallelism=256).restore([snapshot])
+    with pytest.raises(StateError, match="same key groups"):
+        make().restore([snapshot, snapshot])
+    with pytest.raises(StateError, match="snapshot 0"):
+        make().restore([b"x"])
+    other = pickle.loads(pickle.dumps(snapshot))
+    other.format = 99
+    with pytest.raises(StateError, match="format 99"):
+        make().restore([other])
+    asked = make()
+    asked.value_state(VALUE)
+    with pytest.raises(StateError, match="before states are asked for"):
+        asked.restore([snapshot])
+    once = make()
+    once.restore([])
+    with pytest.raises(StateError, match="once"):
+        once.restore([snapshot])
+    halves = [make(key_groups=KeyGroupRange(0, 63)), make(key_groups=KeyGroupRange(64, 127))]
+    halves[0].value_state(VALUE)
+    halves[1].value_state(ValueStateDescriptor("value", ttl=StateTtlConfig(1)))
+    with pytest.raises(StateMigrationError, match="disagree about state 'value'"):
+        make().restore([half.snapshot() for half in halves])
+
+
+def test_S9_a_restore_that_was_cut_short_leaves_an_empty_directory(tmp_path):
+    source = HeapStateBackend()
+    fill([source], 128)
+
+    class Torn(HeapSnapshot):
+        def rows(self, name, key_groups):
+            if name == "map":
+                raise KeyboardInterrupt
+            return super().rows(name, key_groups)
+
+    whole = source.snapshot()
+    assert isinstance(whole, HeapSnapshot)
+    torn = Torn(whole.max_parallelism, whole.key_groups, whole.sequence, whole.states, whole.groups)
+    backend = RocksDBStateBackend(tmp_path / "state")
+    with pytest.raises(KeyboardInterrupt):
+        backend.restore([torn])
+    assert backend.num_entries() == 0
+    backend.restore([whole])
+    assert contents([backend]) == contents([source])
+    backend.close()
+
+
+def test_S9_a_process_that_dies_while_restoring_leaves_an_empty_directory(tmp_path):
+    source = HeapStateBackend()
+    fill([source], 128)
+    backend = RocksDBStateBackend(tmp_path / "state")
+    backend.restore([source.snapshot()])
+    backend._records.begin_restore()
+    backend.close()
+    again = RocksDBStateBackend(tmp_path / "state")
+    assert again.num_entries() == 0
+    again.restore([source.snapshot()])
+    assert contents([again]) == contents([source])
+    again.close()
+
+
+def test_E6_a_snapshot_of_many_states_leaves_out_only_what_it_may(make):
+    numbers = itertools.count()
+    backend = make(clock=lambda: next(numbers) / 1000)
+    backend.set_current_key(1)
+    backend.value_state(VALUE).update(1)
+    backend.list_state(ListStateDescriptor("ttl", ttl=StateTtlConfig(0.001, cleanup=()))).add(1)
+    snapshot = backend.snapshot()
+    restored = make()
+    restored.restore([snapshot])
+    assert restored.num_entries() == 2

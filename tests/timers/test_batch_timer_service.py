@@ -1,0 +1,133 @@
+"""The timer service of batches: T6."""
+
+from __future__ import annotations
+
+import pytest
+
+from asyncio_operator.errors import StateError
+from asyncio_operator.testing.clock import ManualClock
+from asyncio_operator.timers import MAX_TIMESTAMP, MIN_TIMESTAMP, BatchTimerService, HeapQueues
+
+END = 2**63 - 1
+
+
+@pytest.fixture
+def fired():
+    return []
+
+
+@pytest.fixture(name="service")
+def batch_service(fired):
+    def note(kind):
+        return lambda timer: fired.append((kind, *timer, service.current_key, service.current_watermark))
+
+    service = BatchTimerService(
+        on_event_time=note("event"), on_processing_time=note("processing"), clock=ManualClock(5.0), queues=HeapQueues()
+    )
+    return service
+
+
+def test_T6_a_new_key_fires_the_timers_of_the_old_one(service, fired):
+    service.current_key = "a"
+    for timestamp in (3, 1, 1, 2):
+        service.register_processing_time_timer(timestamp)
+        service.register_event_time_timer(timestamp, "w")
+    service.delete_event_time_timer(2, "w")
+    service.delete_processing_time_timer(2)
+    service.current_key = "a"
+    assert fired == []
+    assert service.current_watermark == MIN_TIMESTAMP
+    service.current_key = "b"
+    assert fired == [
+        ("event", 1, "a", "w", "a", MAX_TIMESTAMP),
+        ("event", 3, "a", "w", "a", MAX_TIMESTAMP),
+        ("processing", 1, "a", None, "a", MAX_TIMESTAMP),
+        ("processing", 3, "a", None, "a", MAX_TIMESTAMP),
+    ]
+    assert service.current_key == "b"
+    assert service.current_watermark == MIN_TIMESTAMP
+
+
+def test_T6_keys_that_python_calls_equal_are_different(service, fired):
+    service.current_key = 1
+    service.register_event_time_timer(1)
+    service.current_key = True
+    assert len(fired) == 1
+
+
+def test_T6_only_the_end_of_input_flushes_the_last_key(service, fired):
+    service.current_key = "a"
+    service.register_event_time_timer(1)
+    service.register_processing_time_timer(1)
+    service.advance_watermark(END - 1)
+    service.advance_processing_time()
+    assert fired == []
+    assert service.next_processing_time() is None
+    assert service.current_processing_time() == 5000
+    service.advance_watermark(END)
+    assert [kind for kind, *_ in fired] == ["event", "processing"]
+    assert service.current_watermark == MIN_TIMESTAMP
+    service.advance_watermark(END)
+    assert len(fired) == 2
+
+
+def test_T6_registrations_in_callbacks_are_ignored():
+    fired = []
+
+    def react(timer):
+        fired.append(timer.timestamp)
+        service.register_event_time_timer(timer.timestamp + 1)
+        service.register_processing_time_timer(timer.timestamp + 1)
+        service.delete_event_time_timer(20)
+        with pytest.raises(StateError, match="while its timers fire"):
+            service.current_key = "other"
+
+    service = BatchTimerService(on_event_time=react, on_processing_time=react)
+    service.current_key = "a"
+    service.register_event_time_timer(10)
+    service.register_event_time_timer(20)
+    service.register_processing_time_timer(30)
+    service.current_key = "b"
+    assert fired == [10, 30]
+    assert list(service.event_time_timers()) == []
+    assert list(service.processing_time_timers()) == []
+
+
+def test_a_callback_that_raises_keeps_the_key_and_the_other_timers():
+    fired = []
+
+    def react(timer):
+        fired.append(timer.timestamp)
+        if timer.timestamp == 1:
+            raise LookupError("broken")
+
+    service = BatchTimerService(on_event_time=react)
+    service.current_key = "a"
+    service.register_event_time_timer(1)
+    service.register_event_time_timer(2)
+    with pytest.raises(LookupError):
+        service.current_key = "b"
+    assert service.current_key == "a"
+    assert service.current_watermark == MIN_TIMESTAMP
+    service.current_key = "b"
+    assert fired == [1, 2]
+
+
+def test_bad_input_and_what_a_batch_has_not(service):
+    with pytest.raises(StateError, match="current_key"):
+        service.register_event_time_timer(1)
+    with pytest.raises(StateError, match="no key"):
+        service.current_key = None
+    service.current_key = "a"
+    for wrong in (1.5, 2**63):
+        with pytest.raises(StateError, match="timestamp"):
+            service.register_event_time_timer(wrong)
+        with pytest.raises(StateError, match="timestamp"):
+            service.advance_watermark(wrong)
+    with pytest.raises(StateError, match="run again"):
+        service.snapshot(0)
+    with pytest.raises(StateError, match="run again"):
+        service.restore(0, b"")
+    service.register_event_time_timer(1, "w")
+    assert len(list(service.event_time_timers("w"))) == 1
+    assert list(service.event_time_timers(namespace=None)) == []

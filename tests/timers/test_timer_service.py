@@ -1,0 +1,327 @@
+"""The timer service: T1 to T5, over heap and RocksDB queues."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncio_operator.errors import ConfigurationError, StateError
+from asyncio_operator.state import KeyGroupRange, key_group, key_group_range, operator_index
+from asyncio_operator.testing.clock import ManualClock
+from asyncio_operator.timers import InternalTimerService, RocksDBQueues, Timer
+from asyncio_operator.timers.timer import deserialize_timer, serialize_timer
+
+PROCESSED = (("processing", 1), ("processing", 2))
+
+
+class Fixture:
+    """A service that notes what fires, with the current key and the watermark at that moment."""
+
+    def __init__(self, queues):
+        self.clock = ManualClock()
+        self.fired = []
+        self.react = lambda kind, timer: None
+        self.service = InternalTimerService(
+            on_event_time=lambda timer: self.note("event", timer),
+            on_processing_time=lambda timer: self.note("processing", timer),
+            clock=self.clock,
+            queues=queues,
+        )
+
+    def note(self, kind, timer):
+        assert self.service.current_key == timer.key
+        assert type(self.service.current_key) is type(timer.key)
+        self.fired.append((kind, *timer))
+        self.react(kind, timer)
+
+    def take(self):
+        fired, self.fired = self.fired, []
+        return fired
+
+
+@pytest.fixture
+def world(make_queues):
+    return Fixture(make_queues())
+
+
+def test_T1_unique_per_kind_key_namespace_and_timestamp(world):
+    service = world.service
+    for key in (1, True, "1", 1):
+        service.current_key = key
+        for namespace in (None, "", 1, True, None):
+            service.register_event_time_timer(5, namespace)
+            service.register_processing_time_timer(5, namespace)
+    service.delete_event_time_timer(6)
+    service.delete_event_time_timer(5, "other")
+    service.current_key = "unknown"
+    service.delete_processing_time_timer(5)
+    service.advance_watermark(5)
+    fired = world.take()
+    assert len(fired) == 12
+    assert {(kind, at, repr(key), repr(space)) for kind, at, key, space in fired} == {
+        ("event", 5, key, space) for key in ("1", "True", "'1'") for space in ("None", "''", "1", "True")
+    }
+    service.advance_watermark(5)
+    assert world.take() == []
+    world.clock.set(0.005)
+    service.advance_processing_time()
+    assert len(world.take()) == 12
+
+
+def test_T1_a_deleted_timer_does_not_fire(world):
+    service = world.service
+    service.current_key = "a"
+    for timestamp in (3, 1, 2):
+        service.register_event_time_timer(timestamp)
+        service.register_processing_time_timer(timestamp)
+    service.delete_event_time_timer(1)
+    service.delete_processing_time_timer(3)
+    world.clock.set(1)
+    service.advance_watermark(1000)
+    service.advance_processing_time()
+    assert world.take() == [(kind, at, "a", None) for kind, at in (("event", 2), ("event", 3), *PROCESSED)]
+
+
+def test_T2_the_watermark_is_set_first_and_timers_fire_in_order(world):
+    service = world.service
+    for timestamp, key in [(30, "a"), (-10, "b"), (20, "c"), (40, "d"), (-(2**63), "e")]:
+        service.current_key = key
+        service.register_event_time_timer(timestamp)
+    watermarks: list[int] = []
+    world.react = lambda kind, timer: watermarks.append(service.current_watermark)
+    service.advance_watermark(30)
+    assert [at for _, at, _, _ in world.take()] == [-(2**63), -10, 20, 30]
+    assert watermarks == [30] * 4
+    assert [timer.timestamp for timer in service.event_time_timers()] == [40]
+
+
+def test_T2_what_a_callback_registers_in_time_fires_in_the_same_pass(world):
+    service = world.service
+
+    def react(kind, timer):
+        if timer.timestamp < 14:
+            service.register_event_time_timer(timer.timestamp + 2)
+        if timer.timestamp == 12:
+            service.delete_event_time_timer(13)
+
+    world.react = react
+    service.current_key = "a"
+    service.register_event_time_timer(10)
+    service.register_event_time_timer(13)
+    service.advance_watermark(13)
+    assert [at for _, at, _, _ in world.take()] == [10, 12]
+    service.advance_watermark(14)
+    assert [at for _, at, _, _ in world.take()] == [14]
+
+
+def test_T3_behind_the_watermark_it_fires_at_the_next_advance(world):
+    service = world.service
+    assert service.current_watermark == -(2**63)
+    service.advance_watermark(100)
+    service.current_key = "a"
+    service.register_event_time_timer(50)
+    assert world.take() == []
+    service.advance_watermark(99)
+    assert world.take() == []
+    assert service.current_watermark == 100
+    service.advance_watermark(100)
+    assert world.take() == [("event", 50, "a", None)]
+
+
+def test_T4_one_waking_time_that_of_the_earliest(world):
+    service = world.service
+    assert service.next_processing_time() is None
+    service.current_key = "a"
+    service.register_processing_time_timer(2000)
+    assert service.next_processing_time() == 2000
+    service.register_processing_time_timer(1000)
+    assert service.next_processing_time() == 1000
+    world.clock.set(0.9994)
+    service.advance_processing_time()
+    assert world.take() == []
+    world.clock.set(0.9996)
+    assert service.current_processing_time() == 1000
+    service.advance_processing_time()
+    assert world.take() == [("processing", 1000, "a", None)]
+    assert service.next_processing_time() == 2000
+    service.delete_processing_time_timer(2000)
+    assert service.next_processing_time() is None
+
+
+def test_T4_what_a_callback_registers_and_is_due_fires_in_the_same_pass(world):
+    service = world.service
+    world.clock.set(1.0)
+
+    def react(kind, timer):
+        if timer.timestamp == 1000:
+            service.register_processing_time_timer(5)
+            world.clock.advance(1)
+            service.register_processing_time_timer(2000)
+            service.register_processing_time_timer(2001)
+
+    world.react = react
+    service.current_key = "a"
+    service.register_processing_time_timer(1000)
+    service.advance_processing_time()
+    assert [at for _, at, _, _ in world.take()] == [1000, 5, 2000]
+
+
+def test_a_callback_that_raises_ends_the_pass_and_loses_only_its_timer(world):
+    service = world.service
+
+    def react(kind, timer):
+        if timer.timestamp == 2:
+            raise LookupError("broken")
+
+    world.react = react
+    service.current_key = "a"
+    for timestamp in (1, 2, 3):
+        service.register_event_time_timer(timestamp)
+    with pytest.raises(LookupError):
+        service.advance_watermark(10)
+    service.advance_watermark(10)
+    assert [at for _, at, _, _ in world.take()] == [1, 2, 3]
+
+
+def test_T5_after_a_rescale_each_timer_fires_once_where_its_key_lives(make_queues):
+    def services(parallelism):
+        return [Fixture(make_queues(key_group_range(128, parallelism, index), 128)) for index in range(parallelism)]
+
+    keys = [*range(60), *(f"key {number}" for number in range(60))]
+    old = services(3)
+    for number, key in enumerate(keys):
+        service = old[operator_index(128, 3, key_group(key, 128))].service
+        service.current_key = key
+        service.register_event_time_timer(number, "w")
+        service.register_processing_time_timer(number)
+    new = services(4)
+    for group in range(128):
+        data = old[operator_index(128, 3, group)].service.snapshot(group)
+        new[operator_index(128, 4, group)].service.restore(group, data)
+        new[operator_index(128, 4, group)].service.restore(group, data)
+    for index, world in enumerate(new):
+        assert world.take() == []
+        world.clock.set(1000)
+        world.service.advance_processing_time()
+        fired = [key for kind, _, key, _ in world.take() if kind == "processing"]
+        assert fired == [key for key in keys if operator_index(128, 4, key_group(key, 128)) == index]
+        world.service.advance_watermark(10)
+        world.service.advance_watermark(1000)
+        assert [key for kind, _, key, space in world.take() if kind == "event" and space == "w"] == fired
+
+
+def test_T5_groups_and_data_that_do_not_belong_are_refused(make_queues):
+    service = InternalTimerService(queues=make_queues(KeyGroupRange(0, 63), 128))
+    other = InternalTimerService(queues=make_queues(KeyGroupRange(0, 255), 256))
+    wrong: Any
+    for wrong in (64, -1, "0"):
+        with pytest.raises(StateError, match="outside the range"):
+            service.snapshot(wrong)
+        with pytest.raises(StateError, match="outside the range"):
+            service.restore(wrong, service.snapshot(0))
+    with pytest.raises(StateError, match="max_parallelism 256"):
+        service.restore(0, other.snapshot(0))
+    with pytest.raises(StateError, match="key_group 1"):
+        service.restore(0, service.snapshot(1))
+    junk: Any
+    for junk in (b"", b"junk", None, b"\x0a\x00\x00\x00\x00"):
+        with pytest.raises(StateError):
+            service.restore(0, junk)
+
+
+def test_wrong_timers_are_refused(world):
+    service = world.service
+    with pytest.raises(StateError, match="current_key"):
+        service.register_event_time_timer(1)
+    service.current_key = "a"
+    for register in (service.register_event_time_timer, service.register_processing_time_timer):
+        for wrong in (1.5, None, 2**63, -(2**63) - 1, True):
+            with pytest.raises(StateError, match="timestamp"):
+                register(wrong)
+        with pytest.raises(StateError, match="no key"):
+            register(1, [1])
+    with pytest.raises(StateError, match="timestamp"):
+        service.advance_watermark(1.5)
+    service.current_key = [1]
+    with pytest.raises(StateError, match="no key"):
+        service.register_event_time_timer(1)
+    with pytest.raises(ConfigurationError, match="on_event_time"):
+        InternalTimerService(on_event_time=5)  # type: ignore[arg-type]
+
+
+def test_a_key_outside_the_range_is_refused(make_queues):
+    service = InternalTimerService(queues=make_queues(KeyGroupRange(0, 0), 128))
+    service.current_key = next(key for key in range(100) if key_group(key, 128) != 0)
+    with pytest.raises(StateError, match="outside the range"):
+        service.register_event_time_timer(1)
+
+
+def test_timers_are_listed_by_namespace(world):
+    service = world.service
+    service.current_key = "a"
+    for namespace in (None, 1, True):
+        service.register_event_time_timer(1, namespace)
+        service.register_processing_time_timer(2, namespace)
+    assert len(list(service.event_time_timers())) == 3
+    assert [repr(timer) for timer in service.event_time_timers(namespace=None)] == [
+        "Timer(timestamp=1, key='a', namespace=None)"
+    ]
+    assert [timer.namespace for timer in service.processing_time_timers(True)] == [True]
+    assert list(service.processing_time_timers(1.0)) == []
+
+
+def test_rocksdb_queues_go_on_where_they_were_closed(tmp_path):
+    queues = RocksDBQueues(tmp_path / "timers")
+    service = InternalTimerService(queues=queues)
+    service.current_key = "a"
+    service.register_event_time_timer(5, "w")
+    queues.close()
+    again = RocksDBQueues(tmp_path / "timers")
+    assert list(InternalTimerService(queues=again).event_time_timers()) == [Timer(5, "a", "w")]
+    again.close()
+
+
+keys = st.integers() | st.text(max_size=3) | st.booleans() | st.floats() | st.tuples(st.integers())
+timers = st.builds(Timer, st.integers(-(2**63), 2**63 - 1), keys, st.none() | keys)
+
+
+@given(timers, timers)
+def test_P6_timers_are_equal_if_their_bytes_are_and_sort_by_timestamp(first, second):
+    a, b = serialize_timer(first), serialize_timer(second)
+    assert serialize_timer(deserialize_timer(a)) == a
+    assert deserialize_timer(a) == first
+    assert (a == b) == (first == second)
+    assert a != b or hash(first) == hash(second)
+    if first.timestamp != second.timestamp:
+        assert (a < b) == (first.timestamp < second.timestamp)
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["register", "delete", "advance"]), st.integers(-3, 12), st.integers(0, 3)), max_size=40
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(steps)
+def test_T_against_a_sorted_list(taken):
+    world, model, watermark = Fixture(None), set(), -(2**63)
+    for action, timestamp, key in taken:
+        world.service.current_key = key
+        if action == "register":
+            world.service.register_event_time_timer(timestamp)
+            model.add((timestamp, key))
+        elif action == "delete":
+            world.service.delete_event_time_timer(timestamp)
+            model.discard((timestamp, key))
+        else:
+            world.service.advance_watermark(timestamp)
+            watermark, due = max(watermark, timestamp), set()
+            if timestamp == watermark:
+                due = {timer for timer in model if timer[0] <= timestamp}
+            model -= due
+            fired = world.take()
+            assert [at for _, at, _, _ in fired] == sorted(at for at, _ in due)
+            assert {(at, key) for _, at, key, _ in fired} == due
