@@ -90,10 +90,8 @@ class _Parser:
         """The whole text as columns; ``struct<...>`` around all of them is allowed, as in Spark."""
         if self._token.kind == "end":
             self._fail("no column")
-        if self._token.text.lower() == "struct" and self._tokens[1].text == "<":
-            fields = list(self._type())
-        else:
-            fields = self._fields()
+        wrapped = self._is("struct") and self._is("<", self._tokens[1])
+        fields = [*self._type()] if wrapped else self._fields()
         if self._token.kind != "end":
             self._fail("',' or the end was expected")
         return fields
@@ -164,19 +162,19 @@ class _Parser:
 
     def _struct(self) -> pa.DataType:
         self._expect("<")
-        fields = [] if self._token.text == ">" else self._fields()
+        fields = [] if self._is(">") else self._fields()
         self._expect(">")
         return pa.struct(fields)
 
     def _decimal(self, token: _Token) -> pa.DataType:
-        numbers = self._numbers(at_most=2) if self._token.text == "(" else []
+        numbers = self._numbers(at_most=2) if self._is("(") else []
         precision, scale = (*numbers, *(10, 0)[len(numbers) :])
         if not 0 <= scale <= precision or not 1 <= precision <= _MAX_PRECISION:
             self._fail(f"a decimal has 1 to {_MAX_PRECISION} digits, of which 0 to all stand behind the point", token)
         return pa.decimal128(precision, scale)
 
     def _characters(self, token: _Token) -> pa.DataType:
-        if self._token.text != "(":
+        if not self._is("("):
             self._fail(f"a length was expected, as in {token.text}(10)")
         self._numbers(at_most=1)
         return pa.string()
@@ -207,9 +205,14 @@ class _Parser:
 
     def _take(self, text: str) -> bool:
         """Step over the next token if it is this mark or word."""
-        found = self._token.kind in ("mark", "word") and self._token.text.lower() == text
+        found = self._is(text)
         self._next += found
         return found
+
+    def _is(self, text: str, token: _Token | None = None) -> bool:
+        """Whether the next token, or the one given, is this mark or word. A name in backticks is neither."""
+        token = token or self._token
+        return token.kind in ("mark", "word") and token.text.lower() == text
 
     def _expect(self, text: str) -> None:
         if not self._take(text):

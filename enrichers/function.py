@@ -1,0 +1,80 @@
+"""Any coroutine function as an enricher: the shortest way to a source that has an async client.
+
+    @enricher("temperature double, wind double")
+    async def weather(key): ...
+
+The function gets a key and gives a mapping, a sequence of mappings, or None. It is itself the enricher's `lookup`, so
+it costs no second coroutine per key. It travels by cloudpickle: a client must not be captured but made inside, once per
+worker (write an `Enricher` with `open` and `close` for that).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from asyncio_operator import ConfigurationError, Enricher
+from asyncio_operator.enricher import Found
+from asyncio_operator.errors import describe
+from asyncio_operator.schema import as_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Lookup = Callable[[Any], Awaitable[Found]]
+
+
+class FunctionEnricher(Enricher):
+    """An enricher made of a coroutine function.
+
+    Args:
+        async_function: ``async def f(key)``; gives a mapping from column names to values, a sequence of them, or None
+            for a miss. A key is one value, or a tuple in the order of the key columns.
+        schema: the columns that a found row adds, as a `pyarrow.Schema` or a Spark DDL string.
+
+    Raises:
+        ConfigurationError: the function is no coroutine function, or the schema is wrong.
+    """
+
+    def __init__(self, async_function: Lookup, schema: pa.Schema | str) -> None:
+        if not _gives_coroutines(async_function):
+            raise ConfigurationError(
+                f"async_function is {describe(async_function)}; it must be an `async def` function of one argument, "
+                "the key. Wrap a function that returns an awaitable in an `async def` that awaits it"
+            )
+        self._schema = as_schema(schema)
+        self.lookup = async_function  # type: ignore[assignment,method-assign]
+
+    async def lookup(self, key: Any) -> Found:
+        """The row of a key, as the function gives it; each instance has its function in this place."""
+        raise NotImplementedError
+
+    def schema(self) -> pa.Schema:
+        """The columns that a found row adds."""
+        return self._schema
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, FunctionEnricher):
+            return NotImplemented
+        return self.lookup == other.lookup and bool(self._schema.equals(other._schema))
+
+    def __hash__(self) -> int:
+        return hash((self.lookup, tuple(self._schema.names)))
+
+    def __repr__(self) -> str:
+        name = getattr(self.lookup, "__qualname__", type(self.lookup).__qualname__)
+        return f"FunctionEnricher({name}, {', '.join(self._schema.names)})"
+
+
+def enricher(schema: pa.Schema | str) -> Callable[[Lookup], FunctionEnricher]:
+    """A decorator that makes a `FunctionEnricher` of an ``async def f(key)``. It needs no Spark session."""
+    parsed = as_schema(schema)
+    return lambda async_function: FunctionEnricher(async_function, parsed)
+
+
+def _gives_coroutines(function: Any) -> bool:
+    if inspect.isclass(function):
+        return False
+    call = getattr(function, "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)

@@ -1,0 +1,21 @@
+"""Rows from PostgreSQL, through asyncpg.
+
+| module | what it knows |
+| --- | --- |
+| `enricher` | `PostgresEnricher`: its arguments, a batch of keys from start to end |
+| `connections` | the pool, how a query is cancelled, how a question is asked from the driver |
+| `describe` | what a table or a query gives, asked of the server |
+| `statement` | the SQL, and what becomes of the rows |
+| `types`, `keys` | how columns and keys travel |
+| `modifiers` | precision and scale, which asyncpg does not tell |
+| `errors`, `dsn` | what asyncpg's errors mean; what must never be shown |
+"""
+
+try:
+    import asyncpg  # noqa: F401
+except ImportError as error:
+    raise ImportError("PostgresEnricher needs asyncpg: pip install 'asyncio-operator[postgres]'") from error
+
+from enrichers.postgres.enricher import PostgresEnricher
+
+__all__ = ["PostgresEnricher"]

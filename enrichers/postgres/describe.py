@@ -1,0 +1,216 @@
+"""Asking a server what a table or a query gives, and making the statement for it.
+
+The server describes ``SELECT * FROM table``, or the query, without running it; the catalog resolves its types;
+EXPLAIN of the finished statement shows whether the privileges suffice. Whatever is wrong is one `ConfigurationError`
+that names it and what is there instead. Only names and types are read, and nothing is written.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import asyncpg
+
+from asyncio_operator import ConfigurationError
+from asyncio_operator.errors import describe as shown
+from enrichers.postgres.errors import source_error
+from enrichers.postgres.keys import Part
+from enrichers.postgres.modifiers import Listener
+from enrichers.postgres.statement import Source, Statement, identifier, make_statement
+from enrichers.postgres.types import Column, KeyColumn, PgType, column_of, parameter_of
+
+_TYPE = """
+    SELECT t.typname, t.typtype::text AS kind, t.typbasetype, t.typtypmod, n.nspname, format_type(t.oid, NULL) AS shown,
+        CASE WHEN t.typcategory = 'A' AND t.typlen = -1 AND t.typname NOT IN ('int2vector', 'oidvector')
+            THEN t.typelem ELSE 0 END AS element
+    FROM pg_catalog.pg_type AS t JOIN pg_catalog.pg_namespace AS n ON n.oid = t.typnamespace
+    WHERE t.oid = $1
+"""
+
+_TABLES = """
+    SELECT n.nspname, c.relname, pg_catalog.pg_table_is_visible(c.oid) AS visible
+    FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+    WHERE c.relkind = ANY ('{r,v,m,f,p}') AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
+    LIMIT 10000
+"""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a user asked for: a table or a query, its key columns, the columns to add or None for all others.
+
+    `subject` names it in messages, `dsn` is hidden in them.
+    """
+
+    table: tuple[str, ...] | None
+    query: str | None
+    key: tuple[str, ...]
+    columns: tuple[str, ...] | None
+    subject: str
+    dsn: str
+
+
+async def describe(connection: asyncpg.Connection, wanted: Wanted) -> Statement:
+    """The statement for what is wanted.
+
+    Raises:
+        ConfigurationError: the table, a column or a privilege is missing, a type cannot be used, the query is wrong.
+    """
+    sql = wanted.query if wanted.query is not None else f"SELECT * FROM {identifier(*wanted.table or ())}"
+    described = await _describe(connection, sql, wanted)
+    names = [name for name, _, _ in described.columns]
+    chosen = _chosen(wanted, names)
+    types = {
+        name: await _type(connection, oid, modifier) for name, oid, modifier in described.columns if name in chosen
+    }
+    columns = {name: _column(wanted, name, kind) for name, kind in types.items()}
+    key = {name: _key_column(wanted, name, columns[name], types[name]) for name in wanted.key}
+    if wanted.query is not None:
+        key = await _with_parameters(connection, wanted, key, described.parameters)
+    source = _source(wanted, names)
+    added = wanted.columns or [name for name in chosen if name not in wanted.key]
+    statement = make_statement(source, {n: columns[n] for n in added}, key, query=wanted.query is not None)
+    await _explain(connection, statement, wanted)
+    return statement
+
+
+@dataclass
+class _Described:
+    columns: Sequence[tuple[str, int, int]]
+    parameters: Sequence[int]
+
+
+async def _describe(connection: asyncpg.Connection, sql: str, wanted: Wanted) -> _Described:
+    problem: ConfigurationError
+    with Listener(connection) as listener:
+        try:
+            prepared = await connection.prepare(sql, name="")
+        except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError) as error:
+            problem = source_error(error, wanted.subject, wanted.dsn, await _tables_instead(connection, wanted))
+        except Exception as error:
+            problem = source_error(error, wanted.subject, wanted.dsn)
+        else:
+            attributes = prepared.get_attributes()
+            modifiers = listener.modifiers() or [-1] * len(attributes)
+            columns = [(a.name, a.type.oid, modifier) for a, modifier in zip(attributes, modifiers, strict=True)]
+            return _Described(columns, [parameter.oid for parameter in prepared.get_parameters()])
+    raise problem
+
+
+def _chosen(wanted: Wanted, names: Sequence[str]) -> list[str]:
+    """The columns that are needed, in the source's order."""
+    needed = {*names} if wanted.columns is None else {*wanted.columns, *wanted.key}
+    for name in [*wanted.key, *(wanted.columns or ())]:
+        if name not in names:
+            raise ConfigurationError(f"{wanted.subject}: there is no column {name!r}; {_instead(name, names)}")
+    for name in names:
+        if name in needed and names.count(name) > 1:
+            raise ConfigurationError(
+                f"{wanted.subject}: the result has {names.count(name)} columns {name!r}; name them apart with AS"
+            )
+    if needed == {*wanted.key} and wanted.columns is None:
+        raise ConfigurationError(
+            f"{wanted.subject}: it has no column besides the key; name the ones you want, as in "
+            f"columns={list(wanted.key)!r}"
+        )
+    return [name for name in names if name in needed]
+
+
+def _column(wanted: Wanted, name: str, kind: PgType) -> Column:
+    column = column_of(kind)
+    if column is None:
+        raise ConfigurationError(
+            f"{wanted.subject}: the column {name!r} is of type {kind.sql}, which has no counterpart in Spark; leave it "
+            f"out with columns=[...], or cast it in a query, as in query='SELECT ..., {identifier(name)}::text AS "
+            f"{identifier(name)} FROM ... WHERE ... = ANY ($1)'"
+        )
+    return column
+
+
+def _key_column(wanted: Wanted, name: str, column: Column, kind: PgType) -> Column:
+    if column.key is None:
+        raise ConfigurationError(
+            f"{wanted.subject}: the key column {name!r} is of type {kind.sql}, which cannot be looked up; use a query "
+            "that casts it, as in query='SELECT ... WHERE ...::text = ANY ($1)'"
+        )
+    return column
+
+
+async def _with_parameters(
+    connection: asyncpg.Connection, wanted: Wanted, key: Mapping[str, Column], parameters: Sequence[int]
+) -> dict[str, Column]:
+    """The key columns of a query, with the kinds of its parameters, which the server found out."""
+    if len(parameters) != len(key):
+        raise ConfigurationError(
+            f"{wanted.subject}: it takes {len(parameters)} parameters, but there are {len(key)} key columns; it must "
+            "take one array per key column, as in WHERE id = ANY ($1)"
+        )
+    result = {}
+    for number, ((name, column), oid) in enumerate(zip(key.items(), parameters, strict=True), 1):
+        kind = await _type(connection, oid, -1)
+        parameter = parameter_of(kind)
+        part = Part(column.key.part.column, parameter) if column.key and parameter else None
+        if part is None or not part.usable():
+            raise ConfigurationError(
+                f"{wanted.subject}: ${number} is taken for {kind.sql}, but it must be an array of what the key column "
+                f"{name!r} holds; write = ANY (${number}), or cast it, as in ${number}::text[]"
+            )
+        value = column.key.value if column.key else ""
+        result[name] = Column(column.arrow, column.value, column.guard, KeyColumn(part, array="", value=value))
+    return result
+
+
+def _source(wanted: Wanted, names: Sequence[str]) -> Source:
+    if wanted.query is None:
+        return Source(f"{identifier(*wanted.table or ())} AS t", {name: f"t.{identifier(name)}" for name in names})
+    columns = [f"c{number}" for number in range(len(names))]
+    query = wanted.query.rstrip().rstrip(";")
+    return Source(
+        f"({query}\n) AS t ({', '.join(columns)})",
+        {name: f"t.{column}" for name, column in zip(names, columns, strict=True)},
+    )
+
+
+async def _explain(connection: asyncpg.Connection, statement: Statement, wanted: Wanted) -> None:
+    """Plan the statement: that needs its operators, and the privileges of running it."""
+    try:
+        await connection.fetch(f"EXPLAIN {statement.sql}", *([] for _ in statement.key))
+        return
+    except Exception as error:
+        problem = source_error(error, wanted.subject, wanted.dsn)
+    raise problem
+
+
+async def _type(connection: asyncpg.Connection, oid: int, modifier: int) -> PgType:
+    """A type by its number, domains resolved; a domain's own modifier counts where the column has none."""
+    row = await connection.fetchrow(_TYPE, oid)
+    if row["kind"] == "d":
+        return await _type(connection, row["typbasetype"], row["typtypmod"] if modifier < 0 else modifier)
+    element = await _type(connection, row["element"], modifier) if row["element"] else None
+    sql = row["shown"] if row["nspname"] == "pg_catalog" else identifier(row["nspname"], row["typname"])
+    return PgType(row["typname"], sql, modifier, row["kind"], element)
+
+
+async def _tables_instead(connection: asyncpg.Connection, wanted: Wanted) -> str:
+    if wanted.table is None:
+        return ""
+    tables = await connection.fetch(_TABLES)
+    names = {row["relname"] for row in tables if row["visible"]} | {f"{row[0]}.{row[1]}" for row in tables}
+    return "; " + _instead(".".join(wanted.table), names) if names else "; the database has no tables"
+
+
+def _instead(name: str, names: Collection[str]) -> str:
+    """What somebody who wrote `name` may have meant."""
+    if not names:
+        return "it gives no columns"
+    folded: dict[str, list[str]] = {}
+    for known in names:
+        folded.setdefault(known.casefold(), []).append(known)
+    near = folded.get(name.casefold()) or [
+        known for match in difflib.get_close_matches(name.casefold(), folded) for known in folded[match]
+    ]
+    if near:
+        return f"did you mean {' or '.join(map(repr, near))}?"
+    return f"there are {shown(sorted(n for known in folded.values() for n in known))}"

@@ -1,0 +1,239 @@
+"""`PostgresEnricher`: rows of a table, or of a query, by key, many keys in one statement.
+
+On the driver it asks the server once what there is and makes the statement; that travels, so that a worker asks
+nothing. What a worker opens never travels. Deadlines come from outside, as cancellations. Nothing is retried or
+cached here. A connection string is used to connect, and shown nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from asyncio_operator import ConfigurationError, Enricher, EnricherError
+from asyncio_operator.enricher import Found
+from asyncio_operator.errors import describe as shown
+from asyncio_operator.policies.options import duration, positive_int
+from enrichers.postgres.connections import Connections, Dsn, ask, connection_string, run_in_thread, shown_source
+from enrichers.postgres.describe import Wanted, describe
+from enrichers.postgres.dsn import check_dsn, location
+from enrichers.postgres.errors import lookup_error, source_error
+from enrichers.postgres.statement import Collect, Statement, identifier, make_collect
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, repr=False)
+class PostgresEnricher(Enricher):
+    """Rows from PostgreSQL.
+
+    Args:
+        dsn: ``postgresql://user:password@host:port/database``, or a function without arguments that gives it, called
+            for every new connection, in a thread. A string travels to the workers inside the job; a function keeps
+            the password out of it.
+        table: a table or view: a name, ``"schema.table"``, or a sequence of parts that are taken as they are.
+        key: the key column, or a list of them.
+        columns: the columns to add; all but the key columns by default.
+        query: in place of `table`, SQL that takes one array per key column (``$1``, ``$2``, ...), and whose result
+            holds the key columns too, with the keys as they were given. Several rows of a key keep its order.
+        pool_size: connections of one worker at most. 4 by default: a few keep a Python process busy with batches, and
+            all workers of all executors share the server's `max_connections`, 100 by default.
+        max_batch: keys in one statement at most. 1,000 by default: beyond some hundred the time per key falls no more,
+            while a failing batch costs more.
+        connect_timeout: seconds, or a timedelta, for making a connection.
+        statement_cache_size: prepared statements that a connection keeps; 0 for a PgBouncer in transaction mode that
+            cannot keep them.
+
+    Raises:
+        ConfigurationError: an argument is wrong. From `schema` and `key_schema`: the server cannot be reached, or it
+            does not have what is asked for.
+    """
+
+    dsn: Dsn
+    _: KW_ONLY
+    table: str | Sequence[str] | None = None
+    key: str | Sequence[str] | None = None
+    columns: Sequence[str] | None = None
+    query: str | None = None
+    pool_size: int = 4
+    max_batch: int = 1000
+    connect_timeout: float | timedelta = 10.0
+    statement_cache_size: int = 100
+    _statement: Statement | None = field(default=None, init=False, compare=False)
+    _runtime: tuple[Connections, Collect] | None = field(default=None, init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not callable(self.dsn):
+            check_dsn(self.dsn)
+        if (self.table is None) == (self.query is None):
+            raise ConfigurationError(
+                f"table is {shown(self.table)} and query is {shown(self.query)}; exactly one of them must be given"
+            )
+        if self.query is not None and not (isinstance(self.query, str) and self.query.strip()):
+            raise ConfigurationError(f"query is {shown(self.query)}; it must be SQL")
+        self._set("table", None if self.table is None else _table(self.table))
+        self._set("key", _names("key", self.key))
+        self._set("columns", None if self.columns is None else _names("columns", self.columns))
+        self._set("connect_timeout", duration("connect_timeout", self.connect_timeout))
+        positive_int("pool_size", self.pool_size)
+        positive_int("max_batch", self.max_batch)
+        if self.statement_cache_size != 0:
+            positive_int("statement_cache_size", self.statement_cache_size)
+
+    def schema(self) -> pa.Schema:
+        """The columns of a found row, with the types that docs/postgres.md lists. The first call asks the server."""
+        return self._described().schema
+
+    def key_schema(self) -> pa.Schema:
+        """The key columns, in the order of a key's parts. The first call asks the server."""
+        return self._described().key_schema
+
+    async def open(self) -> None:
+        """Make the pool. It connects when there is something to look up."""
+        if self._statement is None:
+            self._set("_statement", await self._ask())
+        connections = Connections(
+            self.dsn,
+            size=self.pool_size,
+            connect_timeout=duration("connect_timeout", self.connect_timeout),
+            statement_cache_size=self.statement_cache_size,
+        )
+        await connections.open()
+        self._set("_runtime", (connections, make_collect(self._described())))
+
+    async def close(self) -> None:
+        """Close the connections, within seconds. Does nothing where nothing is open."""
+        runtime = self._runtime
+        self._set("_runtime", None)
+        if runtime is not None:
+            await runtime[0].close()
+
+    async def lookup(self, key: Any) -> Found:
+        """The row of a key, a list of its rows, or None; raises what `lookup_many` raises."""
+        return (await self.lookup_many((key,)))[0]
+
+    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
+        """The answers for keys, aligned with them, from one statement.
+
+        Raises:
+            EnricherError: `retryable` where the connection or the server is to blame; else it may be one of the keys.
+        """
+        if self._runtime is None:
+            raise EnricherError(f"{self._subject()}: it is not open", retryable=False)
+        connections, collect = self._runtime
+        statement = self._described()
+        canonical = self._canonical(statement, keys)
+        arrays = statement.arrays(canonical)
+        if not arrays[0]:
+            return [None] * len(keys)
+        found: dict[Any, Any] = {}
+        collect(await self._fetch(connections, statement, arrays, keys), found, self._refuse)
+        answers = [*map(found.get, canonical)]
+        if None in found or len(answers) - answers.count(None) < len(found):
+            self._refuse_strangers(found.keys() - {key for key in canonical if key is not None})
+        return answers
+
+    def _canonical(self, statement: Statement, keys: Sequence[Any]) -> Sequence[Any]:
+        """The canonical keys, aligned with `keys`; None where no row can be."""
+        try:
+            if len(statement.key) == 1:
+                return statement.key[0].column.canonical_many(keys)
+            columns = zip(*keys, strict=True) if keys else [()] * len(statement.key)
+            parts = [part.column.canonical_many(values) for part, values in zip(statement.key, columns, strict=True)]
+        except (TypeError, ValueError) as error:
+            problem = f"{self._about(keys)}: {error}; the key is {_shown_columns(statement.key_schema)}"
+        else:
+            return [None if None in key else key for key in zip(*parts, strict=True)]
+        raise EnricherError(problem, retryable=False)
+
+    async def _fetch(
+        self, connections: Connections, statement: Statement, arrays: Sequence[Any], keys: Sequence[Any]
+    ) -> list[Any]:
+        try:
+            return await connections.fetch(statement.sql, *arrays)
+        except Exception as error:
+            problem = lookup_error(error, self._about(keys), connections.dsn)
+        raise problem
+
+    def _refuse(self, key: Any, problem: str) -> NoReturn:
+        """A row that holds a value that a row of Spark cannot hold."""
+        number, _, value = problem.partition(":")
+        field = self._described().schema.field(int(number))
+        raise EnricherError(
+            f"{self._about([key])}: the column {field.name!r} holds {value}, which is no {field.type}; convert it in a "
+            "query, or leave the column out",
+            retryable=False,
+        )
+
+    def _refuse_strangers(self, keys: set[Any]) -> NoReturn:
+        raise EnricherError(
+            f"{self._subject()}: the result has rows of keys that were not asked for, such as "
+            f"{shown(min(keys, key=repr))}; every row must hold its key exactly as it was given, and none may be null",
+            retryable=False,
+        )
+
+    def _described(self) -> Statement:
+        if self._statement is None:
+            self._set("_statement", run_in_thread(self._ask))
+        assert self._statement is not None
+        return self._statement
+
+    async def _ask(self) -> Statement:
+        """What the server says about the table or the query."""
+        dsn = await connection_string(self.dsn)
+        subject = f"{self._subject()} at {location(dsn)}"
+        wanted = Wanted(self.table, self.query, self.key, self.columns, subject, dsn)  # type: ignore[arg-type]
+        timeout = duration("connect_timeout", self.connect_timeout)
+        try:
+            return await ask(dsn, timeout, lambda connection: describe(connection, wanted))
+        except ConfigurationError:
+            raise
+        except Exception as error:
+            problem = source_error(error, subject, dsn)
+        raise problem
+
+    def _subject(self) -> str:
+        return f"PostgresEnricher({self._source()})"
+
+    def _source(self) -> str:
+        if self.query is not None:
+            return f"query={shown(' '.join(self.query.split()), 80)}"
+        return f"table={identifier(*(self.table or ()))}"
+
+    def _about(self, keys: Sequence[Any]) -> str:
+        if len(keys) == 1:
+            return f"{self._subject()}, key {shown(keys[0])}"
+        return f"{self._subject()}, {len(keys)} keys from {shown(keys[0])} to {shown(keys[-1])}"
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_runtime": None}
+
+    def __repr__(self) -> str:
+        dsn = shown(location(self.dsn)) if isinstance(self.dsn, str) else shown_source(self.dsn)
+        columns = "" if self.columns is None else f", columns={[*self.columns]!r}"
+        return f"PostgresEnricher({dsn}, {self._source()}, key={[*(self.key or ())]!r}{columns})"
+
+
+def _table(table: object) -> tuple[str, ...]:
+    """The parts of a table's name; text is split at its first dot."""
+    parts = tuple(table.split(".", 1)) if isinstance(table, str) else table
+    return _names("table", parts)
+
+
+def _names(argument: str, value: object) -> tuple[str, ...]:
+    """One name or several, as a tuple of different ones."""
+    names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Sequence) else ()
+    wrong = [name for name in names if not (isinstance(name, str) and name and "\0" not in name)]
+    if not names or wrong or (len({*names}) < len(names) and argument != "table"):
+        raise ConfigurationError(f"{argument} is {shown(value)}; it must be a name, or a list of different names")
+    return names
+
+
+def _shown_columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)

@@ -1,0 +1,106 @@
+"""The one place where errors of asyncpg, and of the connection below it, become errors of this package.
+
+`CAUSES` gives, for the SQLSTATE of an error (the longest prefix wins), what happened and whether the same call may
+succeed later. An error that a single key may have caused is not retryable, so that a failing batch is split until the
+key stands alone. Errors are matched by SQLSTATE only, because the server's texts are translated.
+
+Source: PostgreSQL documentation, appendix "PostgreSQL Error Codes".
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeVar
+
+import asyncpg
+
+from asyncio_operator import ConfigurationError, EnricherError
+from enrichers.postgres.dsn import without_secrets
+
+Raised = TypeVar("Raised", bound=BaseException)
+
+
+class Cause(NamedTuple):
+    """What an error means. `retryable` is None where that is not known."""
+
+    text: str
+    retryable: bool | None = False
+    overload: bool = False
+
+
+CAUSES = {
+    "": Cause("the server answered with an error"),
+    "08": Cause("the server closed the connection", retryable=True),
+    "22": Cause("the server cannot take a value"),
+    "25P03": Cause("the server closed the connection", retryable=True),
+    "25P04": Cause("the server closed the connection", retryable=True),
+    "28": Cause("the server refuses the credentials"),
+    "3D": Cause("there is no such database"),
+    "40": Cause("the server rolled the transaction back", retryable=True),
+    "42": Cause("the server refuses the statement"),
+    "42501": Cause("the privileges do not suffice"),
+    "53": Cause("the server is out of resources", retryable=True),
+    "53300": Cause("the server has too many connections", retryable=True, overload=True),
+    "55P03": Cause("the server could not get a lock", retryable=True),
+    "57014": Cause("the server cancelled the query", retryable=True),
+    "57P": Cause("the server closed the connection", retryable=True),
+    "57P03": Cause("the server is starting or shutting down", retryable=True),
+    "57P04": Cause("the database was dropped"),
+    "58": Cause("the server has a system error", retryable=True),
+    "XX": Cause("the server has an internal error", retryable=None),
+}
+
+NO_DSN = Cause("there is no connection string", retryable=None)
+NOT_REACHABLE = Cause("the server is not reachable", retryable=True)
+NO_ANSWER = Cause("the server did not answer in time", retryable=True)
+LOST = Cause("the connection was lost", retryable=True)
+UNREADABLE = Cause("the query or its answer cannot be converted")
+
+
+def cause_of(error: BaseException) -> Cause:
+    """What happened, whoever raised the error."""
+    state = getattr(error, "sqlstate", None)
+    if isinstance(state, str):
+        return next(CAUSES[state[:length]] for length in range(len(state), -1, -1) if state[:length] in CAUSES)
+    if isinstance(error, ConfigurationError):
+        return NO_DSN
+    if isinstance(error, TimeoutError):
+        return NO_ANSWER
+    if isinstance(error, OSError):
+        return NOT_REACHABLE
+    if isinstance(error, asyncpg.InterfaceError | asyncpg.InternalClientError):
+        return LOST
+    return UNREADABLE
+
+
+def lookup_error(error: Exception, subject: str, dsn: str) -> EnricherError:
+    """The error of a lookup. `subject` names the enricher, its source and the key."""
+    cause = cause_of(error)
+    message = f"{subject}: {cause.text}{_detail(error, dsn)}"
+    return _chained(EnricherError(message, retryable=cause.retryable, overload=cause.overload), error, dsn)
+
+
+def source_error(error: Exception, subject: str, dsn: str, remedy: str = "") -> ConfigurationError:
+    """The error of asking a source for its columns, on the driver."""
+    message = f"{subject}: {cause_of(error).text}{_detail(error, dsn)}{remedy}"
+    return _chained(ConfigurationError(message), error, dsn)
+
+
+def _detail(error: Exception, dsn: str) -> str:
+    """The error's own words, which may be long (asyncpg repeats all parameters) and may hold a secret."""
+    text = without_secrets(" ".join(str(error).split()), dsn)
+    return f" ({text if len(text) <= 300 else text[:297] + '...'})" if text else f" ({type(error).__name__})"
+
+
+def _chained(raised: Raised, error: BaseException, dsn: str) -> Raised:
+    """`raised`, caused by `error` unless that, or what it came from, would bring a secret into a traceback."""
+    if not _tells(error, dsn):
+        raised.__cause__ = error
+    raised.__suppress_context__ = True
+    return raised
+
+
+def _tells(error: BaseException | None, dsn: str) -> bool:
+    if error is None:
+        return False
+    texts = " ".join([str(error), *getattr(error, "__notes__", ())])
+    return without_secrets(texts, dsn) != texts or _tells(error.__cause__ or error.__context__, dsn)

@@ -1,0 +1,154 @@
+"""The one statement that answers a batch of keys, and what becomes of its rows. Nothing here speaks to a server.
+
+From a table, for one key column and for several (an index on the key columns serves both):
+
+    SELECT columns, keys, problem FROM "table" AS t WHERE t."id" = ANY ($1::int8[])
+    SELECT columns, keys, problem FROM unnest((SELECT $1::int8[]), (SELECT $2::text[])) AS k (k0, k1)
+        JOIN "table" AS t ON t."a" = k.k0 AND t."b" = k.k1
+
+The inner SELECT hides the length of an array from the planner, which then takes the index where there is one. A
+planner that knows of a thousand keys reads 100,000 rows from end to end. Without an index it hashes either way.
+
+A query of the user becomes ``SELECT columns, keys, problem FROM (query) AS t (c0, c1, ...)``, which keeps the order
+of its rows and takes two result columns of one name. ``problem`` is there if a column has a guard: it is null, or the
+number of the first column whose value cannot be held, a colon, and that value as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import pyarrow as pa
+
+from enrichers.postgres.keys import NAN, Part
+from enrichers.postgres.types import Column, KeyColumn
+
+Collect = Callable[[Sequence[Any], dict[Any, Any], Callable[[Any, str], NoReturn]], None]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where rows come from: SQL that may stand after FROM, and how its columns are called in SQL."""
+
+    sql: str
+    columns: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What a worker has to know of the source; it is made on the driver and travels.
+
+    Attributes:
+        schema: the columns of a row.
+        key_schema: the key columns.
+        sql: takes one array per key column.
+        key: how keys are sent and found again.
+        guarded: whether the last column of the result is the problem.
+    """
+
+    schema: pa.Schema
+    key_schema: pa.Schema
+    sql: str
+    key: tuple[Part, ...]
+    guarded: bool
+
+    def arrays(self, canonical: Sequence[Any]) -> list[Sequence[Any]]:
+        """The parameters for canonical keys: one array per key column, without keys that cannot be found."""
+        if len(self.key) == 1:
+            sent = self.key[0].to_send(canonical)
+            return [[key for key in sent if key is not None] if None in sent else sent]
+        # A join answers a key that stands in it twice with twice the rows.
+        asked = [key for key in dict.fromkeys(canonical) if key is not None]
+        columns = [part.to_send([key[i] for key in asked]) for i, part in enumerate(self.key)]
+        rows = [row for row in zip(*columns, strict=True) if None not in row]
+        return [[row[i] for row in rows] for i in range(len(columns))]
+
+
+def identifier(*parts: str) -> str:
+    """A name for SQL, quoted, so that it is taken as it is."""
+    return ".".join('"' + part.replace('"', '""') + '"' for part in parts)
+
+
+def make_statement(
+    source: Source, columns: Mapping[str, Column], key: Mapping[str, Column], *, query: bool
+) -> Statement:
+    """The statement that selects `columns` of a source by `key`; every key column must have a `KeyColumn`."""
+    key_columns = [column.key for column in key.values() if column.key]
+    names = [source.columns[name] for name in key]
+    values = [column.value.format(source.columns[name]) for name, column in columns.items()]
+    values += [column.value.format(name) for name, column in zip(names, key_columns, strict=True)]
+    problem = _problem(source, columns)
+    selected = ", ".join([*values, problem] if problem else values)
+    tail = f"FROM {source.sql}" if query else _by_key(source.sql, names, key_columns)
+    return Statement(
+        pa.schema([(name, column.arrow) for name, column in columns.items()]),
+        pa.schema([(name, column.arrow) for name, column in key.items()]),
+        f"SELECT {selected} {tail}",
+        tuple(column.part for column in key_columns),
+        bool(problem),
+    )
+
+
+def _by_key(table: str, names: Sequence[str], key: Sequence[KeyColumn]) -> str:
+    arrays = [column.array.format(number) for number, column in enumerate(key, 1)]
+    if len(key) == 1:
+        return f"FROM {table} WHERE {names[0]} = ANY ({_one_array(arrays[0], key[0])})"
+    parts = [f"k{number}" for number in range(len(key))]
+    conditions = [
+        f"{name} = {column.element.format('k.' + part)}" for name, column, part in zip(names, key, parts, strict=True)
+    ]
+    keys = ", ".join(f"(SELECT {array})" for array in arrays)
+    return f"FROM unnest({keys}) AS k ({', '.join(parts)}) JOIN {table} ON {' AND '.join(conditions)}"
+
+
+def _one_array(array: str, column: KeyColumn) -> str:
+    if column.element == "{0}":
+        return array
+    return f"ARRAY(SELECT {column.element.format('u.e')} FROM unnest({array}) AS u (e))"
+
+
+def _problem(source: Source, columns: Mapping[str, Column]) -> str:
+    cases = [
+        f"WHEN NOT {column.guard.format(source.columns[name])} "
+        f"THEN '{number}:' || left({source.columns[name]}::text, 200)"
+        for number, (name, column) in enumerate(columns.items())
+        if column.guard
+    ]
+    return f"CASE {' '.join(cases)} END" if cases else ""
+
+
+def make_collect(statement: Statement) -> Collect:
+    """A function that sorts the rows of a result by key: ``collect(records, found, refuse)``.
+
+    `found` maps a canonical key (a tuple of several parts) to its row, or to the list of its rows. `refuse` is called
+    with a key and its problem. The function is generated for the columns of the statement, as `namedtuple` is: a row
+    then costs half of what ``dict(zip(names, record))`` costs, and rows are what the client spends its time with.
+    """
+    columns = [f"c{number}" for number in range(len(statement.schema))]
+    parts = [f"k{number}" for number in range(len(statement.key))]
+    canonical = [part.column.from_row.format(name) for part, name in zip(statement.key, parts, strict=True)]
+    row = ", ".join(f"{name!r}: {column}" for name, column in zip(statement.schema.names, columns, strict=True))
+    unpacked = [*columns, *parts, *(["problem"] if statement.guarded else [])]
+    lines = [
+        "def collect(records, found, refuse):",
+        f"    for {', '.join(unpacked)} in records:",
+        f"        key = {canonical[0] if len(parts) == 1 else '(' + ', '.join(canonical) + ')'}",
+        *(["        if problem is not None: refuse(key, problem)"] if statement.guarded else []),
+        f"        row = {{{row}}}",
+        "        if key in found: found[key] = with_another(found[key], row)",
+        "        else: found[key] = row",
+    ]
+    names: dict[str, Any] = {**NAN, "with_another": _with_another}
+    exec("\n".join(lines), names)
+    collect: Collect = names["collect"]
+    return collect
+
+
+def _with_another(found: Any, row: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a key that has one more; a list is the library's own and may grow."""
+    if isinstance(found, list):
+        found.append(row)
+        return found
+    return [found, row]

@@ -1,0 +1,191 @@
+"""Which column of PostgreSQL becomes which column of Arrow, and what the server is asked for to get it.
+
+A `Column` knows three pieces of SQL, with ``{0}`` in the place of the column: the value to select (a cast to text
+where the client would only make text of it, slower); a guard that is false for a value that Python or Arrow cannot
+hold (infinity, not-a-number, a year before 1); and, for a key, the array of keys to compare it with. Values outside
+the guard never reach the client's decoders. A type that is not in this table has no column: it has to be cast in a
+query.
+
+Keys are never cast to the length or scale of their column: integers are sent as ``int8``, text without a length,
+numerics without a scale. Dates and times go as text, because asyncpg takes the last day of the year 9999 for infinity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from enrichers.postgres import keys
+
+MAX_PRECISION = 38  # of Spark's decimals
+FREE_SCALE = 18  # where the server does not say: what Spark itself takes for decimals of unknown size
+
+
+@dataclass(frozen=True)
+class PgType:
+    """A type of the server, domains resolved to what they are made of.
+
+    Attributes:
+        name: as the catalog has it, ``int4``.
+        sql: for use in SQL and in messages, quoted and qualified where necessary.
+        modifier: length, or precision and scale; -1 if there is none.
+        kind: the catalog's ``typtype``: "b" for a base type, "e" for an enum, "c" for a composite type.
+        element: of an array.
+    """
+
+    name: str
+    sql: str
+    modifier: int
+    kind: str
+    element: PgType | None = None
+
+
+@dataclass(frozen=True)
+class Column:
+    """How one type travels; see the module's docstring."""
+
+    arrow: pa.DataType
+    value: str = "{0}"
+    guard: str = ""
+    key: KeyColumn | None = None
+
+
+@dataclass(frozen=True)
+class KeyColumn:
+    """How a column is compared with keys.
+
+    Attributes:
+        parts: the kinds of the keys and of the parameter.
+        array: the parameter, an array; ``{0}`` is its number.
+        element: what is made of one key before it is compared, with ``{0}`` in its place.
+        value: the column as it is selected to find the key of a row.
+    """
+
+    part: keys.Part
+    array: str
+    element: str = "{0}"
+    value: str = "{0}"
+
+
+def column_of(kind: PgType) -> Column | None:
+    """The column for a type, or None if there is none."""
+    if kind.element is not None:
+        return _array(kind.element)
+    if kind.kind == "e":
+        return _enum(kind)
+    if kind.name == "numeric":
+        return _numeric(kind.modifier)
+    return _PLAIN.get(kind.name) if kind.kind == "b" else None
+
+
+def parameter_of(kind: PgType) -> keys.Kind | None:
+    """The kind of keys that a query's parameter takes, or None if it is not an array of keys."""
+    element = kind.element
+    if element is None or element.name == "name":
+        return None  # a name is cut at 63 bytes
+    if element.name == "float4":
+        return keys.Floats(single=True)
+    column = column_of(element)
+    return column.key.part.column if column and column.key else None
+
+
+def _key(column: keys.Kind, array: str, parameter: keys.Kind | None = None, **more: str) -> KeyColumn:
+    return KeyColumn(keys.Part(column, parameter or column), array, **more)
+
+
+def _between(first: str, last: str) -> str:
+    return f"({{0}} BETWEEN {first} AND {last})"
+
+
+def _date_like(arrow: pa.DataType, name: str, guard: str, kind: keys.Kind) -> Column:
+    key = _key(kind, f"${{0}}::text[]::{name}[]", keys.Texts(), value=_guarded("{0}", guard))
+    return Column(arrow, _guarded("{0}", guard), guard, key)
+
+
+def _guarded(value: str, guard: str) -> str:
+    return f"CASE WHEN {guard} THEN {value} END"
+
+
+def _enum(kind: PgType) -> Column:
+    """A label that the enum has not would be an error in a cast, so only its labels are cast."""
+    labels = f"enum_range(NULL::{kind.sql})::text[]"
+    element = f"CASE WHEN {{0}} = ANY ({labels}) THEN {{0}}::{kind.sql} END"
+    key = _key(keys.Texts(), "${0}::text[]", element=element, value="{0}::text")
+    return Column(pa.string(), "{0}::text", key=key)
+
+
+def _numeric(modifier: int) -> Column:
+    precision, scale = decimal_size(modifier)
+    key = _key(keys.Numerics(), "${0}::numeric[]")
+    if (precision, scale) == _declared(modifier):
+        return Column(pa.decimal128(precision, scale), guard="({0} <> 'NaN'::numeric)", key=key)
+    guard = f"(abs({{0}}) < 1e{precision - scale}::numeric AND {{0}} = round({{0}}, {scale}))"
+    return Column(pa.decimal128(precision, scale), guard=guard, key=key)
+
+
+def decimal_size(modifier: int) -> tuple[int, int]:
+    """Precision and scale of the decimal for a numeric, which may have more digits, and a negative scale."""
+    declared = _declared(modifier)
+    if declared is None:
+        return MAX_PRECISION, FREE_SCALE
+    precision, scale = declared
+    digits_before, digits_after = max(precision - scale, 0), max(scale, 0)
+    if digits_before + digits_after <= MAX_PRECISION:
+        return max(digits_before + digits_after, 1), digits_after
+    return MAX_PRECISION, min(digits_after, FREE_SCALE)
+
+
+def _declared(modifier: int) -> tuple[int, int] | None:
+    """Precision and scale as the server packs them into a type modifier: 16 bits, and 11 bits with a sign."""
+    if modifier < 4:
+        return None
+    packed = modifier - 4
+    return packed >> 16 & 0xFFFF, ((packed & 0x7FF) ^ 0x400) - 0x400
+
+
+def _array(element: PgType) -> Column | None:
+    column = column_of(element)
+    if column is None or element.element is not None:
+        return None
+    guard = "coalesce(array_ndims({0}), 1) = 1"
+    if column.guard:
+        guard += f" AND NOT EXISTS (SELECT FROM unnest({{0}}) AS u (e) WHERE NOT {column.guard.format('u.e')})"
+    value = "{0}::text[]" if column.value == "{0}::text" else f"{{0}}::{element.sql}[]"
+    return Column(pa.list_(column.arrow), _guarded(value, f"({guard})"), f"({guard})")
+
+
+def _text_like() -> Column:
+    return Column(pa.string(), key=_key(keys.Texts(), "${0}::text[]"))
+
+
+_PLAIN = {
+    "int2": Column(pa.int16(), key=_key(keys.Integers(16), "${0}::int8[]", keys.Integers(64))),
+    "int4": Column(pa.int32(), key=_key(keys.Integers(32), "${0}::int8[]", keys.Integers(64))),
+    "int8": Column(pa.int64(), key=_key(keys.Integers(64), "${0}::int8[]")),
+    "float4": Column(pa.float32(), key=_key(keys.Floats(), "${0}::float8[]")),
+    "float8": Column(pa.float64(), key=_key(keys.Floats(), "${0}::float8[]")),
+    "text": _text_like(),
+    "varchar": _text_like(),
+    "name": _text_like(),
+    "bpchar": Column(pa.string(), key=_key(keys.Texts(padded=True), "${0}::bpchar[]", value="{0}::text")),
+    "char": Column(pa.string(), "{0}::text"),
+    "bool": Column(pa.bool_(), key=_key(keys.Booleans(), "${0}::bool[]")),
+    "bytea": Column(pa.binary(), key=_key(keys.Binaries(), "${0}::bytea[]")),
+    "uuid": Column(pa.string(), "{0}::text", key=_key(keys.Uuids(), "${0}::uuid[]", value="{0}::text")),
+    "json": Column(pa.string(), "{0}::text"),
+    "jsonb": Column(pa.string(), "{0}::text"),
+    "date": _date_like(pa.date32(), "date", _between("DATE '0001-01-01'", "DATE '9999-12-31'"), keys.Dates()),
+    "timestamp": _date_like(
+        pa.timestamp("us"),
+        "timestamp",
+        _between("TIMESTAMP '0001-01-01 00:00:00'", "TIMESTAMP '9999-12-31 23:59:59.999999'"),
+        keys.Timestamps(),
+    ),
+    "timestamptz": _date_like(
+        pa.timestamp("us", tz="UTC"),
+        "timestamptz",
+        _between("TIMESTAMPTZ '0001-01-01 00:00:00+00'", "TIMESTAMPTZ '9999-12-31 23:59:59.999999+00'"),
+        keys.Instants(),
+    ),
+}

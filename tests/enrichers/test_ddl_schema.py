@@ -1,0 +1,220 @@
+"""`as_schema`: Spark's DDL without Spark. Spark's own parser is the judge."""
+
+from __future__ import annotations
+
+import base64
+import json
+import string
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from asyncio_operator import ConfigurationError
+from asyncio_operator.schema import as_schema
+
+SIMPLE = (
+    *("boolean", "tinyint", "byte", "smallint", "short", "int", "integer", "bigint", "long", "float", "real", "double"),
+    *("string", "binary", "date", "timestamp", "timestamp_ltz", "timestamp_ntz", "decimal", "dec", "numeric"),
+    *("decimal(1)", "decimal(38,38)", "dec(5,0)", "NUMERIC(7,2)"),
+)
+
+SAME_AS_SPARK = [
+    "a int",
+    "temperature double, wind double",
+    "a: int, b:string",
+    "a INT NOT NULL, B String not null",
+    "`a b` int, `c``d` string, `` date, `日本` int, `a.b` int",
+    "a int COMMENT 'it''s', b int comment \"say \\\" it\", c string NOT NULL COMMENT 'x' 'y'",
+    "a array<int>, m map<string,array<double>>, s struct<x: int, `y z` string>",
+    "s struct<x: int NOT NULL COMMENT 'q', y: struct<>, z map<date, struct<a:decimal(3,1)>>>",
+    "a array<array<array<bigint>>>",
+    "select int, from string, struct struct<array: int>, map int, comment int, not int",
+    "1a int, _b int, a1 int, date date, decimal decimal( 5 , 2 )",
+    " a   int -- a remark\n , /* another */ b\tint ",
+    "struct<a:int, b: string>",
+    "a\u00a0int",
+    "s struct<`>`: int, `<` struct<>, `,` int>, `(` decimal(3,1), `not` int, `struct` int",
+    ", ".join(f"c{i} {name}" for i, name in enumerate(SIMPLE)),
+]
+
+REFUSED_BY_BOTH = [
+    "1 int",
+    "1e5 int",
+    "12L int",
+    "é int",
+    "a.b int",
+    "a-b int",
+    "a$ int",
+    "a int,",
+    "a int, , b int",
+    "a int comment 'x' not null",
+    "a int not",
+    "a int null",
+    "a int comment",
+    "a map<int>",
+    "a map<int,int,int>",
+    "a array<int",
+    "a array<>",
+    "a struct<b int>>",
+    "a varchar",
+    "a char",
+    "a decimal(39,1)",
+    "a decimal(5,6)",
+    "a decimal(5,-1)",
+    "a decimal(5,2,1)",
+    "a decimal()",
+    "a nonsense",
+    "a int b int",
+    "a 'int'",
+    "`a int",
+    "a int comment 'x",
+]
+
+
+JUDGE = """
+import base64, json, sys
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+for line in sys.stdin:
+    try:
+        schema = to_arrow_schema(StructType.fromDDL(json.loads(line)), timezone="UTC")
+        print(base64.b64encode(schema.serialize()).decode(), flush=True)
+    except Exception:
+        print("refused", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def spark_schema() -> Iterator[Callable[[str], pa.Schema | None]]:
+    """What Spark makes of a text, None if it refuses it. In a process of its own: other tests have their session."""
+    command = [sys.executable, "-W", "ignore", "-c", JUDGE]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as judge:
+        assert judge.stdin is not None
+        assert judge.stdout is not None
+        questions, answers = judge.stdin, judge.stdout
+
+        def ask(ddl: str) -> pa.Schema | None:
+            print(json.dumps(ddl), file=questions, flush=True)
+            answer = answers.readline().strip()
+            return None if answer == "refused" else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(answer)))
+
+        yield ask
+        questions.close()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("ddl", SAME_AS_SPARK)
+def test_it_gives_what_spark_gives(spark_schema: Any, ddl: str) -> None:
+    assert as_schema(ddl).equals(spark_schema(ddl), check_metadata=False)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("ddl", REFUSED_BY_BOTH)
+def test_it_refuses_what_spark_refuses(spark_schema: Any, ddl: str) -> None:
+    assert spark_schema(ddl) is None
+    with pytest.raises(ConfigurationError):
+        as_schema(ddl)
+
+
+def mixed_case(words: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    return st.builds(lambda word, upper: word.upper() if upper else word, words, st.booleans())
+
+
+plain_names = st.text(string.ascii_letters + string.digits + "_", min_size=1, max_size=8).filter(
+    lambda name: any(c not in string.digits + "eElLsSyYfFdDbB" for c in name)
+)
+quoted_names = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="`"), max_size=6).map(
+    lambda name: f"`{name}`"
+)
+names = plain_names | quoted_names
+spaces = st.sampled_from(["", " ", "\n", " /* x */ ", "\t"])
+decimals = st.integers(1, 38).flatmap(lambda p: st.integers(0, p).map(lambda s: f"decimal({p},{s})"))
+
+
+def nested(types: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    fields = st.lists(
+        st.tuples(names, st.sampled_from([": ", " ", " : "]), types), max_size=3, unique_by=lambda f: f[0]
+    )
+    return (
+        st.builds("{1}array{0}<{0}{2}{0}>".format, spaces, st.just(""), types)
+        | st.builds("map<{0}{1}{0},{2}>".format, spaces, types, types)
+        | fields.map(lambda fs: f"struct<{','.join(map(''.join, fs))}>")
+    )
+
+
+types = st.recursive(mixed_case(st.sampled_from(SIMPLE)) | decimals, nested, max_leaves=6)
+columns = st.lists(
+    st.tuples(names, st.sampled_from([" ", ": "]), types, st.sampled_from(["", " NOT NULL", " comment 'a, b'"])),
+    min_size=1,
+    max_size=4,
+    unique_by=lambda column: column[0].strip("`"),
+).map(lambda cs: ", ".join(map("".join, cs)))
+
+
+@pytest.mark.spark
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(ddl=columns)
+def test_it_gives_what_spark_gives_for_any_text(spark_schema: Any, ddl: str) -> None:
+    assert as_schema(ddl).equals(spark_schema(ddl), check_metadata=False)
+
+
+def test_char_and_varchar_are_strings() -> None:
+    assert as_schema("a char(3), b VARCHAR( 10 ), c character(1)").types == [pa.string()] * 3
+
+
+def test_a_schema_is_passed_through() -> None:
+    schema = pa.schema([pa.field("a", pa.int8(), metadata={"k": "v"})])
+    assert as_schema(schema) is schema
+
+
+@pytest.mark.parametrize(
+    ("ddl", "place"),
+    [
+        ("a int, b intt", "at character 10, 'intt'"),
+        ("a int,\nb ?", "at character 10, '?'"),
+        ("a array<int", "at its end: '>' was expected"),
+        ("a decimal(40)", "at character 3, 'decimal'"),
+        ("a int not nul", "at character 11, 'nul': NULL was expected"),
+        ("", "at its end: no column"),
+    ],
+)
+def test_an_error_names_the_place(ddl: str, place: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        as_schema(ddl)
+    assert place in str(caught.value)
+
+
+@pytest.mark.parametrize("ddl", ["a interval day", "a void", "a variant", "a time", "a timestamp_tz"])
+def test_types_that_no_enricher_can_give_are_refused(ddl: str) -> None:
+    with pytest.raises(ConfigurationError, match="unknown type"):
+        as_schema(ddl)
+
+
+@pytest.mark.parametrize("schema", ["a int, a string", pa.schema([("a", pa.int8()), ("a", pa.int8())])])
+def test_a_column_named_twice_is_refused(schema: Any) -> None:
+    with pytest.raises(ConfigurationError, match="'a' stands in it twice"):
+        as_schema(schema)
+
+
+@pytest.mark.parametrize("schema", [None, 5, ["a int"], {"a": "int"}])
+def test_anything_else_is_refused(schema: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"pyarrow\.Schema"):
+        as_schema(schema)
+
+
+def test_it_needs_no_spark() -> None:
+    program = (
+        "import sys; from asyncio_operator.schema import as_schema; as_schema('a int'); print('pyspark' in sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "False"

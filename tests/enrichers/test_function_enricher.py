@@ -1,0 +1,134 @@
+"""`FunctionEnricher` and the decorator `enricher`."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from asyncio_operator import ConfigurationError, Enricher
+from enrichers import FunctionEnricher, enricher
+
+
+async def weather(key: str) -> Mapping[str, Any] | None:
+    return {"temperature": 1.5} if key == "JFK" else None
+
+
+@enricher("temperature double, wind double")
+async def decorated(key: Any) -> Mapping[str, Any]:
+    return {"temperature": float(key)}
+
+
+def test_lookup_is_the_function_itself() -> None:
+    """No second coroutine is awaited per key."""
+    assert FunctionEnricher(weather, "temperature double").lookup is weather
+
+
+def test_the_schema_is_ddl_or_arrow() -> None:
+    schema = pa.schema([("temperature", pa.float64())])
+    assert FunctionEnricher(weather, schema).schema() is schema
+    assert FunctionEnricher(weather, "temperature double").schema() == schema
+
+
+async def test_the_decorator_makes_an_enricher_without_a_session() -> None:
+    assert isinstance(decorated, Enricher)
+    assert decorated.schema().names == ["temperature", "wind"]
+    assert await decorated.lookup(3) == {"temperature": 3.0}
+    assert decorated.key_schema() is None
+    assert decorated.max_batch == 1
+
+
+async def test_lookup_many_asks_each_key_and_keeps_the_order() -> None:
+    assert await FunctionEnricher(weather, "temperature double").lookup_many(["x", "JFK"]) == [
+        None,
+        {"temperature": 1.5},
+    ]
+
+
+class Client:
+    async def get(self, key: Any) -> None: ...
+
+    async def __call__(self, key: Any) -> None: ...
+
+
+@pytest.mark.parametrize("function", [Client().get, Client(), functools.partial(weather)])
+def test_whatever_gives_coroutines_is_a_function(function: Any) -> None:
+    assert FunctionEnricher(function, "a int").lookup == function
+
+
+def hands_out_a_coroutine(key: str) -> Any:
+    return weather(key)
+
+
+@pytest.mark.parametrize("function", [len, hands_out_a_coroutine, Client, None, "weather"])
+def test_anything_else_is_a_configuration_error(function: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"async_function is .*async def"):
+        FunctionEnricher(function, "a int")
+
+
+def test_a_wrong_schema_is_a_configuration_error_at_the_decorator() -> None:
+    with pytest.raises(ConfigurationError, match="intt"):
+        enricher("a intt")
+
+
+def test_L8_equal_fields_are_equal() -> None:
+    same = FunctionEnricher(weather, "temperature double")
+    assert same == FunctionEnricher(weather, pa.schema([("temperature", pa.float64())]))
+    assert hash(same) == hash(FunctionEnricher(weather, "temperature double"))
+    assert same != FunctionEnricher(weather, "temperature float")
+    assert same != FunctionEnricher(decorated.lookup, "temperature double")
+    assert same != weather
+
+
+async def test_it_survives_cloudpickle_with_what_it_captured() -> None:
+    from pyspark import cloudpickle
+
+    offset = 4
+
+    async def shifted(key: int) -> dict[str, int]:
+        return {"a": key + offset}
+
+    for original, key, row in [
+        (FunctionEnricher(shifted, "a int"), 1, {"a": 5}),
+        (FunctionEnricher(weather, "temperature double"), "JFK", {"temperature": 1.5}),
+        (decorated, 2, {"temperature": 2.0}),
+    ]:
+        copy = cloudpickle.loads(cloudpickle.dumps(original))
+        assert await copy.lookup(key) == row
+        assert copy.schema() == original.schema()
+
+
+def test_it_survives_cloudpickle_from_main_into_another_process() -> None:
+    program = """
+import sys, asyncio
+from pyspark import cloudpickle
+from enrichers import enricher
+factor = 3
+@enricher("a int")
+async def triple(key):
+    await asyncio.sleep(0)
+    return {"a": key * factor}
+sys.stdout.buffer.write(cloudpickle.dumps(triple))
+"""
+    reader = """
+import sys, asyncio, pickle
+print(asyncio.run(pickle.load(sys.stdin.buffer).lookup(5)))
+"""
+    pickled = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, check=True).stdout
+    run = subprocess.run([sys.executable, "-W", "ignore", "-c", reader], input=pickled, capture_output=True, check=True)
+    assert run.stdout.decode().strip() == "{'a': 15}"
+
+
+def test_repr_names_the_function_and_the_columns() -> None:
+    assert repr(decorated) == "FunctionEnricher(decorated, temperature, wind)"
+
+
+def test_importing_enrichers_needs_no_driver() -> None:
+    program = "import sys, enrichers; print(*[m for m in ('asyncpg', 'pyspark', 'aiohttp') if m in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == ""

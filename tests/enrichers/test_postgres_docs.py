@@ -1,0 +1,46 @@
+"""The examples of docs/postgres.md run, and its table of types is that of the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enrichers import PostgresEnricher
+from tests.enrichers.conftest import Database
+
+TEXT = (Path(__file__).parents[2] / "docs" / "postgres.md").read_text(encoding="utf-8")
+
+
+async def test_the_examples_run(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    await database.execute("""
+        CREATE TABLE planes (tailnum text PRIMARY KEY, year int, seats int);
+        INSERT INTO planes VALUES ('N10156', 2004, 55), ('N102UW', 1998, 182);
+        CREATE TABLE weather (origin text, time_hour timestamptz, temp float8, wind_speed float8);
+        INSERT INTO weather VALUES ('JFK', '2013-01-01 05:00Z', 1.5, 2), ('JFK', '2013-01-01 06:00Z', 2.5, 3);
+        CREATE TABLE orders (id int, total numeric(10,2));
+    """)
+    monkeypatch.setenv("SHOP_DSN", database.dsn)
+    names: dict[str, Any] = {"DSN": database.dsn}
+    for example in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL):
+        exec(example, names)
+    assert await names["main"]() == [{"year": 2004, "seats": 55}, {"year": 1998, "seats": 182}, None, None]
+    await names["latest"].open()
+    assert await names["latest"].lookup("JFK") == {"temp": 2.5, "wind_speed": 3.0}
+    await names["latest"].close()
+    assert names["orders"].schema().names == ["total"]
+
+
+def test_every_option_is_documented_with_its_default() -> None:
+    documented = {row[0]: row[1] for row in re.findall(r"\| `(\w+)` \| (.*?) ?\|", TEXT)}
+    fields = PostgresEnricher.__dataclass_fields__
+    options = [name for name in fields if not name.startswith("_")]
+    assert [*documented][: len(options)] == [
+        *("dsn", "table", "query", "key", "columns"),
+        *("pool_size", "max_batch", "connect_timeout", "statement_cache_size"),
+    ]
+    assert {*options} <= {*documented}
+    for name in ("pool_size", "max_batch", "connect_timeout", "statement_cache_size"):
+        assert float(documented[name].removesuffix(" s")) == fields[name].default

@@ -1,0 +1,390 @@
+"""When the server, the connection or the caller's patience ends: errors, the pool, cancellation, secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from asyncio_operator import EnricherError
+from enrichers import PostgresEnricher
+from enrichers.postgres import connections
+from enrichers.postgres.errors import cause_of, lookup_error, source_error
+from tests.enrichers.conftest import Database
+from tests.services import PostgresServer
+
+
+@pytest.fixture
+def server() -> Iterator[PostgresServer]:
+    """A server of one test, to be stopped and killed."""
+    with PostgresServer(password="hunter2", max_connections="10", superuser_reserved_connections="1") as server:
+        yield server
+
+
+@pytest.fixture
+async def enricher(server: PostgresServer) -> AsyncIterator[PostgresEnricher]:
+    """Open, on a table of a server of its own, connected once."""
+    connection = await asyncpg.connect(server.dsn)
+    await connection.execute("CREATE TABLE t AS SELECT i AS id, -i AS v FROM generate_series(1, 9) AS i")
+    await connection.close()
+    enricher = PostgresEnricher(server.tcp_dsn(), table="t", key="id", pool_size=2)
+    enricher.schema()
+    await enricher.open()
+    assert await enricher.lookup(1) == {"v": -1}
+    yield enricher
+    await enricher.close()
+
+
+async def failure(enricher: PostgresEnricher, key: Any = 1) -> EnricherError:
+    with pytest.raises(EnricherError) as caught:
+        await enricher.lookup(key)
+    return caught.value
+
+
+async def until_it_answers(enricher: PostgresEnricher, key: Any) -> Any:
+    """The answer after the failures of connections that died unnoticed: one for each in the pool at most."""
+    for _ in range(enricher.pool_size):
+        try:
+            return await enricher.lookup(key)
+        except EnricherError as error:
+            if not error.retryable:
+                raise
+    return await enricher.lookup(key)
+
+
+def told(error: BaseException) -> str:
+    """Everything that a log would show of an error."""
+    return "".join(traceback.format_exception(error))
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+async def test_a_server_that_goes_away_is_retryable_and_the_pool_finds_it_again(
+    server: PostgresServer, enricher: PostgresEnricher, end: str
+) -> None:
+    getattr(server, end)()
+    for _ in range(3):
+        error = await failure(enricher)
+        assert error.retryable is True
+        assert error.overload is False
+        assert 'PostgresEnricher(table="t"), key 1: the server' in str(error)
+        assert error.__cause__ is not None
+        assert "hunter2" not in told(error)
+    server.start()
+    assert await until_it_answers(enricher, 2) == {"v": -2}
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+async def test_a_connection_lost_in_the_middle_of_a_query_is_retryable(
+    server: PostgresServer, enricher: PostgresEnricher, end: str
+) -> None:
+    slow = PostgresEnricher(
+        server.tcp_dsn(), query="SELECT k AS id, pg_sleep(600)::text AS v FROM unnest($1::int[]) AS k", key="id"
+    )
+    await slow.open()
+    lookup = asyncio.ensure_future(slow.lookup(5))
+    await until_sleeping(server, 1)
+    await asyncio.to_thread(getattr(server, end))
+    with pytest.raises(EnricherError) as caught:
+        await lookup
+    assert caught.value.retryable is True
+    assert "key 5: the server closed the connection" in str(caught.value)
+    await slow.close()
+
+
+async def sleeping(server: PostgresServer) -> int:
+    """How many queries the server holds in pg_sleep."""
+    connection = await asyncpg.connect(server.dsn)
+    number = await connection.fetchval("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
+    await connection.close()
+    return int(number)
+
+
+async def until_sleeping(server: PostgresServer, number: int) -> None:
+    while await sleeping(server) != number:
+        pass
+
+
+SLEEP = "SELECT k AS id, CASE WHEN k < 0 THEN pg_sleep(600)::text END AS v FROM unnest($1::int[]) AS k"
+
+
+async def test_a_cancelled_lookup_ends_its_query_and_leaves_the_pool_usable(postgres: PostgresServer) -> None:
+    enricher = PostgresEnricher(postgres.tcp_dsn(), query=SLEEP, key="id", pool_size=2)
+    await enricher.open()
+    for _ in range(3):
+        lookups = [asyncio.ensure_future(enricher.lookup(-1)) for _ in range(2)]
+        await until_sleeping(postgres, 2)
+        waiting = asyncio.ensure_future(enricher.lookup(1))
+        for lookup in lookups:
+            lookup.cancel()
+        assert await waiting == {"v": None}, "it waited for a connection, and got one"
+        for lookup in lookups:
+            with pytest.raises(asyncio.CancelledError):
+                await lookup
+        await until_sleeping(postgres, 0)
+        assert await enricher.lookup_many([1, 2]) == [{"v": None}] * 2
+    await enricher.close()
+
+
+async def test_a_lookup_cancelled_while_it_waits_for_a_connection_harms_nobody(postgres: PostgresServer) -> None:
+    enricher = PostgresEnricher(postgres.dsn, query=SLEEP, key="id", pool_size=1)
+    await enricher.open()
+    slow = asyncio.ensure_future(enricher.lookup(-1))
+    await until_sleeping(postgres, 1)
+    waiting = asyncio.ensure_future(enricher.lookup(1))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    slow.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await slow
+    assert await enricher.lookup(1) == {"v": None}
+    await enricher.close()
+
+
+async def connected(postgres: PostgresServer, application: str) -> int:
+    connection = await asyncpg.connect(postgres.dsn)
+    sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1"
+    number = await connection.fetchval(sql, application)
+    await connection.close()
+    return int(number)
+
+
+async def test_close_leaves_no_connection_and_may_come_twice(postgres: PostgresServer) -> None:
+    enricher = PostgresEnricher(f"{postgres.dsn}&application_name=closing", query=SLEEP, key="id")
+    await enricher.close()
+    for _ in range(2):
+        await enricher.open()
+        assert await enricher.lookup(1) == {"v": None}
+        assert await connected(postgres, "closing") == 1
+        await enricher.close()
+        await enricher.close()
+        while await connected(postgres, "closing"):
+            pass
+        error = await failure(enricher)
+        assert "it is not open" in str(error)
+        assert error.retryable is False
+
+
+async def test_a_server_that_hangs_holds_up_neither_a_cancelled_lookup_nor_close(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "PATIENCE", 0.05)
+    enricher = PostgresEnricher(server.tcp_dsn(), query=SLEEP, key="id")
+    await enricher.open()
+    cancelled, running = (asyncio.ensure_future(enricher.lookup(-1)) for _ in range(2))
+    await until_sleeping(server, 2)
+    server.pause()
+    cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    await enricher.close()
+    with pytest.raises(EnricherError) as caught:
+        await running
+    assert caught.value.retryable is True
+    server.resume()
+
+
+async def test_close_works_after_a_failed_open(postgres: PostgresServer) -> None:
+    enricher = PostgresEnricher(postgres.dsn, table="there_is_no_such_table", key="id")
+    with pytest.raises(ValueError, match="there_is_no_such_table"):
+        await enricher.open()
+    await enricher.close()
+
+
+async def test_the_pool_is_bounded_and_connects_only_when_needed(database: Database) -> None:
+    dsn = f"{database.server.dsn}&application_name=bounded"
+    enricher = PostgresEnricher(dsn, query=SLEEP, key="id", pool_size=3)
+    enricher.schema()
+    await enricher.open()
+    while await connected(database.server, "bounded"):
+        pass
+    lookups = [asyncio.ensure_future(enricher.lookup(-1)) for _ in range(10)]
+    await until_sleeping(database.server, 3)
+    assert await connected(database.server, "bounded") == 3
+    for lookup in lookups:
+        lookup.cancel()
+    await asyncio.wait(lookups)
+    await enricher.close()
+
+
+async def test_too_many_connections_are_an_overload(server: PostgresServer, enricher: PostgresEnricher) -> None:
+    connection = await asyncpg.connect(server.dsn)
+    await connection.execute("CREATE ROLE poor LOGIN PASSWORD 'x'; GRANT SELECT ON t TO poor")
+    others = [await asyncpg.connect(server.dsn) for _ in range(7)]
+    crowded = PostgresEnricher(server.tcp_dsn(user="poor", password="x"), table="t", key="id")
+    object.__setattr__(crowded, "_statement", enricher._statement)
+    await crowded.open()
+    error = await failure(crowded)
+    assert "too many connections" in str(error)
+    assert error.retryable is True
+    assert error.overload is True
+    for other in [connection, *others]:
+        await other.close()
+    assert await until_it_answers(crowded, 3) == {"v": -3}
+    await crowded.close()
+
+
+async def test_the_server_knows_who_asks(postgres: PostgresServer) -> None:
+    query = "SELECT k AS id, current_setting('application_name') AS v FROM unnest($1::int[]) AS k"
+    for dsn, expected in [
+        (postgres.dsn, "asyncio-operator"),
+        (f"{postgres.dsn}&application_name=my%20job", "my job"),
+    ]:
+        enricher = PostgresEnricher(dsn, query=query, key="id")
+        await enricher.open()
+        assert await enricher.lookup(1) == {"v": expected}
+        await enricher.close()
+
+
+async def test_a_dsn_function_is_called_for_every_new_connection(server: PostgresServer) -> None:
+    """So that short-lived credentials work."""
+    calls: list[int] = []
+
+    def fresh() -> str:
+        calls.append(1)
+        return server.tcp_dsn()
+
+    query = "SELECT k AS id, pg_backend_pid() AS v FROM unnest($1::int[]) AS k"
+    enricher = PostgresEnricher(fresh, query=query, key="id", pool_size=1)
+    enricher.schema()
+    await enricher.open()
+    assert await enricher.lookup(1) == await enricher.lookup(2)
+    assert len(calls) == 2
+    server.restart()
+    await until_it_answers(enricher, 3)
+    assert len(calls) == 3
+    await enricher.close()
+
+
+async def test_a_dsn_function_that_fails_in_a_worker_is_an_error_of_the_lookup(postgres: PostgresServer) -> None:
+    failing = False
+
+    def vault() -> str:
+        if failing:
+            raise OSError("the vault is sealed")
+        return postgres.dsn
+
+    enricher = PostgresEnricher(vault, query=SLEEP, key="id")
+    enricher.schema()
+    await enricher.open()
+    failing = True
+    error = await failure(enricher)
+    assert "vault raised OSError" in str(error)
+    assert error.retryable is not False
+    failing = False
+    assert await enricher.lookup(1) == {"v": None}
+    await enricher.close()
+
+
+async def test_X5_an_error_names_the_enricher_the_key_and_the_cause(postgres: PostgresServer) -> None:
+    query = "SELECT k AS id, 1 / k AS v FROM unnest($1::int[]) AS k"
+    enricher = PostgresEnricher(postgres.dsn, query=query, key="id")
+    await enricher.open()
+    error = await failure(enricher, 0)
+    assert "PostgresEnricher(query='SELECT k AS id, 1 / k AS v" in str(error)
+    assert "key 0:" in str(error)
+    assert "division by zero" in str(error)
+    assert isinstance(error.__cause__, asyncpg.DivisionByZeroError)
+    assert error.retryable is False, "the batch is split"
+    with pytest.raises(EnricherError, match="2 keys from 1 to 0"):
+        await enricher.lookup_many([1, 0])
+    assert await enricher.lookup(1) == {"v": 1}
+    await enricher.close()
+
+
+async def test_a_table_that_is_dropped_while_a_job_runs_is_not_retried(database: Database) -> None:
+    await database.execute("CREATE TABLE t AS SELECT 1 AS id, 2 AS v")
+    async with database.enricher(table="t", key="id") as enricher:
+        assert await enricher.lookup(1) == {"v": 2}
+        await database.execute("ALTER TABLE t ADD COLUMN w int")
+        assert await enricher.lookup(1) == {"v": 2}, "a table that has grown is no error"
+        await database.execute("DROP TABLE t")
+        error = await failure(enricher)
+        assert error.retryable is False
+        assert "the server refuses the statement" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("error", "retryable", "overload"),
+    [
+        (asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation"), True, False),
+        (asyncpg.AdminShutdownError("x"), True, False),
+        (asyncpg.CrashShutdownError("x"), True, False),
+        (asyncpg.CannotConnectNowError("x"), True, False),
+        (asyncpg.TooManyConnectionsError("x"), True, True),
+        (asyncpg.OutOfMemoryError("x"), True, False),
+        (asyncpg.DeadlockDetectedError("x"), True, False),
+        (asyncpg.SerializationError("x"), True, False),
+        (asyncpg.QueryCanceledError("x"), True, False),
+        (asyncpg.LockNotAvailableError("x"), True, False),
+        (asyncpg.IdleInTransactionSessionTimeoutError("x"), True, False),
+        (asyncpg.InterfaceError("connection is closed"), True, False),
+        (ConnectionResetError("x"), True, False),
+        (TimeoutError(), True, False),
+        (asyncpg.InternalServerError("x"), None, False),
+        (asyncpg.PostgresSyntaxError("x"), False, False),
+        (asyncpg.UndefinedColumnError("x"), False, False),
+        (asyncpg.DatatypeMismatchError("x"), False, False),
+        (asyncpg.InsufficientPrivilegeError("x"), False, False),
+        (asyncpg.InvalidPasswordError("x"), False, False),
+        (asyncpg.InvalidCatalogNameError("x"), False, False),
+        (asyncpg.DatabaseDroppedError("x"), False, False),
+        (asyncpg.CharacterNotInRepertoireError("x"), False, False),
+        (asyncpg.DataError("x"), False, False),
+        (asyncpg.RaiseError("x"), False, False),
+        (OverflowError("x"), False, False),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+def test_every_cause_says_whether_asking_again_may_help(
+    error: Exception, retryable: bool | None, overload: bool
+) -> None:
+    raised = lookup_error(error, "PostgresEnricher(table=t), key 1", "")
+    assert (raised.retryable, raised.overload) == (retryable, overload)
+    assert raised.__cause__ is error
+    assert str(raised).startswith(f"PostgresEnricher(table=t), key 1: {cause_of(error).text}")
+
+
+def test_X5_a_secret_in_asyncpgs_own_words_reaches_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    dsn = "postgresql://bob:hun%40ter2@host/db"
+    deep = ValueError("bad password hun@ter2")
+    shallow = asyncpg.InterfaceError("could not parse")
+    shallow.__cause__ = deep
+    noted = asyncpg.InterfaceError("could not parse")
+    noted.add_note(f"it was {dsn}")
+    for error in (asyncpg.InterfaceError(f"invalid dsn {dsn}"), deep, shallow, noted):
+        for raised in (lookup_error(error, "x", dsn), source_error(error, "x", dsn)):
+            try:
+                try:
+                    raise error
+                except Exception:
+                    raise raised  # noqa: B904
+            except Exception as final:
+                logging.getLogger("a job").exception("failed")
+                for text in (told(final), caplog.text):
+                    assert "hun@ter2" not in text
+                    assert "hun%40ter2" not in text
+
+
+def test_a_long_error_is_cut() -> None:
+    assert len(str(lookup_error(asyncpg.DataError("x" * 10_000), "s", ""))) < 400
+
+
+async def test_X5_a_wrong_password_in_a_worker_names_no_secret(
+    server: PostgresServer, enricher: PostgresEnricher, caplog: pytest.LogCaptureFixture
+) -> None:
+    changed = PostgresEnricher(server.tcp_dsn(password="hunter3"), table="t", key="id")
+    object.__setattr__(changed, "_statement", enricher._statement)
+    await changed.open()
+    with caplog.at_level(logging.DEBUG):
+        error = await failure(changed)
+    assert "refuses the credentials" in str(error)
+    assert error.retryable is False
+    assert "hunter3" not in told(error) + caplog.text + repr(changed)
+    await changed.close()

@@ -1,0 +1,440 @@
+"""Looking keys up: every type as a value and as a key, rows, misses, indexes."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import uuid
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import asyncpg
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from asyncio_operator import ConfigurationError, EnricherError
+from enrichers import PostgresEnricher
+from tests.enrichers.conftest import Database
+
+UUID = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
+BERLIN = ZoneInfo("Europe/Berlin")
+NAN = math.nan
+
+VALUES: list[tuple[str, list[str], list[Any]]] = [
+    ("int2", ["-32768", "32767"], [-32768, 32767]),
+    ("int4", ["-2147483648", "2147483647"], [-(2**31), 2**31 - 1]),
+    ("int8", ["-9223372036854775808", "9223372036854775807"], [-(2**63), 2**63 - 1]),
+    ("float4", ["'0.1'", "'Infinity'"], [0.10000000149011612, math.inf]),
+    ("float8", ["'0.1'", "'-Infinity'"], [0.1, -math.inf]),
+    ("numeric", ["0.000000000000000001", "99999999999999999999"], [Decimal("1E-18"), Decimal(10**20 - 1)]),
+    ("numeric(10,2)", ["1.5", "-99999999.99"], [Decimal("1.50"), Decimal("-99999999.99")]),
+    ("numeric(3,-2)", ["12345", "99900"], [Decimal(12300), Decimal(99900)]),
+    ("numeric(50,10)", ["1.5", "9999999999999999999999999999"], [Decimal("1.5"), Decimal(10**28 - 1)]),
+    ("text", ["''", "'naïve 日本 \U0001f600'"], ["", "naïve 日本 \U0001f600"]),
+    ("varchar(3)", ["'abc'", "' a '"], ["abc", " a "]),
+    ("char(3)", ["'a'", "'abc'"], ["a  ", "abc"]),
+    ("name", ["'abc'"], ["abc"]),
+    ('"char"', ["'x'"], ["x"]),
+    ("bool", ["true", "false"], [True, False]),
+    ("date", ["'0001-01-01'", "'9999-12-31'"], [date.min, date.max]),
+    ("timestamp", ["'0001-01-01'", "'9999-12-31 23:59:59.999999'"], [datetime.min, datetime.max]),
+    ("timestamptz", ["'2024-03-31 03:30+02'"], [datetime(2024, 3, 31, 1, 30, tzinfo=UTC)]),
+    ("uuid", [f"'{UUID.upper()}'"], [UUID]),
+    ("json", ['\'{"b": 1,  "a": 2}\''], ['{"b": 1,  "a": 2}']),
+    ("jsonb", ['\'{"b": 1,  "a": null}\''], ['{"a": null, "b": 1}']),
+    ("mood", ["'ok'"], ["ok"]),
+    ("bytea", ["'\\x00ff'"], [b"\x00\xff"]),
+    ("price", ["1.5"], [Decimal("1.5000")]),
+    ("int4[]", ["'{1,NULL,3}'", "'{}'", "'[5:6]={7,8}'"], [[1, None, 3], [], [7, 8]]),
+    ("text[]", ["'{a,NULL,\"b,c\"}'"], [["a", None, "b,c"]]),
+    ("date[]", ["'{2020-01-01,NULL}'"], [[date(2020, 1, 1), None]]),
+    ("uuid[]", [f"'{{{UUID}}}'"], [[UUID]]),
+    ("mood[]", ["'{ok,NULL}'"], [["ok", None]]),
+    ("price[]", ["'{1.5,2}'"], [[Decimal("1.5"), Decimal(2)]]),
+    ("jsonb[]", ["ARRAY['{\"a\":1}'::jsonb]"], [['{"a": 1}']]),
+    ("bytea[]", ["ARRAY['\\x01'::bytea]"], [[b"\x01"]]),
+]
+
+TYPES = "CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE DOMAIN price AS numeric(9,4)"
+
+
+@pytest.mark.parametrize(("name", "literals", "values"), VALUES, ids=[name for name, _, _ in VALUES])
+@pytest.mark.parametrize("form", ["table", "query"])
+async def test_a_value_of_every_type_comes_as_arrow_can_take_it(
+    database: Database, form: str, name: str, literals: list[str], values: list[Any]
+) -> None:
+    await database.execute(f"{TYPES}; CREATE TABLE t (id int, v {name})")
+    for number, literal in enumerate(literals):
+        await database.execute(f"INSERT INTO t VALUES ({number}, ({literal})::{name})")
+    await database.execute("INSERT INTO t VALUES (99, NULL)")
+    source = {"table": "t"} if form == "table" else {"query": "SELECT v, id FROM t WHERE id = ANY ($1)"}
+    async with database.enricher(key="id", **source) as enricher:
+        rows = await enricher.lookup_many([*range(len(values)), 99])
+        assert rows == [{"v": value} for value in [*values, None]]
+        array = pa.array([row["v"] for row in rows], enricher.schema().field("v").type)
+        assert array.to_pylist() == [*values, None]
+
+
+UNFIT = [
+    ("date", "'infinity'", "infinity"),
+    ("date", "'-infinity'", "-infinity"),
+    ("date", "'10000-01-01'", "10000-01-01"),
+    ("date", "'0044-03-15 BC'", "BC"),
+    ("timestamp", "'infinity'", "infinity"),
+    ("timestamp", "'294276-12-31'", "294276"),
+    ("timestamptz", "'-infinity'", "-infinity"),
+    ("timestamptz", "'4713-01-01 00:00+00 BC'", "BC"),
+    ("numeric", "'NaN'", "NaN"),
+    ("numeric", "'Infinity'", "Infinity"),
+    ("numeric", "1e20", "100000000000000000000"),
+    ("numeric", "0.0000000000000000001", "0.0000000000000000001"),
+    ("numeric(5,2)", "'NaN'", "NaN"),
+    ("numeric(50,10)", "1e28", "1000000"),
+    ("numeric(60,40)", "1e-19", "0.0000000000000000001"),
+    ("int4[]", "'{{1,2},{3,4}}'", "{{1,2},{3,4}}"),
+    ("date[]", "'{2020-01-01,infinity}'", "infinity"),
+    ("date[]", "'{{2020-01-01}}'", "{{2020-01-01}}"),
+    ("numeric(5,2)[]", "'{1,NaN}'", "NaN"),
+    ("timestamptz[]", "'{0044-03-15 BC}'", "BC"),
+]
+
+
+@pytest.mark.parametrize(("name", "literal", "shown"), UNFIT)
+async def test_a_value_that_spark_cannot_hold_is_an_error_of_its_key_alone(
+    database: Database, name: str, literal: str, shown: str
+) -> None:
+    await database.execute(f"CREATE TABLE t (id int, w int, v {name}); INSERT INTO t VALUES (1, 1, {literal}::{name})")
+    await database.execute("INSERT INTO t VALUES (2, 2, NULL)")
+    for source in ({"table": "t"}, {"query": "SELECT * FROM t WHERE id = ANY ($1)"}):
+        async with database.enricher(key="id", **source) as enricher:
+            with pytest.raises(EnricherError) as caught:
+                await enricher.lookup_many([2, 1])
+            assert caught.value.retryable is False, "the batch is split"
+            text = str(caught.value)
+            assert all(piece in text for piece in ("key 1:", "column 'v'", shown))
+            assert await enricher.lookup_many([2]) == [{"w": 2, "v": None}]
+
+
+KEYS: list[tuple[str, str, list[Any], list[Any]]] = [
+    ("int2", "7", [7, Decimal(7), 7.0], [8, 2**15, 2**40, 2**63, 2**80, 7.5, NAN, math.inf, Decimal("7.5")]),
+    ("int4", "7", [7], [8, 2**31, 2**40, -(2**63) - 1]),
+    ("int8", "-9223372036854775808", [-(2**63)], [2**63, -(2**63) - 1, 1e300]),
+    ("float4", "0.1", [0.10000000149011612], [0.1, 1e300, 10**400, NAN]),
+    ("float8", "0.1", [0.1, Decimal("0.1")], [0.10000000149011612, 0, NAN]),
+    ("float8", "'NaN'", [NAN, float("nan")], [0.0, math.inf]),
+    ("float8", "0", [0, 0.0, -0.0], [1]),
+    ("numeric", "1.50", [Decimal("1.5"), Decimal("1.500"), 1.5], [Decimal("1.51"), 1, 2**80]),
+    ("numeric(4,2)", "1.50", [Decimal("1.5"), 1.5], [Decimal("1.501"), Decimal("1.499"), 12345, NAN]),
+    ("numeric", "'NaN'", [Decimal("NaN"), NAN], [0]),
+    ("text", "'a'", ["a"], ["A", "a ", " a", "", "ab"]),
+    ("varchar(3)", "'abc'", ["abc"], ["abcd", "abc ", "ab"]),
+    ("char(3)", "'ab'", ["ab", "ab ", "ab     "], ["abcd", "a", " ab"]),
+    ("name", "'abc'", ["abc"], ["ab", "a" * 100]),
+    ("bool", "true", [True], [False]),
+    ("date", "'2020-02-29'", [date(2020, 2, 29)], [date(2020, 3, 1), date.min, date.max]),
+    ("date", "'9999-12-31'", [date.max], [date.min]),
+    ("date", "'0001-01-01'", [date.min], [date.max]),
+    ("timestamp", "'9999-12-31 23:59:59.999999'", [datetime.max], [datetime.min]),
+    ("timestamp", "'2024-10-27 02:30:00.000001'", [datetime(2024, 10, 27, 2, 30, 0, 1)], [datetime(2024, 10, 27)]),
+    (
+        "timestamptz",
+        "'2024-10-27 00:30Z'",
+        [datetime(2024, 10, 27, 0, 30, tzinfo=UTC), datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN)],
+        [datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN, fold=1), datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=1)))],
+    ),
+    ("timestamptz", "'1880-01-01 12:00Z'", [datetime(1880, 1, 1, 12, tzinfo=UTC).astimezone(BERLIN)], []),
+    ("uuid", f"'{UUID}'", [UUID, UUID.upper(), f"{{{UUID}}}", uuid.UUID(UUID)], ["x", "", str(uuid.UUID(int=1))]),
+    ("mood", "'ok'", ["ok"], ["sad", "OK", "no such label", "x" * 200]),
+    ("bytea", "'\\x00ff'", [b"\x00\xff", bytearray(b"\x00\xff")], [b"", b"\x00"]),
+    ("price", "1.5", [Decimal("1.5")], [Decimal("1.50001")]),
+    ("word", "'abc'", ["abc"], ["abcdef"]),
+]
+
+
+@pytest.mark.parametrize(("name", "literal", "hits", "misses"), KEYS)
+@pytest.mark.parametrize("form", ["one", "several"])
+async def test_L9_a_key_finds_its_row_and_is_never_cast_to_the_column(
+    database: Database, form: str, name: str, literal: str, hits: list[Any], misses: list[Any]
+) -> None:
+    await database.execute(f"{TYPES}; CREATE DOMAIN word AS varchar(3); CREATE TABLE t (k {name}, l int, v int)")
+    await database.execute(f"INSERT INTO t VALUES (({literal})::{name}, 1, 5), (NULL, 1, 6)")
+    keys = [*hits, *misses, None]
+    expected = [{"v": 5}] * len(hits) + [None] * (len(misses) + 1)
+    if form == "several":
+        keys = [(1, key) for key in keys]
+    async with database.enricher(table="t", key="k" if form == "one" else ["l", "k"], columns=["v"]) as enricher:
+        assert await enricher.lookup_many(keys) == expected
+        for key, answer in zip(keys, expected, strict=True):
+            assert await enricher.lookup(key) == answer
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter"),
+    [
+        (name, "$1")
+        for name in dict.fromkeys(case[0] for case in KEYS)
+        if name not in ("date", "timestamp", "mood", "name")
+    ]
+    + [("date", "$1::text[]::date[]"), ("timestamp", "$1::text[]::timestamp[]"), ("int4", "$1::int8[]")]
+    + [("name", "$1::text[]")],
+)
+async def test_L9_the_keys_of_a_query_go_the_same_way(database: Database, name: str, parameter: str) -> None:
+    """The server chose the type of the parameter, so keys that do not fit it are not sent."""
+    await database.execute(f"{TYPES}; CREATE DOMAIN word AS varchar(3); CREATE TABLE t (k {name}, v int)")
+    for literal, hits, misses in [case[1:] for case in KEYS if case[0] == name]:
+        await database.execute(f"TRUNCATE t; INSERT INTO t VALUES (({literal})::{name}, 5)")
+        async with database.enricher(query=f"SELECT * FROM t WHERE k = ANY ({parameter})", key="k") as enricher:
+            answers = await enricher.lookup_many([*hits, *misses])
+            assert answers == [{"v": 5}] * len(hits) + [None] * len(misses)
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("int4", ["1", b"1", True, date(2020, 1, 1), (1,), None.__class__]),
+        ("text", [1, b"a", UUID and uuid.UUID(UUID)]),
+        ("numeric", ["1.5", False]),
+        ("float8", ["1.5", True]),
+        ("bool", [1, "true"]),
+        ("date", [datetime(2020, 1, 1), "2020-01-01"]),
+        ("timestamp", [date(2020, 1, 1), datetime(2020, 1, 1, tzinfo=UTC)]),
+        ("timestamptz", [datetime(2020, 1, 1), 5]),
+        ("uuid", [5, UUID.encode()]),
+        ("bytea", ["a", 5]),
+    ],
+)
+async def test_a_key_of_a_type_that_cannot_match_is_an_error_that_names_it(
+    database: Database, name: str, keys: list[Any]
+) -> None:
+    await database.execute(f"CREATE TABLE t (k {name}, v int)")
+    async with database.enricher(table="t", key="k") as enricher:
+        for key in keys:
+            with pytest.raises(EnricherError) as caught:
+                await enricher.lookup(key)
+            assert caught.value.retryable is False
+            assert all(text in str(caught.value) for text in (repr(key), type(key).__name__, '"t"'))
+
+
+async def test_keys_of_several_columns_must_have_as_many_parts(database: Database) -> None:
+    await database.execute("CREATE TABLE t (a int, b int, v int)")
+    async with database.enricher(table="t", key=["a", "b"]) as enricher:
+        for key in [(1,), (1, 2, 3), 5, ()]:
+            with pytest.raises(EnricherError) as caught:
+                await enricher.lookup(key)
+            assert "a int32, b int32" in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["a\0b", "\ud800"])
+async def test_a_key_that_the_server_rejects_is_an_error_of_its_own(database: Database, key: str) -> None:
+    await database.execute("CREATE TABLE t AS SELECT 'a' AS k, 1 AS v")
+    async with database.enricher(table="t", key="k") as enricher:
+        for keys in ([key], ["a", key]):
+            with pytest.raises(EnricherError) as caught:
+                await enricher.lookup_many(keys)
+            assert caught.value.retryable is False, "the batch is split"
+            assert caught.value.overload is False
+        assert await enricher.lookup("a") == {"v": 1}
+
+
+async def test_L1_a_null_in_any_part_of_a_key_matches_nothing(database: Database) -> None:
+    await database.execute("CREATE TABLE t (a int, b text, v int); INSERT INTO t VALUES (NULL, 'x', 1), (1, NULL, 2)")
+    async with database.enricher(table="t", key=["a", "b"]) as enricher:
+        assert await enricher.lookup_many([(None, "x"), (1, None), (None, None)]) == [None] * 3
+    async with database.enricher(table="t", key="a", columns=["v"]) as enricher:
+        assert await enricher.lookup_many([None, 1]) == [None, {"v": 2}]
+
+
+async def test_several_rows_of_a_key_are_a_list_in_the_querys_order(database: Database) -> None:
+    await database.execute("CREATE TABLE t AS SELECT i % 3 AS id, i AS v FROM generate_series(0, 8) AS i WHERE i <> 1")
+    query = "SELECT id, v FROM t WHERE id = ANY ($1) AND (id <> 2 OR v = 2) ORDER BY v DESC -- the newest first"
+    async with database.enricher(query=query, key="id") as enricher:
+        expected = [[{"v": 6}, {"v": 3}, {"v": 0}], [{"v": 7}, {"v": 4}], {"v": 2}, None]
+        assert await enricher.lookup_many([0, 1, 2, 3]) == expected
+        assert await enricher.lookup_many([3, 2, 1, 0]) == expected[::-1]
+    async with database.enricher(table="t", key="id") as enricher:
+        rows = await enricher.lookup(1)
+        assert isinstance(rows, list)
+        assert sorted(row["v"] for row in rows) == [4, 7]
+
+
+async def test_a_query_may_limit_rows_per_key(database: Database) -> None:
+    await database.execute("CREATE TABLE t AS SELECT i % 3 AS id, i AS v FROM generate_series(0, 8) AS i")
+    query = """
+        SELECT k.id, latest.v FROM unnest($1::int[]) AS k (id)
+        CROSS JOIN LATERAL (SELECT v FROM t WHERE t.id = k.id ORDER BY v DESC LIMIT 1) AS latest;
+    """
+    async with database.enricher(query=query, key="id") as enricher:
+        assert await enricher.lookup_many([0, 1, 5]) == [{"v": 6}, {"v": 7}, None]
+
+
+async def test_a_query_may_take_several_arrays(database: Database) -> None:
+    await database.execute("CREATE TABLE t (a int, b text, v int); INSERT INTO t VALUES (1, 'x', 5), (1, 'y', 6)")
+    query = "SELECT t.* FROM t JOIN unnest($1::int[], $2::text[]) AS k (a, b) USING (a, b)"
+    with pytest.raises(ConfigurationError, match=r"\$1 is taken for integer\[\]"):
+        PostgresEnricher(database.dsn, query=query, key=["b", "a"]).schema()
+    async with database.enricher(query=query, key=["a", "b"]) as enricher:
+        assert await enricher.lookup_many([(1, "x"), (1, "y"), (2, "x"), (2**40, "x")]) == [
+            {"v": 5},
+            {"v": 6},
+            None,
+            None,
+        ]
+
+
+@pytest.mark.parametrize("stranger", ["upper(k)", "NULL"])
+async def test_a_query_that_changes_its_keys_is_an_error_and_no_miss(database: Database, stranger: str) -> None:
+    query = f"SELECT {stranger} AS k, 1 AS v FROM unnest($1::text[]) AS k"
+    async with database.enricher(query=query, key="k") as enricher:
+        assert await enricher.lookup_many([None]) == [None]
+        for keys in (["a"], ["a", None]):
+            with pytest.raises(EnricherError, match=r"not asked for, such as ('A'|None)"):
+                await enricher.lookup_many(keys)
+
+
+async def test_rows_are_plain_dictionaries_in_the_order_of_the_schema(database: Database) -> None:
+    await database.execute("CREATE TABLE t AS SELECT 1 AS a, 2 AS b, 3 AS c, 4 AS d")
+    async with database.enricher(table="t", key="c", columns=["d", "c", "a"]) as enricher:
+        row = await enricher.lookup(3)
+        assert type(row) is dict
+        assert [*row.items()] == [("d", 4), ("c", 3), ("a", 1)]
+        assert enricher.schema().names == ["d", "c", "a"]
+    async with database.enricher(table="t", key="c") as enricher:
+        assert await enricher.lookup(3) == {"a": 1, "b": 2, "d": 4}
+
+
+async def test_answers_are_aligned_whatever_stands_twice(database: Database) -> None:
+    await database.execute("CREATE TABLE t AS SELECT i AS id, -i AS v FROM generate_series(1, 5) AS i")
+    one, three = {"id": 1}, {"id": 3}
+    async with database.enricher(table="t", key="id", columns=["id"]) as enricher:
+        assert await enricher.lookup_many([3, 9, 3, None, 2**70, 1, 1]) == [three, None, three, None, None, one, one]
+        assert await enricher.lookup_many([]) == []
+    async with database.enricher(table="t", key=["id", "v"], columns=["id"]) as enricher:
+        keys = [(3, -3), (9, 9), (3, -3), (1, -2), (1, -1), (1, -1)]
+        assert await enricher.lookup_many(keys) == [three, None, three, None, one, one]
+        assert await enricher.lookup_many([]) == []
+
+
+async def test_a_thousand_keys_are_one_query(database: Database) -> None:
+    await database.execute("CREATE TABLE t AS SELECT i AS id, i::text AS v FROM generate_series(1, 2000) AS i")
+    async with database.enricher(
+        table="t", key="id", pool_size=1, dsn=f"{database.dsn}&application_name=one"
+    ) as enricher:
+        answers = await enricher.lookup_many(range(1001, 3001))
+        assert answers == [{"v": str(i)} if i <= 2000 else None for i in range(1001, 3001)]
+        [[query]] = await database.fetch("SELECT query FROM pg_stat_activity WHERE application_name = 'one'")
+        assert "ANY ($1::int8[])" in query
+
+
+INDEXED = [
+    ("int4", "i", range(1, 900)),
+    ("int8", "i", range(1, 900)),
+    ("varchar(20)", "i::text", [str(i) for i in range(1, 900)]),
+    ("text", "md5(i::text)", ["a" * 32] * 300),
+    ("char(20)", "i::text", [str(i) for i in range(1, 900)]),
+    ("uuid", "md5(i::text)::uuid", [UUID] * 300),
+    ("numeric(12,2)", "i", [Decimal(i) for i in range(1, 900)]),
+    ("float4", "i", [float(i) for i in range(1, 900)]),
+    ("date", "'2020-01-01'::date + i % 20000", [date(2020, 1, i) for i in range(1, 32)]),
+    ("timestamp", "'2020-01-01'::timestamp + i * interval '1 h'", [datetime(2020, 1, 1, i) for i in range(24)]),
+    (
+        "timestamptz",
+        "'2020-01-01Z'::timestamptz + i * interval '1 h'",
+        [datetime(2020, 1, 1, i, tzinfo=UTC) for i in range(24)],
+    ),
+    ("mood", "CASE WHEN i > 5 THEN 'ok' ELSE 'sad' END::mood", ["sad"] * 3),
+    ("bytea", "decode(md5(i::text), 'hex')", [b"x"] * 300),
+]
+
+
+@pytest.mark.parametrize(("name", "expression", "keys"), INDEXED, ids=[name for name, _, _ in INDEXED])
+@pytest.mark.parametrize("options", ["", "(GENERIC_PLAN)"])
+async def test_an_index_on_the_key_is_used(
+    database: Database, name: str, expression: str, keys: Any, options: str
+) -> None:
+    select = f"SELECT ({expression})::{name} AS k, i AS n, i AS v FROM generate_series(1, 100000) AS i"
+    await database.execute(f"{TYPES}; CREATE TABLE t AS {select}")
+    await database.execute("CREATE INDEX ON t (k); CREATE INDEX ON t (n, k); ANALYZE t")
+    for key, asked in [("k", keys), (["n", "k"], [*enumerate(keys)])]:
+        async with database.enricher(table="t", key=key) as enricher:
+            statement = enricher._statement
+            assert statement is not None
+            arrays = statement.arrays(enricher._canonical(statement, [*asked]))
+            plan = "\n".join(row[0] for row in await database.fetch(f"EXPLAIN {options} {statement.sql}", *arrays))
+            assert "Seq Scan on t" not in plan, plan
+            assert "Index" in plan, plan
+
+
+async def test_what_a_column_grows_by_while_a_stream_runs_is_found(database: Database) -> None:
+    """A label that an enum got after the statement was made."""
+    await database.execute(f"{TYPES}; CREATE TABLE t (m mood, v int)")
+    async with database.enricher(table="t", key="m") as enricher:
+        assert await enricher.lookup("new") is None
+        await database.execute("ALTER TYPE mood ADD VALUE 'new'")
+        await database.execute("INSERT INTO t VALUES ('new', 1)")
+        assert await enricher.lookup("new") == {"v": 1}
+
+
+async def test_a_wide_table_is_prepared_once_per_connection(database: Database) -> None:
+    """Its statement is longer than what asyncpg keeps prepared by default."""
+    columns = ", ".join(f"a_column_with_a_long_name_{i} date" for i in range(300))
+    await database.execute(f"CREATE TABLE t (id int, {columns}); INSERT INTO t (id) VALUES (1)")
+    query = "SELECT name FROM pg_prepared_statements WHERE statement LIKE 'SELECT CASE%'"
+    async with database.enricher(table="t", key="id", pool_size=1) as enricher:
+        assert enricher._runtime is not None
+        await enricher.lookup(1)
+        first = await enricher._runtime[0].fetch(query)
+        await enricher.lookup(1)
+        assert len(first) == 1
+        assert await enricher._runtime[0].fetch(query) == first
+
+
+async def test_without_a_statement_cache_nothing_stays_prepared(database: Database) -> None:
+    await database.execute("CREATE TABLE t AS SELECT 1 AS id, 2 AS v")
+    async with database.enricher(table="t", key="id", pool_size=1, statement_cache_size=0) as enricher:
+        assert [await enricher.lookup(1) for _ in range(3)] == [{"v": 2}] * 3
+        assert enricher._runtime is not None
+        assert await enricher._runtime[0].fetch("SELECT name FROM pg_prepared_statements WHERE name <> ''") == []
+
+
+small = st.integers(-3, 6)
+words = st.sampled_from(["", "a", "A", "a ", "b"])
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(st.tuples(small | st.none(), words | st.none(), small), max_size=20), keys=st.data())
+def test_any_table_answers_as_a_dictionary_would(postgres: Any, rows: list[Any], keys: st.DataObject) -> None:
+    async def ask(key: str | list[str], asked: list[Any]) -> list[Any]:
+        connection = await asyncpg.connect(postgres.dsn)
+        await connection.execute("CREATE TABLE IF NOT EXISTS model (a int, b text, v int); TRUNCATE model")
+        await connection.executemany("INSERT INTO model VALUES ($1, $2, $3)", rows)
+        await connection.close()
+        enricher = PostgresEnricher(postgres.dsn, table="model", key=key, columns=["v"])
+        await enricher.open()
+        answers = await enricher.lookup_many(asked)
+        await enricher.close()
+        return list(answers)
+
+    def model(values: list[int]) -> Any:
+        found = [{"v": value} for value in values]
+        return found[0] if len(found) == 1 else found or None
+
+    one = keys.draw(st.lists(small | st.none(), max_size=8))
+    two = keys.draw(st.lists(st.tuples(small | st.none(), words | st.none()), max_size=8))
+    answers = [ask("a", one), ask(["a", "b"], two)]
+
+    async def both() -> list[Any]:
+        return [_sorted(await answer) for answer in answers]
+
+    assert asyncio.run(both()) == [
+        _sorted([model([v for a, _, v in rows if a == k and k is not None]) for k in one]),
+        _sorted([model([v for a, b, v in rows if (a, b) == k and None not in k]) for k in two]),
+    ]
+
+
+def _sorted(answers: list[Any]) -> list[Any]:
+    """The rows of a table have no order."""
+    return [sorted(answer, key=lambda row: row["v"]) if isinstance(answer, list) else answer for answer in answers]

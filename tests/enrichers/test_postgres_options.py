@@ -1,0 +1,213 @@
+"""`PostgresEnricher` before it connects: arguments, equality, pickling, and what it never shows."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from datetime import timedelta
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark import cloudpickle
+
+from asyncio_operator import ConfigurationError, Enricher
+from asyncio_operator.specification import fingerprint
+from enrichers import PostgresEnricher
+from enrichers.postgres.dsn import check_dsn, location, without_secrets
+from tests.enrichers.conftest import Database
+
+DSN = "postgresql://bob:s3cret@db.example:5433/shop"
+
+
+def make(dsn: Any = DSN, **options: Any) -> PostgresEnricher:
+    return PostgresEnricher(dsn, **({"table": "planes", "key": "tailnum"} | options))
+
+
+def dsn_from_a_vault() -> str:
+    return DSN
+
+
+def failing_vault() -> str:
+    raise LookupError("no such entry")
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"table": None}, ["table is None", "query is None", "exactly one"]),
+        ({"query": "SELECT 1"}, ["table is 'planes'", "query is 'SELECT 1'", "exactly one"]),
+        ({"table": None, "query": " "}, ["query is ' '"]),
+        ({"table": None, "query": 5}, ["query is 5"]),
+        ({"table": ""}, ["table is ('',)"]),
+        ({"table": "a."}, ["table is ('a', '')"]),
+        ({"table": []}, ["table is []"]),
+        ({"table": ["a", 5]}, ["table is ['a', 5]"]),
+        ({"table": "a\0b"}, ["table is"]),
+        ({"table": 7}, ["table is 7"]),
+        ({"key": None}, ["key is None", "a name, or a list"]),
+        ({"key": []}, ["key is []"]),
+        ({"key": ["a", "a"]}, ["key is ['a', 'a']", "different"]),
+        ({"columns": []}, ["columns is []"]),
+        ({"columns": ["a", None]}, ["columns is ['a', None]"]),
+        ({"columns": ["a", "a"]}, ["columns is ['a', 'a']"]),
+        ({"pool_size": 0}, ["pool_size is 0", "at least 1"]),
+        ({"pool_size": 2.0}, ["pool_size is 2.0"]),
+        ({"max_batch": 0}, ["max_batch is 0", "at least 1"]),
+        ({"max_batch": True}, ["max_batch is True"]),
+        ({"connect_timeout": -1}, ["connect_timeout is -1", "not negative"]),
+        ({"connect_timeout": "1s"}, ["connect_timeout is '1s'"]),
+        ({"statement_cache_size": -1}, ["statement_cache_size is -1"]),
+        ({"dsn": None}, ["dsn is of type NoneType"]),
+    ],
+)
+def test_a_wrong_argument_is_named_with_its_value_and_what_is_allowed(
+    options: dict[str, Any], names: list[str]
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        make(**options)
+    assert [name for name in names if name not in str(caught.value)] == []
+
+
+def test_names_are_split_at_the_first_dot_or_taken_as_they_are() -> None:
+    assert make(table="a.b.c").table == ("a", "b.c")
+    assert make(table=["a.b"]).table == ("a.b",)
+    assert make(table=("x", "y.z")).table == ("x", "y.z")
+    assert make(key="a").key == ("a",)
+    assert make(key=["a", "b"], columns=["c"]).columns == ("c",)
+    assert make(connect_timeout=timedelta(seconds=2)).connect_timeout == 2.0
+
+
+def test_it_is_a_frozen_specification_and_equal_by_its_fields() -> None:
+    assert make() == make(table=["planes"], key=["tailnum"])
+    assert hash(make()) == hash(make(table=["planes"]))
+    for different in (make(table="p"), make(dsn=DSN + "x"), make(pool_size=5), make(columns=["a"]), make(max_batch=2)):
+        assert different != make()
+    with pytest.raises(AttributeError):
+        make().table = ("other",)  # type: ignore[misc]
+    assert isinstance(make(), Enricher)
+    assert make(max_batch=17).max_batch == 17
+
+
+def test_nothing_connects_in_the_constructor() -> None:
+    make("postgresql://u:p@192.0.2.1/x")
+
+
+SECRET = "s3cret-P@ss/w:rd?#%"
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        f"postgresql://bob:{quote(SECRET, safe='')}@db.example:5433/shop",
+        f"postgresql://db.example:5433/shop?user=bob&password={quote(SECRET, safe='')}",
+        f"postgresql:///shop?host=db.example&port=5433&sslpassword={quote(SECRET, safe='')}",
+        f"postgresql://db.example:5433/shop?user=bob&pasword={quote(SECRET, safe='')}",
+    ],
+)
+def test_X5_repr_shows_where_it_leads_and_no_secret(dsn: str) -> None:
+    shown = repr(make(dsn))
+    assert "db.example:5433/shop" in shown
+    for secret in (SECRET, quote(SECRET, safe=""), "bob:"):
+        assert secret not in shown
+    assert without_secrets(f"x {SECRET} y {quote(SECRET, safe='')} z {dsn}", dsn) == "x *** y *** z ***"
+
+
+AMBIGUOUS = [
+    "postgresql://bob:hun@ter2@host/db",
+    "postgresql://bob:hun/ter2@host/db",
+    "postgresql://bob:12/hunter2@host/db",
+    "postgresql://bob:hun?ter2@host/db",
+    "postgresql://bob:12?x=hunter2@host/db",
+    "postgresql://bob:hun#ter2@host/db",
+    "postgresql://bob:hunter2",
+    "postgresql://bob@host:hunter2/db",
+    "postgresql://host/db?password",
+    "postgresql://host/db?port=hunter2",
+    "postgresql://[hunter2/db",
+    "host=localhost user=bob password=hunter2",
+    "mysql://bob:hunter2@host/db",
+    "bob:hunter2@host/db",
+    "hunter2",
+    "",
+]
+
+
+@pytest.mark.parametrize("dsn", AMBIGUOUS)
+def test_X5_a_dsn_that_can_be_misread_is_refused_without_being_shown(dsn: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        make(dsn)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "dsn (not shown" in str(caught.value)
+    for piece in ("hunter2", "ter2", "hun@", "hun/", "hun?", "hun#"):
+        assert piece not in shown
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
+
+
+@given(st.text(max_size=30), st.text(max_size=30))
+def test_X5_whatever_is_escaped_is_taken_and_hidden(user: str, password: str) -> None:
+    dsn = f"postgresql://{quote(user, safe='', errors='replace')}:{quote(password, safe='', errors='replace')}@host/db"
+    assert check_dsn(dsn) == dsn
+    password = password.encode(errors="replace").decode()
+    assert not password or password not in without_secrets(f"<{password}>", dsn).replace("***", "")
+
+
+@given(st.text(max_size=20), st.text(max_size=20))
+def test_X5_no_text_breaks_the_check_or_is_shown(before: str, after: str) -> None:
+    text = f"{before}hunter2{after}"
+    for dsn in (text, f"postgresql://{text}", f"postgresql://host/{text}", f"postgresql://host/db?{text}"):
+        try:
+            location(check_dsn(dsn))
+        except ConfigurationError as error:
+            assert "hunter2" not in str(error)  # noqa: PT017
+
+
+def test_a_function_for_the_dsn_is_shown_by_its_name_and_pickled_without_the_secret() -> None:
+    enricher = make(dsn_from_a_vault)
+    assert "dsn_from_a_vault" in repr(enricher)
+    assert b"s3cret" not in cloudpickle.dumps(enricher)
+    assert pickle.loads(pickle.dumps(enricher)) == enricher
+
+
+def test_a_dsn_function_that_fails_is_a_configuration_error_from_its_error() -> None:
+    with pytest.raises(ConfigurationError, match="failing_vault raised LookupError") as caught:
+        make(failing_vault).schema()
+    assert isinstance(caught.value.__cause__, LookupError)
+
+
+def test_a_dsn_function_that_gives_something_else_is_a_configuration_error() -> None:
+    with pytest.raises(ConfigurationError, match="dsn is of type int"):
+        make(lambda: 5).schema()
+    with pytest.raises(ConfigurationError, match="dsn \\(not shown"):
+        make(lambda: "bob:hunter2").schema()
+
+
+async def test_the_runtime_stays_out_of_the_pickle(database: Database) -> None:
+    await database.execute("CREATE TABLE t AS SELECT 1 AS id, 'x' AS v")
+    async with database.enricher(table="t", key="id") as enricher:
+        await enricher.lookup(1)
+        copy = pickle.loads(pickle.dumps(enricher))
+        assert copy == enricher
+        assert copy.schema() == enricher.schema()
+        await copy.open()
+        assert await copy.lookup(1) == {"v": "x"}
+        await copy.close()
+
+
+async def test_L8_equal_specifications_have_one_fingerprint_wherever_they_are(database: Database) -> None:
+    await database.execute("CREATE TABLE t AS SELECT 1 AS id, 'x' AS v, 2 AS w")
+    enricher = PostgresEnricher(database.dsn, table="t", key="id")
+    twin = PostgresEnricher(database.dsn, table="t", key="id")
+    other = PostgresEnricher(database.dsn, table="t", key="id", columns=["w"])
+    for specification in (enricher, twin, other):
+        specification.schema()
+    travelled = cloudpickle.loads(cloudpickle.dumps(enricher))
+    assert fingerprint(enricher) == fingerprint(twin) == fingerprint(travelled)
+    assert fingerprint(enricher) != fingerprint(other)
+    await database.execute("ALTER TABLE t ADD COLUMN y int")
+    after = PostgresEnricher(database.dsn, table="t", key="id")
+    after.schema()
+    assert fingerprint(enricher) != fingerprint(after), "a changed table must not be answered by the old statement"
