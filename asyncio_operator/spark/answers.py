@@ -1,0 +1,97 @@
+"""What the outcomes of keys mean: the rows that each key adds, and what became of it.
+
+An enricher answers with a mapping, a sequence of mappings, or None. An empty sequence is a miss; anything else than
+these is a `ResultError` for that key alone. Rows are kept flat, so that columns can be built from them at once, and a
+key without rows adds the one empty row at their end, or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from asyncio_operator.errors import ResultError, describe
+from asyncio_operator.lookup.keys import Failure, Timed
+
+FOUND, MISSING, FAILED = 0, 1, 2
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Row = Mapping[str, Any]
+OnResultError = Callable[[Any, ResultError], Failure]
+
+
+@dataclass(slots=True)
+class Answers:
+    """The flat rows, the last of which is the empty one; and for every key, and behind the last for the null key:
+
+    Attributes:
+        starts: the number of its first row.
+        copies: how many rows it adds.
+        kinds: FOUND, MISSING or FAILED.
+    """
+
+    rows: list[Row]
+    starts: Ints
+    copies: Ints
+    kinds: Ints
+
+
+def read_answers(
+    keys: Sequence[Any],
+    outcomes: list[Any],
+    *,
+    miss: int,
+    failure: int,
+    empty: Row,
+    on_result_error: OnResultError,
+) -> Answers:
+    """The rows of outcomes.
+
+    Args:
+        outcomes: aligned with `keys`; an entry whose answer will not do is replaced by what `on_result_error` gives.
+        miss, failure: how many empty rows a miss, or a failed key, adds: 0 or 1.
+        empty: the empty row.
+    """
+    count = len(outcomes)
+    if set(map(type, outcomes)) <= {dict, type(None)}:
+        found = np.array([*(outcome is not None for outcome in outcomes), False])
+        plain = [empty if outcome is None else outcome for outcome in outcomes]
+        kinds, copies = np.where(found, FOUND, MISSING), np.where(found, 1, miss)
+        return Answers([*plain, empty], np.arange(count + 1), copies, kinds)
+    rows: list[Row] = []
+    added: list[int] = []
+    fates: list[int] = []
+    for i, outcome in enumerate(outcomes):
+        answer = outcome.answer if type(outcome) is Timed else outcome
+        several: Sequence[Row] = ()
+        if isinstance(answer, Mapping):
+            several = (answer,)
+        elif answer is not None and type(answer) is not Failure:
+            try:
+                several = _several(answer)
+            except ResultError as error:
+                answer = outcomes[i] = on_result_error(keys[i], error)
+        rows += several
+        failed = type(answer) is Failure
+        fates.append(FOUND if several else FAILED if failed else MISSING)
+        added.append(len(several) or (failure if failed else miss))
+    kinds = np.array([*fates, MISSING], dtype=np.int64)
+    copies = np.array([*added, miss], dtype=np.int64)
+    own = np.where(kinds == FOUND, copies, 0)
+    starts = np.where(kinds == FOUND, np.cumsum(own) - own, len(rows))
+    return Answers([*rows, empty], starts, copies, kinds)
+
+
+def _several(answer: Any) -> Sequence[Row]:
+    if isinstance(answer, Sequence) and not isinstance(answer, str | bytes | bytearray):
+        wrong = [row for row in answer if not isinstance(row, Mapping)]
+        if not wrong:
+            return answer
+        raise ResultError(f"an answer of several rows holds {type(wrong[0]).__name__}: {describe(wrong[0])}; {_SHAPES}")
+    raise ResultError(f"the answer is of type {type(answer).__name__}: {describe(answer)}; {_SHAPES}")
+
+
+_SHAPES = "a lookup gives a mapping of column names to values, a sequence of such mappings, or None for no row"

@@ -1,0 +1,112 @@
+"""Values into columns of a declared type, without loss.
+
+Arrow refuses most of what does not fit, but not all: it makes 1 of 1.5, a date of a datetime, a moment in 1970 of 5, and
+infinity of 1e300, also inside of lists, maps and structs. That is looked for here, at a price that only the types pay
+in which it can happen.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from functools import lru_cache
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as kinds
+
+from asyncio_operator.errors import ResultError, describe
+
+_LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
+
+
+def column(rows: Sequence[Mapping[str, Any]], field: pa.Field) -> pa.Array:
+    """The values of one field of rows; absent ones are null. Raises some error if a value does not fit."""
+    try:
+        values = list(map(itemgetter(field.name), rows))
+    except KeyError:
+        values = [row.get(field.name) for row in rows]
+    if _can_lose(field.type) and not set(map(type, values)) <= _exact_types(field.type):
+        for value in values:
+            _check(value, field.type)
+    return pa.array(values, field.type)
+
+
+def check_row(row: Mapping[str, Any], schema: pa.Schema) -> None:
+    """Check that one row fits the columns.
+
+    Raises:
+        ResultError: it does not; names the column and the value.
+    """
+    for field in schema:
+        try:
+            column([row], field)
+        except Exception as error:
+            raise ResultError(
+                f"column {field.name!r} is {field.type}, which the answer does not fit: "
+                f"{describe(row.get(field.name))} ({error})"
+            ) from error
+
+
+@lru_cache(maxsize=1000)
+def _can_lose(data_type: pa.DataType) -> bool:
+    if kinds.is_nested(data_type):
+        return any(_can_lose(data_type.field(i).type) for i in range(data_type.num_fields))
+    return bool(kinds.is_integer(data_type) or kinds.is_temporal(data_type) or kinds.is_float32(data_type))
+
+
+@lru_cache(maxsize=1000)
+def _exact_types(data_type: pa.DataType) -> set[type]:
+    """Types of which Arrow loses nothing; the others are looked at one by one."""
+    if kinds.is_integer(data_type):
+        return {int, type(None)}
+    allowed = _temporal_class(data_type)
+    return {allowed, type(None)} if allowed is not None else {type(None)}
+
+
+def _temporal_class(data_type: pa.DataType) -> type | None:
+    if kinds.is_timestamp(data_type):
+        return datetime.datetime
+    if kinds.is_date(data_type):
+        return datetime.date
+    if kinds.is_time(data_type):
+        return datetime.time
+    return datetime.timedelta if kinds.is_duration(data_type) else None
+
+
+def _check(value: Any, data_type: pa.DataType) -> None:
+    """Raise if Arrow would make something else of the value without a word."""
+    if value is None or not _can_lose(data_type):
+        return
+    if kinds.is_nested(data_type):
+        _check_nested(value, data_type)
+    elif kinds.is_integer(data_type):
+        if isinstance(value, float | np.floating | Decimal) and value != int(value):
+            raise ValueError("it has a fraction")
+    elif kinds.is_float32(data_type):
+        if isinstance(value, int | float | np.number) and _LARGEST_FLOAT32 < abs(value) < float("inf"):
+            raise ValueError("it is too large")
+    elif not isinstance(value, np.datetime64 | np.timedelta64):
+        allowed = _temporal_class(data_type)
+        is_date = isinstance(value, datetime.date) and not isinstance(value, datetime.datetime)
+        if allowed is not None and not (is_date if allowed is datetime.date else isinstance(value, allowed)):
+            raise TypeError(f"it is of type {type(value).__name__}")
+
+
+def _check_nested(value: Any, data_type: pa.DataType) -> None:
+    if kinds.is_map(data_type):
+        for key, item in value.items() if isinstance(value, Mapping) else value:
+            _check(key, data_type.key_type)
+            _check(item, data_type.item_type)
+    elif kinds.is_struct(data_type):
+        fields = [data_type.field(i) for i in range(data_type.num_fields)]
+        if not isinstance(value, Mapping):
+            value = dict(zip([f.name for f in fields], value, strict=False) if isinstance(value, tuple) else value)
+        for field in fields:
+            _check(value.get(field.name), field.type)
+    else:
+        for item in value:
+            _check(item, data_type.value_type)

@@ -1,0 +1,218 @@
+"""`enrich`: the rows of a DataFrame, with columns looked up by key.
+
+All of this runs on the driver, before any job: every option, column, type and name that can be wrong is found here.
+What travels to the workers is an `EnrichTask`; the enricher is asked for its schema once, and its copies know it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.cloudpickle import cloudpickle
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructField, StructType
+
+from asyncio_operator.enricher import Enricher
+from asyncio_operator.errors import ConfigurationError, describe, describe_error
+from asyncio_operator.lookup.pipeline import LookupOptions
+from asyncio_operator.operator import BUFFER_FACTOR
+from asyncio_operator.policies.options import Duration, one_of, positive_int
+from asyncio_operator.policies.options import timeout as optional_duration
+from asyncio_operator.spark.arrow import STATUS, Layout
+from asyncio_operator.spark.metrics import EnrichmentMetrics
+from asyncio_operator.spark.types import arrow_type, check_key_types, check_passes_through, spark_field
+from asyncio_operator.spark.worker import EnrichTask
+from asyncio_operator.specification import fingerprint
+
+On = str | Sequence[str] | Mapping[str, str]
+
+
+def enrich(
+    df: DataFrame,
+    enricher: Enricher,
+    *,
+    on: On,
+    how: str = "left",
+    columns: Sequence[str] | None = None,
+    prefix: str = "",
+    mode: str = "ordered",
+    capacity: int = 100,
+    buffer: int | None = None,
+    timeout: Duration | None = 30.0,
+    on_error: str = "fail",
+    status_column: str | None = None,
+    metrics: EnrichmentMetrics | None = None,
+) -> DataFrame:
+    """The rows of `df`, each with the columns that `enricher` has for its key.
+
+    The input's columns pass through untouched. A key that occurs several times in a batch is looked up once. A null in
+    any part of a key is never looked up, and is a miss. A key with several rows gives several rows.
+
+    Args:
+        enricher: what looks keys up, such as `enrichers.PostgresEnricher`.
+        on: the key: a column of `df`, a list of columns, or a mapping from columns of `df` to the enricher's key
+            columns. A list is matched to the enricher's key columns by name if the names are the same, else by
+            position.
+        how: "left" keeps rows without a match, with nulls; "inner" drops them.
+        columns: which of the enricher's columns to add; default: all.
+        prefix: put before the name of every added column, but not of the status column.
+        mode: "ordered", the rows of a partition stay in order; "unordered", they come as their answers come.
+        capacity: calls in flight at most, per task; as many tasks run at once as there are cores.
+        buffer: keys looked up and not yet handed on, at most, per task; default 64 x `capacity`.
+        timeout: seconds (or a timedelta) from the start of a key's call to its deadline; None or 0 for none. The
+            default, 30, is far beyond a healthy lookup, and ends a hanging one before an operator looks for it.
+        on_error: "fail": a lookup that fails or times out fails the task; "null": its rows get nulls; "drop": its rows
+            are dropped. Both are counted in `metrics`, and told row by row in the status column.
+        status_column: name of a column struct<status, source, attempts, latency_ms, error_type, error_message>.
+        metrics: collects what happened, on the driver.
+
+    Raises:
+        ConfigurationError: an option, a column, a type or a name is wrong, or the enricher's source is not as it says.
+    """
+    if not isinstance(df, DataFrame):
+        raise ConfigurationError(f"df is {describe(df)}; it must be a Spark DataFrame")
+    if not isinstance(enricher, Enricher):
+        raise ConfigurationError(f"enricher is {describe(enricher)}; it must be an Enricher")
+    if metrics is not None and not isinstance(metrics, EnrichmentMetrics):
+        raise ConfigurationError(f"metrics is {describe(metrics)}; it must be an EnrichmentMetrics")
+    inner = one_of("how", how, ("left", "inner")) == "inner"
+    one_of("on_error", on_error, ("fail", "null", "drop"))
+    options = LookupOptions(
+        ordered=one_of("mode", mode, ("ordered", "unordered")) == "ordered",
+        capacity=positive_int("capacity", capacity),
+        buffer=BUFFER_FACTOR * capacity if buffer is None else positive_int("buffer", buffer),
+        timeout=optional_duration("timeout", timeout),
+        fail=on_error == "fail",
+        timed=status_column is not None,
+    )
+    positive_int(f"max_batch of {describe(enricher)}", enricher.max_batch)
+    check_passes_through(df.schema)
+    found = _found(enricher, columns)
+    keys = _key_positions(df.schema, enricher, on)
+    added = _added_fields(df.schema, found, prefix, status_column)
+    layout = Layout(keys, found, inner, on_error == "drop", status_column is not None)
+    _check_pickles(enricher)
+    identity = fingerprint(enricher, cloudpickle.list_registry_pickle_by_value())  # type: ignore[no-untyped-call]
+    task = EnrichTask(enricher, identity, layout, options, None if metrics is None else metrics.report)
+    return _addressable(df).mapInArrow(task, StructType([*df.schema.fields, *added]))
+
+
+def enrich_with(enricher: Enricher, **options: Any) -> Callable[[DataFrame], DataFrame]:
+    """`enrich` for ``df.transform(...)``: the same options, the DataFrame comes later."""
+    return lambda df: enrich(df, enricher, **options)
+
+
+def _found(enricher: Enricher, columns: Sequence[str] | None) -> pa.Schema:
+    """The fields that a found row adds, under the enricher's names and in the types that Spark takes."""
+    schema = enricher.schema()
+    if not isinstance(schema, pa.Schema):
+        raise ConfigurationError(f"{describe(enricher)}.schema() gave {describe(schema)}; it must be a pyarrow.Schema")
+    names = schema.names if columns is None else columns
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise ConfigurationError(f"columns is {describe(columns)}; it must be a list of the enricher's columns")
+    for name in names:
+        if name not in schema.names:
+            raise ConfigurationError(f"columns names {name!r}, which {describe(enricher)} has not: {schema.names}")
+        if schema.names.count(name) > 1 or names.count(name) > 1:
+            raise ConfigurationError(f"the column {name!r} of {describe(enricher)} is there more than once")
+    fields = [spark_field(name, schema.field(name)) for name in names]
+    return pa.schema([pa.field(field.name, arrow_type(field.dataType)) for field in fields])
+
+
+def _key_positions(schema: StructType, enricher: Enricher, on: On) -> tuple[int, ...]:
+    """The positions of the key columns in the DataFrame, in the order of the key's parts."""
+    known = enricher.key_schema()
+    if known is not None and not isinstance(known, pa.Schema):
+        raise ConfigurationError(
+            f"{describe(enricher)}.key_schema() gave {describe(known)}; it must be a pyarrow.Schema or None"
+        )
+    if isinstance(on, Mapping) and all(isinstance(name, str) for pair in on.items() for name in pair):
+        if known is None:
+            raise ConfigurationError(
+                f"on maps to key columns, but {describe(enricher)} does not name its key columns; "
+                "give a list of columns"
+            )
+        parts = {part: column for column, part in on.items()}
+        if set(parts) != set(known.names) or len(parts) != len(on):
+            raise ConfigurationError(
+                f"on maps to {list(on.values())}; it must map to the enricher's key columns {known.names}, each once"
+            )
+        names = [parts[name] for name in known.names]
+    elif isinstance(on, str):
+        names = [on]
+    elif isinstance(on, Sequence) and on and all(isinstance(name, str) for name in on):
+        names = list(on)
+        if known is not None and sorted(names) == sorted(known.names):
+            names = list(known.names)
+    else:
+        raise ConfigurationError(
+            f"on is {describe(on)}; it must be a column, a list of columns, or a mapping of columns to key columns"
+        )
+    if known is not None and len(names) != len(known):
+        raise ConfigurationError(
+            f"on has {len(names)} columns, {names}; the enricher's key has {len(known)}: {known.names}"
+        )
+    positions = tuple(_position(schema, name) for name in names)
+    check_key_types([schema.fields[i] for i in positions], known, describe(enricher))
+    return positions
+
+
+def _position(schema: StructType, name: str) -> int:
+    positions = [i for i, field in enumerate(schema.fields) if field.name == name]
+    if not positions:
+        positions = [i for i, field in enumerate(schema.fields) if field.name.lower() == name.lower()]
+    if len(positions) == 1:
+        return positions[0]
+    problem = "is not a column" if not positions else "is the name of more than one column"
+    raise ConfigurationError(f"on names {name!r}, which {problem} of the DataFrame: {_listed(schema.names)}")
+
+
+def _added_fields(schema: StructType, found: pa.Schema, prefix: str, status: str | None) -> list[StructField]:
+    """The Spark fields of the added columns, with names that collide with nothing."""
+    if not isinstance(prefix, str):
+        raise ConfigurationError(f"prefix is {describe(prefix)}; it must be text")
+    if status is not None and not (isinstance(status, str) and status):
+        raise ConfigurationError(f"status_column is {describe(status)}; it must be a name or None")
+    added = [spark_field(prefix + field.name, field) for field in found]
+    taken = {name.lower(): "the DataFrame" for name in schema.names}
+    for field in added:
+        if field.name.lower() in taken:
+            raise ConfigurationError(
+                f"the enricher's column {field.name!r} collides with a column of {taken[field.name.lower()]}; "
+                "give a prefix=, leave it out with columns=, or rename yours"
+            )
+        taken[field.name.lower()] = "the enricher"
+    if status is not None:
+        if status.lower() in taken:
+            raise ConfigurationError(
+                f"status_column {status!r} collides with a column of {taken[status.lower()]}; it is never prefixed: "
+                "choose another name"
+            )
+        added.append(spark_field(status, pa.field(status, STATUS)))
+    return added
+
+
+def _check_pickles(enricher: Enricher) -> None:
+    try:
+        cloudpickle.dumps(enricher)  # type: ignore[no-untyped-call]
+    except Exception as error:
+        raise ConfigurationError(
+            f"{describe(enricher)} cannot be pickled, so it cannot travel to the workers: {describe_error(error)}. "
+            "Make clients, locks and sessions in its open(), and let its functions capture plain values only"
+        ) from error
+
+
+def _addressable(df: DataFrame) -> DataFrame:
+    """The DataFrame under names that `mapInArrow` can look up, which it does for each; positions and data stay."""
+    names = df.columns
+    if len({name.lower() for name in names}) == len(names) and all(re.fullmatch(r"\w+", name) for name in names):
+        return df
+    return df.toDF(*(f"_{i}" for i in range(len(names))))
+
+
+def _listed(names: Iterable[str], limit: int = 30) -> str:
+    names = list(names)
+    return ", ".join(names[:limit]) + (f", and {len(names) - limit} more" if len(names) > limit else "")

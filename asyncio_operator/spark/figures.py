@@ -1,0 +1,36 @@
+"""Figures of an enrichment that can be added up. Apart from `metrics`, so that workers need not import Spark's SQL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+from asyncio_operator.metrics import Histogram
+
+
+@dataclass(slots=True)
+class EnrichmentFigures:
+    """Figures that can be added up: of a task, or of all of them.
+
+    Attributes:
+        rows: input rows.
+        found, missing: input rows with a match, and without one.
+        failures: input rows whose lookup failed or timed out; `skipped`, those of them that were dropped.
+        calls: calls of the enricher.
+        timeouts: keys that passed their deadline.
+        latency: of calls.
+    """
+
+    rows: int = 0
+    found: int = 0
+    missing: int = 0
+    failures: int = 0
+    skipped: int = 0
+    calls: int = 0
+    timeouts: int = 0
+    latency: Histogram = field(default_factory=Histogram)
+
+    def add(self, other: EnrichmentFigures) -> None:
+        for f in fields(self):
+            if f.name != "latency":
+                setattr(self, f.name, getattr(self, f.name) + getattr(other, f.name))
+        self.latency.merge(other.latency)

@@ -1,0 +1,173 @@
+"""What runs in the Python worker: a task's batches of rows, enriched.
+
+Three threads share the work of a task, and only whole batches cross between them: a feeder reads Spark's input and
+finds the keys, the loop thread looks them up, and the task's main thread builds the output and hands it to Spark. The
+feeder and the run end with the task; the loop thread and the clients on it stay for the next one.
+"""
+
+from __future__ import annotations
+
+import select
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from asyncio_operator.bridge import FromLoop, LoopTask, ToLoop
+from asyncio_operator.enricher import Enricher
+from asyncio_operator.errors import FunctionError, ResultError, describe
+from asyncio_operator.lookup.keys import Failure, KeyBatch
+from asyncio_operator.lookup.pipeline import LookupOptions, LookupPipeline
+from asyncio_operator.loop_thread import loop_thread
+from asyncio_operator.spark.arrow import Enrichment, Layout, key_batch
+from asyncio_operator.spark.clients import clients
+from asyncio_operator.spark.figures import EnrichmentFigures
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+READ_AHEAD = 2
+"""Batches read from Spark and not yet taken by the loop: one is being taken while the next is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnrichTask:
+    """A function for `mapInArrow`; it travels to the workers.
+
+    Attributes:
+        fingerprint: of the enricher; equal ones share their clients.
+        report: called with the figures of the task when it ends, on its main thread.
+    """
+
+    enricher: Enricher
+    fingerprint: str
+    layout: Layout
+    options: LookupOptions
+    report: Callable[[EnrichmentFigures], None] | None = None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows of `batches`, enriched.
+
+        Raises:
+            FunctionError: a lookup failed, and failures are not to be hidden.
+        """
+        loop = loop_thread().loop
+        source, sink = ToLoop(loop, READ_AHEAD), FromLoop(loop, watch=_spark_watch())
+        enrichment = Enrichment(self.layout, self._on_result_error)
+        life = _Life(self, source, sink)
+        threading.Thread(
+            target=_feed, args=(batches, self.layout, source), name="asyncio-operator-feeder", daemon=True
+        ).start()
+        run = LoopTask(loop, life.run, sink)
+        try:
+            for batch, ready, ended in sink:
+                output, keys = enrichment.leading(batch, ready) if self.options.ordered else enrichment.answered(batch)
+                yield from output
+                loop.call_soon_threadsafe(life.emitted, keys, batch if ended else None)
+        finally:
+            source.close()
+            if self.report is not None:
+                self.report(life.figures(enrichment))
+            run.stop(self.options.grace_period + 1.0)
+
+    def _on_result_error(self, key: Any, error: ResultError) -> Failure:
+        if self.options.fail:
+            raise FunctionError(
+                f"{describe(self.enricher)} gave an unusable answer for key {describe(key)}: {error}",
+                element=describe(key),
+                attempts=1,
+            ) from error
+        return Failure(error, 0.0)
+
+
+class _Life:
+    """The part of a task that runs on the loop."""
+
+    def __init__(self, task: EnrichTask, source: ToLoop, sink: FromLoop) -> None:
+        self._task = task
+        self._source = source
+        self._sink = sink
+        self._pipeline: LookupPipeline | None = None
+
+    async def run(self) -> None:
+        task = self._task
+        enricher = await clients.lease(task.fingerprint, task.enricher)
+        try:
+            self._pipeline = LookupPipeline(enricher, self._source, self._deliver, task.options)
+            await self._pipeline.run()
+        finally:
+            clients.release(task.fingerprint)
+
+    def _deliver(self, batch: KeyBatch, ready: int) -> None:
+        self._sink.put_nowait((batch, ready, batch.ended))
+
+    def emitted(self, keys: int, batch: KeyBatch | None) -> None:
+        if self._pipeline is not None:
+            self._pipeline.emitted(keys, batch)
+
+    def figures(self, enrichment: Enrichment) -> EnrichmentFigures:
+        """What the task has done; called from its main thread."""
+        pipeline = self._pipeline
+        if pipeline is None:
+            return EnrichmentFigures()
+        found, missing, failed = enrichment.kinds.tolist()
+        return EnrichmentFigures(
+            rows=found + missing + failed,
+            found=found,
+            missing=missing,
+            failures=failed,
+            skipped=failed if enrichment.layout.drop_failed else 0,
+            calls=pipeline.calls,
+            timeouts=pipeline.timeouts,
+            latency=pipeline.latency,
+        )
+
+
+def _feed(batches: Iterator[pa.RecordBatch], layout: Layout, source: ToLoop) -> None:
+    """Read Spark's input and find the keys."""
+    try:
+        for batch in batches:
+            if not source.put(key_batch(batch, layout.keys)):
+                return
+    except BaseException as error:
+        source.end(error)
+    else:
+        source.end()
+
+
+def _spark_watch() -> Callable[[], None] | None:
+    """What a task does from time to time while it waits: hand what is ready to Spark, and raise if Spark is gone.
+
+    Spark's own buffer leaves for the JVM when 64 KB are in it; a task that waits for a slow answer would keep the rows
+    of the fast ones that long. And Spark ends a task that has enough rows (`limit`) by closing its end of the socket,
+    which a worker that waits would notice only at its next write. The socket is not handed to user code, so it is
+    looked for on the stack; where it is not found, both come later.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and not hasattr(frame.f_locals.get("outfile"), "flush"):
+        frame = frame.f_back
+    if frame is None:
+        return None
+    output: Any = frame.f_locals["outfile"]
+    poll = _poll_for_hangup(output)
+
+    def watch() -> None:
+        if poll is not None and poll.poll(0):
+            raise BrokenPipeError("Spark has closed the connection to this Python worker: the task is over")
+        output.flush()
+
+    return watch
+
+
+def _poll_for_hangup(output: Any) -> Any:
+    """None on Windows, and where Spark forks no daemon: there it kills the worker when the task ends."""
+    if not hasattr(select, "poll"):
+        return None
+    poll = select.poll()
+    try:
+        poll.register(output.fileno(), getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR)
+    except OSError:
+        return None
+    return poll
