@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
 from asyncio_operator.errors import ConfigurationError, ElementTimeoutError, describe
-from asyncio_operator.policies.options import positive_int
+from asyncio_operator.policies.options import plain_function, positive_int
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -111,6 +111,7 @@ def as_async_function(function: Any) -> AsyncFunction[Any, Any]:
         ConfigurationError: it is no coroutine function.
     """
     if isinstance(function, AsyncFunction):
+        plain_function("timeout", function.timeout, "a method of the value")
         return function
     if callable(function) and not inspect.isclass(function):
         call = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004

@@ -71,7 +71,10 @@ class Intake(Protocol):
     """Where the work comes from."""
 
     async def window(self) -> Window | None:
-        """Wait for work; None if there will be no more. Only one lane at a time waits here."""
+        """The present window while something is left of it, else wait for the next; None if there will be no more.
+
+        Only one lane at a time waits here.
+        """
 
 
 class Lane:

@@ -17,7 +17,7 @@ from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.function import as_async_function
 from asyncio_operator.inputs import as_input
 from asyncio_operator.metrics import OperatorStatistics
-from asyncio_operator.policies.options import Duration, duration, one_of, positive_int
+from asyncio_operator.policies.options import Duration, duration, one_of, plain_function, positive_int
 from asyncio_operator.policies.options import timeout as optional_duration
 from asyncio_operator.queues import OrderedStreamElementQueue, StreamElementQueue, UnorderedStreamElementQueue
 from asyncio_operator.run import OnError, Outcomes, Run
@@ -71,16 +71,14 @@ class AsyncWaitOperator:
         self._queue = QUEUES[one_of("mode", mode, tuple(QUEUES))]
         self._capacity = positive_int("capacity", capacity)
         self._buffer = BUFFER_FACTOR * capacity if buffer is None else positive_int("buffer", buffer)
-        if on_timeout is not None and not callable(on_timeout):
-            raise ConfigurationError(f"on_timeout is {describe(on_timeout)}; it must be a function of the value")
-        if not callable(on_error) and on_error not in ("fail", "skip"):
-            raise ConfigurationError(
-                f'on_error is {describe(on_error)}; it must be "fail", "skip", or a function of value and error'
-            )
+        if on_timeout is not None:
+            plain_function("on_timeout", on_timeout, "a function of the value")
+        if on_error not in ("fail", "skip"):
+            plain_function("on_error", on_error, '"fail", "skip", or a function of value and error')
         if not isinstance(flatten, bool):
             raise ConfigurationError(f"flatten is {describe(flatten)}; it must be True or False")
-        if clock is not None and not callable(clock):
-            raise ConfigurationError(f"clock is {describe(clock)}; it must be a function that gives seconds")
+        if clock is not None:
+            plain_function("clock", clock, "a function that gives seconds")
         self._outcomes = Outcomes(on_error, on_timeout, optional_duration("timeout", timeout), flatten)
         self._clock = clock
         self._grace_period = duration("grace_period", grace_period)

@@ -171,8 +171,9 @@ class Run:
                         if driver.failed:
                             break
                         queue.poll_completed()
-                    if self._room is not None:
-                        _wake(self._room)
+                    if (room := self._room) is not None:
+                        self._room = None
+                        _wake(room)
                     if kind is Watermark:
                         yield element
                         continue
@@ -181,9 +182,8 @@ class Run:
                         yield Record(outputs[-1], element.timestamp) if kind is Record else outputs[-1]
                 if self.done():
                     return
-                self._ready = asyncio.get_running_loop().create_future()
-                await self._ready
-                self._ready = None
+                ready = self._ready = asyncio.get_running_loop().create_future()
+                await ready
         finally:
             await self._end()
 
@@ -210,8 +210,8 @@ class Run:
             self._blocked_since = self._now()
             try:
                 while len(queue) >= queue.capacity:
-                    self._room = asyncio.get_running_loop().create_future()
-                    await self._room
+                    room = self._room = asyncio.get_running_loop().create_future()
+                    await room
             finally:
                 self._room = None
                 self._backpressure += self._now() - self._blocked_since
@@ -303,8 +303,10 @@ class Run:
         return entry.element.value if type(entry.element) is Record else entry.element
 
     def _completed(self) -> None:
-        if self._ready is not None and self._queue.peek_completed() is not None:
-            _wake(self._ready)
+        ready = self._ready
+        if ready is not None and self._queue.peek_completed() is not None:
+            self._ready = None
+            _wake(ready)
 
 
 def _wake(waiter: asyncio.Future[None] | None) -> None:

@@ -200,7 +200,11 @@ FORBIDDEN = [
     ("asyncio_operator/queues/__init__.py", "from .. import lanes", "layer 1"),
     ("asyncio_operator/policies/retry.py", "from asyncio_operator.queues import base", "layer 1"),
     ("asyncio_operator/state/value.py", "from asyncio_operator import Retry", "layer 1"),
-    ("asyncio_operator/lookup/cache.py", "def f():\n    from asyncio_operator.operator import AsyncWaitOperator", "layer 3"),
+    (
+        "asyncio_operator/lookup/cache.py",
+        "def f():\n    from asyncio_operator.operator import AsyncWaitOperator",
+        "layer 3",
+    ),
     ("asyncio_operator/operator.py", "from asyncio_operator.testing import ManualClock", "layer 3"),
     ("asyncio_operator/__init__.py", "from asyncio_operator.spark import enrich", "layer 3"),
     ("asyncio_operator/spark/frame.py", "import enrichers", "layer 4"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from datetime import timedelta
 
@@ -30,6 +31,14 @@ def duration(name: str, value: object) -> float:
 def timeout(name: str, value: object) -> float | None:
     """Seconds, or None for no limit, which 0 means too."""
     return None if value is None else duration(name, value) or None
+
+
+def plain_function(name: str, value: object, allowed: str) -> None:
+    """Check that `value` can be called and is not ``async``: hooks are called where nothing can be awaited."""
+    if not callable(value):
+        raise ConfigurationError(f"{name} is {describe(value)}; it must be {allowed}")
+    if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(type(value).__call__):
+        raise ConfigurationError(f"{name} is {describe(value)}; it must be an ordinary function, not an `async def`")
 
 
 def one_of(name: str, value: object, allowed: tuple[str, ...]) -> str:

@@ -50,6 +50,18 @@ async def process(function: Any, elements: Iterable[Any], **options: Any) -> lis
     return await collect(AsyncWaitOperator(function, **options).process(elements))
 
 
+async def collect_timed(outputs: AsyncIterator[Any]) -> list[Any]:
+    """Pairs of an output and the time at which it came."""
+    return [(output, now()) async for output in outputs]
+
+
+async def collect_until(outputs: AsyncIterator[Any], got: list[Any], pause: float = 0.0) -> None:
+    """Take outputs into `got`, with a pause after each, until there are no more or the run fails."""
+    async for output in outputs:
+        got.append(output)
+        await asyncio.sleep(pause)
+
+
 async def same(value: Any) -> Any:
     return value
 

@@ -14,7 +14,7 @@ import pytest
 from asyncio_operator import AsyncWaitOperator, FunctionError
 from asyncio_operator.deadlines import Deadlines
 from asyncio_operator.testing import ManualClock
-from tests.core.helpers import REAL_LOOPS, Life, collect, forever, now, process, run_on, same, virtual
+from tests.core.helpers import REAL_LOOPS, Life, collect, collect_timed, forever, now, process, run_on, same, virtual
 
 
 def late(value: Any) -> Any:
@@ -100,12 +100,9 @@ async def test_R2_deadlines_are_the_calls_own(mode):
         await asyncio.sleep(value)
         return value
 
-    got = []
-    # Lane 1 is registered at 0 and 1, 3, 5 ...; a registry that keeps only the first would cut 4 off, or never 9.
-    async for output in AsyncWaitOperator(call, mode="unordered", capacity=2, timeout=4.5, on_timeout=late).process(
-        [1, 2, 2, 4, 9, 4]
-    ):
-        got.append((output, now()))
+    operator = AsyncWaitOperator(call, mode="unordered", capacity=2, timeout=4.5, on_timeout=late)
+    # A registry that keeps a lane under its first deadline would cut 4 off; one that forgets it would let 9 run on.
+    got = await collect_timed(operator.process([1, 2, 2, 4, 9, 4]))
     assert got == [(1, 1), (2, 2), (2, 3), (4, 6), (("late", 9), 7.5), (4, 10)]
 
 
@@ -125,9 +122,8 @@ async def test_R2_the_element_ends_whether_or_not_its_call_honours_the_cancellat
             await asyncio.sleep(10)
         return "too late"
 
-    ended = []
-    async for output in AsyncWaitOperator(stubborn, mode="unordered", timeout=1.0, on_timeout=late).process([1]):
-        ended.append((output, now()))
+    operator = AsyncWaitOperator(stubborn, mode="unordered", timeout=1.0, on_timeout=late)
+    ended = await collect_timed(operator.process([1]))
     assert ended == [(("late", 1), 1.0)]
     assert now() == 11
 
@@ -181,15 +177,17 @@ async def test_R4_an_error_that_is_there_at_the_deadline_wins_too(mode):
     assert await process(call, [1], mode=mode, timeout=2.0, on_timeout=late, on_error=lambda *_: "error") == ["error"]
 
 
+@pytest.mark.parametrize("seconds", [2.0, 0.002])
 @virtual
-async def test_R4_a_call_that_starts_at_the_deadline_of_another_is_not_taken_for_it(mode):
-    """The lane takes its next element while its last one is given its last turns."""
+async def test_R4_a_call_that_starts_at_the_deadline_of_another_is_not_taken_for_it(mode, seconds):
+    """The lane takes its next element, at once or after a turn of the loop, while its last one is given last turns."""
 
     async def call(value):
-        await asyncio.sleep(2)
+        await asyncio.sleep(seconds)
         return value
 
-    assert await process(call, range(5), mode=mode, capacity=1, timeout=2.0, on_timeout=late) == list(range(5))
+    got = await process(call, range(9), mode=mode, capacity=1, timeout=seconds, on_timeout=late)
+    assert got == list(range(9))
 
 
 @virtual
@@ -206,14 +204,14 @@ async def test_R6_an_error_before_the_first_await_is_like_any_other(mode):
     assert await process(function, [1], mode=mode, on_error="skip") == []
 
 
-@pytest.mark.parametrize("timeout", [None, 0, 0.0, timedelta(0)])
+@pytest.mark.parametrize("none", [None, 0, 0.0, timedelta(0)])
 @virtual
-async def test_R9_no_timeout_is_none(mode, timeout):
+async def test_R9_no_timeout_is_none(mode, none):
     async def call(value):
         await asyncio.sleep(1e6)
         return value
 
-    assert await process(call, [1], mode=mode, timeout=timeout) == [1]
+    assert await process(call, [1], mode=mode, timeout=none) == [1]
 
 
 @virtual
@@ -313,6 +311,12 @@ async def test_O12_a_cancellation_nobody_asked_for_is_a_failed_attempt(mode):
         assert isinstance(failure.value.__cause__, asyncio.CancelledError)
 
 
+async def failing_group() -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(forever())
+        raise ValueError
+
+
 @virtual
 async def test_a_stale_cancellation_does_not_leak_into_the_lanes_next_call(mode):
     """A lane that was cancelled before has to work with everything that counts cancellations."""
@@ -321,29 +325,27 @@ async def test_a_stale_cancellation_does_not_leak_into_the_lanes_next_call(mode)
         task = asyncio.current_task()
         assert task is not None
         assert task.cancelling() == 0
-        match value % 4:
+        match value % 5:
             case 0:
                 await forever()
             case 1:
                 return await swallow(value)
             case 2:
                 raise asyncio.CancelledError
+            case 4:
+                asyncio.get_running_loop().call_soon(task.cancel)
+                await forever()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.5):
                 await forever()
         with pytest.raises(ExceptionGroup):
-            async with asyncio.TaskGroup() as group:
-                group.create_task(forever())
-                raise ValueError
+            await failing_group()
         await asyncio.wait_for(asyncio.sleep(0.1), 1)
         return value
 
-    got = await process(call, range(16), mode=mode, capacity=1, timeout=1.0, on_timeout=late, on_error=late_error)
-    assert got == [v if v % 4 == 3 else ("late", v) if v % 4 < 2 else ("error", v) for v in range(16)]
-
-
-def late_error(value: Any, error: BaseException) -> Any:
-    return "error", value
+    options: dict[str, Any] = {"on_timeout": late, "on_error": lambda value, _: ("error", value)}
+    got = await process(call, range(20), mode=mode, capacity=1, timeout=1.0, **options)
+    assert got == [v if v % 5 == 3 else ("late", v) if v % 5 < 2 else ("error", v) for v in range(20)]
 
 
 @virtual

@@ -16,7 +16,7 @@ from tests.core.helpers import REAL_LOOPS, Life, collect, forever, now, process,
 
 
 def others() -> set[asyncio.Task[Any]]:
-    return asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]
+    return asyncio.all_tasks() - {asyncio.current_task()}
 
 
 async def one_then_forever(value: Any) -> Any:
@@ -99,9 +99,13 @@ async def test_O8_the_consumer_is_cancelled_in_its_first_step(mode):
 async def test_O8_the_consumer_raises(mode):
     function = Life(one_then_forever)
     run = AsyncWaitOperator(function, mode=mode).process(range(3))
-    with pytest.raises(KeyError):
+
+    async def consume():
         async for _ in run:
             raise KeyError
+
+    with pytest.raises(KeyError):
+        await consume()
     await run.aclose()
     assert function.events[-1] == "close"
 

@@ -18,7 +18,7 @@ from asyncio_operator import (
     StateError,
     Watermark,
 )
-from tests.core.helpers import Life, collect, forever, now, process, same, virtual
+from tests.core.helpers import Life, collect, collect_timed, collect_until, forever, now, process, same, virtual
 
 
 async def nap(seconds: Any) -> Any:
@@ -197,9 +197,7 @@ async def test_ordered_results_leave_in_input_order():
 
 @virtual
 async def test_unordered_results_leave_as_they_complete():
-    got = []
-    async for output in AsyncWaitOperator(nap, mode="unordered").process([5, 1, 3]):
-        got.append((output, now()))
+    got = await collect_timed(AsyncWaitOperator(nap, mode="unordered").process([5, 1, 3]))
     assert got == [(1, 1), (3, 3), (5, 5)]
 
 
@@ -256,11 +254,9 @@ async def test_O6_nothing_is_emitted_after_the_failure(mode):
         return value
 
     run = AsyncWaitOperator(call, mode=mode).process(range(9))
-    got = []
+    got: list[Any] = []
     with pytest.raises(FunctionError):
-        async for output in run:
-            got.append(output)
-            await asyncio.sleep(1)
+        await collect_until(run, got, pause=1)
     assert len(got) <= 1
     assert await collect(run) == []
 
@@ -288,11 +284,9 @@ async def test_O6_the_outputs_of_one_input_stop_at_the_failure_too():
             raise ValueError
         return range(9)
 
-    got = []
+    got: list[Any] = []
     with pytest.raises(FunctionError):
-        async for output in AsyncWaitOperator(call, flatten=True).process(range(2)):
-            got.append(output)
-            await asyncio.sleep(1)
+        await collect_until(AsyncWaitOperator(call, flatten=True).process(range(2)), got, pause=1)
     assert got in ([0, 1], [0, 1, 2])
 
 
@@ -343,7 +337,7 @@ async def test_O6_calls_are_cancelled_and_awaited(mode):
 
 @virtual
 async def test_O6_a_timeout_is_a_failure_with_a_timeout_as_its_cause(mode):
-    with pytest.raises(FunctionError, match="within its timeout of 1.5 s") as failure:
+    with pytest.raises(FunctionError, match=r"within its timeout of 1\.5 s") as failure:
         await process(forever, [7], mode=mode, timeout=1.5)
     assert isinstance(failure.value.__cause__, ElementTimeoutError)
     assert failure.value.element == "7"
@@ -362,16 +356,16 @@ async def test_O6_whatever_a_call_raises_belongs_to_the_run(mode, error):
 
 @virtual
 async def test_O6_an_error_that_cannot_be_shown_is_told_all_the_same(mode):
-    class Mute(Exception):
+    class MuteError(Exception):
         def __str__(self) -> str:
             raise RuntimeError
 
         __repr__ = __str__
 
     async def call(value):
-        raise Mute
+        raise MuteError
 
-    with pytest.raises(FunctionError, match="Mute"):
+    with pytest.raises(FunctionError, match="MuteError"):
         await process(call, [1], mode=mode)
 
 

@@ -1,0 +1,175 @@
+"""The operator by itself: its price per element, order under skew, and what pending timeouts cost.
+
+Both sides of a row run in turns on the same loop, and the median of all rounds is taken. "Theirs" is what a program
+would write by hand: a task per element, without bound and deadline, or the usual semaphore with ``wait_for``. Every
+measurement is made on asyncio's own loop and on uvloop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import uvloop
+
+from asyncio_operator import AsyncWaitOperator
+from benchmarks import Rows
+
+ROUNDS = 5
+ELEMENTS = 300_000
+FEWER = 60_000
+"""Where the other side takes 30 microseconds for each."""
+
+CHUNK = 1_000
+CAPACITY = 200
+TIMEOUT = 30.0
+MODES = ("ordered", "unordered")
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": uvloop.new_event_loop,
+}
+
+Function = Callable[[int], Awaitable[int]]
+Side = Callable[[], Awaitable[None]]
+
+
+def s1() -> Rows:
+    """A function that returns at once, against a bare task per element: all created at once, and by the thousand."""
+    yield from _overhead("S1", "returns at once", _at_once, "<= 0.5")
+
+
+def s2() -> Rows:
+    """The same against the usual idiom: semaphore, wait_for and gather."""
+    for loop in LOOPS:
+        for mode in MODES:
+            ours, theirs = _measure(loop, _operator(_at_once, mode, FEWER), lambda: _idiom(_at_once, FEWER))
+            yield _row("S2", f"returns at once, {mode}, {loop} / usual idiom", ours, theirs, FEWER, "<= 1/15")
+
+
+def s3() -> Rows:
+    """A function that suspends once, against a bare task per element."""
+    yield from _overhead("S3", "suspends once", _suspends, "<= 0.8")
+
+
+def s4() -> Rows:
+    """Ordered against unordered throughput, when one call in two hundred takes a hundred times as long."""
+    count = 10_000
+    for loop in LOOPS:
+        ours, theirs = _measure(loop, *(_operator(_skewed, mode, count, capacity=100, timeout=None) for mode in MODES))
+        figures = (f"{count / ours:,.0f}/s", f"{count / theirs:,.0f}/s")
+        yield "S4", f"skew, ordered / unordered, {loop}", *figures, theirs / ours, ">= 0.8"
+
+
+def s12() -> Rows:
+    """Threads in the process while 10,000 timeouts are pending, against none pending."""
+    for name, new_loop in LOOPS.items():
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            ours, theirs = runner.run(_threads(10_000))
+        yield (
+            "S12",
+            f"threads with 10,000 timeouts pending / none, {name}",
+            str(ours),
+            str(theirs),
+            ours / theirs,
+            "= 1",
+        )
+
+
+def _overhead(name: str, what: str, function: Function, target: str) -> Rows:
+    for loop in LOOPS:
+        for mode in MODES:
+            ours = _operator(function, mode, ELEMENTS)
+            seconds = _measure(loop, ours, lambda: _tasks(function, ELEMENTS, ELEMENTS))
+            yield _row(name, f"{what}, {mode}, {loop} / a task per element", *seconds, ELEMENTS, target)
+            seconds = _measure(loop, ours, lambda: _tasks(function, ELEMENTS, CHUNK))
+            yield _row(name, f"{what}, {mode}, {loop} / tasks by the thousand", *seconds, ELEMENTS, "")
+
+
+def _row(name: str, what: str, ours: float, theirs: float, count: int, target: str) -> tuple[str | float, ...]:
+    figures = (f"{ours / count * 1e6:.2f} us", f"{theirs / count * 1e6:.2f} us")
+    return name, what, *figures, ours / theirs, target
+
+
+def _measure(loop: str, ours: Side, theirs: Side) -> tuple[float, float]:
+    """Median seconds of both sides, which take turns."""
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        return runner.run(_alternate(ours, theirs))
+
+
+async def _alternate(*sides: Side) -> tuple[float, float]:
+    seconds: list[list[float]] = [[] for _ in sides]
+    for _ in range(ROUNDS):
+        for side, taken in zip(sides, seconds, strict=True):
+            started = perf_counter()
+            await side()
+            taken.append(perf_counter() - started)
+    ours, theirs = map(median, seconds)
+    return ours, theirs
+
+
+def _operator(function: Function, mode: str, count: int, **options: Any) -> Side:
+    operator = AsyncWaitOperator(function, mode=mode, **{"capacity": CAPACITY, "timeout": TIMEOUT} | options)
+
+    async def run() -> None:
+        outputs = 0
+        async for _ in operator.process(range(count)):
+            outputs += 1
+        assert outputs == count
+
+    return run
+
+
+async def _tasks(function: Function, count: int, chunk: int) -> None:
+    loop = asyncio.get_running_loop()
+    for start in range(0, count, chunk):
+        values = range(start, min(start + chunk, count))
+        outputs = await asyncio.gather(*[loop.create_task(function(value)) for value in values])  # type: ignore[arg-type]
+        assert len(outputs) == len(values)
+
+
+async def _idiom(function: Function, count: int) -> None:
+    slots = asyncio.Semaphore(CAPACITY)
+
+    async def bounded(value: int) -> int:
+        async with slots:
+            return await asyncio.wait_for(function(value), TIMEOUT)
+
+    outputs = await asyncio.gather(*[bounded(value) for value in range(count)])
+    assert len(outputs) == count
+
+
+async def _threads(count: int) -> tuple[int, int]:
+    before = threading.active_count()
+    pending = asyncio.Event()
+    started: Iterator[int] = iter(range(count))
+
+    async def wait(value: int) -> None:
+        if next(started) == count - 1:
+            pending.set()
+        await asyncio.get_running_loop().create_future()
+
+    outputs = AsyncWaitOperator(wait, capacity=count, timeout=3600.0).process(range(count))
+    consumer = asyncio.ensure_future(anext(outputs))
+    await pending.wait()
+    during = threading.active_count()
+    consumer.cancel()
+    await asyncio.wait([consumer])
+    return during, before
+
+
+async def _at_once(value: int) -> int:
+    return value
+
+
+async def _suspends(value: int) -> int:
+    await asyncio.sleep(0)
+    return value
+
+
+async def _skewed(value: int) -> int:
+    await asyncio.sleep(0.2 if value % 200 == 100 else 0.002)
+    return value

@@ -1,0 +1,234 @@
+"""`enrich` in Spark on two cores: its overhead, a real table, skew, memory, and what people write without it.
+
+The sink is Spark's own ``noop``, made for benchmarks: it asks for every column of every row and keeps none, so that
+nothing but the way through Python and back is measured. The sides are run in turns after a warm-up each (Python workers
+started, code compiled by the JVM), and the median of the turns is taken. Input is made or cached before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from asyncio_operator.spark import enrich
+from benchmarks import Rows
+from enrichers import FunctionEnricher, PostgresEnricher
+from examples.enrich_flights import flights_of, read_data, tables
+from examples.stage import embedded_postgres, local_spark, workspace
+
+ROWS = 2_000_000
+TURNS = 7
+
+SKEWED_ROWS = 100_000
+CAPACITY = 100
+BATCH_SIZES = (100, 10_000)
+
+Batches = Iterator[pa.RecordBatch]
+Side = Callable[[DataFrame], DataFrame]
+
+ANSWER = {"answer": 1}
+
+
+def s5() -> Rows:
+    """2,000,000 rows, every key another, and a function that returns at once, against rows that only pass through."""
+    with _session() as spark:
+        rows = spark.range(0, ROWS, 1, 2)
+        ours = enrich(rows, FunctionEnricher(_at_once, "answer long"), on="id")
+        theirs = rows.mapInArrow(_identity, rows.schema)
+        times = _in_turns(ours, theirs)
+    yield "S5", "enrich, function at once / identity mapInArrow", *_times(*times), "<= 1.6"
+
+
+def s6() -> Rows:
+    """336,776 flights and their planes in PostgreSQL, against null columns of the same schema."""
+    data = read_data()
+    with (
+        workspace("benchmark") as directory,
+        embedded_postgres(directory) as dsn,
+        tables(dsn, data, keep=False) as schema,
+        _session() as spark,
+    ):
+        flights = flights_of(spark, data["flights"], None).coalesce(2).cache()
+        assert flights.count() == len(data["flights"])
+        planes = PostgresEnricher(dsn, table=(schema, "planes"), key="tailnum")
+        ours = enrich(flights, planes, on="tailnum", prefix="plane_")
+        theirs = flights.mapInArrow(_append_nulls(planes.schema()), ours.schema)
+        times = _in_turns(ours, theirs)
+    yield "S6", "flights and planes in PostgreSQL / null columns", *_times(*times), "<= 1.25"
+
+
+def s7() -> Rows:
+    """Skewed latencies, in order, with small Arrow batches against large ones."""
+    with _session() as spark:
+        rates: dict[int, list[float]] = {size: [] for size in BATCH_SIZES}
+        for _turn in range(3):
+            for size in BATCH_SIZES:
+                rates[size].append(_rate(spark, size, SKEWED_ROWS, _enriched))
+    small, large = (statistics.median(rates[size]) for size in BATCH_SIZES)
+    yield "S7", "skew, 100 / 10,000 rows per Arrow batch", f"{small:,.0f}/s", f"{large:,.0f}/s", small / large, ">= 0.7"
+
+
+def s8() -> Rows:
+    """Peak memory of a Python worker, told by itself at its end, over ten times the rows in one partition."""
+    peaks: dict[int, list[float]] = {5_000_000: [], 500_000: []}
+    with _session(spark__python__worker__reuse="false") as spark:
+        for _turn in range(3):
+            for count, measured in peaks.items():
+                rows = spark.range(0, count, 1, 1)
+                told = enrich(rows, FunctionEnricher(_peak_memory, "peak double"), on="id")
+                measured.append(told.agg({"peak": "max"}).collect()[0][0])
+    many, few = (statistics.median(measured) for measured in peaks.values())
+    yield "S8", "worker's memory, 5,000,000 / 500,000 rows", f"{many:.0f} MB", f"{few:.0f} MB", many / few, "<= 1.1"
+
+
+def comparison() -> Rows:
+    """Rows a second with a service that takes 2 ms, and 200 ms for 0.5 % of the keys; 100 calls at once, in order."""
+    sides: list[tuple[str, int, int, Side]] = [
+        ("", 10_000, SKEWED_ROWS, _enriched),
+        ("a blocking call per row", 10_000, 1_000, _mapped(_blocking)),
+        ("a pool of 100 threads, 10,000 rows per batch", 10_000, 40_000, _mapped(_threads)),
+        ("gather, 10,000 rows per batch", 10_000, 40_000, _mapped(_gather)),
+        ("", 100, SKEWED_ROWS, _enriched),
+        ("a pool of 100 threads, 100 rows per batch", 100, 4_000, _mapped(_threads)),
+        ("gather, 100 rows per batch", 100, 4_000, _mapped(_gather)),
+    ]
+    rates: dict[tuple[str, int], list[float]] = {(what, size): [] for what, size, _, _ in sides}
+    with _session() as spark:
+        for _turn in range(3):
+            for what, size, count, side in sides:
+                rates[what, size].append(_rate(spark, size, count, side))
+    for (what, size), measured in rates.items():
+        if what:
+            ours, theirs = statistics.median(rates["", size]), statistics.median(measured)
+            yield "", f"enrich / {what}", f"{ours:,.0f}/s", f"{theirs:,.0f}/s", ours / theirs, ""
+
+
+# -- measuring
+
+
+@contextlib.contextmanager
+def _session(**options: str) -> Iterator[SparkSession]:
+    with workspace("benchmark") as directory, local_spark(directory, **options) as spark:
+        yield spark
+
+
+def _run(frame: DataFrame) -> float:
+    """Seconds for every row of it."""
+    started = time.perf_counter()
+    frame.write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - started
+
+
+def _in_turns(ours: DataFrame, theirs: DataFrame) -> tuple[float, float]:
+    """The median times, after two turns that do not count."""
+    times = [(_run(ours), _run(theirs)) for _ in range(2 + TURNS)][2:]
+    return statistics.median(ours for ours, _ in times), statistics.median(theirs for _, theirs in times)
+
+
+def _times(ours: float, theirs: float) -> tuple[str, str, float]:
+    return f"{ours:.2f} s", f"{theirs:.2f} s", ours / theirs
+
+
+def _rate(spark: SparkSession, batch_size: int, count: int, side: Side) -> float:
+    """Rows a second of two tasks."""
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", batch_size)
+    return count / _run(side(spark.range(0, count, 1, 2)))
+
+
+# -- what is measured; it travels to the workers by name
+
+
+async def _at_once(key: int) -> dict[str, int]:
+    return ANSWER
+
+
+async def _peak_memory(key: int) -> dict[str, float] | None:
+    if key % 1000:
+        return None
+    # Kilobytes, on Linux.
+    return {"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000}
+
+
+def _latency(key: int) -> float:
+    """Seconds that the service takes for a key."""
+    return 0.2 if key % 200 == 199 else 0.002
+
+
+async def _call(key: int) -> dict[str, int]:
+    await asyncio.sleep(_latency(key))
+    return ANSWER
+
+
+def _blocking_call(key: int) -> dict[str, int]:
+    time.sleep(_latency(key))
+    return ANSWER
+
+
+def _enriched(rows: DataFrame) -> DataFrame:
+    return enrich(rows, FunctionEnricher(_call, "answer long"), on="id", capacity=CAPACITY)
+
+
+def _mapped(function: Callable[[Batches], Batches]) -> Side:
+    return lambda rows: rows.mapInArrow(function, "id long, answer long")
+
+
+def _identity(batches: Batches) -> Batches:
+    yield from batches
+
+
+def _blocking(batches: Batches) -> Batches:
+    for batch in batches:
+        yield _with_answers(batch, [_blocking_call(key) for key in batch.column(0).to_pylist()])
+
+
+def _threads(batches: Batches) -> Batches:
+    with ThreadPoolExecutor(CAPACITY) as pool:
+        for batch in batches:
+            yield _with_answers(batch, list(pool.map(_blocking_call, batch.column(0).to_pylist())))
+
+
+def _gather(batches: Batches) -> Batches:
+    limit = asyncio.Semaphore(CAPACITY)
+
+    async def call(key: int) -> dict[str, int]:
+        async with limit:
+            return await _call(key)
+
+    async def call_all(keys: list[int]) -> list[dict[str, int]]:
+        return await asyncio.gather(*map(call, keys))
+
+    with asyncio.Runner(loop_factory=_new_loop) as runner:
+        for batch in batches:
+            yield _with_answers(batch, runner.run(call_all(batch.column(0).to_pylist())))
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """The loop that ours has, too."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def _with_answers(batch: pa.RecordBatch, answers: list[dict[str, int]]) -> pa.RecordBatch:
+    column = pa.array([answer["answer"] for answer in answers], pa.int64())
+    return pa.RecordBatch.from_arrays([*batch.columns, column], names=["id", "answer"])
+
+
+def _append_nulls(schema: pa.Schema) -> Callable[[Batches], Batches]:
+    def append(batches: Batches) -> Batches:
+        for batch in batches:
+            nulls = [pa.nulls(batch.num_rows, field.type) for field in schema]
+            names = [*batch.schema.names, *(f"plane_{field.name}" for field in schema)]
+            yield pa.RecordBatch.from_arrays([*batch.columns, *nulls], names=names)
+
+    return append

@@ -1,0 +1,271 @@
+"""Keyed state, priority-queue sets, time to live and timers, against the bare containers below them.
+
+Each pair is measured in turns, and the best of three is taken: what disturbs a measurement only ever adds to it. The
+bare side does what a program without this library would write by hand, on the same bytes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from rocksdict import Options, Rdict
+
+from asyncio_operator.state import (
+    CleanupIncrementally,
+    HeapPriorityQueueSet,
+    HeapStateBackend,
+    KeyGroupRange,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    RocksDBStateBackend,
+    StateBackend,
+    StateTtlConfig,
+    ValueStateDescriptor,
+)
+from asyncio_operator.testing.clock import ManualClock
+from asyncio_operator.timers import HeapQueues, InternalTimerService, RocksDBQueues
+from benchmarks import Rows
+
+TURNS = 3
+QUEUE = 200_000
+OPERATIONS = 50_000
+MAP = 10_000
+TIMERS = 1_000_000
+ENTRIES = 1_000_000
+
+
+def s9() -> Rows:
+    """Heap priority-queue set, add all then poll all, against bare heapq push and pop of the same tuples."""
+    numbers = random.Random(9)
+    elements = [(numbers.randrange(10**9), key) for key in range(QUEUE)]
+
+    def ours() -> None:
+        queue: HeapPriorityQueueSet[tuple[int, int]] = HeapPriorityQueueSet(
+            lambda element: element[0], lambda element: element[1], KeyGroupRange(0, 127), 128
+        )
+        for element in elements:
+            queue.add(element)
+        while queue.poll() is not None:
+            pass
+
+    def bare() -> None:
+        heap: list[tuple[int, int, tuple[int, int]]] = []
+        for number, element in enumerate(elements):
+            heapq.heappush(heap, (element[0], number, element))
+        while heap:
+            heapq.heappop(heap)
+
+    yield _row("S9", "heap priority-queue set, add all + poll all", *_best(ours, bare), QUEUE, "<= 3")
+
+
+def s10() -> Rows:
+    """RocksDB value state get and put, key by key, against bare rocksdict get and put of the same bytes."""
+    with _directory() as directory, _rocksdb(directory / "ours") as backend, _bare(directory / "bare") as bare_database:
+        state = backend.value_state(ValueStateDescriptor("value"))
+        value = "x" * 95
+        keys = list(range(OPERATIONS))
+        addresses = []
+        for key in keys:
+            backend.set_current_key(key)
+            addresses.append(backend.require_slot())
+        state.update(value)
+        stored = backend.table("value").get(backend.require_slot(), b"")
+
+        def ours() -> None:
+            for key in keys:
+                backend.set_current_key(key)
+                state.value()
+                state.update(value)
+
+        def bare() -> None:
+            for address in addresses:
+                bare_database.get(address)
+                bare_database.put(address, stored)
+
+        yield _row("S10", "RocksDB value state, set key + get + put", *_best(ours, bare), OPERATIONS, "<= 1.6")
+
+
+def list_append() -> Rows:
+    """RocksDB list state, one element at a time, against bare puts under a counter."""
+    with _directory() as directory, _rocksdb(directory / "ours") as backend, _bare(directory / "bare") as bare_database:
+        backend.set_current_key("key")
+        state = backend.list_state(ListStateDescriptor("list"))
+        prefix, stored = backend.require_slot(), b"\x03" + bytes(8)
+
+        def ours() -> None:
+            for number in range(OPERATIONS):
+                state.add(number)
+
+        def bare() -> None:
+            for number in range(OPERATIONS):
+                bare_database.put(prefix + number.to_bytes(8, "big"), stored)
+
+        yield _row("", "RocksDB list state, append", *_best(ours, bare), OPERATIONS)
+
+
+def map_access() -> Rows:
+    """RocksDB map state of 10,000 entries, put and get by user key, against bare puts and gets of the same bytes."""
+    with _directory() as directory, _rocksdb(directory / "ours") as backend, _bare(directory / "bare") as bare_database:
+        backend.set_current_key("key")
+        state = backend.map_state(MapStateDescriptor("map"))
+        state.put_all({key: key for key in range(MAP)})
+        rows = list(backend.table("map").scan(backend.require_slot()))
+        addresses = [(backend.require_slot() + sub, stored) for sub, stored in rows]
+
+        def put() -> None:
+            for key in range(MAP):
+                state.put(key, key)
+
+        def bare_put() -> None:
+            for address, stored in addresses:
+                bare_database.put(address, stored)
+
+        def get() -> None:
+            for key in range(MAP):
+                state.get(key)
+
+        def bare_get() -> None:
+            for address, _ in addresses:
+                bare_database.get(address)
+
+        yield _row("", "RocksDB map state of 10,000 entries, put", *_best(put, bare_put), MAP)
+        yield _row("", "RocksDB map state of 10,000 entries, get", *_best(get, bare_get), MAP)
+
+
+def incremental_cleanup() -> Rows:
+    """One read with incremental clean-up, against one without time to live."""
+    with _directory() as directory:
+        for kind in ("heap", "RocksDB"):
+            with _rocksdb(directory / "ours") if kind == "RocksDB" else _heap() as backend:
+                ttl = StateTtlConfig(10, cleanup=CleanupIncrementally(size=5))
+                swept = backend.value_state(ValueStateDescriptor("swept", ttl=ttl))
+                plain = backend.value_state(ValueStateDescriptor("plain"))
+                for key in range(MAP):
+                    backend.set_current_key(key)
+                    swept.update(key)
+                    plain.update(key)
+
+                def read(state: Any) -> Callable[[], None]:
+                    def run() -> None:
+                        for _ in range(MAP):
+                            state.value()
+
+                    return run
+
+                times = _best(read(swept), read(plain))
+            yield _row("", f"{kind} value state, read with clean-up of 5 against without", *times, MAP)
+
+
+def timers() -> Rows:
+    """Timers registered and fired, in memory, against the same on RocksDB."""
+    with _directory() as directory:
+        heap_times = _register_and_fire(HeapQueues())
+        queues = RocksDBQueues(directory / "timers")
+        disk_times = _register_and_fire(queues)
+        queues.close()
+    for what, on_disk, in_memory in zip(("registered", "fired"), disk_times, heap_times, strict=True):
+        ours, theirs = (f"{TIMERS / seconds:,.0f}/s" for seconds in (on_disk, in_memory))
+        yield "", f"timers {what}, 1,000,000: RocksDB against heap", ours, theirs, on_disk / in_memory, ""
+
+
+def snapshots() -> Rows:
+    """Snapshot and restore of 1,000,000 map entries, and a second snapshot, on RocksDB against the heap."""
+    with _directory() as directory, _rocksdb(directory / "state") as disk, _heap() as heap:
+        times: list[list[float]] = []
+        for backend, restored in ((disk, _rocksdb(directory / "restored")), (heap, _heap())):
+            state = backend.map_state(MapStateDescriptor("map"))
+            for key in range(ENTRIES // 1000):
+                backend.set_current_key(key)
+                state.put_all({entry: entry for entry in range(1000)})
+            taken, snapshot = _timed(backend.snapshot)
+            backend.set_current_key(0)
+            state.put(0, 1)
+            again, _ = _timed(backend.snapshot)
+            with restored as target:
+                restoring, _ = _timed(partial(target.restore, [snapshot]))
+                assert target.num_entries() == ENTRIES
+            times.append([taken, again, restoring])
+    for number, what in enumerate(("snapshot", "snapshot after one change", "restore")):
+        ours, theirs = times[0][number], times[1][number]
+        row = f"{ours:.3f} s", f"{theirs:.3f} s", ours / theirs
+        yield "", f"{what}, 1,000,000 entries: RocksDB against heap", *row, ""
+
+
+def _register_and_fire(queues: Any) -> tuple[float, float]:
+    fired = 0
+
+    def count(timer: object) -> None:
+        nonlocal fired
+        fired += 1
+
+    service = InternalTimerService(on_event_time=count, clock=ManualClock(), queues=queues)
+    numbers = random.Random(7)
+    timestamps = [numbers.randrange(10**9) for _ in range(TIMERS)]
+
+    def register() -> None:
+        for key, timestamp in enumerate(timestamps):
+            service.current_key = key
+            service.register_event_time_timer(timestamp)
+
+    registering, _ = _timed(register)
+    firing, _ = _timed(lambda: service.advance_watermark(10**9))
+    assert fired == TIMERS
+    return registering, firing
+
+
+def _timed(action: Callable[[], Any]) -> tuple[float, Any]:
+    start = perf_counter()
+    result = action()
+    return perf_counter() - start, result
+
+
+def _best(ours: Callable[[], None], theirs: Callable[[], None]) -> tuple[float, float]:
+    """The shortest time of each, measured in turns."""
+    times = [(_timed(ours)[0], _timed(theirs)[0]) for _ in range(TURNS)]
+    return min(time for time, _ in times), min(time for _, time in times)
+
+
+def _row(name: str, what: str, ours: float, theirs: float, count: int, target: str = "") -> tuple[str | float, ...]:
+    each = [f"{seconds / count * 1e6:.2f} us" for seconds in (ours, theirs)]
+    return name, what, *each, ours / theirs, target
+
+
+@contextmanager
+def _directory() -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix="benchmark-state-"))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory)
+
+
+@contextmanager
+def _rocksdb(directory: Path) -> Iterator[StateBackend]:
+    backend = RocksDBStateBackend(directory, clock=ManualClock())
+    try:
+        yield backend
+    finally:
+        backend.close()
+
+
+@contextmanager
+def _heap() -> Iterator[StateBackend]:
+    yield HeapStateBackend(clock=ManualClock())
+
+
+@contextmanager
+def _bare(directory: Path) -> Iterator[Rdict]:
+    database = Rdict(str(directory), Options(raw_mode=True))
+    try:
+        yield database
+    finally:
+        database.close()

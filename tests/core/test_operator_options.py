@@ -1,0 +1,157 @@
+"""Options of the operator: a wrong one is a ConfigurationError that names it, its value, and what is allowed."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import pickle
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from asyncio_operator import AsyncFunction, AsyncWaitOperator, BlockingFunction, ConfigurationError, Record
+from tests.core.helpers import collect, same, virtual
+
+
+def plain(value: Any) -> Any:
+    return value
+
+
+async def hook(value: Any, error: Any = None) -> Any:
+    return value
+
+
+INT = "an int of at least 1"
+SECONDS = "a number of seconds or a timedelta, finite and not negative"
+NAN, INFINITE = float("nan"), float("inf")
+
+WRONG: list[tuple[str, list[Any], str]] = [
+    ("mode", ["key", "Ordered", "", None, 1], '"ordered" | "unordered"'),
+    ("capacity", [0, -1, 1.0, True, "1", None], INT),
+    ("buffer", [0, -1, 1.0, True, "1"], INT),
+    ("timeout", [-1, -0.1, NAN, INFINITE, "1", True, timedelta(seconds=-1)], SECONDS),
+    ("grace_period", [-1, NAN, INFINITE, "1", None, timedelta(seconds=-1)], SECONDS),
+    ("on_timeout", [1, "skip"], "a function of the value"),
+    ("on_error", ["ignore", None, 1], '"fail", "skip", or a function of value and error'),
+    ("flatten", [1, None, "yes"], "True or False"),
+    ("clock", [1, "now"], "a function that gives seconds"),
+    ("on_timeout", [hook], "an ordinary function"),
+    ("on_error", [hook], "an ordinary function"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "allowed"), [(n, v, a) for n, values, a in WRONG for v in values])
+def test_a_wrong_option_names_the_argument_the_value_and_what_is_allowed(name, value, allowed):
+    with pytest.raises(ConfigurationError) as failure:
+        AsyncWaitOperator(same, **{name: value})
+    message = str(failure.value)
+    assert message.startswith(f"{name} is {value!r}")
+    assert allowed in message
+    assert isinstance(failure.value, ValueError)
+
+
+@pytest.mark.parametrize("function", [plain, 1, None, "f", AsyncFunction, lambda v: v, functools.partial(plain)])
+def test_a_function_that_is_not_async_is_refused(function):
+    with pytest.raises(ConfigurationError, match="Wrap an ordinary function that blocks in BlockingFunction"):
+        AsyncWaitOperator(function)
+
+
+def test_a_timeout_method_that_is_async_is_refused():
+    class Function(AsyncFunction[Any, Any]):
+        async def timeout(self, value: Any) -> Any:
+            return value
+
+    with pytest.raises(ConfigurationError, match="timeout"):
+        AsyncWaitOperator(Function())
+
+
+@pytest.mark.parametrize("function", [same, 1, None, functools.partial(same)])
+def test_a_blocking_function_has_to_be_an_ordinary_one(function):
+    with pytest.raises(ConfigurationError, match="takes an ordinary function"):
+        BlockingFunction(function)
+
+
+@pytest.mark.parametrize("workers", [0, -1, 1.5, True, None])
+def test_a_blocking_function_needs_a_worker(workers):
+    with pytest.raises(ConfigurationError, match=r"max_workers is .*; it must be an int of at least 1"):
+        BlockingFunction(plain, max_workers=workers)
+
+
+@pytest.mark.parametrize("elements", [1, None, object()])
+def test_elements_have_to_be_iterable(elements):
+    with pytest.raises(ConfigurationError, match="it must be an iterable or an asynchronous iterable"):
+        AsyncWaitOperator(same).process(elements)
+    with pytest.raises(ConfigurationError, match="it must be an ordinary iterable"):
+        AsyncWaitOperator(same)(elements)
+
+
+def test_the_synchronous_face_takes_no_asynchronous_iterable():
+    async def source():
+        yield 1
+
+    with pytest.raises(ConfigurationError, match="an asynchronous one goes to operator"):
+        AsyncWaitOperator(same)(source())
+
+
+class Callable:
+    async def __call__(self, value: Any) -> Any:
+        return value
+
+    async def method(self, value: Any) -> Any:
+        return value
+
+    @staticmethod
+    async def static(value: Any) -> Any:
+        return value
+
+    @classmethod
+    async def of_class(cls, value: Any) -> Any:
+        return value
+
+
+async def two(_: Any, value: Any) -> Any:
+    return value
+
+
+FUNCTIONS = [same, Callable(), Callable().method, Callable.static, Callable.of_class, functools.partial(two, 0)]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@virtual
+async def test_whatever_is_async_and_takes_a_value_is_a_function(function):
+    assert await collect(AsyncWaitOperator(function).process([1, 2])) == [1, 2]
+
+
+@virtual
+async def test_an_invoke_that_gives_any_awaitable_will_do():
+    class Function(AsyncFunction[Any, Any]):
+        def invoke(self, value: Any) -> Any:
+            future = asyncio.get_running_loop().create_future()
+            future.set_result(value)
+            return future
+
+    assert await collect(AsyncWaitOperator(Function()).process([1])) == [1]
+
+
+def test_an_operator_travels_by_pickle():
+    operator = pickle.loads(pickle.dumps(AsyncWaitOperator(same, mode="unordered", timeout=1.0)))
+    assert list(operator([1, Record(2, 3)])) == [1, Record(2, 3)]
+
+
+def test_an_operator_that_has_run_travels_too():
+    operator = AsyncWaitOperator(BlockingFunction(abs))
+    assert list(operator([-1])) == [1]
+    copy = pickle.loads(pickle.dumps(operator))
+    assert copy.metrics.admitted == 0
+    assert list(copy([-2])) == [2]
+
+
+def test_an_unwritten_invoke_says_so():
+    class Function(AsyncFunction[Any, Any]):
+        pass
+
+    error = []
+    list(AsyncWaitOperator(Function(), on_error=lambda _, e: error.append(e))([1]))
+    assert isinstance(error[0], NotImplementedError)
+    assert "has to define `async def invoke(self, value)`" in str(error[0])

