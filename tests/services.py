@@ -96,7 +96,8 @@ class PostgresServer:
     def stop(self) -> None:
         """A fast shutdown: running queries are aborted, clients are told so. Does nothing if it is not running."""
         if self._process is not None:
-            self.resume()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self.resume()
             self._process.send_signal(signal.SIGINT)
             self._process.wait(30)
             self._process = None
@@ -131,7 +132,11 @@ class PostgresServer:
         return self._log.read_text(errors="replace")
 
     def __enter__(self) -> PostgresServer:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(
@@ -173,8 +178,6 @@ class PostgresServer:
         while not (status.exists() and status.read_text().rstrip().endswith("ready")):
             assert self._process is not None
             if self._process.poll() is not None or time.monotonic() > deadline:
-                self._process.kill()
-                self._process.wait(30)
                 raise RuntimeError(f"PostgreSQL did not start:\n{self.log()}")
             time.sleep(0.01)
 

@@ -101,5 +101,5 @@ class QueueMachine(RuleBasedStateMachine):
 @pytest.mark.parametrize("kind", KINDS, ids=name_of)
 def test_P_state_machine_against_a_sorted_list(kind, tmp_path):
     machine = type("Machine", (QueueMachine,), {"kind": kind, "directory": tmp_path})
-    examples = 8 if isinstance(kind, int) else 60
+    examples = 6 if isinstance(kind, int) else 60
     run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=40, deadline=None))
