@@ -1,0 +1,50 @@
+"""What all tests share: one Spark session, one PostgreSQL, and how long hypothesis searches.
+
+``HYPOTHESIS_PROFILE=nightly`` searches long.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import hypothesis
+import pytest
+
+from tests.services import postgres
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["postgres", "spark"]
+
+# On a machine that is busy an example takes long now and then, which is no fault.
+hypothesis.settings.register_profile("default", max_examples=60, deadline=None)
+hypothesis.settings.register_profile("nightly", max_examples=3000, deadline=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session with two cores, for all tests of a run."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").appName("asyncio-operator tests")
+    settings = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.pyspark.python": sys.executable,
+        "spark.sql.shuffle.partitions": 2,
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()

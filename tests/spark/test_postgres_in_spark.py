@@ -1,0 +1,186 @@
+"""The whole path: rows of a DataFrame, a real Spark, a real PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import asyncpg
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from asyncio_operator.errors import ConfigurationError
+from asyncio_operator.spark import EnrichmentMetrics, enrich
+from enrichers import PostgresEnricher
+from tests.services import PostgresServer
+
+pytestmark = pytest.mark.spark
+
+TABLES = """
+    DROP SCHEMA IF EXISTS shop CASCADE;
+    CREATE SCHEMA shop;
+    CREATE TABLE shop.customers (id int PRIMARY KEY, name text, "home.town" text);
+    INSERT INTO shop.customers SELECT i, 'n' || i, CASE WHEN i % 3 = 0 THEN NULL ELSE 't' || i END
+        FROM generate_series(0, 999) AS i;
+    CREATE TABLE shop.prices (product text, country text, price numeric(10, 2), PRIMARY KEY (product, country));
+    INSERT INTO shop.prices VALUES ('tea', 'NL', 3.50), ('tea', 'DE', 3.25), ('ink', 'NL', 7.00);
+    CREATE TABLE shop.payments (customer int, nr int);
+    INSERT INTO shop.payments SELECT i, n FROM generate_series(0, 9) AS i, generate_series(1, i) AS n;
+    CREATE TABLE shop.words (word text PRIMARY KEY, length int);
+    INSERT INTO shop.words SELECT 'w' || i, i FROM generate_series(0, 99) AS i;
+"""
+
+
+def ask(server: PostgresServer, sql: str) -> list[Any]:
+    async def run() -> list[Any]:
+        connection = await asyncpg.connect(server.dsn)
+        try:
+            return list(await connection.fetch(sql))
+        finally:
+            await connection.close()
+
+    return asyncio.run(run())
+
+
+@pytest.fixture
+def shop(postgres: PostgresServer) -> PostgresServer:
+    async def run() -> None:
+        connection = await asyncpg.connect(postgres.dsn)
+        await connection.execute(TABLES)
+        await connection.close()
+
+    asyncio.run(run())
+    return postgres
+
+
+@pytest.fixture
+def own_server() -> Iterator[PostgresServer]:
+    """A server that a test may kill."""
+    with PostgresServer() as server:
+        yield server
+
+
+def orders(spark: SparkSession, rows: int = 5000, partitions: int = 2) -> DataFrame:
+    """Customers 0 to 1,249, of which 1,000 exist; every 50th is null."""
+    return spark.range(0, rows, 1, partitions).selectExpr("id", "IF(id % 50 = 0, NULL, CAST(id % 1250 AS INT)) AS who")
+
+
+def test_X1_rows_of_a_table_by_one_key(spark: SparkSession, shop: PostgresServer) -> None:
+    customers = PostgresEnricher(shop.dsn, table="shop.customers", key="id")
+    metrics = EnrichmentMetrics(spark)
+    rows = enrich(orders(spark), customers, on="who", prefix="c_", metrics=metrics).collect()
+    assert [row.id for row in rows] == list(range(5000))
+    for row in rows:
+        known = row.who is not None and row.who < 1000
+        assert row.c_name == (f"n{row.who}" if known else None)
+        assert row["c_home.town"] == (f"t{row.who}" if known and row.who % 3 else None)
+    figures = metrics.statistics()
+    found = sum(row.c_name is not None for row in rows)
+    assert (figures.rows, figures.found, figures.missing, figures.failures) == (5000, found, 5000 - found, 0)
+    assert 2 <= figures.calls <= 8
+
+
+def test_X1_composite_keys_and_several_rows(spark: SparkSession, shop: PostgresServer) -> None:
+    prices = PostgresEnricher(shop.dsn, table="shop.prices", key=["product", "country"])
+    quotes = spark.createDataFrame(
+        [("NL", "tea"), ("DE", "ink"), (None, "tea"), ("NL", "ink"), ("DE", "tea")], "country string, product string"
+    ).coalesce(1)
+    got = [row.price for row in enrich(quotes, prices, on=["country", "product"]).collect()]
+    assert [None if price is None else str(price) for price in got] == ["3.50", None, None, "7.00", "3.25"]
+
+    payments = PostgresEnricher(
+        shop.dsn,
+        query="SELECT customer, nr FROM shop.payments WHERE customer = ANY ($1) ORDER BY nr DESC",
+        key="customer",
+    )
+    people = spark.createDataFrame([(3,), (0,), (2,), (3,)], "who int").coalesce(1)
+    left = [(row.who, row.nr) for row in enrich(people, payments, on={"who": "customer"}).collect()]
+    assert left == [(3, 3), (3, 2), (3, 1), (0, None), (2, 2), (2, 1), (3, 3), (3, 2), (3, 1)]
+    inner = enrich(people, payments, on={"who": "customer"}, how="inner").collect()
+    assert [(row.who, row.nr) for row in inner] == [pair for pair in left if pair[1] is not None]
+
+
+def test_L8_two_jobs_use_the_same_connections(spark: SparkSession, shop: PostgresServer) -> None:
+    def connections(name: str) -> set[tuple[int, Any]]:
+        found = ask(shop, f"SELECT pid, backend_start FROM pg_stat_activity WHERE application_name = '{name}'")
+        return {(row["pid"], row["backend_start"]) for row in found}
+
+    dsn = f"{shop.dsn}&application_name=l8"
+    frame = orders(spark, 500, partitions=1)
+    seen = []
+    for _ in range(4):
+        # A specification made anew, and another capacity: the same client.
+        customers = PostgresEnricher(dsn, table="shop.customers", key="id")
+        assert enrich(frame, customers, on="who", capacity=3 + len(seen)).count() == 500
+        seen.append(connections("l8"))
+    # Idle workers take turns: two workers, each with the connection of its first job.
+    assert seen[0] <= seen[1] == seen[2] == seen[3]
+    assert len(seen[3]) <= 2
+
+
+def test_a_key_that_the_server_rejects_fails_alone(spark: SparkSession, shop: PostgresServer) -> None:
+    words = PostgresEnricher(shop.dsn, table="shop.words", key="word")
+    frame = spark.createDataFrame([(f"w{i}" if i != 57 else "w\0x",) for i in range(100)], "word string").coalesce(1)
+    rows = enrich(frame, words, on="word", on_error="null", status_column="status").collect()
+    assert [row.length for row in rows] == [None if i == 57 else i for i in range(100)]
+    assert [row.status.status for row in rows] == ["failed" if i == 57 else "found" for i in range(100)]
+    assert rows[57].status.error_type == "EnricherError"
+    with pytest.raises(Exception, match=r"w\\+x00x"):
+        enrich(frame, words, on="word").collect()
+
+
+@pytest.mark.parametrize("on_error", ["fail", "null"])
+def test_the_server_dies_in_the_middle_of_a_job(spark: SparkSession, own_server: PostgresServer, on_error: str) -> None:
+    slow = PostgresEnricher(
+        own_server.dsn,
+        query="SELECT k, pg_sleep(0.2)::text AS slept FROM (SELECT unnest($1::bigint[]) AS k) AS u",
+        key="k",
+        max_batch=2,
+    )
+    frame = enrich(spark.range(0, 2000, 1, 1), slow, on="id", on_error=on_error, status_column="status", timeout=20)
+    killer = threading.Thread(target=lambda: (time.sleep(3), own_server.kill()))
+    killer.start()
+    try:
+        if on_error == "fail":
+            with pytest.raises(Exception, match=r"PostgresEnricher.*(connection|server|reachable)"):
+                frame.collect()
+        else:
+            rows = frame.collect()
+            assert sorted(row.id for row in rows) == list(range(2000))
+            assert {row.status.status for row in rows} <= {"found", "failed"}
+            assert any(row.status.status == "failed" for row in rows)
+    finally:
+        killer.join()
+
+
+def test_X5_the_password_is_nowhere(spark: SparkSession, shop: PostgresServer) -> None:
+    dsn = shop.tcp_dsn()
+    enricher = PostgresEnricher(lambda: dsn, table="shop.customers", key="id")
+    frame = enrich(orders(spark, 10), enricher, on="who")
+    assert frame.count() == 10
+    plan = frame._jdf.queryExecution().toString()
+    wrong = PostgresEnricher(shop.tcp_dsn(password="wr0ng-Passw0rd"), table="shop.customers", key="id")
+    with pytest.raises(ConfigurationError, match="credentials") as refused:
+        enrich(orders(spark, 10), wrong, on="who")
+    told = f"{plan} {enricher!r} {wrong!r} {refused.value} {refused.value.__cause__!r}"
+    assert shop.password not in told
+    assert "wr0ng-Passw0rd" not in told
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"table": "shop.custommers", "key": "id"}, "custommers"),
+        ({"table": "shop.customers", "key": "idd"}, "idd"),
+        ({"table": "shop.customers", "key": "id", "columns": ["nam"]}, "nam"),
+        ({"table": "shop.customers", "key": "name"}, "never matches"),
+    ],
+)
+def test_X4_what_the_database_has_not_is_told_on_the_driver(
+    spark: SparkSession, shop: PostgresServer, options: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
+        enrich(orders(spark, 10), PostgresEnricher(shop.dsn, **options), on="who")
