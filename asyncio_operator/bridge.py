@@ -140,7 +140,9 @@ class FromLoop:
     def put_nowait(self, item: Any) -> None:
         """Hand an element over, whatever the limit."""
         self._items.append(item)
-        self._filled.set()
+        # Setting it takes a lock, and it is clear only while the thread waits or is about to look again.
+        if not self._filled.is_set():
+            self._filled.set()
 
     def end(self, error: BaseException | None = None) -> None:
         """No more elements. An error takes the place of those that the thread has not taken yet."""
@@ -286,12 +288,9 @@ def _read(elements: Iterator[Any], source: ToLoop) -> None:
 
 
 async def _pump(process: Callable[[Any], AsyncGenerator[Any, None]], source: ToLoop, sink: FromLoop) -> None:
-    try:
-        async with contextlib.aclosing(process(source)) as outputs:
-            async for output in outputs:
-                await sink.put(output)
-    finally:
-        source.close()
+    async with contextlib.aclosing(process(source)) as outputs:
+        async for output in outputs:
+            await sink.put(output)
 
 
 def _call(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:

@@ -171,6 +171,9 @@ class Lanes:
         appointed = True
         failure: BaseException | None = None
         try:
+            if not hasattr(lane, "task"):
+                # An eager task factory runs it inside of the lane that appoints it.
+                await asyncio.sleep(0)
             while (window := await self._seek(appointed)) is not None:
                 appointed = False
                 lane.window = window

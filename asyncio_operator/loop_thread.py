@@ -66,7 +66,6 @@ class LoopThread:
 
 _lock = threading.Lock()
 _current: LoopThread | None = None
-_of_the_parent: LoopThread | None = None
 
 
 def loop_thread() -> LoopThread:
@@ -80,14 +79,11 @@ def loop_thread() -> LoopThread:
 
 
 def _forget() -> None:
-    """In a forked child: the thread was not forked, and the lock may be held by one that was not either.
-
-    The parent's loop is kept, because tearing it down would go through descriptors that the child shares with it.
-    """
-    global _current, _lock, _of_the_parent
+    """In a forked child: the thread was not forked, and the lock may be held by one that was not either."""
+    global _current, _lock
     if _current is not None:
         atexit.unregister(_current.stop)
-    _of_the_parent, _current = _current, None
+    _current = None
     _lock = threading.Lock()
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -20,10 +21,6 @@ from asyncio_operator import AsyncWaitOperator
 from benchmarks import Rows
 
 ROUNDS = 5
-ELEMENTS = 300_000
-FEWER = 60_000
-"""Where the other side takes 30 microseconds for each."""
-
 CHUNK = 1_000
 CAPACITY = 200
 TIMEOUT = 30.0
@@ -33,60 +30,57 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "uvloop": uvloop.new_event_loop,
 }
 
-Function = Callable[[int], Awaitable[int]]
-Side = Callable[[], Awaitable[None]]
+Function = Callable[[int], Coroutine[Any, Any, int]]
+Side = Callable[[], Coroutine[Any, Any, None]]
 
 
 def s1() -> Rows:
     """A function that returns at once, against a bare task per element: all created at once, and by the thousand."""
-    yield from _overhead("S1", "returns at once", _at_once, "<= 0.5")
+    yield from _overhead("S1", "returns at once", _at_once, 300_000, "<= 0.5")
 
 
 def s2() -> Rows:
     """The same against the usual idiom: semaphore, wait_for and gather."""
+    count = 60_000
     for loop in LOOPS:
-        for mode in MODES:
-            ours, theirs = _measure(loop, _operator(_at_once, mode, FEWER), lambda: _idiom(_at_once, FEWER))
-            yield _row("S2", f"returns at once, {mode}, {loop} / usual idiom", ours, theirs, FEWER, "<= 1/15")
+        *ours, idiom = _measure(loop, *_operators(_at_once, count), lambda: _idiom(_at_once, count))
+        for mode, seconds in zip(MODES, ours, strict=True):
+            yield _row("S2", f"returns at once, {mode}, {loop} / usual idiom", seconds, idiom, count, "<= 1/15")
 
 
 def s3() -> Rows:
     """A function that suspends once, against a bare task per element."""
-    yield from _overhead("S3", "suspends once", _suspends, "<= 0.8")
+    yield from _overhead("S3", "suspends once", _suspends, 100_000, "<= 0.8")
 
 
 def s4() -> Rows:
     """Ordered against unordered throughput, when one call in two hundred takes a hundred times as long."""
     count = 10_000
     for loop in LOOPS:
-        ours, theirs = _measure(loop, *(_operator(_skewed, mode, count, capacity=100, timeout=None) for mode in MODES))
-        figures = (f"{count / ours:,.0f}/s", f"{count / theirs:,.0f}/s")
-        yield "S4", f"skew, ordered / unordered, {loop}", *figures, theirs / ours, ">= 0.8"
+        ordered, unordered = _measure(loop, *_operators(_skewed, count, capacity=100, timeout=None))
+        figures = (f"{count / ordered:,.0f}/s", f"{count / unordered:,.0f}/s")
+        yield "S4", f"skew, ordered / unordered, {loop}", *figures, unordered / ordered, ">= 0.8"
 
 
 def s12() -> Rows:
     """Threads in the process while 10,000 timeouts are pending, against none pending."""
-    for name, new_loop in LOOPS.items():
+    for loop, new_loop in LOOPS.items():
         with asyncio.Runner(loop_factory=new_loop) as runner:
             ours, theirs = runner.run(_threads(10_000))
-        yield (
-            "S12",
-            f"threads with 10,000 timeouts pending / none, {name}",
-            str(ours),
-            str(theirs),
-            ours / theirs,
-            "= 1",
-        )
+        yield "S12", f"threads, 10,000 timeouts pending / none, {loop}", str(ours), str(theirs), ours / theirs, "= 1"
 
 
-def _overhead(name: str, what: str, function: Function, target: str) -> Rows:
+def _overhead(name: str, what: str, function: Function, count: int, target: str) -> Rows:
     for loop in LOOPS:
-        for mode in MODES:
-            ours = _operator(function, mode, ELEMENTS)
-            seconds = _measure(loop, ours, lambda: _tasks(function, ELEMENTS, ELEMENTS))
-            yield _row(name, f"{what}, {mode}, {loop} / a task per element", *seconds, ELEMENTS, target)
-            seconds = _measure(loop, ours, lambda: _tasks(function, ELEMENTS, CHUNK))
-            yield _row(name, f"{what}, {mode}, {loop} / tasks by the thousand", *seconds, ELEMENTS, "")
+        *ours, tasks, chunks = _measure(
+            loop,
+            *_operators(function, count),
+            lambda: _tasks(function, count, count),
+            lambda: _tasks(function, count, CHUNK),
+        )
+        for mode, seconds in zip(MODES, ours, strict=True):
+            yield _row(name, f"{what}, {mode}, {loop} / a task each", seconds, tasks, count, target)
+            yield _row(name, f"{what}, {mode}, {loop} / the same by the thousand", seconds, chunks, count, "")
 
 
 def _row(name: str, what: str, ours: float, theirs: float, count: int, target: str) -> tuple[str | float, ...]:
@@ -94,40 +88,40 @@ def _row(name: str, what: str, ours: float, theirs: float, count: int, target: s
     return name, what, *figures, ours / theirs, target
 
 
-def _measure(loop: str, ours: Side, theirs: Side) -> tuple[float, float]:
-    """Median seconds of both sides, which take turns."""
+def _measure(loop: str, *sides: Side) -> list[float]:
+    """Median seconds of each side; they take turns."""
     with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
-        return runner.run(_alternate(ours, theirs))
+        return runner.run(_take_turns(sides))
 
 
-async def _alternate(*sides: Side) -> tuple[float, float]:
+async def _take_turns(sides: Sequence[Side]) -> list[float]:
     seconds: list[list[float]] = [[] for _ in sides]
     for _ in range(ROUNDS):
         for side, taken in zip(sides, seconds, strict=True):
             started = perf_counter()
             await side()
             taken.append(perf_counter() - started)
-    ours, theirs = map(median, seconds)
-    return ours, theirs
+    return list(map(median, seconds))
 
 
-def _operator(function: Function, mode: str, count: int, **options: Any) -> Side:
-    operator = AsyncWaitOperator(function, mode=mode, **{"capacity": CAPACITY, "timeout": TIMEOUT} | options)
+def _operators(function: Function, count: int, **options: Any) -> list[Side]:
+    """A run over `count` elements in each of the modes."""
 
-    async def run() -> None:
+    async def run(mode: str) -> None:
+        operator = AsyncWaitOperator(function, mode=mode, **{"capacity": CAPACITY, "timeout": TIMEOUT} | options)
         outputs = 0
         async for _ in operator.process(range(count)):
             outputs += 1
         assert outputs == count
 
-    return run
+    return [partial(run, mode) for mode in MODES]
 
 
 async def _tasks(function: Function, count: int, chunk: int) -> None:
     loop = asyncio.get_running_loop()
     for start in range(0, count, chunk):
         values = range(start, min(start + chunk, count))
-        outputs = await asyncio.gather(*[loop.create_task(function(value)) for value in values])  # type: ignore[arg-type]
+        outputs = await asyncio.gather(*[loop.create_task(function(value)) for value in values])
         assert len(outputs) == len(values)
 
 
@@ -145,10 +139,9 @@ async def _idiom(function: Function, count: int) -> None:
 async def _threads(count: int) -> tuple[int, int]:
     before = threading.active_count()
     pending = asyncio.Event()
-    started: Iterator[int] = iter(range(count))
 
     async def wait(value: int) -> None:
-        if next(started) == count - 1:
+        if value == count - 1:
             pending.set()
         await asyncio.get_running_loop().create_future()
 

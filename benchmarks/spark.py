@@ -22,7 +22,7 @@ from asyncio_operator.spark import enrich
 from benchmarks import Rows
 from enrichers import FunctionEnricher, PostgresEnricher
 from examples.enrich_flights import flights_of, read_data, tables
-from examples.stage import embedded_postgres, local_spark, workspace
+from examples.stage import cause, embedded_postgres, local_spark, workspace
 
 ROWS = 2_000_000
 TURNS = 7
@@ -123,7 +123,10 @@ def _session(**options: str) -> Iterator[SparkSession]:
 def _run(frame: DataFrame) -> float:
     """Seconds for every row of it."""
     started = time.perf_counter()
-    frame.write.format("noop").mode("overwrite").save()
+    try:
+        frame.write.format("noop").mode("overwrite").save()
+    except Exception as error:
+        raise RuntimeError(cause(error)) from error
     return time.perf_counter() - started
 
 

@@ -61,7 +61,9 @@ class Stage:
     def listen(self) -> None:
         """From now on signals are the stage's; only the main thread can do this."""
         for number in SIGNALS:
-            signal.signal(number, self._on_signal)
+            # nohup ignores SIGHUP, and means it.
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, _frame: object) -> None:
         first, self.signal = self.signal is None, self.signal or number
@@ -265,14 +267,18 @@ def job(spark: SparkSession, every: float = 0.2) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise ProblemError(f"the Spark job failed: {_cause(str(error))}") from error
+        raise ProblemError(f"the Spark job failed: {cause(error)}") from error
     finally:
         over.set()
         watching.join()
 
 
-def _cause(text: str) -> str:
-    """What Spark's report of a failed job comes down to: the last error that stands at the start of a line."""
+def cause(error: Exception) -> str:
+    """What Spark's report of a failed job comes down to: the last error that stands at the start of a line.
+
+    It has to be asked for while Spark runs, because the report is fetched from there.
+    """
+    text = str(error)
     errors = re.findall(r"^(?:Caused by: )?([\w.]+(?:Error|Exception)\b.*)", text, re.MULTILINE)
     ours = [error for error in errors if error.startswith("asyncio_operator.")]
     return (ours or errors or text.splitlines() or [""])[-1]

@@ -232,7 +232,7 @@ class LookupPipeline:
         started = self._clock()
         self.calls += 1
         try:
-            found = await self._enricher.lookup_many(keys)
+            found: Sequence[Any] = await self._enricher.lookup_many(keys)
         except Exception as error:
             if _cancelled():
                 raise

@@ -73,7 +73,7 @@ def read_answers(
             try:
                 several = _several(answer)
             except ResultError as error:
-                answer = outcomes[i] = on_result_error(keys[i], error)
+                answer = outcomes[i] = failure_of(outcome, on_result_error(keys[i], error))
         rows += several
         failed = type(answer) is Failure
         fates.append(FOUND if several else FAILED if failed else MISSING)
@@ -83,6 +83,13 @@ def read_answers(
     own = np.where(kinds == FOUND, copies, 0)
     starts = np.where(kinds == FOUND, np.cumsum(own) - own, len(rows))
     return Answers([*rows, empty], starts, copies, kinds)
+
+
+def failure_of(outcome: Any, failure: Failure) -> Failure:
+    """The failure that takes the place of an outcome; it took as long."""
+    if type(outcome) is Timed:
+        failure.latency = outcome.latency
+    return failure
 
 
 def _several(answer: Any) -> Sequence[Row]:

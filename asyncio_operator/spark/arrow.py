@@ -7,18 +7,18 @@ threads, nor pyspark.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from asyncio_operator.errors import ResultError, describe
+from asyncio_operator.errors import ResultError
 from asyncio_operator.lookup.keys import PENDING, Failure, KeyBatch, Timed
-from asyncio_operator.spark.answers import FOUND, Answers, Ints, read_answers
+from asyncio_operator.spark.answers import FOUND, Answers, Ints, failure_of, read_answers
+from asyncio_operator.spark.columns import check_row, column
 
 OUTPUT_ROWS = 10_000
 """Rows of an output batch at most: what Spark's own batches hold by default."""
@@ -55,37 +55,66 @@ class Layout:
 
 
 class Rows:
-    """A batch of rows, the number of its key for every row (-1 where a part of the key is null), and which have
-    left."""
+    """A batch of rows, the number of its key for every row (-1 where a part of the key is null), and what has left."""
 
-    __slots__ = ("batch", "key_of", "keys_left", "leading", "left")
+    __slots__ = ("batch", "key_of", "keys_left", "left")
 
     def __init__(self, batch: pa.RecordBatch, key_of: Ints) -> None:
         self.batch = batch
         self.key_of = key_of
         self.keys_left = 0
-        self.leading = 0
         self.left = np.zeros(batch.num_rows, dtype=np.bool_)
 
 
 def key_batch(batch: pa.RecordBatch, positions: Sequence[int]) -> KeyBatch:
-    """The distinct keys of a batch, in the order of their first row; its payload is the `Rows`."""
-    codes, values = _encode(batch.column(positions[0]))
-    if len(positions) == 1:
-        return KeyBatch(values.to_pylist(), batch.num_rows, Rows(batch, codes))
+    """The distinct keys of a batch, in the order of their first row; its payload is the `Rows`.
+
+    Timestamps with a zone become datetimes in UTC, whatever the zone of the session. What Python cannot hold (a date in
+    the year 10000, text that is no UTF-8) is a key that no row can have, and so a miss, as a null is.
+    """
+    arrays = [_in_utc(batch.column(position)) for position in positions]
+    try:
+        keys, codes = _distinct(arrays)
+    except (ValueError, OverflowError):
+        keys, codes = _distinct([_holdable(array) for array in arrays])
+    return KeyBatch(keys, batch.num_rows, Rows(batch, codes))
+
+
+def _distinct(arrays: Sequence[pa.Array]) -> tuple[list[Any], Ints]:
+    """The distinct keys, and for every row the number of its key, or -1."""
+    codes, values = _encode(arrays[0])
+    if len(arrays) == 1:
+        return values.to_pylist(), codes
     part_codes, parts = [codes], [values]
-    for position in positions[1:]:
-        more, values = _encode(batch.column(position))
+    for array in arrays[1:]:
+        more, values = _encode(array)
         part_codes.append(more)
         parts.append(values)
         # Numbering anew after every column keeps the product of the cardinalities within 64 bits.
         joint = np.where((codes < 0) | (more < 0), -1, codes * max(1, len(values)) + more)
         codes, _ = _encode(pa.array(joint, mask=joint < 0))
-    present = np.flatnonzero(codes >= 0)
-    _, first = np.unique(codes[present], return_index=True)
-    rows = present[first]
-    columns = [part.take(pa.array(c[rows])).to_pylist() for part, c in zip(parts, part_codes, strict=True)]
-    return KeyBatch(list(zip(*columns, strict=True)), batch.num_rows, Rows(batch, codes))
+    # Numbers rise where they are first given.
+    first = np.flatnonzero(np.diff(np.maximum.accumulate(codes), prepend=-1) > 0)
+    parted = [part.take(pa.array(c[first])).to_pylist() for part, c in zip(parts, part_codes, strict=True)]
+    return list(zip(*parted, strict=True)), codes
+
+
+def _in_utc(array: pa.Array) -> pa.Array:
+    if pa.types.is_timestamp(array.type) and array.type.tz is not None:
+        return array.cast(pa.timestamp(array.type.unit, "UTC"))
+    return array
+
+
+def _holdable(array: pa.Array) -> pa.Array:
+    """The same with nulls in place of what Python cannot hold."""
+    return pa.array([_python_value(scalar) for scalar in array], array.type)
+
+
+def _python_value(scalar: pa.Scalar) -> Any:
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError):
+        return None
 
 
 def _encode(column: pa.Array) -> tuple[Ints, pa.Array]:
@@ -119,12 +148,11 @@ class Enrichment:
         later one.
         """
         rows: Rows = batch.payload
-        start, stop = rows.leading, batch.rows
+        start, stop = int(np.count_nonzero(rows.left)), batch.rows
         if ready < len(batch.keys):
             stop = start + int(np.argmax(rows.key_of[start:] >= ready))
-        rows.leading = stop
-        part = rows.batch.slice(start, stop - start)
-        return self._leave(batch, part, rows.key_of[start:stop], ready)
+        rows.left[start:stop] = True
+        return self._leave(batch, rows.batch.slice(start, stop - start), rows.key_of[start:stop], ready)
 
     def answered(self, batch: KeyBatch) -> tuple[Iterator[pa.RecordBatch], int]:
         """Unordered mode: the rows whose key has an outcome and that have not left yet; how many keys left."""
@@ -137,18 +165,19 @@ class Enrichment:
         return self._leave(batch, part, rows.key_of[now], int(np.count_nonzero(ready)) - 1)
 
     def _leave(
-        self, batch: KeyBatch, part: pa.RecordBatch, codes: Ints, keys_left: int
+        self, batch: KeyBatch, rows: pa.RecordBatch, codes: Ints, keys_left: int
     ) -> tuple[Iterator[pa.RecordBatch], int]:
-        """The output for some rows of a batch, and how many keys have left with them."""
-        rows: Rows = batch.payload
-        freed = keys_left - rows.keys_left
-        rows.keys_left = keys_left
-        if part.num_rows == batch.rows:
-            return self._build(part, codes, batch.keys, batch.outcomes), freed
-        used, numbers = np.unique(codes[codes >= 0], return_inverse=True)
-        codes = codes.copy()
-        codes[codes >= 0] = numbers
-        return self._build(part, codes, [batch.keys[i] for i in used], [batch.outcomes[i] for i in used]), freed
+        freed = keys_left - batch.payload.keys_left
+        batch.payload.keys_left = keys_left
+        keys, outcomes = batch.keys, batch.outcomes
+        if rows.num_rows < batch.rows:
+            used = np.zeros(len(keys) + 1, dtype=np.bool_)
+            used[codes] = True
+            used[-1] = False
+            codes = np.where(used, np.cumsum(used) - 1, -1)[codes]
+            needed = np.flatnonzero(used).tolist()
+            keys, outcomes = [keys[i] for i in needed], [outcomes[i] for i in needed]
+        return self._build(rows, codes, keys, outcomes), freed
 
     def _build(
         self, rows: pa.RecordBatch, codes: Ints, keys: list[Any], outcomes: list[Any]
@@ -158,52 +187,45 @@ class Enrichment:
         # The last place, which -1 reaches, is the null key's.
         starts, copies = answers.starts[codes], answers.copies[codes]
         self.kinds += np.bincount(answers.kinds[codes], minlength=3)
-        statuses = None
-        if self.layout.status:
-            told = [_status(outcome, kind) for outcome, kind in zip(outcomes, answers.kinds.tolist(), strict=False)]
-            statuses = pa.array([*told, NOTHING_ASKED], STATUS).take(pa.array(np.where(codes < 0, len(keys), codes)))
+        statuses = self._statuses(outcomes, answers, codes) if self.layout.status else None
+        if (copies == 1).all():
+            for done in range(0, rows.num_rows, OUTPUT_ROWS):
+                now = slice(done, done + OUTPUT_ROWS)
+                said = None if statuses is None else statuses[now]
+                yield self._assemble(rows.slice(done, OUTPUT_ROWS), columns, starts[now], said)
+            return
         ends = np.cumsum(copies)
-        done = 0
-        while done < len(codes):
-            # As many rows as fit an output batch, but at least one, which may fan out into more than fit.
-            before = int(ends[done - 1]) if done else 0
-            stop = max(done + 1, int(np.searchsorted(ends, before + OUTPUT_ROWS, side="right")))
-            now = slice(done, stop)
-            part = rows.slice(done, stop - done)
-            said = None if statuses is None else statuses.slice(done, stop - done)
-            output = self._spread(part, said, columns, starts[now], copies[now])
-            for i in range(0, output.num_rows, OUTPUT_ROWS):
-                yield output.slice(i, OUTPUT_ROWS)
-            done = stop
+        total = int(ends[-1])
+        for done in range(0, total, OUTPUT_ROWS):
+            places = np.arange(done, min(total, done + OUTPUT_ROWS))
+            row = np.searchsorted(ends, places, side="right")
+            taken = pa.array(row)
+            said = None if statuses is None else statuses.take(taken)
+            yield self._assemble(rows.take(taken), columns, starts[row] + places - (ends - copies)[row], said)
 
-    def _spread(
-        self, rows: pa.RecordBatch, statuses: pa.Array | None, columns: list[pa.Array], starts: Ints, copies: Ints
+    def _assemble(
+        self, rows: pa.RecordBatch, columns: list[pa.Array], index: Ints, statuses: pa.Array | None
     ) -> pa.RecordBatch:
-        """Each row as often as `copies` says, beside the found rows from its start."""
-        index = starts
-        if not (copies == 1).all():
-            repeated = pa.array(np.repeat(np.arange(len(copies)), copies))
-            rows = rows.take(repeated)
-            statuses = None if statuses is None else statuses.take(repeated)
-            index = np.repeat(starts - np.cumsum(copies) + copies, copies) + np.arange(rows.num_rows)
-        first = int(index[0]) if len(index) else 0
+        """Rows, each beside the found row with the number in `index`."""
+        first = int(index[0])
         if np.array_equal(index, np.arange(first, first + len(index))):
-            added = [column.slice(first, len(index)) for column in columns]
+            added = [values.slice(first, len(index)) for values in columns]
         else:
             places = pa.array(index)
-            added = [column.take(places) for column in columns]
+            added = [values.take(places) for values in columns]
         if statuses is not None:
             added.append(statuses)
         if self._schema is None:
-            status = [pa.field("status", STATUS)] if self.layout.status else []
-            fields = [*rows.schema, *self.layout.found, *status]
-            # Spark goes by position, but its Arrow reader mixes up the buffers of two fields of one name.
-            self._schema = pa.schema([field.with_name(str(i)) for i, field in enumerate(fields)])
+            fields = [*rows.schema, *self.layout.found]
+            self._schema = pa.schema([*fields, pa.field("status", STATUS)] if self.layout.status else fields)
         return pa.RecordBatch.from_arrays([*rows.columns, *added], schema=self._schema)
 
+    def _statuses(self, outcomes: list[Any], answers: Answers, codes: Ints) -> pa.Array:
+        told = [_status(outcome, kind) for outcome, kind in zip(outcomes, answers.kinds.tolist(), strict=False)]
+        return pa.array([*told, NOTHING_ASKED], STATUS).take(pa.array(np.where(codes < 0, len(told), codes)))
+
     def _columns(self, keys: list[Any], outcomes: list[Any]) -> tuple[Answers, list[pa.Array]]:
-        """What the outcomes mean, and the columns of their rows. Rows that fit no column become failures of their
-        key."""
+        """What the outcomes mean, and the columns of their rows. Rows that do not fit are failures of their key."""
         while True:
             answers = read_answers(
                 keys,
@@ -214,7 +236,7 @@ class Enrichment:
                 empty=self._empty,
             )
             try:
-                return answers, [_column(answers.rows, field) for field in self.layout.found]
+                return answers, [column(answers.rows, field) for field in self.layout.found]
             except Exception:
                 if not self._find_misfits(keys, outcomes, answers):
                     raise
@@ -225,32 +247,12 @@ class Enrichment:
         for i in np.flatnonzero(answers.kinds == FOUND).tolist():
             start, copies = int(answers.starts[i]), int(answers.copies[i])
             try:
-                for field in self.layout.found:
-                    _column(answers.rows[start : start + copies], field, strict=True)
+                for row in answers.rows[start : start + copies]:
+                    check_row(row, self.layout.found)
             except ResultError as error:
-                outcomes[i] = self._on_result_error(keys[i], error)
+                outcomes[i] = failure_of(outcomes[i], self._on_result_error(keys[i], error))
                 misfits += 1
         return misfits
-
-
-def _column(rows: Sequence[Mapping[str, Any]], field: pa.Field, strict: bool = False) -> pa.Array:
-    """The values of one field; absent ones are null. With `strict`, what does not fit is a `ResultError`."""
-    name = field.name
-    try:
-        try:
-            values = list(map(itemgetter(name), rows))
-        except KeyError:
-            values = [row.get(name) for row in rows]
-        if pa.types.is_integer(field.type) and float in set(map(type, values)):
-            # Arrow would cut the fraction off without a word.
-            return pa.array(values).cast(field.type)
-        return pa.array(values, field.type)
-    except Exception as error:
-        if not strict:
-            raise
-        raise ResultError(
-            f"column {name!r} is {field.type}, which the answer does not fit: {describe(rows[0].get(name))} ({error})"
-        ) from error
 
 
 NOTHING_ASKED = {"status": "missing", "source": "none", "attempts": 0}
@@ -263,7 +265,15 @@ def _status(outcome: Any, kind: int) -> dict[str, Any]:
     if isinstance(outcome, Failure):
         status["status"] = "timed_out" if outcome.timed_out else "failed"
         status["error_type"] = type(outcome.error).__name__
-        status["error_message"] = str(outcome.error)
+        status["error_message"] = _message(outcome.error)
     else:
         status["status"] = "found" if kind == FOUND else "missing"
     return status
+
+
+def _message(error: BaseException) -> str:
+    """The text of an error, such that Arrow can hold it."""
+    try:
+        return str(error).encode("utf-8", "replace").decode("utf-8")
+    except Exception as second:
+        return f"its text cannot be made: {type(second).__name__}"

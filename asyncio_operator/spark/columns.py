@@ -1,8 +1,8 @@
 """Values into columns of a declared type, without loss.
 
-Arrow refuses most of what does not fit, but not all: it makes 1 of 1.5, a date of a datetime, a moment in 1970 of 5, and
-infinity of 1e300, also inside of lists, maps and structs. That is looked for here, at a price that only the types pay
-in which it can happen.
+Arrow refuses most of what does not fit, but not all: it makes 1 of 1.5, a date of a datetime, a moment in 1970 of 5,
+and infinity of 1e300, also inside of lists, maps and structs. That is looked for here, at a price that only the types
+pay in which it can happen.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _check(value: Any, data_type: pa.DataType) -> None:
         if isinstance(value, float | np.floating | Decimal) and value != int(value):
             raise ValueError("it has a fraction")
     elif kinds.is_float32(data_type):
-        if isinstance(value, int | float | np.number) and _LARGEST_FLOAT32 < abs(value) < float("inf"):
+        if isinstance(value, int | float | np.number) and _LARGEST_FLOAT32 < abs(float(value)) < float("inf"):
             raise ValueError("it is too large")
     elif not isinstance(value, np.datetime64 | np.timedelta64):
         allowed = _temporal_class(data_type)

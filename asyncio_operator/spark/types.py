@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
@@ -41,7 +42,7 @@ KEY_FAMILIES: tuple[tuple[type[DataType], str], ...] = (
 """The types that keys may have; a key can only match a key of the same family."""
 
 # Spark 4.3 asks for the time zone of timestamps; before, it was always UTC.
-_ZONE = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
+_ZONE: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
 
 
 def key_family(data_type: DataType) -> str | None:

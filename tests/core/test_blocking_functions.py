@@ -151,7 +151,8 @@ def test_O11_the_threads_end_with_the_run(mode, loop):
         names.append(threading.current_thread())
         return value
 
-    run_on(loop, process(BlockingFunction(call), range(5), mode=mode))
+    function = BlockingFunction(call)
+    run_on(loop, process(function, range(5), mode=mode))
     for thread in names:
         thread.join(10)
         assert not thread.is_alive()

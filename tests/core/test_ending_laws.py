@@ -565,3 +565,19 @@ def test_a_loop_that_is_closed_carelessly_makes_no_noise_of_ours(mode, capfd):
     out, err = capfd.readouterr()
     assert "ignored GeneratorExit" not in err
     assert out == ""
+
+
+@pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="comes with Python 3.12")
+@pytest.mark.parametrize("loop", REAL_LOOPS)
+def test_tasks_may_start_eagerly(mode, loop):
+    """Thousands of lanes, each of which would appoint the next one inside of itself."""
+
+    async def main():
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]
+        options: dict[str, Any] = {"mode": mode, "capacity": 5_000, "timeout": 0.01}
+        assert await process(same, range(6_000), **options) == list(range(6_000))
+        assert len(await process(one_then_forever, range(6_000), on_error="skip", **options)) == 1
+        with pytest.raises(FunctionError):
+            await process(one_then_forever, range(6_000), **options)
+
+    run_on(loop, main())

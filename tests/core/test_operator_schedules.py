@@ -349,7 +349,7 @@ def number_of(output: Any) -> int:
     return number
 
 
-@settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10 * settings().max_examples, suppress_health_check=list(HealthCheck))
 @given(schedules())
 def test_any_schedule(schedule):
     async def main():

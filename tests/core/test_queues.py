@@ -361,7 +361,7 @@ class UnorderedQueueMachine(QueueMachine):
     ordered = False
 
 
-LONG = settings(max_examples=150, stateful_step_count=40, deadline=None, derandomize=True)
+LONG = settings(max_examples=2 * settings().max_examples, stateful_step_count=40)
 
 TestOrderedQueue = OrderedQueueMachine.TestCase
 TestOrderedQueue.settings = LONG

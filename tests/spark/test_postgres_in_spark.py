@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -110,7 +109,7 @@ def test_L8_two_jobs_use_the_same_connections(spark: SparkSession, shop: Postgre
 
     dsn = f"{shop.dsn}&application_name=l8"
     frame = orders(spark, 500, partitions=1)
-    seen = []
+    seen: list[set[tuple[int, Any]]] = []
     for _ in range(4):
         # A specification made anew, and another capacity: the same client.
         customers = PostgresEnricher(dsn, table="shop.customers", key="id")
@@ -141,7 +140,7 @@ def test_the_server_dies_in_the_middle_of_a_job(spark: SparkSession, own_server:
         max_batch=2,
     )
     frame = enrich(spark.range(0, 2000, 1, 1), slow, on="id", on_error=on_error, status_column="status", timeout=20)
-    killer = threading.Thread(target=lambda: (time.sleep(3), own_server.kill()))
+    killer = threading.Timer(3, own_server.kill)
     killer.start()
     try:
         if on_error == "fail":

@@ -1,0 +1,200 @@
+"""The two channels between a thread and the loop: nothing is lost, doubled or reordered, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from asyncio_operator import bridge
+from asyncio_operator.bridge import FromLoop, LoopTask, ToLoop
+from asyncio_operator.loop_thread import loop_thread
+from tests.core.helpers import REAL_LOOPS, forever, run_on
+
+COUNT = 5_000
+
+
+async def read(source: ToLoop, most: int = COUNT) -> list[Any]:
+    """Everything that comes, at most `most` at a time."""
+    got: list[Any] = []
+    while await source.ready():
+        for taken, item in enumerate(source, 1):
+            got.append(item)
+            if taken == most:
+                break
+    return got
+
+
+def in_thread(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("loop", REAL_LOOPS)
+@pytest.mark.parametrize("limit", [1, 2, 3, 256])
+@pytest.mark.parametrize("most", [1, 2, COUNT])
+def test_everything_reaches_the_loop_in_order(loop, limit, most):
+    async def main():
+        source = ToLoop(asyncio.get_running_loop(), limit)
+        longest = 0
+
+        def write():
+            nonlocal longest
+            for i in range(COUNT):
+                assert source.put(i)
+                longest = max(longest, len(source._items))
+            source.end()
+
+        thread = in_thread(write)
+        assert await read(source, most) == list(range(COUNT))
+        thread.join()
+        assert longest <= limit
+
+    run_on(loop, main())
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 256])
+def test_everything_reaches_the_thread_in_order(limit):
+    loop = loop_thread().loop
+    sink = FromLoop(loop, limit)
+
+    async def write() -> None:
+        for i in range(COUNT):
+            await sink.put(i)
+            assert len(sink._items) <= limit
+
+    task = LoopTask(loop, write, sink)
+    assert list(sink) == list(range(COUNT))
+    task.stop(10)
+
+
+@pytest.mark.parametrize("loop", REAL_LOOPS)
+def test_an_error_comes_behind_the_last_element(loop):
+    async def main():
+        source = ToLoop(asyncio.get_running_loop())
+        source.put(1)
+        source.end(KeyError("mine"))
+        assert await source.ready()
+        assert list(source) == [1]
+        with pytest.raises(KeyError, match="mine"):
+            await source.ready()
+
+    run_on(loop, main())
+
+
+@pytest.mark.parametrize("loop", REAL_LOOPS)
+def test_closing_tells_a_thread_that_waits_and_one_that_comes_later(loop):
+    async def main():
+        source = ToLoop(asyncio.get_running_loop(), 1)
+        told = asyncio.get_running_loop().create_future()
+
+        def write():
+            answer = source.put(1)
+            asyncio_loop.call_soon_threadsafe(told.set_result, answer)
+
+        asyncio_loop = asyncio.get_running_loop()
+        thread = in_thread(write)
+        while not source._items:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        source.close()
+        assert await told is False
+        assert source.put(2) is False
+        thread.join()
+
+    run_on(loop, main())
+
+
+def test_an_error_takes_the_place_of_what_was_not_taken():
+    loop = loop_thread().loop
+    sink = FromLoop(loop)
+
+    async def fail() -> None:
+        sink.put_nowait(1)
+        raise KeyError("mine")
+
+    task = LoopTask(loop, fail, sink)
+    assert sink.ended.wait(10)
+    with pytest.raises(KeyError, match="mine"):
+        list(sink)
+    task.stop(10)
+
+
+def test_what_a_thread_watches_ends_its_waiting(monkeypatch):
+    monkeypatch.setattr(bridge, "WATCH", 0.001)
+
+    class LostError(Exception):
+        pass
+
+    def watch() -> None:
+        raise LostError
+
+    loop = loop_thread().loop
+    sink = FromLoop(loop, watch=watch)
+    task = LoopTask(loop, forever, sink)
+    with pytest.raises(LostError):
+        next(iter(sink))
+    task.stop(10)
+    assert sink.ended.is_set()
+
+
+def test_stopping_a_task_before_its_first_step_ends_it():
+    loop = loop_thread().loop
+    sink = FromLoop(loop)
+    begun = []
+    blocked, go = threading.Event(), threading.Event()
+
+    def block() -> None:
+        blocked.set()
+        go.wait(10)
+
+    async def main() -> None:
+        begun.append(1)
+
+    loop.call_soon_threadsafe(block)
+    assert blocked.wait(10)
+    task = LoopTask(loop, main, sink)
+    stopper = in_thread(lambda: task.stop(10))
+    while not task._stopped:
+        pass
+    go.set()
+    stopper.join(10)
+    assert not stopper.is_alive()
+    assert list(sink) == []
+
+
+def test_a_task_that_is_cancelled_by_somebody_else_does_not_look_as_if_it_had_ended_well():
+    loop = loop_thread().loop
+    sink = FromLoop(loop)
+
+    async def main() -> None:
+        raise asyncio.CancelledError
+
+    task = LoopTask(loop, main, sink)
+    with pytest.raises(asyncio.CancelledError):
+        list(sink)
+    task.stop(10)
+
+
+def test_patience_ends_with_a_message(caplog):
+    loop = loop_thread().loop
+    sink = FromLoop(loop)
+    go = asyncio.Event()
+
+    async def deaf() -> None:
+        sink.put_nowait(1)
+        while not go.is_set():
+            try:
+                await go.wait()
+            except asyncio.CancelledError:
+                continue
+
+    task = LoopTask(loop, deaf, sink)
+    assert next(iter(sink)) == 1
+    task.stop(0.01)
+    assert ["did not end within" in record.getMessage() for record in caplog.records] == [True]
+    loop.call_soon_threadsafe(go.set)
+    assert sink.ended.wait(10)

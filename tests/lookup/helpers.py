@@ -1,0 +1,136 @@
+"""A pipeline of lookups on virtual time, without Spark: sources of key batches, recorded enrichers, a consumer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from asyncio_operator import Enricher
+from asyncio_operator.lookup.keys import PENDING, KeyBatch
+from asyncio_operator.lookup.pipeline import LookupOptions, LookupPipeline
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def forever() -> Any:
+    await asyncio.get_running_loop().create_future()
+
+
+class Recorded(Enricher):
+    """Answers with `answer(key)`, a coroutine function, and records calls; `most` is how many ever ran at once."""
+
+    def __init__(self, answer: Callable[[Any], Any], max_batch: int = 1) -> None:
+        self.answer = answer
+        self.max_batch = max_batch
+        self.calls: list[Any] = []
+        self.running = 0
+        self.most = 0
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([("x", pa.int64())])
+
+    async def lookup(self, key: Any) -> Any:
+        self.calls.append(key)
+        return await self._count(self.answer(key))
+
+    async def lookup_many(self, keys: Sequence[Any]) -> Any:
+        self.calls.append(list(keys))
+        return await self._count(self.answer(keys))
+
+    async def _count(self, call: Any) -> Any:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            return await call
+        finally:
+            self.running -= 1
+
+
+class Source:
+    """An `Input` of key batches; counts what was read, waits `pause` seconds before every batch, ends in `error`."""
+
+    def __init__(self, batches: Iterable[KeyBatch], pause: float = 0.0, error: Exception | None = None) -> None:
+        self._batches = iter(batches)
+        self._pause = pause
+        self._error = error
+        self._ended = False
+        self.read = 0
+
+    async def ready(self) -> bool:
+        await asyncio.sleep(self._pause)
+        if self._ended and self._error is not None:
+            raise self._error
+        return not self._ended
+
+    def __iter__(self) -> Iterator[KeyBatch]:
+        for batch in self._batches:
+            self.read += 1
+            yield batch
+
+    def exhausted(self) -> None:
+        self._ended = True
+
+
+def batches_of(*sizes: int) -> list[KeyBatch]:
+    """Batches of so many keys, numbered through, one row each."""
+    batches, start = [], 0
+    for size in sizes:
+        batches.append(KeyBatch(list(range(start, start + size)), size))
+        start += size
+    return batches
+
+
+class Consumer:
+    """Takes deliveries as the main thread of a task does, `pause` seconds for each, and checks that they are in order.
+
+    Attributes:
+        deliveries: time, number of the batch, keys ready, and whether it has ended.
+    """
+
+    def __init__(self, batches: Sequence[KeyBatch], ordered: bool, pause: float = 0.0) -> None:
+        self.pipeline: LookupPipeline
+        self.deliveries: list[tuple[float, int, int, bool]] = []
+        self.left = [0] * len(batches)
+        self._batches = list(batches)
+        self._ordered = ordered
+        self._pause = pause
+        self._free_at = 0.0
+
+    def deliver(self, batch: KeyBatch, ready: int) -> None:
+        number = self._batches.index(batch)
+        self.deliveries.append((now(), number, ready, batch.ended))
+        if self._ordered:
+            assert all(b.ended for b in self._batches[:number]), "a batch overtook another one"
+            assert PENDING not in batch.outcomes[:ready]
+        assert ready <= len(batch.keys) - batch.outcomes.count(PENDING)
+        self._free_at = max(self._free_at, now()) + self._pause
+        asyncio.get_running_loop().call_at(self._free_at, self._emit, number, ready, batch.ended)
+
+    def _emit(self, number: int, ready: int, ended: bool) -> None:
+        batch = self._batches[number]
+        if not self._ordered:
+            # The rows are built from what is there when they are built.
+            ready = batch.answered()
+        self.pipeline.emitted(ready - self.left[number], batch if ended else None)
+        self.left[number] = ready
+
+    def ended(self) -> list[int]:
+        """The numbers of the batches that were delivered for the last time, in order."""
+        return [number for _, number, _, ended in self.deliveries if ended]
+
+
+async def look_up(
+    enricher: Enricher, batches: Sequence[KeyBatch], *, pause: float = 0.0, source_pause: float = 0.0, **options: Any
+) -> Consumer:
+    """Run a pipeline to its end; one that would wait for ever is a `TimeoutError` at the end of time."""
+    chosen = LookupOptions(**{"fail": False} | options)
+    consumer = Consumer(batches, chosen.ordered, pause)
+    consumer.pipeline = LookupPipeline(enricher, Source(batches, source_pause), consumer.deliver, chosen)
+    async with asyncio.timeout(1e6):
+        await consumer.pipeline.run()
+    return consumer

@@ -1,0 +1,523 @@
+"""Keys on their way through the pipeline: every key gets its outcome, in order, within all bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncio_operator import CircuitOpenError, ElementTimeoutError, EnricherError, FunctionError, ResultError
+from asyncio_operator.lookup.keys import PENDING, Failure, KeyBatch, Timed
+from asyncio_operator.lookup.pipeline import BATCHES, FLUSH, LookupOptions, LookupPipeline
+from tests.core.helpers import virtual
+from tests.lookup.helpers import Consumer, Recorded, Source, batches_of, forever, look_up, now
+
+
+@pytest.fixture(params=[True, False], ids=["ordered", "unordered"])
+def ordered(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+async def at_once(key: Any) -> Any:
+    return [{"x": k} for k in key] if isinstance(key, list) else {"x": key}
+
+
+# -- bounds
+
+
+@pytest.mark.parametrize("max_batch", [1, 7])
+@virtual
+async def test_O1_never_more_than_capacity_calls_run(ordered: bool, max_batch: int) -> None:
+    async def answer(key: Any) -> Any:
+        await asyncio.sleep(1 + hash(str(key)) % 3)
+        return await at_once(key)
+
+    enricher = Recorded(answer, max_batch)
+    await look_up(enricher, batches_of(*[30] * 10), ordered=ordered, capacity=5)
+    assert enricher.most == 5
+
+
+@virtual
+async def test_O1_a_call_that_ignores_its_cancellation_still_counts() -> None:
+    async def answer(key: Any) -> Any:
+        try:
+            await asyncio.sleep(1)
+        except asyncio.CancelledError:
+            await asyncio.sleep(10)
+
+    enricher = Recorded(answer)
+    await look_up(enricher, batches_of(20), capacity=4, timeout=0.5)
+    assert enricher.most == 4
+
+
+@virtual
+async def test_the_pipe_stays_full_from_one_batch_to_the_next(ordered: bool) -> None:
+    async def answer(key: Any) -> Any:
+        await asyncio.sleep(1)
+
+    enricher = Recorded(answer)
+    await look_up(enricher, batches_of(*[10] * 20), ordered=ordered, capacity=50)
+    assert enricher.most == 50
+    assert now() == pytest.approx(200 / 50, abs=0.1)
+
+
+@pytest.mark.parametrize("buffer", [1, 3, 10, 25])
+@virtual
+async def test_buffer_bounds_the_keys_that_are_looked_up_and_not_emitted(ordered: bool, buffer: int) -> None:
+    enricher = Recorded(at_once)
+    batches = batches_of(*[10] * 12)
+    source, delivered = Source(batches), []
+    pipeline = LookupPipeline(
+        enricher,
+        source,
+        lambda batch, ready: delivered.append((batch, ready)),
+        LookupOptions(ordered=ordered, buffer=buffer),
+    )
+    run = asyncio.create_task(pipeline.run())
+    await asyncio.sleep(60)
+    assert len(enricher.calls) == buffer
+    assert source.read <= max(BATCHES, -(-buffer // 10)) + 1
+    run.cancel()
+    await asyncio.wait([run])
+
+
+@virtual
+async def test_a_buffer_of_one_and_one_call_at_a_time_get_through(ordered: bool) -> None:
+    batches = batches_of(5, 0, 3, 1)
+    consumer = await look_up(Recorded(at_once), batches, ordered=ordered, buffer=1, capacity=1)
+    assert [b.outcomes for b in batches] == [[{"x": k} for k in b.keys] for b in batches]
+    assert consumer.left == [5, 0, 3, 1]
+
+
+@virtual
+async def test_a_buffer_below_the_capacity_bounds_the_calls() -> None:
+    async def answer(key: Any) -> Any:
+        await asyncio.sleep(1)
+
+    enricher = Recorded(answer)
+    await look_up(enricher, batches_of(40), buffer=4, capacity=100)
+    assert enricher.most == 4
+
+
+@virtual
+async def test_no_more_than_a_few_batches_are_read_ahead_of_a_slow_consumer(ordered: bool) -> None:
+    enricher, batches = Recorded(at_once), [KeyBatch([i], rows=10_000) for i in range(50)]
+    source = Source(batches)
+    pipeline = LookupPipeline(enricher, source, lambda *_: None, LookupOptions(ordered=ordered))
+    run = asyncio.create_task(pipeline.run())
+    await asyncio.sleep(60)
+    assert source.read == BATCHES
+    run.cancel()
+    await asyncio.wait([run])
+
+
+# -- delivery
+
+
+@virtual
+async def test_X9_what_is_ready_is_delivered_although_a_key_of_its_batch_is_slow(ordered: bool) -> None:
+    async def answer(key: Any) -> Any:
+        if key == 7:
+            await asyncio.sleep(100)
+        return {"x": key}
+
+    consumer = await look_up(Recorded(answer), batches_of(10, 10), ordered=ordered)
+    early = [(number, ready) for at, number, ready, _ in consumer.deliveries if at <= FLUSH]
+    assert early[0] == ((0, 7) if ordered else (1, 10))
+    if not ordered:
+        assert (0, 9) in early
+
+
+@virtual
+async def test_X2_ordered_batches_leave_in_order_and_unordered_ones_as_they_end() -> None:
+    async def answer(key: Any) -> Any:
+        await asyncio.sleep(20 - key)
+
+    consumer = await look_up(Recorded(answer), batches_of(*[1] * 10))
+    assert consumer.ended() == list(range(10))
+    consumer = await look_up(Recorded(answer), batches_of(*[1] * 10), ordered=False)
+    assert consumer.ended() == list(range(9, -1, -1))
+
+
+@virtual
+async def test_R2_a_late_call_that_does_not_return_holds_up_no_batch(
+    ordered: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def answer(key: Any) -> Any:
+        while key == 0:
+            try:
+                await forever()
+            except asyncio.CancelledError:
+                await asyncio.sleep(20)
+                return None
+        return {"x": key}
+
+    batches = batches_of(2, 2, 2)
+    with caplog.at_level(logging.CRITICAL, "asyncio_operator"):
+        consumer = await look_up(Recorded(answer), batches, ordered=ordered, timeout=1.0)
+    assert sorted(consumer.ended()) == [0, 1, 2]
+    assert consumer.left == [2, 2, 2]
+    last = max(at for at, *_ in consumer.deliveries)
+    assert last <= 1.0 + 2 * FLUSH, "the rows waited for a call that was given up"
+
+
+@virtual
+async def test_an_empty_batch_is_delivered_in_its_place() -> None:
+    consumer = await look_up(Recorded(at_once), batches_of(0, 3, 0, 0, 2, 0))
+    assert consumer.ended() == [0, 1, 2, 3, 4, 5]
+    consumer = await look_up(Recorded(at_once), [])
+    assert consumer.deliveries == []
+
+
+# -- failures
+
+
+@virtual
+async def test_X6_failures_are_outcomes_of_their_keys_alone(ordered: bool) -> None:
+    async def answer(key: Any) -> Any:
+        if key % 5 == 0:
+            raise ValueError(f"no {key}")
+        if key % 5 == 1:
+            await forever()
+        return {"x": key}
+
+    batches = batches_of(10, 10)
+    consumer = await look_up(Recorded(answer), batches, ordered=ordered, timeout=2.0)
+    for key, outcome in enumerate(itertools.chain(*(b.outcomes for b in batches))):
+        match key % 5:
+            case 0:
+                assert isinstance(outcome, Failure)
+                assert isinstance(outcome.error, ValueError)
+                assert not outcome.timed_out
+            case 1:
+                assert isinstance(outcome, Failure)
+                assert isinstance(outcome.error, ElementTimeoutError)
+                assert outcome.timed_out
+                assert outcome.latency == pytest.approx(2.0, abs=0.01)
+                assert str(key) in str(outcome.error)
+                assert "2.0 s" in str(outcome.error)
+            case _:
+                assert outcome == {"x": key}
+    assert consumer.pipeline.timeouts == 4
+
+
+@pytest.mark.parametrize("max_batch", [1, 4])
+@virtual
+async def test_X5_the_first_failure_ends_the_run_and_names_enricher_key_and_cause(max_batch: int) -> None:
+    async def answer(key: Any) -> Any:
+        if key in (3, [3]):
+            raise ValueError("bad luck")
+        if isinstance(key, list) and 3 in key:
+            raise ValueError("one of these")
+        return [None] * len(key) if isinstance(key, list) and len(key) < 3 else await forever()
+
+    enricher = Recorded(answer, max_batch)
+    with pytest.raises(FunctionError, match=r"Recorded.* failed for key 3: ValueError: bad luck") as caught:
+        await look_up(enricher, batches_of(10), fail=True)
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert caught.value.element == "3"
+    assert enricher.running == 0
+
+
+@virtual
+async def test_X5_a_timeout_ends_the_run_and_says_what_was_allowed() -> None:
+    with pytest.raises(FunctionError, match=r"failed for key 0: ElementTimeoutError: .* within its timeout of 3.0 s"):
+        await look_up(Recorded(lambda key: forever()), batches_of(1), fail=True, timeout=3.0)
+    assert now() == pytest.approx(3.0, abs=0.1)
+
+
+@pytest.mark.parametrize("max_batch", [1, 4])
+@pytest.mark.parametrize("fail", [True, False])
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), BaseException("odd")])
+@virtual
+async def test_X5_an_error_that_is_no_exception_ends_the_run_whatever_is_asked(
+    error: BaseException, fail: bool, max_batch: int
+) -> None:
+    async def answer(key: Any) -> Any:
+        await asyncio.sleep(1)
+        raise error
+
+    with pytest.raises(FunctionError, match=type(error).__name__) as caught:
+        await look_up(Recorded(answer, max_batch), batches_of(3), fail=fail)
+    assert caught.value.__cause__ is error
+
+
+@pytest.mark.parametrize("max_batch", [1, 4])
+@virtual
+async def test_a_cancellation_that_nobody_asked_for_is_a_failure_of_its_keys(max_batch: int) -> None:
+    async def answer(key: Any) -> Any:
+        raise asyncio.CancelledError
+
+    batches = batches_of(3)
+    await look_up(Recorded(answer, max_batch), batches)
+    assert [type(outcome.error) for outcome in batches[0].outcomes] == [asyncio.CancelledError] * 3
+
+
+@virtual
+async def test_X5_an_error_whose_text_cannot_be_made_is_an_error_like_any_other() -> None:
+    class MuteError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    async def answer(key: Any) -> Any:
+        raise MuteError
+
+    with pytest.raises(FunctionError, match="failed for key 0: MuteError"):
+        await look_up(Recorded(answer), batches_of(1), fail=True)
+
+
+# -- batches of keys
+
+
+@virtual
+async def test_B4_a_failing_batch_is_split_until_the_poisonous_key_stands_alone(ordered: bool) -> None:
+    async def answer(keys: Any) -> Any:
+        if 5 in keys:
+            raise ValueError("poison")
+        return await at_once(keys)
+
+    enricher, batches = Recorded(answer, 8), batches_of(8)
+    consumer = await look_up(enricher, batches, ordered=ordered)
+    assert [o if k != 5 else None for k, o in enumerate(batches[0].outcomes)] == [
+        {"x": k} if k != 5 else None for k in range(8)
+    ]
+    assert isinstance(batches[0].outcomes[5], Failure)
+    assert enricher.calls == [[*range(8)], [0, 1, 2, 3], [4, 5, 6, 7], [4, 5], [4], [5], [6, 7]]
+    assert consumer.pipeline.calls == 7
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        CircuitOpenError("open"),
+        TimeoutError("slow"),
+        ConnectionResetError("gone"),
+        EnricherError("too much", overload=True),
+        EnricherError("later", retry_after=3.0),
+        EnricherError("again", retryable=True),
+    ],
+    ids=lambda error: f"{type(error).__name__}-{error}",
+)
+@virtual
+async def test_B4_an_error_that_comes_from_no_key_fails_all_at_once(error: Exception) -> None:
+    async def answer(keys: Any) -> Any:
+        raise error
+
+    enricher, batches = Recorded(answer, 8), batches_of(8)
+    await look_up(enricher, batches)
+    assert len(enricher.calls) == 1
+    assert [outcome.error for outcome in batches[0].outcomes] == [error] * 8
+
+
+@pytest.mark.parametrize("error", [EnricherError("no", retryable=False), EnricherError("no"), ResultError("a bad row")])
+@virtual
+async def test_B4_any_other_error_splits(error: Exception) -> None:
+    async def answer(keys: Any) -> Any:
+        raise error
+
+    enricher = Recorded(answer, 4)
+    await look_up(enricher, batches_of(4))
+    assert len(enricher.calls) == 7
+
+
+@pytest.mark.parametrize(
+    "found", [[], [None] * 3, [None] * 5, None, 7, {"a": 1, "b": 2, "c": 3, "d": 4}, iter([1] * 4)]
+)
+@virtual
+async def test_B3_answers_that_are_not_aligned_fail_every_key_without_another_call(found: Any) -> None:
+    async def answer(keys: Any) -> Any:
+        return found
+
+    enricher, batches = Recorded(answer, 4), batches_of(4)
+    await look_up(enricher, batches)
+    assert len(enricher.calls) == 1
+    assert [type(outcome.error) for outcome in batches[0].outcomes] == [ResultError] * 4
+    with pytest.raises(FunctionError, match=r"ResultError: lookup_many gave .* for 4 keys"):
+        await look_up(Recorded(answer, 4), batches_of(4), fail=True)
+
+
+@virtual
+async def test_B2_a_batch_is_one_call_and_its_size_may_exceed_the_capacity() -> None:
+    enricher = Recorded(at_once, 1000)
+    consumer = await look_up(enricher, batches_of(2500), capacity=2)
+    assert [len(call) for call in enricher.calls] == [834, 834, 832]
+    assert consumer.pipeline.calls == 3
+
+
+@virtual
+async def test_R2_keys_of_a_batch_that_have_an_answer_at_the_deadline_keep_it() -> None:
+    async def answer(keys: Any) -> Any:
+        if len(keys) == 8:
+            raise ValueError("split me")
+        if keys[0] == 4:
+            await forever()
+        return await at_once(keys)
+
+    batches = batches_of(8)
+    await look_up(Recorded(answer, 8), batches, timeout=1.0)
+    assert batches[0].outcomes[:4] == [{"x": k} for k in range(4)]
+    assert all(outcome.timed_out for outcome in batches[0].outcomes[4:])
+
+
+@pytest.mark.parametrize("how", ["raises", "returns"])
+@virtual
+async def test_R3_a_batch_that_makes_something_else_of_its_cancellation_is_not_called_again(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def answer(keys: Any) -> Any:
+        if len(keys) == 8 and how == "returns":
+            raise ValueError("split me")
+        try:
+            await forever()
+        except asyncio.CancelledError:
+            if how == "raises":
+                raise ValueError("no, thanks") from None
+            return await at_once(keys)
+
+    enricher, batches = Recorded(answer, 8), batches_of(8)
+    with caplog.at_level(logging.CRITICAL, "asyncio_operator"):
+        consumer = await look_up(enricher, batches, timeout=1.0)
+    assert len(enricher.calls) == (1 if how == "raises" else 2)
+    assert all(outcome.timed_out for outcome in batches[0].outcomes)
+    assert consumer.pipeline.timeouts == 8
+
+
+@pytest.mark.parametrize("max_batch", [1, 4])
+@virtual
+async def test_latencies_come_with_the_answers_where_they_are_wanted(max_batch: int) -> None:
+    async def answer(key: Any) -> Any:
+        await asyncio.sleep(2)
+        return await at_once(key)
+
+    batches = batches_of(4)
+    await look_up(Recorded(answer, max_batch), batches, timed=True)
+    assert [type(outcome) for outcome in batches[0].outcomes] == [Timed] * 4
+    assert {round(outcome.latency, 6) for outcome in batches[0].outcomes} == {2.0}
+
+
+# -- ends
+
+
+@pytest.mark.parametrize("max_batch", [1, 3])
+@pytest.mark.parametrize("steps", range(25))
+@virtual
+async def test_X7_cancelled_at_any_moment_it_leaves_no_call(ordered: bool, steps: int, max_batch: int) -> None:
+    async def answer(key: Any) -> Any:
+        await asyncio.sleep(0)
+        await asyncio.sleep(0.02)
+        return await at_once(key)
+
+    enricher = Recorded(answer, max_batch)
+    run = asyncio.create_task(
+        look_up(enricher, batches_of(5, 0, 5, 5), ordered=ordered, capacity=2, buffer=4, pause=0.01)
+    )
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    await asyncio.sleep(steps % 5 * 0.013)
+    run.cancel()
+    await asyncio.wait([run])
+    assert enricher.running == 0
+    calls = len(enricher.calls)
+    await asyncio.sleep(10)
+    assert len(enricher.calls) == calls
+
+
+@virtual
+async def test_O8_an_error_of_the_source_ends_the_run_unwrapped() -> None:
+    enricher = Recorded(lambda key: forever())
+    source = Source(batches_of(3), error=EOFError("Spark is gone"))
+    pipeline = LookupPipeline(enricher, source, lambda *_: None, LookupOptions())
+    with pytest.raises(EOFError, match="Spark is gone"):
+        await pipeline.run()
+    assert (len(enricher.calls), enricher.running) == (3, 0)
+
+
+# -- everything at once
+
+FATES = st.sampled_from(["found", "missing", "error", "hang", "stubborn", "poison"])
+
+
+@given(
+    sizes=st.lists(st.integers(0, 9), max_size=8),
+    fates=st.lists(st.tuples(FATES, st.sampled_from([0, 0, 1, 5, 40])), min_size=1, max_size=12),
+    ordered=st.booleans(),
+    capacity=st.integers(1, 6),
+    buffer=st.integers(1, 20),
+    max_batch=st.sampled_from([1, 1, 2, 5]),
+    pause=st.sampled_from([0.0, 0.001, 0.3]),
+    source_pause=st.sampled_from([0.0, 0.05]),
+)
+def test_every_key_gets_its_outcome_whatever_happens(
+    sizes: list[int],
+    fates: list[tuple[str, int]],
+    ordered: bool,
+    capacity: int,
+    buffer: int,
+    max_batch: int,
+    pause: float,
+    source_pause: float,
+) -> None:
+    logging.getLogger("asyncio_operator").setLevel(logging.CRITICAL)
+
+    async def one(key: int) -> Any:
+        fate, delay = fates[key % len(fates)]
+        await asyncio.sleep(delay / 10)
+        match fate:
+            case "found":
+                return {"x": key}
+            case "missing":
+                return None
+            case "error":
+                raise ValueError(key)
+            case "poison" if max_batch > 1:
+                raise ValueError(key)
+            case "stubborn":
+                try:
+                    await asyncio.sleep(30)
+                except asyncio.CancelledError:
+                    await asyncio.sleep(1.5)
+                return {"x": "late"}
+            case "hang":
+                await forever()
+        return {"x": key}
+
+    async def answer(key: Any) -> Any:
+        if not isinstance(key, list):
+            return await one(key)
+        answers = []
+        for k in key:
+            answers.append(await one(k))
+            if answers[-1] == {"x": "late"}:
+                return [None] * len(key)
+        return answers
+
+    def expected(key: int, outcome: Any) -> bool:
+        fate, _ = fates[key % len(fates)]
+        if isinstance(outcome, Failure):
+            # A batch that is late takes all with it that had no answer of their own.
+            return fate in ("error", "hang", "stubborn", "poison") or (outcome.timed_out and max_batch > 1)
+        return bool(outcome == (None if fate == "missing" else {"x": key})) and fate not in (
+            "error",
+            "hang",
+            "stubborn",
+        )
+
+    async def main() -> None:
+        enricher, batches = Recorded(answer, max_batch), batches_of(*sizes)
+        options = {"ordered": ordered, "capacity": capacity, "buffer": buffer, "timeout": 6.0}
+        consumer: Consumer = await look_up(enricher, batches, pause=pause, source_pause=source_pause, **options)
+        await asyncio.sleep(10)
+        assert [b.outcomes.count(PENDING) for b in batches] == [0] * len(sizes)
+        assert all(expected(k, o) for b in batches for k, o in zip(b.keys, b.outcomes, strict=True))
+        assert sorted(consumer.ended()) == list(range(len(sizes)))
+        assert not ordered or consumer.ended() == list(range(len(sizes)))
+        assert consumer.left == sizes
+        assert enricher.most <= min(capacity, buffer)
+        assert enricher.running == 0
+
+    virtual(main)()
