@@ -37,6 +37,10 @@ class Enricher(ABC):
         """The names and types of the key columns, in the order of a key's parts, or None if any key will do."""
         return None
 
+    def __repr__(self) -> str:
+        """How messages call it; override it where one class stands for several sources, and show no secret."""
+        return type(self).__qualname__
+
     async def open(self) -> None:
         """Make clients, on the loop that will run the lookups. Called once before the first lookup."""
 

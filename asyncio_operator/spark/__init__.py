@@ -1,6 +1,16 @@
 """The DataFrame side: `enrich` and what belongs to it. This package is the only one that knows pyspark."""
 
-from asyncio_operator.spark.enrich import enrich, enrich_with
-from asyncio_operator.spark.metrics import EnrichmentMetrics, EnrichmentStatistics
+from importlib.util import find_spec
+
+from asyncio_operator.errors import ConfigurationError
+
+for _needed in ("pyspark", "pyarrow"):
+    if find_spec(_needed) is None:
+        raise ConfigurationError(
+            f"asyncio_operator.spark needs {_needed}, which is not installed: pip install 'asyncio-operator[spark]'"
+        )
+
+from asyncio_operator.spark.enrich import enrich, enrich_with  # noqa: E402
+from asyncio_operator.spark.metrics import EnrichmentMetrics, EnrichmentStatistics  # noqa: E402
 
 __all__ = ["EnrichmentMetrics", "EnrichmentStatistics", "enrich", "enrich_with"]

@@ -68,7 +68,7 @@ def read_answers(
         answer = outcome.answer if type(outcome) is Timed else outcome
         several: Sequence[Row] = ()
         if isinstance(answer, Mapping):
-            several = (answer,)
+            several = (dict(answer),) if hasattr(answer, "__missing__") else (answer,)
         elif answer is not None and type(answer) is not Failure:
             try:
                 several = _several(answer)
@@ -94,10 +94,13 @@ def failure_of(outcome: Any, failure: Failure) -> Failure:
 
 def _several(answer: Any) -> Sequence[Row]:
     if isinstance(answer, Sequence) and not isinstance(answer, str | bytes | bytearray):
-        wrong = [row for row in answer if not isinstance(row, Mapping)]
-        if not wrong:
-            return answer
-        raise ResultError(f"an answer of several rows holds {type(wrong[0]).__name__}: {describe(wrong[0])}; {_SHAPES}")
+        kinds = set(map(type, answer))
+        wrong = tuple(kind for kind in kinds if not issubclass(kind, Mapping))
+        if wrong:
+            row = next(row for row in answer if isinstance(row, wrong))
+            raise ResultError(f"an answer of several rows holds {type(row).__name__}: {describe(row)}; {_SHAPES}")
+        # A defaultdict would invent what is absent.
+        return [dict(row) for row in answer] if any(hasattr(kind, "__missing__") for kind in kinds) else answer
     raise ResultError(f"the answer is of type {type(answer).__name__}: {describe(answer)}; {_SHAPES}")
 
 

@@ -89,7 +89,7 @@ def _check(value: Any, data_type: pa.DataType) -> None:
     elif kinds.is_float32(data_type):
         if isinstance(value, int | float | np.number) and _LARGEST_FLOAT32 < abs(float(value)) < float("inf"):
             raise ValueError("it is too large")
-    elif not isinstance(value, np.datetime64 | np.timedelta64):
+    else:
         allowed = _temporal_class(data_type)
         is_date = isinstance(value, datetime.date) and not isinstance(value, datetime.datetime)
         if allowed is not None and not (is_date if allowed is datetime.date else isinstance(value, allowed)):

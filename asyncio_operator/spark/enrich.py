@@ -6,6 +6,7 @@ What travels to the workers is an `EnrichTask`; the enricher is asked for its sc
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -73,9 +74,8 @@ def enrich(
         ConfigurationError: an option, a column, a type or a name is wrong, or the enricher's source is not as it says.
     """
     if not isinstance(df, DataFrame):
-        raise ConfigurationError(f"df is {describe(df)}; it must be a Spark DataFrame")
-    if not isinstance(enricher, Enricher):
-        raise ConfigurationError(f"enricher is {describe(enricher)}; it must be an Enricher")
+        raise ConfigurationError(f"df is of type {type(df).__name__}; it must be a Spark DataFrame")
+    _check_enricher(enricher)
     if metrics is not None and not isinstance(metrics, EnrichmentMetrics):
         raise ConfigurationError(f"metrics is {describe(metrics)}; it must be an EnrichmentMetrics")
     inner = one_of("how", how, ("left", "inner")) == "inner"
@@ -103,6 +103,24 @@ def enrich(
 def enrich_with(enricher: Enricher, **options: Any) -> Callable[[DataFrame], DataFrame]:
     """`enrich` for ``df.transform(...)``: the same options, the DataFrame comes later."""
     return lambda df: enrich(df, enricher, **options)
+
+
+def _check_enricher(enricher: object) -> None:
+    if isinstance(enricher, type) and issubclass(enricher, Enricher):
+        raise ConfigurationError(f"enricher is the class {enricher.__name__}; pass an object of it")
+    if not isinstance(enricher, Enricher):
+        remedy = '; put @enricher("column type, ...") before the function' if inspect.isfunction(enricher) else ""
+        raise ConfigurationError(f"enricher is {describe(enricher)}; it must be an Enricher{remedy}")
+    for name in ("open", "close", "lookup", "lookup_many"):
+        method = getattr(enricher, name)
+        if inspect.isroutine(method) and not inspect.iscoroutinefunction(method):
+            raise ConfigurationError(
+                f"{describe(enricher)}.{name} is an ordinary function; it must be `async def {name}`"
+            )
+    if isinstance(enricher.max_batch, bool) or not isinstance(enricher.max_batch, int) or enricher.max_batch < 1:
+        raise ConfigurationError(
+            f"{describe(enricher)}.max_batch is {describe(enricher.max_batch)}; it must be an int of at least 1"
+        )
 
 
 def _found(enricher: Enricher, columns: Sequence[str] | None) -> pa.Schema:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
@@ -99,7 +100,11 @@ async def connection_string(source: Dsn) -> str:
     try:
         dsn = await asyncio.to_thread(source)
     except Exception as error:
-        raise ConfigurationError(f"dsn: the function {shown_source(source)} raised {type(error).__name__}") from error
+        raised = f"dsn: the function {shown_source(source)} raised {type(error).__name__}"
+        if isinstance(error, KeyError) and os.environ.get(str(error.args[0])) is None:
+            raised += f"; if {error.args[0]!r} is an environment variable, it is not set in this process (workers get "
+            raised += f"it by spark.executorEnv.{error.args[0]})"
+        raise ConfigurationError(raised) from error
     return check_dsn(dsn)
 
 

@@ -1,0 +1,346 @@
+"""Columns in, columns out, against a model in plain Python. No Spark here."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections import OrderedDict, UserDict, defaultdict
+from decimal import Decimal
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncio_operator import ElementTimeoutError, ResultError
+from asyncio_operator.lookup.keys import PENDING, Failure, KeyBatch, Timed
+from asyncio_operator.spark import arrow
+from asyncio_operator.spark.arrow import Enrichment, Layout, key_batch
+
+FOUND = pa.schema([("x", pa.int64()), ("y", pa.string())])
+
+
+def batch_of(**columns: Any) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def keys_of(array: Any, *more: Any) -> tuple[list[Any], list[int]]:
+    """The keys, and for every row the number of its key."""
+    arrays = [a if isinstance(a, pa.Array) else pa.array(a) for a in (array, *more)]
+    batch = key_batch(pa.RecordBatch.from_arrays(arrays, [f"k{i}" for i in range(len(arrays))]), range(len(arrays)))
+    return batch.keys, batch.payload.key_of.tolist()
+
+
+# -- keys
+
+NEW_YORK = pa.timestamp("us", "America/New_York")
+NOON = dt.datetime(2020, 1, 1, 12)
+
+
+@pytest.mark.parametrize(
+    ("values", "data_type", "keys"),
+    [
+        ([3, None, 3, 1], pa.int8(), [3, 1]),
+        ([3, None, 3, 1], pa.int64(), [3, 1]),
+        ([1.5, None, 1.5, -0.0], pa.float32(), [1.5, -0.0]),
+        ([True, None, True, False], pa.bool_(), [True, False]),
+        ([Decimal("1.50"), None, Decimal("1.50"), Decimal("2.00")], pa.decimal128(20, 2), [Decimal("1.5"), Decimal(2)]),
+        (["b", None, "b", ""], pa.string(), ["b", ""]),
+        (["b", None, "b", "ß"], pa.large_string(), ["b", "ß"]),
+        ([b"b", None, b"b", b""], pa.binary(), [b"b", b""]),
+        ([dt.date(2020, 1, 1), None, dt.date(2020, 1, 1), dt.date(1, 1, 1)], pa.date32(), None),
+        ([NOON, None, NOON, dt.datetime(9999, 12, 31)], pa.timestamp("us"), None),
+        ([None, None, None, None], pa.int64(), []),
+        ([], pa.int64(), []),
+    ],
+    ids=lambda value: str(value) if isinstance(value, pa.DataType) else "",
+)
+def test_keys_of_every_family_are_told_apart_in_the_order_of_their_first_row(
+    values: list[Any], data_type: pa.DataType, keys: list[Any] | None
+) -> None:
+    keys = [values[0], values[3]] if keys is None else keys
+    found, codes = keys_of(pa.array(values, data_type))
+    assert found == keys
+    assert codes == [keys.index(v) if v is not None else -1 for v in values]
+    found, codes = keys_of(pa.array(values, data_type), pa.array(values, data_type))
+    assert found == [(key, key) for key in keys]
+    assert codes == [keys.index(v) if v is not None else -1 for v in values]
+
+
+def test_nan_is_one_key() -> None:
+    keys, codes = keys_of([math.nan, 1.0, math.nan])
+    assert math.isnan(keys[0])
+    assert (len(keys), codes) == (2, [0, 1, 0])
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "+02:00", "GMT+2", "no such zone"])
+def test_timestamps_with_a_zone_are_keys_in_utc_whatever_the_zone_of_the_session(zone: str) -> None:
+    [key], _ = keys_of(
+        pa.array([NOON], pa.timestamp("us")).cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("us", zone))
+    )
+    assert key == NOON.replace(tzinfo=dt.UTC)
+    assert key.utcoffset() == dt.timedelta(0)
+
+
+def test_the_last_moment_of_the_year_9999_is_a_key_in_every_zone() -> None:
+    last = dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.UTC)
+    assert keys_of(pa.array([last], pa.timestamp("us", "Asia/Tokyo")))[0] == [last]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.array([0, 2_932_897, 0], pa.int32()).cast(pa.date32()),
+        pa.array([0, 2**62, 0], pa.int64()).cast(pa.timestamp("us")),
+        pa.array([0, -(2**62), 0], pa.int64()).cast(pa.timestamp("us", "UTC")),
+        pa.array([b"a", b"\xff\xfe", b"a"]).view(pa.string()),
+    ],
+    ids=["date", "timestamp_ntz", "timestamp", "text"],
+)
+def test_L9_what_python_cannot_hold_is_a_key_that_no_row_has(array: pa.Array) -> None:
+    keys, codes = keys_of(array)
+    assert (len(keys), codes) == (1, [0, -1, 0])
+    keys, codes = keys_of([1, 2, 1], array)
+    assert (len(keys), codes) == (1, [0, -1, 0])
+
+
+PARTS = {
+    "int": st.integers(-3, 3),
+    "text": st.sampled_from(["", "a", "b", "a\0"]),
+    "bool": st.booleans(),
+    "date": st.dates(dt.date(2020, 1, 1), dt.date(2020, 1, 3)),
+    "big": st.integers(-(2**63), 2**63 - 1),
+}
+
+
+@given(data=st.data(), parts=st.lists(st.sampled_from(sorted(PARTS)), min_size=1, max_size=5), rows=st.integers(0, 30))
+def test_composite_keys_are_those_of_the_rows(data: st.DataObject, parts: list[str], rows: int) -> None:
+    columns = [data.draw(st.lists(PARTS[p] | st.none(), min_size=rows, max_size=rows)) for p in parts]
+    types = {"int": pa.int32(), "text": pa.string(), "bool": pa.bool_(), "date": pa.date32(), "big": pa.int64()}
+    keys, codes = keys_of(*(pa.array(c, types[p]) for p, c in zip(parts, columns, strict=True)))
+    whole = [row if len(parts) > 1 else row[0] for row in zip(*columns, strict=True)]
+    null = [None in row for row in zip(*columns, strict=True)]
+    assert keys == list(dict.fromkeys(row for row, n in zip(whole, null, strict=True) if not n))
+    assert codes == [-1 if n else keys.index(row) for row, n in zip(whole, null, strict=True)]
+
+
+def test_composite_keys_of_huge_cardinality_stay_apart() -> None:
+    count = 100_000
+    columns = [[(i * step) % count for i in range(count)] for step in (1, 3, 7, 11, 13, 17, 19)]
+    keys, codes = keys_of(*columns)
+    assert keys == list(zip(*columns, strict=True))
+    assert codes == list(range(count))
+
+
+# -- rows
+
+FAILED = Failure(ValueError("no"), 0.25)
+LATE = Failure(ElementTimeoutError("late"), 1.0, timed_out=True)
+
+ROW = st.fixed_dictionaries(
+    {"x": st.integers(0, 9)}, optional={"y": st.sampled_from(["p", "q"]), "ignored": st.just(1)}
+)
+OUTCOME = st.one_of(ROW, st.lists(ROW, max_size=4), st.none(), st.just(FAILED), st.just(7), st.just({"x": "text"}))
+
+
+def enrichment(**layout: Any) -> Enrichment:
+    return Enrichment(Layout((0,), FOUND, **layout), lambda key, error: Failure(error, 0.0))
+
+
+def model(keys: list[Any], outcomes: dict[Any, Any], inner: bool, drop: bool) -> list[tuple[Any, ...]]:
+    """What becomes of rows with these keys: the row's number, the key, and the added columns."""
+    rows: list[tuple[Any, ...]] = []
+    for number, key in enumerate(keys):
+        outcome = outcomes.get(key)
+        failed = isinstance(outcome, Failure) or outcome == 7 or outcome == {"x": "text"}
+        found = [] if failed or outcome is None else [outcome] if isinstance(outcome, dict) else outcome
+        rows += [(number, key, row["x"], row.get("y")) for row in found]
+        if not found and not (drop if failed else inner):
+            rows.append((number, key, None, None))
+    return rows
+
+
+def rows_of(output: list[pa.RecordBatch]) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for batch in output for row in batch.to_pylist()]
+
+
+@given(
+    keys=st.lists(st.integers(0, 6) | st.none(), max_size=25),
+    fates=st.lists(OUTCOME, min_size=7, max_size=7),
+    steps=st.lists(st.integers(0, 7), max_size=4),
+    inner=st.booleans(),
+    drop=st.booleans(),
+    size=st.sampled_from([1, 3, 1000]),
+    ordered=st.booleans(),
+)
+def test_X1_rows_out_are_those_of_the_join(
+    keys: list[int | None], fates: list[Any], steps: list[int], inner: bool, drop: bool, size: int, ordered: bool
+) -> None:
+    batch = key_batch(batch_of(k=pa.array(keys, pa.int64()), n=pa.array(range(len(keys)), pa.int64())), [0])
+    outcomes = {key: fates[key] for key in batch.keys}
+    built, output, freed = enrichment(inner=inner, drop_failed=drop), [], 0
+    with mock.patch.object(arrow, "OUTPUT_ROWS", size):
+        for step in [*sorted(steps), 7]:
+            ready = min(step, len(batch.keys))
+            for i, key in enumerate(batch.keys):
+                here = i < ready if ordered else (key * 5) % 7 < step
+                if here and batch.outcomes[i] is PENDING:
+                    batch.outcomes[i] = outcomes[key]
+            parts, keys_left = built.leading(batch, ready) if ordered else built.answered(batch)
+            output += list(parts)
+            freed += keys_left
+    expected = model(keys, outcomes, inner, drop)
+    got = [(number, key, *added) for key, number, *added in rows_of(output)]
+    assert got == expected if ordered else sorted(got, key=repr) == sorted(expected, key=repr)
+    assert freed == len(batch.keys)
+    assert all(0 < part.num_rows <= size for part in output)
+    assert len({part.schema for part in output}) <= 1
+    assert built.kinds.sum() == len(keys)
+    failed = [k for k in keys if k is not None and _is_failure(outcomes[k])]
+    assert built.kinds[2] == len(failed)
+
+
+def _is_failure(outcome: Any) -> bool:
+    return isinstance(outcome, Failure) or outcome == 7 or outcome == {"x": "text"}
+
+
+def enrich_batch(batch: pa.RecordBatch, outcomes: dict[Any, Any], **layout: Any) -> list[dict[str, Any]]:
+    """One batch whose first column is the key, at once."""
+    keyed = key_batch(batch, [0])
+    keyed.outcomes = [outcomes.get(key) for key in keyed.keys]
+    output, _ = enrichment(**layout).leading(keyed, len(keyed.keys))
+    return [row for part in output for row in part.to_pylist()]
+
+
+def test_X1_several_rows_of_a_key_stand_in_the_order_of_the_enricher() -> None:
+    several = [{"x": 3}, {"x": 1}, {"x": 2}]
+    rows = enrich_batch(batch_of(k=[1, 2, 1]), {1: several, 2: {"x": 9}})
+    assert [(row["k"], row["x"]) for row in rows] == [(1, 3), (1, 1), (1, 2), (2, 9), (1, 3), (1, 1), (1, 2)]
+
+
+def test_X9_a_key_with_a_hundred_thousand_rows_leaves_in_batches_of_bounded_rows() -> None:
+    keyed = key_batch(batch_of(k=[1, 2, 1, 3]), [0])
+    keyed.outcomes = [[{"x": i} for i in range(100_000)], None, {"x": -1}]
+    output, _ = enrichment().leading(keyed, 3)
+    sizes, values = [], []
+    for part in output:
+        sizes.append(part.num_rows)
+        values += part.column(1).to_pylist()
+    assert max(sizes) == arrow.OUTPUT_ROWS
+    assert values == [*range(100_000), None, *range(100_000), -1]
+
+
+def test_X1_nothing_found_at_all_is_no_output_of_an_inner_join() -> None:
+    assert enrich_batch(batch_of(k=[1, None]), {}, inner=True) == []
+    assert enrich_batch(batch_of(k=pa.array([], pa.int64())), {}) == []
+
+
+def test_L9_absent_fields_are_null_others_are_ignored_and_an_empty_sequence_is_a_miss() -> None:
+    rows = enrich_batch(batch_of(k=[1, 2, 3]), {1: {"y": "a", "z": 1}, 2: (), 3: ({"x": 5},)})
+    assert [(row["x"], row["y"]) for row in rows] == [(None, "a"), (None, None), (5, None)]
+
+
+@pytest.mark.parametrize("make", [dict, OrderedDict, UserDict, lambda **row: defaultdict(int, row)])
+def test_L9_any_mapping_is_a_row_and_is_left_as_it_is(make: Any) -> None:
+    one, several = make(x=1), [make(x=2), make(y="b")]
+    rows = enrich_batch(batch_of(k=[1, 2, 3]), {1: one, 2: several, 3: None})
+    assert [(row["x"], row["y"]) for row in rows] == [(1, None), (2, None), (None, "b"), (None, None)]
+    assert (dict(one), [dict(row) for row in several]) == ({"x": 1}, [{"x": 2}, {"y": "b"}])
+
+
+def test_an_input_column_of_the_same_name_as_a_found_one_is_not_mixed_up_with_it() -> None:
+    keyed = key_batch(batch_of(x=[1, 1, 2]), [0])
+    keyed.outcomes = [{"x": 10}, {"x": 20}]
+    [part], _ = enrichment().leading(keyed, 2)
+    assert part.columns[0].to_pylist() == [1, 1, 2]
+    assert part.columns[1].to_pylist() == [10, 10, 20]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [7, 1.5, True, [1, 2], "text", b"bytes", [{"x": 1}, None], ["a"], {1, 2}, object(), iter([]), [[{"x": 1}]]],
+)
+def test_X5_an_answer_of_the_wrong_shape_is_a_result_error_for_its_key_only(answer: Any) -> None:
+    errors = []
+
+    def on_result_error(key: Any, error: ResultError) -> Failure:
+        errors.append((key, str(error)))
+        return Failure(error, 0.0)
+
+    keyed = key_batch(batch_of(k=[1, 2, 3]), [0])
+    keyed.outcomes = [{"x": 1}, answer, [{"x": 3}]]
+    [part], _ = Enrichment(Layout((0,), FOUND), on_result_error).leading(keyed, 3)
+    assert part.column(1).to_pylist() == [1, None, 3]
+    [(key, message)] = errors
+    assert key == 2
+    assert "a mapping of column names to values" in message
+
+
+def test_X5_a_value_that_does_not_fit_is_a_result_error_for_its_key_only() -> None:
+    outcomes = {1: {"x": 1}, 2: {"x": 1.5}, 3: [{"x": 3}, {"x": 2**70}], 4: {"x": 4, "y": 4}, 5: Timed({"x": "5"}, 0.5)}
+    rows = enrich_batch(batch_of(k=[1, 2, 3, 4, 5]), outcomes, status=True)
+    assert [row["x"] for row in rows] == [1, None, None, None, None]
+    messages = [row["status"]["error_message"] for row in rows]
+    assert messages[0] is None
+    assert "'x' is int64" in messages[1]
+    assert "1.5" in messages[1]
+    assert str(2**70) in messages[2]
+    assert "'y' is string" in messages[3]
+    assert rows[4]["status"]["latency_ms"] == 500.0
+    assert [row["status"]["error_type"] for row in rows] == [None, *["ResultError"] * 4]
+
+
+def test_X6_the_status_column_tells_every_row_what_happened() -> None:
+    answers = {1: Timed({"x": 1}, 0.5), 2: Timed(None, 0.1), 3: FAILED, 4: LATE, 5: Timed([{"x": 5}, {"x": 6}], 0.2)}
+    rows = enrich_batch(batch_of(k=[1, 2, 3, 4, None, 5]), answers, status=True)
+    assert [tuple(row["status"].values()) for row in rows] == [
+        ("found", "call", 1, 500.0, None, None),
+        ("missing", "call", 1, 100.0, None, None),
+        ("failed", "call", 1, 250.0, "ValueError", "no"),
+        ("timed_out", "call", 1, 1000.0, "ElementTimeoutError", "late"),
+        ("missing", "none", 0, None, None, None),
+        ("found", "call", 1, 200.0, None, None),
+        ("found", "call", 1, 200.0, None, None),
+    ]
+
+
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("error", [MuteError(), ValueError("\udc80"), ValueError("\0")])
+def test_X6_an_error_whose_text_is_odd_is_told_all_the_same(error: Exception) -> None:
+    [row] = enrich_batch(batch_of(k=[1]), {1: Failure(error, 0.0)}, status=True)
+    assert row["status"]["error_type"] == type(error).__name__
+    assert row["status"]["error_message"]
+
+
+def test_X6_inner_drops_misses_and_keeps_failures_unless_they_are_dropped() -> None:
+    outcomes = {1: {"x": 1}, 2: None, 3: FAILED}
+    batch = batch_of(k=[1, 2, 3, None])
+    assert [row["k"] for row in enrich_batch(batch, outcomes, inner=True)] == [1, 3]
+    assert [row["k"] for row in enrich_batch(batch, outcomes, inner=True, drop_failed=True)] == [1]
+    assert [row["k"] for row in enrich_batch(batch, outcomes, drop_failed=True)] == [1, 2, None]
+
+
+def test_no_columns_at_all_tell_whether_there_is_a_row() -> None:
+    built = Enrichment(Layout((0,), pa.schema([]), inner=True), lambda key, error: Failure(error, 0.0))
+    keyed = key_batch(batch_of(k=[1, 2, 3]), [0])
+    keyed.outcomes = [{}, None, [{}, {}]]
+    output, _ = built.leading(keyed, 3)
+    assert rows_of(list(output)) == [(1,), (3,), (3,)]
+
+
+def test_a_key_whose_rows_leave_in_two_parts_is_counted_by_rows() -> None:
+    keyed: KeyBatch = key_batch(batch_of(k=[1, 1, 2, 1]), [0])
+    built = enrichment()
+    keyed.outcomes[0] = 7
+    first, _ = built.leading(keyed, 1)
+    assert len(rows_of(list(first))) == 2
+    keyed.outcomes[1] = {"x": 2}
+    rest, _ = built.leading(keyed, 2)
+    assert rows_of(list(rest)) == [(2, 2, None), (1, None, None)]
+    assert built.kinds.tolist() == [1, 0, 3]

@@ -1,0 +1,156 @@
+"""Values into columns: what fits is kept as it is, what does not is refused and never cut down."""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncio_operator import ResultError
+from asyncio_operator.spark.columns import check_row, column
+
+MOMENT = dt.datetime(2020, 1, 2, 3, 4, 5, 6)
+BERLIN = dt.timezone(dt.timedelta(hours=1))
+
+
+class Level(enum.IntEnum):
+    HIGH = 3
+
+
+def build(value: Any, data_type: pa.DataType) -> Any:
+    return column([{"v": value}, {}], pa.field("v", data_type)).to_pylist()[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "data_type", "kept"),
+    [
+        (5, pa.int8(), 5),
+        (5.0, pa.int64(), 5),
+        (Decimal("5.00"), pa.int32(), 5),
+        (np.int32(5), pa.int64(), 5),
+        (np.float64(5), pa.int64(), 5),
+        (Level.HIGH, pa.int32(), 3),
+        (5, pa.float64(), 5.0),
+        (1.1, pa.float32(), np.float32(1.1)),
+        (float("inf"), pa.float32(), float("inf")),
+        (Decimal("1.5"), pa.decimal128(10, 2), Decimal("1.50")),
+        (3, pa.decimal128(10, 2), Decimal("3.00")),
+        (dt.date(2020, 1, 1), pa.date32(), dt.date(2020, 1, 1)),
+        (MOMENT, pa.timestamp("us"), MOMENT),
+        (MOMENT.replace(tzinfo=BERLIN), pa.timestamp("us", "UTC"), MOMENT.replace(tzinfo=BERLIN)),
+        (MOMENT, pa.timestamp("us", "UTC"), MOMENT.replace(tzinfo=dt.UTC)),
+        (dt.timedelta(seconds=1), pa.duration("us"), dt.timedelta(seconds=1)),
+        (dt.time(1, 2, 3), pa.time64("ns"), dt.time(1, 2, 3)),
+        ("ß", pa.string(), "ß"),
+        (bytearray(b"a"), pa.binary(), b"a"),
+        (True, pa.bool_(), True),
+        ([1, None, 2.0], pa.list_(pa.int64()), [1, None, 2]),
+        ((1, 2), pa.list_(pa.int64()), [1, 2]),
+        (np.array([1, 2]), pa.list_(pa.int64()), [1, 2]),
+        ({"a": 1}, pa.struct([("a", pa.int64()), ("b", pa.date32())]), {"a": 1, "b": None}),
+        ((1, None), pa.struct([("a", pa.int64()), ("b", pa.date32())]), {"a": 1, "b": None}),
+        ({"a": 1}, pa.map_(pa.string(), pa.int64()), [("a", 1)]),
+        ([("a", 1)], pa.map_(pa.string(), pa.int64()), [("a", 1)]),
+        ([{"a": [MOMENT]}], pa.list_(pa.struct([("a", pa.list_(pa.timestamp("us")))])), [{"a": [MOMENT]}]),
+        (None, pa.list_(pa.int64()), None),
+    ],
+)
+def test_what_fits_is_kept(value: Any, data_type: pa.DataType, kept: Any) -> None:
+    assert build(value, data_type) == kept
+
+
+@pytest.mark.parametrize(
+    ("value", "data_type"),
+    [
+        (1.5, pa.int64()),
+        (float("nan"), pa.int64()),
+        (np.float64(1.5), pa.int64()),
+        (np.float32(1.5), pa.int64()),
+        (Decimal("1.5"), pa.int64()),
+        ("5", pa.int64()),
+        (True, pa.int64()),
+        (128, pa.int8()),
+        (2**70, pa.int64()),
+        ("5", pa.float64()),
+        (1e300, pa.float32()),
+        (-1e300, pa.float32()),
+        (10**400, pa.float32()),
+        (10**400, pa.float64()),
+        (1.5, pa.decimal128(10, 2)),
+        (Decimal("1.234"), pa.decimal128(10, 2)),
+        (Decimal(10**20), pa.decimal128(10, 2)),
+        (Decimal("NaN"), pa.decimal128(10, 2)),
+        (MOMENT, pa.date32()),
+        (5, pa.date32()),
+        (1.5, pa.date32()),
+        ("2020-01-01", pa.date32()),
+        (5, pa.timestamp("us")),
+        (1.5, pa.timestamp("us", "UTC")),
+        (dt.date(2020, 1, 1), pa.timestamp("us")),
+        ("2020-01-01", pa.timestamp("us")),
+        (5, pa.duration("us")),
+        (5, pa.time64("ns")),
+        (5, pa.string()),
+        ("\udc80", pa.string()),
+        (b"\xff", pa.string()),
+        (5, pa.binary()),
+        (1, pa.bool_()),
+        ("true", pa.bool_()),
+        (5, pa.list_(pa.int64())),
+        ("ab", pa.list_(pa.int64())),
+        ([1, 1.5], pa.list_(pa.int64())),
+        ([[1.5]], pa.list_(pa.list_(pa.int64()))),
+        ([MOMENT], pa.list_(pa.date32())),
+        ([1e300], pa.list_(pa.float32())),
+        ({"a": 1.5}, pa.struct([("a", pa.int64())])),
+        ((1.5,), pa.struct([("a", pa.int64())])),
+        (5, pa.struct([("a", pa.int64())])),
+        ({"a": 1.5}, pa.map_(pa.string(), pa.int64())),
+        ([("a", 1.5)], pa.map_(pa.string(), pa.int64())),
+        ({1.5: "a"}, pa.map_(pa.int64(), pa.string())),
+        ({None: 1}, pa.map_(pa.string(), pa.int64())),
+        (5, pa.map_(pa.string(), pa.int64())),
+        (object(), pa.string()),
+    ],
+)
+def test_L9_what_does_not_fit_is_a_result_error_naming_column_type_and_value(
+    value: Any, data_type: pa.DataType
+) -> None:
+    with pytest.raises(Exception):  # noqa: B017, PT011
+        build(value, data_type)
+    with pytest.raises(ResultError) as caught:
+        check_row({"v": value}, pa.schema([("v", data_type)]))
+    assert "column 'v' is " in str(caught.value)
+    assert repr(value)[:100] in str(caught.value)
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.none() | st.floats(-1e15, 1e15).map(round).map(float)))
+def test_whole_numbers_survive_whatever_their_type(values: list[Any]) -> None:
+    built = column([{"v": v} for v in values], pa.field("v", pa.int64())).to_pylist()
+    assert built == values
+
+
+@given(st.lists(st.floats(width=32) | st.none() | st.integers(-(2**24), 2**24)))
+def test_every_float32_survives(values: list[Any]) -> None:
+    built = column([{"v": v} for v in values], pa.field("v", pa.float32())).to_pylist()
+    assert repr(built) == repr([None if v is None else float(v) for v in values])
+
+
+def test_a_value_whose_repr_is_long_or_fails_is_described_all_the_same() -> None:
+    class Odd:
+        def __repr__(self) -> str:
+            raise RuntimeError
+
+    schema = pa.schema([("v", pa.int64())])
+    with pytest.raises(ResultError, match="Odd, whose repr raised RuntimeError"):
+        check_row({"v": Odd()}, schema)
+    with pytest.raises(ResultError) as caught:
+        check_row({"v": "x" * 10_000}, schema)
+    assert len(str(caught.value)) < 12_000

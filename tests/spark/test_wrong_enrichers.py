@@ -1,0 +1,55 @@
+"""Law X4: what is wrong with an enricher is told on the driver, with what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from asyncio_operator import ConfigurationError, Enricher
+from asyncio_operator.spark import enrich
+
+pytestmark = pytest.mark.spark
+
+
+class Working(Enricher):
+    def schema(self) -> pa.Schema:
+        return pa.schema([("x", pa.int32())])
+
+    async def lookup(self, key: Any) -> Any:
+        return {"x": 1}
+
+
+class PlainLookup(Working):
+    def lookup(self, key: Any) -> Any:  # type: ignore[override]
+        return {"x": 1}
+
+
+class PlainOpen(Working):
+    def open(self) -> None:  # type: ignore[override]
+        pass
+
+
+class NoBatch(Working):
+    max_batch = 0
+
+
+async def function(key: Any) -> Any:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("enricher", "problem"),
+    [
+        (Working, "the class Working; pass an object"),
+        (function, '@enricher\\("column type'),
+        (PlainLookup(), "PlainLookup.lookup is an ordinary function; write `async def lookup`"),
+        (PlainOpen(), "PlainOpen.open is an ordinary function"),
+        (NoBatch(), "NoBatch.max_batch is 0; it must be an int of at least 1"),
+    ],
+)
+def test_X4_a_wrong_enricher_is_told_on_the_driver(spark: SparkSession, enricher: Any, problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
+        enrich(spark.range(1), enricher, on="id")
