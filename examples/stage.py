@@ -101,7 +101,9 @@ def run(program: Callable[[Stage], None]) -> int:
 
             if not isinstance(error, ProblemError | AsyncOperatorError):
                 raise
-            print(f"\n{Path(sys.argv[0]).stem}: {error}", file=sys.stderr)
+            program_file = Path(sys.argv[0])
+            name = program_file.parent.name if program_file.stem == "__main__" else program_file.stem
+            print(f"\n{name}: {error}", file=sys.stderr)
             return 1
     return 0 if stage.signal is None else 128 + stage.signal
 

@@ -6,6 +6,7 @@ Importing this package is cheap: the RocksDB parts are loaded when one of their 
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.errors import ConfigurationError
@@ -30,10 +31,11 @@ from asyncio_operator.state.key_groups import (
     key_group_range,
     operator_index,
 )
+from asyncio_operator.state.keys import KeySerializer
 from asyncio_operator.state.migration import MigratingMapState
 from asyncio_operator.state.priority_queue import PriorityQueue, PriorityQueueSet
 from asyncio_operator.state.serializers import BuiltinSerializer, Serializer
-from asyncio_operator.state.snapshot import StateSnapshot
+from asyncio_operator.state.snapshot import HeapSnapshot, StateSnapshot
 from asyncio_operator.state.states import AggregatingState, ListState, MapState, ReducingState, ValueState
 from asyncio_operator.state.ttl_config import (
     CleanupFullSnapshot,
@@ -58,9 +60,11 @@ __all__ = [
     "CleanupIncrementally",
     "HeapPriorityQueue",
     "HeapPriorityQueueSet",
+    "HeapSnapshot",
     "HeapStateBackend",
     "KeyGroupPartitionedPriorityQueue",
     "KeyGroupRange",
+    "KeySerializer",
     "ListState",
     "ListStateDescriptor",
     "MapState",
@@ -70,9 +74,6 @@ __all__ = [
     "PriorityQueueSet",
     "ReducingState",
     "ReducingStateDescriptor",
-    "RocksDBCachingPriorityQueueSet",
-    "RocksDBSnapshot",
-    "RocksDBStateBackend",
     "Serializer",
     "StateBackend",
     "StateMeta",
@@ -87,6 +88,8 @@ __all__ = [
     "key_group_range",
     "operator_index",
 ]
+if TYPE_CHECKING or find_spec("rocksdict"):  # so that a star import works without it
+    __all__ += ["RocksDBCachingPriorityQueueSet", "RocksDBSnapshot", "RocksDBStateBackend"]
 
 _ROCKSDB = ("RocksDBCachingPriorityQueueSet", "RocksDBSnapshot", "RocksDBStateBackend")
 

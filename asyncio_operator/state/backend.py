@@ -10,10 +10,10 @@ The subclass provides tables, codecs, batches and snapshots, and knows neither k
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, ClassVar, Self
 
-from asyncio_operator.clock import Clock, milliseconds
+from asyncio_operator.clock import Clock
 from asyncio_operator.errors import ConfigurationError, StateError
 from asyncio_operator.state.cells import Cells, Expiry
 from asyncio_operator.state.descriptors import (
@@ -27,9 +27,10 @@ from asyncio_operator.state.descriptors import (
     describe_state,
     value_serializer,
 )
-from asyncio_operator.state.key_groups import KeyGroupRange, check_key_groups, group_of, key_hash
+from asyncio_operator.state.key_groups import KeyGroupRange, group_of, key_hash, resolve_key_groups
 from asyncio_operator.state.keys import NONE, Key, serialize_key
 from asyncio_operator.state.layout import group_prefix, group_width, parse_slot, serialize_namespace
+from asyncio_operator.state.now import now_of
 from asyncio_operator.state.serializers import Serializer
 from asyncio_operator.state.snapshot import StateSnapshot
 from asyncio_operator.state.states import AggregatingState, ListState, MapState, ReducingState, ValueState
@@ -44,23 +45,25 @@ class StateBackend(ABC):
     """Keyed state of a range of key groups.
 
     Args:
-        key_groups: the range; keys outside it are refused.
+        key_groups: the range; keys outside it are refused. None is all of them.
         max_parallelism: the number of key groups there are, 1 to 32,768. It never changes for state once written.
         clock: seconds as a float, for time to live; None is the system's.
 
     Raises:
         ConfigurationError: the range and the maximum parallelism do not fit.
 
-    A backend belongs to one thread at a time.
+    A backend belongs to one thread at a time. ``with backend:`` closes it.
     """
 
-    def __init__(self, key_groups: KeyGroupRange, max_parallelism: int, clock: Clock | None) -> None:
-        check_key_groups(key_groups, max_parallelism)
-        self.key_groups = key_groups
+    remedy: ClassVar[str] = "make a new backend, and restore a snapshot into it"
+    """What to do when it is closed."""
+
+    def __init__(self, key_groups: KeyGroupRange | None, max_parallelism: int, clock: Clock | None) -> None:
+        self.key_groups = resolve_key_groups(key_groups, max_parallelism)
         self.max_parallelism = max_parallelism
-        self.now = milliseconds(clock)
+        self.now = now_of(clock)
         self.group_width = group_width(max_parallelism)
-        self._group_prefixes = {group: group_prefix(group, max_parallelism) for group in key_groups}
+        self._group_prefixes = {group: group_prefix(group, max_parallelism) for group in self.key_groups}
         self.slot: bytes | None = None
         self.metas: dict[str, StateMeta] = {}
         self.closed = False
@@ -87,12 +90,14 @@ class StateBackend(ABC):
         """Sets the key that states speak of; the namespace stays.
 
         Raises:
-            StateError: the key is None, of no key type, or outside the range, or the backend is closed.
+            StateError: the key is None, of no key type, or outside the range, or the backend is closed. Then no key is
+                set.
         """
         kind = type(key)
         plain = kind is str or kind is int
         prefix = self._memo.get(key) if plain else None
         if prefix is None:
+            self._key = self.slot = None
             if self.closed:
                 self.check_open()
             group = key_hash(key) % self.max_parallelism
@@ -188,6 +193,8 @@ class StateBackend(ABC):
             raise StateError("restore() is called once, on an empty backend, before states are asked for")
         if isinstance(snapshots, StateSnapshot):
             snapshots = [snapshots]
+        if not isinstance(snapshots, Iterable) or isinstance(snapshots, str | bytes):
+            raise StateError(f"restore({snapshots!r:.200}): restore() takes a sequence of what snapshot() gave")
         self.load(list(snapshots))
         self._restored = True
 
@@ -237,7 +244,7 @@ class StateBackend(ABC):
             return known[1]
         name, meta, ttl = descriptor.name, describe_state(descriptor), descriptor.ttl
         if name in self.metas:
-            meta.check_against(name, self.metas[name])
+            meta.check_against(name, self.metas[name], in_use=known is not None)
         if known is not None:
             table, codec = known[1].table, known[1].codec
         else:
@@ -267,13 +274,19 @@ class StateBackend(ABC):
     def check_open(self) -> None:
         """Raises StateError if the backend is closed."""
         if self.closed:
-            raise StateError(f"{self!r} is closed: make a new backend, and restore a snapshot into it")
+            raise StateError(f"{self!r} is closed: {self.remedy}")
 
     def forget_slot(self) -> None:
         """Marks the backend closed, so that every state refuses to work."""
         self.closed = True
         self.slot = None
         self._memo.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def _remember(self, key: Key, prefix: bytes) -> None:
         if len(self._memo) >= MEMO_SIZE:

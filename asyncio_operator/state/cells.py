@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from asyncio_operator.errors import StateError
+from asyncio_operator.errors import StateError, describe_error
 from asyncio_operator.state.layout import describe_slot
 from asyncio_operator.state.table import Batch, Codec, Stored, Table
 
@@ -23,6 +23,9 @@ class Absent(Enum):
 
     ABSENT = "absent"
 
+
+READING: Final = "the serialiser failed while reading"
+WRITING: Final = "the serialiser failed while writing"
 
 ABSENT: Final = Absent.ABSENT
 """Stands for the value of a cell that holds none; None is a value."""
@@ -55,14 +58,14 @@ class Cells:
             stored = self.load(slot)
             return ABSENT if stored is None else self._decode(stored)
         except Exception as error:
-            raise self.located(error, slot) from error
+            raise self.located(error, slot, READING) from error
 
     def put_value(self, slot: bytes, value: Any) -> None:
         """Writes a slot's only cell."""
         try:
             self.store(slot, self._encode(value))
         except Exception as error:
-            raise self.located(error, slot) from error
+            raise self.located(error, slot, WRITING) from error
 
     def get(self, slot: bytes, sub: bytes) -> Any:
         """The value of a cell, or ABSENT."""
@@ -70,28 +73,28 @@ class Cells:
             stored = self._get(slot, sub)
             return ABSENT if stored is None else self._decode(stored)
         except Exception as error:
-            raise self.located(error, slot) from error
+            raise self.located(error, slot, READING) from error
 
     def put(self, slot: bytes, sub: bytes, value: Any) -> None:
         """Writes a cell."""
         try:
             self._put(slot, sub, self._encode(value))
         except Exception as error:
-            raise self.located(error, slot) from error
+            raise self.located(error, slot, WRITING) from error
 
     def delete(self, slot: bytes, sub: bytes) -> None:
         """Empties a cell."""
         try:
             self.table.delete(slot, sub)
         except Exception as error:
-            raise self.located(error, slot) from error
+            raise self.located(error, slot, WRITING) from error
 
     def contains(self, slot: bytes, sub: bytes) -> bool:
         """Whether a cell holds a value."""
         try:
             return self._get(slot, sub) is not None
         except Exception as error:
-            raise self.located(error, slot) from error
+            raise self.located(error, slot, READING) from error
 
     def scan(self, slot: bytes) -> Iterator[tuple[bytes, Any]]:
         """Subs and values of a slot, in the order of the subs, as they are now."""
@@ -103,7 +106,7 @@ class Cells:
             try:
                 value = decode(stored)
             except Exception as error:
-                raise self.located(error, slot) from error
+                raise self.located(error, slot, READING) from error
             yield sub, value
 
     def is_empty(self, slot: bytes) -> bool:
@@ -115,7 +118,7 @@ class Cells:
         try:
             self.table.stage(batch, slot, [(sub, self._stored(value)) for sub, value in changes], clear)
         except Exception as error:
-            raise self.located(error, slot) from error
+            raise self.located(error, slot, WRITING) from error
 
     def write(self, slot: bytes, changes: Iterable[tuple[bytes, Any]], clear: bool = False) -> None:
         """Writes cells as one batch: after a crash all of it is there, or nothing."""
@@ -130,12 +133,12 @@ class Cells:
     def _stored(self, value: Any) -> Any:
         return None if value is ABSENT else self._encode(value)
 
-    def located(self, error: Exception, slot: bytes) -> StateError:
-        """The error as a StateError that says where it happened."""
+    def located(self, error: Exception, slot: bytes, doing: str = "") -> StateError:
+        """The error as a StateError that says where it happened; for one of the user's code `doing` says in what."""
         error = self.table.error(error)
         where = f"state {self.name!r}, {describe_slot(slot, self.backend.group_width)}"
         kind = type(error) if isinstance(error, StateError) else StateError
-        what = str(error) if isinstance(error, StateError) else f"{type(error).__name__}: {error}"
+        what = str(error) if isinstance(error, StateError) else f"{doing}: {describe_error(error)}"
         return kind(f"{where}: {what}")
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from asyncio_operator.errors import ConfigurationError, StateError, StateMigrationError
+from asyncio_operator.state.keys import KeySerializer
 from asyncio_operator.state.serializers import Serializer, check_serializer
 from asyncio_operator.state.ttl_config import StateTtlConfig
 
@@ -44,8 +45,8 @@ class StateMeta:
         """The inverse of `to_dict`; KeyError if something is missing."""
         return StateMeta(data["kind"], dict(data["serializers"]), data["ttl"])
 
-    def check_against(self, name: str, stored: StateMeta) -> None:
-        """Compares what is asked for with what is stored.
+    def check_against(self, name: str, stored: StateMeta, in_use: bool = False) -> None:
+        """Compares what is asked for with what is stored; with `in_use` it was this program that asked otherwise.
 
         Raises:
             StateError: the state is of another type.
@@ -55,12 +56,16 @@ class StateMeta:
             raise StateError(f"state {name!r} is a {stored.kind} state, not a {self.kind} state: use another name")
         for role, asked in self.serializers.items():
             if stored.serializers.get(role) != asked:
+                if in_use:
+                    raise _asked_before(name, f"with {role} {stored.serializers.get(role)!r}, now with {asked!r}")
                 raise StateMigrationError(
                     f"state {name!r} was written with {role} {stored.serializers.get(role)!r}, but its descriptor has "
                     f"{asked!r}: use the old serialiser, or a new name and copy the entries"
                 )
         if self.ttl != stored.ttl:
             was, now = ("with", "none") if stored.ttl else ("without", "one")
+            if in_use:
+                raise _asked_before(name, f"{was} time to live, now its descriptor has {now}")
             raise StateMigrationError(
                 f"state {name!r} was written {was} time to live, but its descriptor has {now}: "
                 "use a new name and copy the entries"
@@ -149,6 +154,11 @@ class AggregatingStateDescriptor:
 
     def __post_init__(self) -> None:
         _check(self)
+        if isinstance(self.aggregate, type):
+            name = self.aggregate.__name__
+            raise ConfigurationError(
+                f"aggregate={name} of state {self.name!r} is a class: an instance is needed, such as {name}()"
+            )
         for method in ("create_accumulator", "add", "get_result", "merge"):
             if not callable(getattr(self.aggregate, method, None)):
                 raise ConfigurationError(
@@ -176,8 +186,14 @@ def describe_state(descriptor: StateDescriptor) -> StateMeta:
     """What a backend remembers of the state."""
     names = {"value serialiser": value_serializer(descriptor).name}
     if isinstance(descriptor, MapStateDescriptor):
-        names["key serialiser"] = descriptor.key_serializer.name if descriptor.key_serializer else "builtin-key-1"
+        names["key serialiser"] = (descriptor.key_serializer or KeySerializer).name
     return StateMeta(descriptor.kind, names, descriptor.ttl is not None)
+
+
+def _asked_before(name: str, what: str) -> StateMigrationError:
+    return StateMigrationError(
+        f"state {name!r} was asked for before, by this program, {what}: use one descriptor everywhere, or another name"
+    )
 
 
 def _check(descriptor: StateDescriptor) -> None:

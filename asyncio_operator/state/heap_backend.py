@@ -14,6 +14,7 @@ from typing import Any
 from asyncio_operator.clock import Clock
 from asyncio_operator.errors import StateError
 from asyncio_operator.state.backend import StateBackend
+from asyncio_operator.state.cells import WRITING
 from asyncio_operator.state.descriptors import StateMeta
 from asyncio_operator.state.heap_table import HeapTable, HeapValueTable
 from asyncio_operator.state.key_groups import KeyGroupRange
@@ -68,7 +69,7 @@ class HeapStateBackend(StateBackend):
     def __init__(
         self,
         *,
-        key_groups: KeyGroupRange = KeyGroupRange(0, 127),  # noqa: B008 - frozen
+        key_groups: KeyGroupRange | None = None,
         max_parallelism: int = 128,
         clock: Clock | None = None,
     ) -> None:
@@ -136,8 +137,13 @@ class HeapStateBackend(StateBackend):
         expired = expiry.expired if expiry is not None else None
         groups: dict[int, list[Row]] = {}
         for slot, sub, stored in self._tables[name].entries():
-            if expired is None or not expired(stored):
-                groups.setdefault(int.from_bytes(slot[:width], "big"), []).append((slot + sub, to_bytes(stored)))
+            if expired is not None and expired(stored):
+                continue
+            try:
+                data = to_bytes(stored)
+            except Exception as error:
+                raise self._cells[name][1].located(error, slot, WRITING) from error
+            groups.setdefault(int.from_bytes(slot[:width], "big"), []).append((slot + sub, data))
         return groups
 
     def __repr__(self) -> str:

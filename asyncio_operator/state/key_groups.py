@@ -157,9 +157,21 @@ def check_key_groups(key_groups: KeyGroupRange, max_parallelism: int) -> None:
     """Raises ConfigurationError unless the range lies inside ``0..max_parallelism - 1``."""
     check_max_parallelism(max_parallelism)
     if not isinstance(key_groups, KeyGroupRange):
-        raise ConfigurationError(f"key_groups={key_groups!r}: a KeyGroupRange is needed")
+        raise ConfigurationError(
+            f"key_groups={key_groups!r:.200}: a KeyGroupRange is needed, such as KeyGroupRange(0, 5), both inclusive, "
+            "or key_group_range(max_parallelism, parallelism, index)"
+        )
     if key_groups.end >= max_parallelism:
         raise ConfigurationError(f"key_groups={key_groups} with max_parallelism={max_parallelism}: it ends too late")
+
+
+def resolve_key_groups(key_groups: KeyGroupRange | None, max_parallelism: int) -> KeyGroupRange:
+    """The range given, or all key groups for None; raises as `check_key_groups` does."""
+    check_max_parallelism(max_parallelism)
+    if key_groups is None:
+        return KeyGroupRange(0, max_parallelism - 1)
+    check_key_groups(key_groups, max_parallelism)
+    return key_groups
 
 
 def group_of(key: Key, key_groups: KeyGroupRange, max_parallelism: int) -> int:

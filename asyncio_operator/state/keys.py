@@ -79,6 +79,26 @@ def deserialize_key(data: bytes, position: int = 0) -> tuple[Key, int]:
         ) from error
 
 
+class KeySerializer:
+    """The serialiser of this format, whose bytes sort: integers, text, bytes, floats, dates and timestamps by value.
+
+    It takes keys, and tuples of them, item by item; that is what a `RocksDBCachingPriorityQueueSet` needs.
+    """
+
+    name = "builtin-key-1"
+
+    def serialize(self, value: Key) -> bytes:
+        """As `serialize_key`."""
+        return serialize_key(value)
+
+    def deserialize(self, data: bytes) -> Key:
+        """The inverse of `serialize`; StateError for other bytes."""
+        key, end = deserialize_key(data)
+        if end != len(data):
+            raise StateError(f"damaged key: {describe(data)} goes on after byte {end}; restore from a snapshot")
+        return key
+
+
 def _no_key(key: Any) -> StateError:
     if key is None:
         return StateError("None is no key: give elements without a key a key of their own, or leave them out")

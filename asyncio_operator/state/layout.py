@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import struct
 
-from asyncio_operator.errors import StateError
+from asyncio_operator.errors import StateError, describe
 from asyncio_operator.state.keys import NONE, Key, deserialize_key, serialize_key
 
 FORMAT_VERSION = 1
@@ -56,7 +56,12 @@ def group_width(max_parallelism: int) -> int:
 
 def serialize_namespace(namespace: Key | None) -> bytes:
     """The bytes of a namespace; None is the default one."""
-    return NONE if namespace is None else serialize_key(namespace)
+    if namespace is None:
+        return NONE
+    try:
+        return serialize_key(namespace)
+    except StateError as error:
+        raise StateError(f"the namespace {describe(namespace)} has to be of a type of keys, or None: {error}") from None
 
 
 def parse_slot(address: bytes, width: int) -> tuple[Key, bytes, int]:

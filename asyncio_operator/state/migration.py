@@ -33,13 +33,22 @@ class MigratingMapState(Generic[K, V]):
         new: of the map state, under another name.
 
     Raises:
-        ConfigurationError: the names are equal, or the old state has a default that is not empty.
+        ConfigurationError: an argument is of another class, the names are equal, or the old state has a default that is
+            not empty.
         StateError: as of the backend's `value_state` and `map_state`. Every method raises StateMigrationError for an
         old
             value that is no dict, or has a key or a value that the new serialisers do not take; it stays as it is.
     """
 
     def __init__(self, backend: StateBackend, old: ValueStateDescriptor, new: MapStateDescriptor) -> None:
+        for argument, given, kind in (
+            ("backend", backend, StateBackend),
+            ("old", old, ValueStateDescriptor),
+            ("new", new, MapStateDescriptor),
+        ):
+            if not isinstance(given, kind):
+                shown = f"MigratingMapState({argument}={describe(given)})"
+                raise ConfigurationError(f"{shown}: a {kind.__name__} is needed")
         if old.name == new.name:
             raise ConfigurationError(
                 f"old and new state are both named {old.name!r}: the map state needs a name of its own"

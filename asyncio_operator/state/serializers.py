@@ -113,6 +113,9 @@ def check_serializer(argument: str, serializer: Any) -> Serializer:
     """
     if serializer is None:
         return BUILTIN
+    if isinstance(serializer, type):
+        name = serializer.__name__
+        raise ConfigurationError(f"{argument}={name} is a class: an instance is needed, such as {name}(...)")
     named = isinstance(getattr(serializer, "name", None), str) and serializer.name
     if not (named and callable(getattr(serializer, "serialize", None))) or not isinstance(serializer, Serializer):
         raise ConfigurationError(
@@ -125,7 +128,7 @@ def _no_value(value: Any) -> StateError:
     return StateError(
         f"{describe(value)} of type {type(value).__module__}.{type(value).__qualname__} cannot be stored: the built-in "
         "serialiser takes None, bool, int, float, str, bytes, bytearray, list, tuple, dict, set, frozenset, dates, "
-        "times, UUID and Decimal (not their subclasses); give the descriptor a serialiser of your own"
+        "times, timedelta, UUID and Decimal (not their subclasses); give the descriptor a serialiser of your own"
     )
 
 

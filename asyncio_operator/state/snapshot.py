@@ -42,6 +42,10 @@ class StateSnapshot(ABC):
         """The entries of a state that lie in the range."""
 
     @abstractmethod
+    def check_present(self) -> None:
+        """Raises StateError if it was deleted."""
+
+    @abstractmethod
     def delete(self) -> None:
         """Gives back what the snapshot occupies; it cannot be restored afterwards."""
 
@@ -56,15 +60,22 @@ class HeapSnapshot(StateSnapshot):
     states: Mapping[str, StateMeta]
     groups: dict[str, dict[int, list[Row]]] = field(default_factory=dict)
     format: int = FORMAT_VERSION
+    deleted: bool = False
 
     def rows(self, name: str, key_groups: KeyGroupRange) -> Iterator[Row]:
         """The entries of a state that lie in the range."""
+        self.check_present()
         for group, rows in self.groups.get(name, {}).items():
             if group in key_groups:
                 yield from rows
 
+    def check_present(self) -> None:
+        if self.deleted:
+            raise StateError(f"{self!r} was deleted: restore another one")
+
     def delete(self) -> None:
         """Forgets the rows."""
+        self.deleted = True
         self.groups.clear()
 
     def __repr__(self) -> str:
@@ -76,13 +87,14 @@ def merge_states(snapshots: Sequence[StateSnapshot], max_parallelism: int) -> di
     """The states of all snapshots, after checking that they fit this version, this maximum parallelism and each other.
 
     Raises:
-        StateError: another version or maximum parallelism, or two snapshots that hold the same key group.
+        StateError: one is deleted, or of another version or maximum parallelism, or two hold the same key group.
         StateMigrationError: two snapshots disagree about a state.
     """
     states: dict[str, StateMeta] = {}
     for index, snapshot in enumerate(snapshots):
         if not isinstance(snapshot, StateSnapshot):
             raise StateError(f"snapshot {index} is a {type(snapshot).__name__}: restore() takes what snapshot() gave")
+        snapshot.check_present()
         if snapshot.format != FORMAT_VERSION:
             raise StateError(
                 f"{snapshot!r} has format {snapshot.format}, this version reads {FORMAT_VERSION}: "

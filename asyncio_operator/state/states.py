@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from asyncio_operator.errors import StateError, describe
-from asyncio_operator.state.cells import ABSENT, Cells
+from asyncio_operator.state.cells import ABSENT, READING, WRITING, Cells
 from asyncio_operator.state.descriptors import (
     AggregatingStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from asyncio_operator.state.keys import deserialize_key, serialize_key
+from asyncio_operator.state.keys import KeySerializer, serialize_key
 from asyncio_operator.state.layout import sequence_bytes
 from asyncio_operator.state.table import checked
 
@@ -36,6 +36,10 @@ class _State:
     def clear(self) -> None:
         """Removes what is stored for the current key and namespace."""
         self._cells.clear(self._backend.slot or self._backend.require_slot())
+
+    def _failed(self, error: Exception, function: str) -> StateError:
+        """An error of the user's function, where it happened."""
+        return self._cells.located(error, self._backend.slot or self._backend.require_slot(), f"{function}() raised")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._cells.name!r}>"
@@ -68,9 +72,9 @@ class ValueState(_State, Generic[V]):
             stored = self._load(slot)
             if stored is not None:
                 return self._decode(stored)  # type: ignore[no-any-return]
+            return self._copy_default() if self._copy_default is not None else None
         except Exception as error:
-            raise self._cells.located(error, slot) from error
-        return self._copy_default() if self._copy_default is not None else None
+            raise self._cells.located(error, slot, READING) from error
 
     def update(self, value: V | None) -> None:
         """Writes the value; None clears it."""
@@ -82,7 +86,7 @@ class ValueState(_State, Generic[V]):
         try:
             self._store(slot, self._encode(value))
         except Exception as error:
-            raise self._cells.located(error, slot) from error
+            raise self._cells.located(error, slot, WRITING) from error
 
     def clear(self) -> None:
         """Removes the value."""
@@ -119,8 +123,10 @@ class ListState(_State, Generic[V]):
 
     def _write(self, values: Iterable[V], clear: bool) -> None:
         slot = self._backend.slot or self._backend.require_slot()
-        elements = None if values is None else list(values)
-        if elements is None or any(value is None for value in elements):
+        if not isinstance(values, Iterable):
+            raise self._cells.located(StateError(f"{describe(values)} is no iterable of elements"), slot)
+        elements = list(values)
+        if any(value is None for value in elements):
             raise self._cells.located(StateError(f"{describe(elements)}: None is no element of a list state"), slot)
         next_sequence = self._backend.next_sequence
         self._cells.write(slot, [(sequence_bytes(next_sequence()), value) for value in elements], clear)
@@ -135,7 +141,7 @@ class MapState(_State, Generic[K, V]):
         super().__init__(cells)
         if descriptor.key_serializer is None:
             self._sub: Callable[[Any], bytes] = serialize_key
-            self._key: Callable[[bytes], Any] = _whole_key
+            self._key: Callable[[bytes], Any] = KeySerializer().deserialize
         else:
             self._sub = checked(descriptor.key_serializer)
             self._key = descriptor.key_serializer.deserialize
@@ -153,6 +159,8 @@ class MapState(_State, Generic[K, V]):
     def put_all(self, entries: Mapping[K, V]) -> None:
         """Writes entries, as one batch."""
         slot = self._backend.slot or self._backend.require_slot()
+        if not isinstance(entries, Mapping):
+            raise self._cells.located(StateError(f"put_all({describe(entries)}): a mapping is needed, a dict"), slot)
         self._cells.write(slot, [(self._at(key)[1], value) for key, value in entries.items()])
 
     def remove(self, key: K) -> None:
@@ -186,7 +194,7 @@ class MapState(_State, Generic[K, V]):
             try:
                 key = key_of(sub)
             except Exception as error:
-                raise self._cells.located(error, slot) from error
+                raise self._cells.located(error, slot, "the key serialiser failed while reading") from error
             yield key, value
 
     def _at(self, key: K) -> tuple[bytes, bytes]:
@@ -194,7 +202,9 @@ class MapState(_State, Generic[K, V]):
         try:
             return slot, self._sub(key)
         except Exception as error:
-            raise self._cells.located(error, slot) from error
+            if key is None and isinstance(error, StateError):
+                error = StateError("None is no key of a map state; a value of a map may be None")
+            raise self._cells.located(error, slot, "the key serialiser failed while writing") from error
 
 
 class ReducingState(_State, Generic[V]):
@@ -215,7 +225,12 @@ class ReducingState(_State, Generic[V]):
         """Folds a value in: ``reduce(old, value)``; the first one is stored as it is."""
         slot = self._backend.slot or self._backend.require_slot()
         old = self._cells.get_value(slot)
-        self._cells.put_value(slot, value if old is ABSENT else self._reduce(old, value))
+        if old is not ABSENT:
+            try:
+                value = self._reduce(old, value)
+            except Exception as error:
+                raise self._failed(error, "reduce") from error
+        self._cells.put_value(slot, value)
 
 
 class AggregatingState(_State):
@@ -230,19 +245,18 @@ class AggregatingState(_State):
     def get(self) -> Any:
         """The accumulator's result, or None if nothing was added."""
         accumulator = self._cells.get_value(self._backend.slot or self._backend.require_slot())
-        return None if accumulator is ABSENT else self._aggregate.get_result(accumulator)
+        return None if accumulator is ABSENT else self._call("get_result", accumulator)
 
     def add(self, value: Any) -> None:
         """Adds a value to the accumulator, a new one if there is none."""
         slot = self._backend.slot or self._backend.require_slot()
         accumulator = self._cells.get_value(slot)
         if accumulator is ABSENT:
-            accumulator = self._aggregate.create_accumulator()
-        self._cells.put_value(slot, self._aggregate.add(value, accumulator))
+            accumulator = self._call("create_accumulator")
+        self._cells.put_value(slot, self._call("add", value, accumulator))
 
-
-def _whole_key(sub: bytes) -> Any:
-    key, end = deserialize_key(sub)
-    if end != len(sub):
-        raise StateError(f"damaged user key {describe(sub)}")
-    return key
+    def _call(self, function: str, *arguments: Any) -> Any:
+        try:
+            return getattr(self._aggregate, function)(*arguments)
+        except Exception as error:
+            raise self._failed(error, function) from error

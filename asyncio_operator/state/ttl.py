@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.state.cells import ABSENT, Cells, Expiry
+from asyncio_operator.state.cells import ABSENT, READING, WRITING, Cells, Expiry
 from asyncio_operator.state.table import Batch, Codec, Table
 from asyncio_operator.state.ttl_config import (
     CleanupFullSnapshot,
@@ -71,7 +71,7 @@ class TtlCells(Cells):
             rest = None if stored is None else self._living(slot, sub, stored, self._now())
             value = ABSENT if rest is None else self._decode(rest)
         except Exception as error:
-            raise self.located(error, slot) from error
+            raise self.located(error, slot, READING) from error
         self.sweep()
         return value
 
@@ -80,7 +80,7 @@ class TtlCells(Cells):
         try:
             self._put(slot, sub, self._stored(value))
         except Exception as error:
-            raise self.located(error, slot) from error
+            raise self.located(error, slot, WRITING) from error
         self.sweep()
 
     def delete(self, slot: bytes, sub: bytes) -> None:
@@ -99,7 +99,7 @@ class TtlCells(Cells):
                 rest = self._living(slot, sub, stored, now)
                 value = ABSENT if rest is None else self._decode(rest)
             except Exception as error:
-                raise self.located(error, slot) from error
+                raise self.located(error, slot, READING) from error
             if value is not ABSENT:
                 yield sub, value
         self.sweep()

@@ -30,24 +30,8 @@ from asyncio_operator.state import (
 Make = Callable[..., StateBackend]
 
 KEYS = (
-    *(
-        b"",
-        b"\x00",
-        b"a\x00\x01",
-        "",
-        "1",
-        "11",
-        "a\x00b",
-        "\ud800",
-        0,
-        1,
-        -1,
-        2**63,
-        -(2**63) - 1,
-        2**200,
-        True,
-        False,
-    ),
+    *(b"", b"\x00", b"a\x00\x01", "", "1", "11", "a\x00b", "\ud800"),
+    *(0, 1, -1, 2**63, -(2**63) - 1, 2**200, True, False),
     *(1.0, -2.5, float("inf"), date(2024, 2, 29), datetime(2024, 2, 29, 1, 2, 3, 4)),
     *(datetime(2024, 2, 29, tzinfo=UTC), UUID(int=7), Decimal("1.50"), Decimal(1), (), (1,), (1, "a"), ((1,), "a")),
 )
@@ -88,7 +72,9 @@ def law_s1_keys(make: Make) -> None:
         (type(key), repr(key)) for key in KEYS if not isinstance(key, Decimal)
     }, f"keys() gives {found!r:.500}"
     for wrong in (None, [1], {"a": 1}, (1, None), object()):
+        backend.set_current_key(1)
         refuses(backend.set_current_key, wrong)
+        refuses(state.value, saying="set_current_key")
     backend.close()
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from asyncio_operator.errors import ConfigurationError
+from asyncio_operator.errors import ConfigurationError, StateError
 from asyncio_operator.state.heap_set import HeapPriorityQueueSet
-from asyncio_operator.state.key_groups import KeyGroupRange, check_key_groups
+from asyncio_operator.state.key_groups import KeyGroupRange, resolve_key_groups
 from asyncio_operator.state.keys import Key
 from asyncio_operator.state.priority_queue import PriorityQueueSet
 from asyncio_operator.timers.timer import Timer, TimerSerializer
@@ -33,19 +33,14 @@ class TimerQueues(Protocol):
 
 
 class HeapQueues:
-    """Sets in memory. Every call gives a new one.
+    """Sets in memory. Every call gives a new one. Without `key_groups` they take all of them.
 
     Raises:
         ConfigurationError: the range and the maximum parallelism do not fit.
     """
 
-    def __init__(
-        self,
-        key_groups: KeyGroupRange = KeyGroupRange(0, 127),  # noqa: B008 - frozen
-        max_parallelism: int = 128,
-    ) -> None:
-        check_key_groups(key_groups, max_parallelism)
-        self.key_groups = key_groups
+    def __init__(self, key_groups: KeyGroupRange | None = None, max_parallelism: int = 128) -> None:
+        self.key_groups = resolve_key_groups(key_groups, max_parallelism)
         self.max_parallelism = max_parallelism
 
     def __call__(self, name: str) -> PriorityQueueSet[Timer]:
@@ -58,7 +53,7 @@ class RocksDBQueues:
 
     Args:
         directory: created if it is missing.
-        key_groups: the range.
+        key_groups: the range; None is all of them.
         max_parallelism: the number of key groups there are.
         cache_size: timers of each set in memory at most.
 
@@ -69,38 +64,52 @@ class RocksDBQueues:
     def __init__(
         self,
         directory: str | Path,
-        key_groups: KeyGroupRange = KeyGroupRange(0, 127),  # noqa: B008 - frozen
+        key_groups: KeyGroupRange | None = None,
         max_parallelism: int = 128,
         cache_size: int = 128,
     ) -> None:
-        check_key_groups(key_groups, max_parallelism)
         if not isinstance(directory, str | Path) or not str(directory):
             raise ConfigurationError(f"directory={directory!r:.200}: a path is needed")
         self.directory = Path(directory)
-        self.key_groups = key_groups
+        self.key_groups = resolve_key_groups(key_groups, max_parallelism)
         self.max_parallelism = max_parallelism
         self.cache_size = cache_size
         self._sets: dict[str, RocksDBCachingPriorityQueueSet[Timer]] = {}
 
     def __call__(self, name: str) -> PriorityQueueSet[Timer]:
-        """The set of that name; StateError as of `RocksDBCachingPriorityQueueSet`."""
+        """The set of that name; StateError if it was given and not closed, else as `RocksDBCachingPriorityQueueSet`."""
         from asyncio_operator import state
 
-        if name not in self._sets:
-            self._sets[name] = state.RocksDBCachingPriorityQueueSet(
-                self.directory / name,
-                key_of=key_of,
-                key_groups=self.key_groups,
-                max_parallelism=self.max_parallelism,
-                serializer=TimerSerializer(),
-                cache_size=self.cache_size,
+        if name in self._sets:
+            raise StateError(
+                f"the timers {name!r} in {self.directory} are in use by another service: "
+                "close() these queues first, or give each service a directory of its own"
             )
+        self._sets[name] = state.RocksDBCachingPriorityQueueSet(
+            self.directory / name,
+            key_of=key_of,
+            key_groups=self.key_groups,
+            max_parallelism=self.max_parallelism,
+            serializer=TimerSerializer(),
+            cache_size=self.cache_size,
+        )
         return self._sets[name]
 
     def close(self) -> None:
-        """Closes every set that was given."""
+        """Closes every set that was given; another service may then use these queues."""
         for queue in self._sets.values():
             queue.close()
+        self._sets.clear()
+
+
+def check_queues(queues: TimerQueues) -> TimerQueues:
+    """The queues given; ConfigurationError unless they can make sets for a range of key groups."""
+    known = isinstance(getattr(queues, "key_groups", None), KeyGroupRange) and hasattr(queues, "max_parallelism")
+    if isinstance(queues, type) or not known or not callable(queues):
+        raise ConfigurationError(
+            f"queues={queues!r:.200}: HeapQueues(...) or RocksDBQueues(directory, ...) is needed (no class)"
+        )
+    return queues
 
 
 def timestamp_of(timer: Timer) -> int:

@@ -12,18 +12,20 @@ Source: Flink's ``InternalTimerServiceImpl``.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from asyncio_operator.clock import Clock, milliseconds
+from asyncio_operator.clock import Clock
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.state.heap_set import check_group
 from asyncio_operator.state.key_groups import key_group
 from asyncio_operator.state.keys import Key, serialize_key
 from asyncio_operator.state.layout import serialize_namespace
+from asyncio_operator.state.now import now_of
 from asyncio_operator.state.priority_queue import PriorityQueue
 from asyncio_operator.state.serializers import BUILTIN
-from asyncio_operator.timers.queues import HeapQueues, TimerQueues
+from asyncio_operator.timers.queues import HeapQueues, TimerQueues, check_queues
 from asyncio_operator.timers.timer import (
     MIN_TIMESTAMP,
     Timer,
@@ -59,7 +61,7 @@ class InternalTimerService:
         queues: gives the sets that hold the timers, and the range; None keeps them in memory, for 128 key groups.
 
     Raises:
-        ConfigurationError: a callback or the clock cannot be called.
+        ConfigurationError: a callback is async, it or the clock cannot be called, or `queues` makes no sets.
     """
 
     def __init__(
@@ -72,8 +74,8 @@ class InternalTimerService:
     ) -> None:
         self._on_event_time = check_callback("on_event_time", on_event_time)
         self._on_processing_time = check_callback("on_processing_time", on_processing_time)
-        self._now = milliseconds(clock)
-        queues = HeapQueues() if queues is None else queues
+        self._now = now_of(clock)
+        queues = HeapQueues() if queues is None else check_queues(queues)
         self._key_groups = queues.key_groups
         self._max_parallelism = queues.max_parallelism
         self._event = queues("event_time_timers")
@@ -163,7 +165,7 @@ class InternalTimerService:
                 maximum parallelism. Nothing is added then.
         """
         check_group(key_group, self._key_groups)
-        found = _header(data)
+        found = _header(key_group, data)
         wanted = {"format": SNAPSHOT_FORMAT, "max_parallelism": self._max_parallelism, "key_group": key_group}
         for name, value in wanted.items():
             if found.get(name) != value:
@@ -213,11 +215,16 @@ def of_namespace(queue: PriorityQueue[Timer], namespace: Key | _All | None) -> I
 
 
 def check_callback(argument: str, callback: Callback | None) -> Callback:
-    """The callback, or one that does nothing for None; ConfigurationError if it cannot be called."""
+    """The callback, or one that does nothing for None; ConfigurationError if it cannot be called or is async."""
     if callback is None:
         return lambda timer: None
     if not callable(callback):
         raise ConfigurationError(f"{argument}={callback!r:.200}: a function of one Timer is needed")
+    if inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(type(callback).__call__):
+        raise ConfigurationError(
+            f"{argument}={callback!r:.200} is async, and nobody would await it: a plain function of one Timer is "
+            "needed, which may start a task"
+        )
     return callback
 
 
@@ -226,10 +233,14 @@ def key_group_of(timer: Timer, max_parallelism: int) -> int:
     return key_group(timer.key, max_parallelism)
 
 
-def _header(data: bytes) -> dict[str, Any]:
-    if not isinstance(data, bytes):
-        raise StateError(f"{describe(data)} is no timer snapshot: restore() takes the bytes that snapshot() gave")
-    found = BUILTIN.deserialize(data)
+def _header(key_group: int, data: bytes) -> dict[str, Any]:
+    try:
+        found = BUILTIN.deserialize(data) if isinstance(data, bytes) else None
+    except StateError:
+        found = None
     if not isinstance(found, dict) or not {"format", "event", "processing"} <= found.keys():
-        raise StateError(f"{describe(data)} is no timer snapshot: restore() takes the bytes that snapshot() gave")
+        raise StateError(
+            f"{describe(data)} is no snapshot of the timers of key group {key_group}: "
+            "restore() takes the bytes that snapshot() gave"
+        )
     return found

@@ -45,7 +45,7 @@ async def function(key: Any) -> Any:
     [
         (Working, "the class Working; pass an object"),
         (function, '@enricher\\("column type'),
-        (PlainLookup(), "PlainLookup.lookup is an ordinary function; write `async def lookup`"),
+        (PlainLookup(), "PlainLookup.lookup is an ordinary function; it must be `async def lookup`"),
         (PlainOpen(), "PlainOpen.open is an ordinary function"),
         (NoBatch(), "NoBatch.max_batch is 0; it must be an int of at least 1"),
     ],

@@ -36,11 +36,13 @@ class RocksDBStateBackend(StateBackend):
         StateError: the directory is locked, damaged, foreign, or of another version, range or maximum parallelism.
     """
 
+    remedy = "open the directory again with a new RocksDBStateBackend"
+
     def __init__(
         self,
         directory: str | Path,
         *,
-        key_groups: KeyGroupRange = KeyGroupRange(0, 127),  # noqa: B008 - frozen
+        key_groups: KeyGroupRange | None = None,
         max_parallelism: int = 128,
         clock: Clock | None = None,
     ) -> None:
@@ -48,7 +50,7 @@ class RocksDBStateBackend(StateBackend):
         self._database = Database(directory)
         try:
             self._records = Records(self._database)
-            self._records.claim(key_groups, max_parallelism)
+            self._records.claim(self.key_groups, max_parallelism)
             self.metas = self._records.states()
             self._sequence = self._reserved = self._records.sequence()
         except BaseException:

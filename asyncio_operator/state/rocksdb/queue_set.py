@@ -46,11 +46,12 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
         key_of: the key of an element, which has to lie in the range.
         key_groups: the range.
         max_parallelism: the number of key groups there are.
-        serializer: of elements; its bytes sort as the elements do, and equal elements have equal bytes.
+        serializer: of elements; its bytes sort as the elements do, and equal elements have equal bytes. The built-in
+            one's do not; `KeySerializer`'s do, for elements that are tuples (priority, ...) of key types.
         cache_size: elements in memory at most, from 1.
 
     Raises:
-        ConfigurationError: the range, the maximum parallelism or the cache size is wrong.
+        ConfigurationError: the range, the maximum parallelism, the serialiser or the cache size is wrong.
         StateError: the directory is locked, damaged, foreign, or was written for other arguments.
     """
 
@@ -68,6 +69,11 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
         if type(cache_size) is not int or cache_size < 1:
             raise ConfigurationError(f"cache_size={cache_size!r}: an int from 1 is needed")
         self._serializer = check_serializer("serializer", serializer)
+        if self._serializer.name == BUILTIN.name:
+            raise ConfigurationError(
+                f"serializer={serializer!r}: the built-in serialiser's bytes do not sort as the elements do, and the "
+                "queue's order is that of the bytes: take KeySerializer() with tuples as elements, or one of your own"
+            )
         self._serialize = checked(self._serializer)
         self._key_of = key_of
         self._key_groups = key_groups

@@ -61,9 +61,12 @@ class RocksDBSnapshot(StateSnapshot):
         """Removes the directory."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def _open(self) -> Database:
+    def check_present(self) -> None:
         if not (self.directory / "CURRENT").is_file():
             raise StateError(f"the snapshot {self.directory} is gone or was never complete: take another one")
+
+    def _open(self) -> Database:
+        self.check_present()
         return Database(self.directory, read_only=True)
 
     def __repr__(self) -> str:
