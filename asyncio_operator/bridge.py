@@ -22,7 +22,7 @@ from asyncio_operator.loop_thread import loop_thread
 
 logger = logging.getLogger("asyncio_operator")
 
-AHEAD = 256
+AHEAD = 128
 """Elements that a channel holds at most: some hundred microseconds of work, as much as waking a thread costs."""
 
 

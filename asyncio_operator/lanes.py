@@ -221,13 +221,16 @@ class Lanes:
             try:
                 result = await invoke(value)
             except BaseException as error:
-                self._call_failed(lane, error)
+                late = self._call_failed(lane, error)
             else:
-                if lane.expired:
+                late = lane.expired
+                if late:
                     self._call_ended_late(lane, swallowed=True)
                 else:
                     complete(slot, result)
             lane.slot = IDLE
+            if late:
+                continue
             now = clock()
             record(now - started)
             if now > turn_ends:
@@ -250,18 +253,20 @@ class Lanes:
             self._lanes.add(lane)
             lane.task = self._loop.create_task(self._live(lane))
 
-    def _call_failed(self, lane: Lane, error: BaseException) -> None:
+    def _call_failed(self, lane: Lane, error: BaseException) -> bool:
+        """What follows from an error of a call; True if its element had ended before, at its deadline."""
         if not self._loop.is_running():
             raise error
         cancelled = isinstance(error, asyncio.CancelledError)
         if lane.expired:
             self._call_ended_late(lane, swallowed=not cancelled)
-            return
+            return True
         if cancelled:
             _uncancel(lane.task)
         lane.window.failed(lane.slot, error, lane.started)
         if self._stopping:
             raise asyncio.CancelledError
+        return False
 
     # -- deadlines
 
@@ -298,6 +303,7 @@ class Lanes:
         for lane, window, slot, started in late:
             lane.expired = True
             self._late.add(lane)
+            self.latency.samples.append(self._clock() - started)
             lane.task.cancel()
             try:
                 window.timed_out(slot, started)

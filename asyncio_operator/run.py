@@ -269,6 +269,8 @@ class Run:
         self._failures += 1
         on_error = self._outcomes.on_error
         outputs: tuple[Any, ...] = ()
+        if not isinstance(error, Exception | asyncio.CancelledError):
+            raise _function_error("the function", value, error, "it asks the process to end") from error
         if on_error == "skip":
             self._skipped += 1
         elif callable(on_error):

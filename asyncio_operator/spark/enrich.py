@@ -88,7 +88,6 @@ def enrich(
         fail=on_error == "fail",
         timed=status_column is not None,
     )
-    positive_int(f"max_batch of {describe(enricher)}", enricher.max_batch)
     check_passes_through(df.schema)
     found = _found(enricher, columns)
     keys = _key_positions(df.schema, enricher, on)

@@ -450,3 +450,19 @@ def test_S12_pending_timeouts_need_no_threads(loop):
 async def test_the_run_ends_with_the_last_element_not_with_the_last_deadline(mode):
     assert await collect(AsyncWaitOperator(same, mode=mode, timeout=3600.0).process(range(10))) == list(range(10))
     assert now() == 0
+
+
+@virtual
+async def test_O14_a_late_element_counts_until_its_deadline_and_once(mode):
+    async def deaf(value):
+        for _ in range(3):
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                continue
+        return value
+
+    operator = AsyncWaitOperator(deaf, mode=mode, timeout=1.0, on_timeout=lambda value: None, grace_period=1.0)
+    assert [output async for output in operator.process([1])] == [None]
+    assert operator.metrics.latency.max == 1.0
+    assert operator.metrics.timeouts == 1

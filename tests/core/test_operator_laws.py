@@ -354,6 +354,18 @@ async def test_O6_whatever_a_call_raises_belongs_to_the_run(mode, error):
     assert isinstance(failure.value.__cause__, error)
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
+@pytest.mark.parametrize("on_error", ["skip", lambda value, error: None], ids=["skip", "function"])
+@virtual
+async def test_O6_what_asks_the_process_to_end_is_never_hidden(mode, error, on_error):
+    async def call(value):
+        raise error
+
+    with pytest.raises(FunctionError) as failure:
+        await process(call, range(5), mode=mode, on_error=on_error)
+    assert isinstance(failure.value.__cause__, error)
+
+
 @virtual
 async def test_O6_an_error_that_cannot_be_shown_is_told_all_the_same(mode):
     class MuteError(Exception):

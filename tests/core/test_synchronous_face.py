@@ -293,7 +293,7 @@ def test_metrics_may_be_read_from_another_thread(mode):
 def run_program(program: str, *options: str) -> tuple[list[str], str]:
     """The lines that a program prints, and what it complains of; it has to end by itself, and well."""
     ended = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error", *options, "-c", PREAMBLE + textwrap.dedent(program)],
+        [sys.executable, "-W", "error", *options, "-c", PREAMBLE + textwrap.dedent(program)],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""Clients of a worker, on virtual time: opened once, shared, closed when idle, whatever is cancelled, fails or hangs."""
+"""Clients of a worker, on virtual time: opened once, shared, closed when idle, whatever is cancelled or fails."""
 
 from __future__ import annotations
 

@@ -1,0 +1,43 @@
+"""What the tests on a real Spark share. Nothing of it travels to workers, which need not know the folder of the tests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+BATCH_SIZE = "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+GONE = 10.0
+"""Seconds after the end of a task in which nothing of it may be left: the 5 of law X7, and 5 for a busy machine."""
+
+
+@contextmanager
+def setting(spark: SparkSession, name: str, value: object) -> Iterator[None]:
+    """A Spark setting for a while."""
+    before = spark.conf.get(name, None)
+    spark.conf.set(name, str(value))
+    try:
+        yield
+    finally:
+        spark.conf.unset(name) if before is None else spark.conf.set(name, before)
+
+
+def in_partitions(spark: SparkSession, rows: Sequence[Any], schema: str, partitions: int) -> DataFrame:
+    """Rows in order, so many partitions; with fewer rows than partitions some are empty."""
+    return spark.createDataFrame(spark.sparkContext.parallelize(rows, partitions), schema)
+
+
+def jobs(spark: SparkSession) -> set[int]:
+    """All jobs that ever ran outside of a job group."""
+    return set(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"after {seconds} s still not: {what}"
+        time.sleep(0.02)

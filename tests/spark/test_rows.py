@@ -1,0 +1,195 @@
+"""Laws X1 and X2, and L1, L2: which rows come out, and in which order."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from asyncio_operator.spark import EnrichmentMetrics, enrich, enrich_with
+from enrichers import FunctionEnricher
+from tests.spark.helpers import BATCH_SIZE, in_partitions, setting
+
+pytestmark = pytest.mark.spark
+
+
+def outcome(key: int) -> list[int] | None:
+    """The rows of a key, whatever the answer that gives them looks like; None: its lookup fails."""
+    match key % 7:
+        case 0 | 4:
+            return [key]
+        case 1:
+            return [key + 2, key, key + 1]
+        case 2 | 3:
+            return []
+        case 5:
+            return None
+        case _:
+            return [key + i for i in range(25)]
+
+
+def enricher() -> FunctionEnricher:
+    async def look_up(key: int) -> Any:
+        if key % 3:
+            await asyncio.sleep(key % 5 / 1000)
+        match key % 7:
+            case 0 | 4:
+                return {"x": key}
+            case 1:
+                return [{"x": key + 2}, {"x": key}, {"x": key + 1}]
+            case 2:
+                return None
+            case 3:
+                return []
+            case 5:
+                raise ValueError(key)
+        return tuple({"x": key + i} for i in range(25))
+
+    return FunctionEnricher(look_up, "x long")
+
+
+def join(rows: list[tuple[int, int | None]], how: str, on_error: str) -> list[tuple[int, int | None, int | None]]:
+    """The model."""
+    joined: list[tuple[int, int | None, int | None]] = []
+    for number, key in rows:
+        found = [] if key is None else outcome(key)
+        if found:
+            joined += [(number, key, x) for x in found]
+        elif (on_error == "null") if found is None else (how == "left"):
+            joined.append((number, key, None))
+    return joined
+
+
+@settings(max_examples=8)
+@given(
+    keys=st.lists(st.integers(0, 30) | st.none(), max_size=120),
+    partitions=st.integers(1, 5),
+    batch=st.sampled_from([1, 7, 100]),
+    how=st.sampled_from(["left", "inner"]),
+    on_error=st.sampled_from(["null", "drop"]),
+    mode=st.sampled_from(["ordered", "unordered"]),
+    buffer=st.sampled_from([1, 5, None]),
+)
+def test_X1_X2_rows_out_are_those_of_the_join_in_their_order(
+    spark: SparkSession,
+    keys: list[int | None],
+    partitions: int,
+    batch: int,
+    how: str,
+    on_error: str,
+    mode: str,
+    buffer: int | None,
+) -> None:
+    rows = list(enumerate(keys))
+    df = in_partitions(spark, rows, "n long, k long", partitions)
+    with setting(spark, BATCH_SIZE, batch):
+        out = enrich(df, enricher(), on="k", how=how, on_error=on_error, mode=mode, buffer=buffer, capacity=10)
+        got = [tuple(row) for row in out.collect()]
+    expected = join(rows, how, on_error)
+    assert (got if mode == "ordered" else sorted(got, key=repr)) == (
+        expected if mode == "ordered" else sorted(expected, key=repr)
+    )
+
+
+def test_X1_a_left_join_keeps_a_large_partition_whole(spark: SparkSession) -> None:
+    async def look_up(key: int) -> Any:
+        return {"x": key} if key % 3 else None
+
+    df = spark.range(0, 100_000, numPartitions=2).selectExpr("id", "nullif(id % 40000, 7) AS k")
+    metrics = EnrichmentMetrics(spark)
+    out = enrich(df, FunctionEnricher(look_up, "x long"), on="k", metrics=metrics)
+    [row] = out.selectExpr("count(*)", "count(DISTINCT id)", "count_if(x = k)", "count_if(k IS NULL)").collect()
+    assert tuple(row) == (100_000, 100_000, sum(1 for i in range(100_000) if i % 40_000 % 3 and i % 40_000 != 7), 3)
+    figures = metrics.statistics()
+    assert (figures.rows, figures.found, figures.missing) == (100_000, row[2], 100_000 - row[2])
+
+
+def test_X2_unordered_rows_are_the_same_and_overtake_each_other(spark: SparkSession) -> None:
+    async def look_up(key: int) -> Any:
+        await asyncio.sleep(0.5 if key == 0 else 0)
+        return {"x": key}
+
+    with setting(spark, BATCH_SIZE, 10):
+        out = enrich(
+            spark.range(0, 100, numPartitions=1), FunctionEnricher(look_up, "x long"), on="id", mode="unordered"
+        )
+        ids = [row.id for row in out.collect()]
+    assert sorted(ids) == list(range(100))
+    assert ids[-1] == 0
+
+
+def test_X1_no_rows_no_partitions_no_matter(spark: SparkSession) -> None:
+    empty = [spark.range(0), spark.range(10).where("id < 0"), in_partitions(spark, [], "id long", 3)]
+    for df in empty:
+        assert enrich(df, enricher(), on="id").collect() == []
+    assert enrich(in_partitions(spark, [(4,)], "id long", 4), enricher(), on="id").collect() == [(4, 4)]
+
+
+def test_L2_a_key_that_occurs_several_times_in_a_batch_is_looked_up_once(spark: SparkSession) -> None:
+    metrics = EnrichmentMetrics(spark)
+    with setting(spark, BATCH_SIZE, 100):
+        df = spark.range(0, 1000, numPartitions=1).selectExpr("id % 10 * 7 AS k", "id")
+        assert enrich(df, enricher(), on="k", metrics=metrics).count() == 1000
+    assert metrics.statistics().calls == 10 * 10
+
+
+def test_L1_a_null_in_any_part_of_a_key_is_never_looked_up_and_is_a_miss(spark: SparkSession) -> None:
+    async def look_up(key: Any) -> Any:
+        assert None not in key
+        return {"x": f"{key}"}
+
+    rows = [(1, "a"), (None, "a"), (1, None), (None, None), (2, "b")]
+    df = in_partitions(spark, rows, "i int, s string", 1)
+    for how, kept in (("left", 5), ("inner", 2)):
+        metrics = EnrichmentMetrics(spark)
+        out = enrich(df, FunctionEnricher(look_up, "x string"), on=["i", "s"], how=how, metrics=metrics).collect()
+        assert [row.x for row in out if row.x] == ["(1, 'a')", "(2, 'b')"]
+        assert len(out) == kept
+        assert (metrics.statistics().missing, metrics.statistics().calls) == (3, 2)
+
+
+def test_keys_of_every_family_reach_the_enricher_as_the_values_they_are(spark: SparkSession) -> None:
+    async def look_up(key: Any) -> Any:
+        return {"x": ", ".join(f"{type(part).__name__} {part}" for part in key)}
+
+    parts = {
+        "1Y": "int 1",
+        "-7L": "int -7",
+        "1.5D": "float 1.5",
+        "double('nan')": "float nan",
+        "1.50BD": "Decimal 1.50",
+        "'ß'": "str ß",
+        "true": "bool True",
+        "date'2020-02-29'": "date 2020-02-29",
+        "timestamp'2020-02-29 12:00:00.5 Europe/Berlin'": "datetime 2020-02-29 11:00:00.500000+00:00",
+        "timestamp_ntz'2020-02-29 12:00:00'": "datetime 2020-02-29 12:00:00",
+        "X'00FF'": "bytes b'\\x00\\xff'",
+    }
+    df = spark.range(2).selectExpr(*(f"{sql} AS k{i}" for i, sql in enumerate(parts)))
+    with setting(spark, "spark.sql.session.timeZone", "America/New_York"):
+        out = enrich(df, FunctionEnricher(look_up, "x string"), on=df.columns).collect()
+    assert [row.x for row in out] == [", ".join(parts.values())] * 2
+
+
+def test_the_pipe_stays_full_from_one_arrow_batch_to_the_next(spark: SparkSession) -> None:
+    running = 0
+
+    async def look_up(key: int) -> Any:
+        nonlocal running
+        running += 1
+        await asyncio.sleep(0.05)
+        seen, running = running, running - 1
+        return {"seen": seen}
+
+    with setting(spark, BATCH_SIZE, 10):
+        out = enrich(spark.range(0, 500, numPartitions=1), FunctionEnricher(look_up, "seen int"), on="id", capacity=50)
+        assert out.selectExpr("max(seen)").collect() == [(50,)]
+
+
+def test_enrich_with_is_enrich_for_transform(spark: SparkSession) -> None:
+    df = spark.range(3)
+    assert df.transform(enrich_with(enricher(), on="id", prefix="p_")).columns == ["id", "p_x"]
