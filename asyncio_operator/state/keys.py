@@ -4,15 +4,22 @@ A key is one tag byte and a body. Integers, text, bytes, floats, dates and times
 sort in some fixed order; types sort by tag. No form is the beginning of another, so forms may follow each other
 without a separator and two different sequences of keys never give the same bytes.
 
-    tag 01  None (as the default namespace only)        body: nothing tag 02  False, tag 03 True
-    body: nothing tag 04  bytes, tag 05 text (UTF-8)                  body: 00 written as 00 FF, then the end 00 01 tag
-    06  int below -2**63                            body: 4 bytes 2**32-1-n, then the n bytes of magnitude, inverted
-    tag 07  int of 64 bits                              body: 8 bytes, value + 2**63 tag 08  int from 2**63
-    body: 4 bytes n, then the n bytes of magnitude tag 09  float                                       body: 8 bytes
-    IEEE 754; sign bit flipped, or all bits if negative tag 0A  Decimal, shortest digits and exponent       body: as
-    text tag 0B  date                                        body: 4 bytes, proleptic ordinal tag 0C  datetime without
-    zone, tag 0D with          body: 8 bytes, microseconds since year 1; with zone in UTC tag 0E  UUID
-    body: 16 bytes tag 0F  tuple                                       body: its items, then 00
+    tag  type                                   body
+    01   None (as the default namespace only)   nothing
+    02   False                                  nothing
+    03   True                                   nothing
+    04   bytes                                  00 written as 00 FF, then the end 00 01
+    05   text                                   UTF-8, written as bytes are
+    06   int below -2**63                       4 bytes 2**32-1-n, then the n bytes of magnitude, inverted
+    07   int of 64 bits                         8 bytes, value + 2**63
+    08   int from 2**63                         4 bytes n, then the n bytes of magnitude
+    09   float                                  8 bytes IEEE 754; sign bit flipped, or all bits if negative
+    0A   Decimal                                shortest digits and exponent, written as text is
+    0B   date                                   4 bytes, proleptic ordinal
+    0C   datetime without zone                  8 bytes, microseconds since year 1
+    0D   datetime with zone                     the same, in UTC
+    0E   UUID                                   16 bytes
+    0F   tuple                                  its items, then 00
 
 All numbers are big-endian. Two keys are one key if their types are the same and Python calls them equal: so 1, True and
 1.0 are three keys, 0.0 and -0.0 are one, Decimal("1.0") and Decimal("1.00") are one, and every NaN is the same key.

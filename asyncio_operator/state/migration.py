@@ -36,8 +36,7 @@ class MigratingMapState(Generic[K, V]):
         ConfigurationError: an argument is of another class, the names are equal, or the old state has a default that is
             not empty.
         StateError: as of the backend's `value_state` and `map_state`. Every method raises StateMigrationError for an
-        old
-            value that is no dict, or has a key or a value that the new serialisers do not take; it stays as it is.
+            old value that is no dict, or has a key or a value that the new serialisers do not take; it stays as it is.
     """
 
     def __init__(self, backend: StateBackend, old: ValueStateDescriptor, new: MapStateDescriptor) -> None:
@@ -124,7 +123,10 @@ class MigratingMapState(Generic[K, V]):
         try:
             entries = [(self._map._at(key)[1], value) for key, value in old.items()]
             if isinstance(self._old, TtlCells) and isinstance(self._new, TtlCells):
-                self._new.stage_aged(batch, slot, entries, self._old.codec.timestamp(stored))
+                # Reading may have touched the old value, or removed it.
+                touched = self._old.table.get(slot, b"")
+                age = self._old.codec.timestamp(stored if touched is None else touched)
+                self._new.stage_aged(batch, slot, entries, age)
             else:
                 self._new.stage(batch, slot, entries, clear=True)
         except StateError as error:

@@ -8,9 +8,8 @@ What removes expired entries:
 
 - reading: whatever a read finds expired is deleted, entry by entry;
 - incrementally: after every access the next few entries of an endless round through the table are looked at, whoever
-they
-  belong to. A round costs bounded work per access and no memory, where an index by expiry would cost a second write for
-  each write and a third for each touch;
+  they belong to. A round costs bounded work per access and no memory, where an index by expiry would cost a second
+  write for each write and a third for each touch;
 - in full snapshots: expired entries are left out of what is written (`Expiry.expired`);
 - in compaction: `compact` sweeps the table once, in batches, then RocksDB drops the space. RocksDB's own expiry filter
   follows the wall clock, and would not obey the clock that was passed in.
@@ -96,7 +95,7 @@ class TtlCells(Cells):
         now = self._now()
         for sub, stored in rows:
             try:
-                rest = self._living(slot, sub, stored, now)
+                rest = self._scanned(slot, sub, stored, now)
                 value = ABSENT if rest is None else self._decode(rest)
             except Exception as error:
                 raise self.located(error, slot, READING) from error
@@ -163,6 +162,15 @@ class TtlCells(Cells):
         if self._touch and timestamp != now:
             self._put(slot, sub, self.codec.stamp(now, rest))
         return rest
+
+    def _scanned(self, slot: bytes, sub: bytes, stored: Any, now: int) -> Any | None:
+        """The same for an entry of a scan: the user may have changed it meanwhile, and then it is his."""
+        timestamp = self.codec.timestamp(stored)
+        expired = timestamp + self._ttl <= now
+        ages = expired or (self._touch and timestamp != now)
+        if ages and self.table.get(slot, sub) != stored:
+            return None if expired and not self._return_expired else self.codec.unstamp(stored)
+        return self._living(slot, sub, stored, now)
 
     def _stored(self, value: Any) -> Any:
         return None if value is ABSENT else self.codec.stamp(self._now(), self._encode(value))

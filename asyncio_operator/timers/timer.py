@@ -1,8 +1,8 @@
 """A timer and its bytes.
 
 The bytes of a timer are its timestamp + 2**63, 8 bytes big-endian, then its key and its namespace as `state.keys`
-writes
-them: they sort by timestamp, negative ones included, and two timers have the same bytes only if they are the same.
+writes them: they sort by timestamp, negative ones included, and two timers have the same bytes only if they are the
+same.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 
 from asyncio_operator import AsyncWaitOperator
-from tests.core.helpers import run_on, same
+from tests.core.helpers import forever, run_on, same
 
 ELEMENTS = 1_000_000
 BOUND = 24 * 2**20
@@ -35,7 +35,7 @@ async def sometimes(value: int) -> int:
     if value % 10_000 == 2:
         raise ValueError
     if value % 100_000 == 3:
-        await asyncio.sleep(1)
+        await forever()
     return value
 
 

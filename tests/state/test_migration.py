@@ -14,6 +14,7 @@ from asyncio_operator.state import (
     MapStateDescriptor,
     MigratingMapState,
     StateTtlConfig,
+    UpdateType,
     ValueStateDescriptor,
 )
 from asyncio_operator.testing.clock import ManualClock
@@ -110,3 +111,19 @@ def test_S12_names_differ_and_defaults_are_empty(make):
         MigratingMapState(backend, OLD, MapStateDescriptor("old"))
     with pytest.raises(ConfigurationError, match="default"):
         MigratingMapState(backend, ValueStateDescriptor("other", default={1: 2}), NEW)
+
+
+@pytest.mark.parametrize("update_type", UpdateType)
+def test_S12_E2_a_move_keeps_the_age_that_reading_leaves(update_type, make):
+    clock = ManualClock()
+    backend = make(clock=clock)
+    backend.set_current_key(1)
+    ttl = StateTtlConfig(10.0, update_type=update_type, cleanup=())
+    backend.value_state(ValueStateDescriptor("before", ttl=ttl)).update({"a": 1, "b": 2})
+    state = MigratingMapState(
+        backend, old=ValueStateDescriptor("before", ttl=ttl), new=MapStateDescriptor("after", ttl=ttl)
+    )
+    clock.advance(6)
+    assert state.get("a") == 1
+    clock.advance(6)
+    assert state.get("b") == (2 if update_type is UpdateType.ON_READ_AND_WRITE else None)

@@ -233,3 +233,25 @@ def against_a_model(kind, directory, taken, ttl):
                 backend.close()
                 backend = restored
     backend.close()
+
+
+def test_E2_E4_what_is_written_during_an_iteration_stays(make):
+    clock = ManualClock()
+    backend = make(clock=clock)
+    backend.set_current_key(1)
+    touching = StateTtlConfig(10.0, update_type=UpdateType.ON_READ_AND_WRITE, cleanup=())
+    touched = backend.map_state(MapStateDescriptor("touched", ttl=touching))
+    expiring = backend.map_state(MapStateDescriptor("expiring", ttl=StateTtlConfig(10.0, cleanup=())))
+    for state in (touched, expiring):
+        state.put_all({1: "old1", 2: "old2", 3: "old3"})
+    clock.advance(1)
+    for key in touched.keys():  # noqa: SIM118
+        if key == 1:
+            touched.remove(2)
+            touched.put(3, "new3")
+    assert dict(touched.items()) == {1: "old1", 3: "new3"}
+    clock.advance(10)
+    items = expiring.items()
+    expiring.put(2, "fresh")
+    assert 1 not in dict(items)
+    assert dict(expiring.items()) == {2: "fresh"}
