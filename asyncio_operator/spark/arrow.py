@@ -217,7 +217,9 @@ class Enrichment:
             added.append(statuses)
         if self._schema is None:
             fields = [*rows.schema, *self.layout.found]
-            self._schema = pa.schema([*fields, pa.field("status", STATUS)] if self.layout.status else fields)
+            if self.layout.status:
+                fields.append(pa.field("status", STATUS))
+            self._schema = _distinctly_named(fields)
         return pa.RecordBatch.from_arrays([*rows.columns, *added], schema=self._schema)
 
     def _statuses(self, outcomes: list[Any], answers: Answers, codes: Ints) -> pa.Array:
@@ -277,3 +279,15 @@ def _message(error: BaseException) -> str:
         return str(error).encode("utf-8", "replace").decode("utf-8")
     except Exception as second:
         return f"its text cannot be made: {type(second).__name__}"
+
+
+def _distinctly_named(fields: list[pa.Field]) -> pa.Schema:
+    """Spark goes by position, but its Arrow reader mixes up the buffers of two fields of one name."""
+    taken: set[str] = set()
+    for i, field in enumerate(fields):
+        name = field.name
+        while name.lower() in taken:
+            name += "'"
+        taken.add(name.lower())
+        fields[i] = field.with_name(name)
+    return pa.schema(fields)

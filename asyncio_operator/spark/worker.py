@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.bridge import FromLoop, LoopTask, ToLoop
 from asyncio_operator.enricher import Enricher
-from asyncio_operator.errors import FunctionError, ResultError, describe
+from asyncio_operator.errors import FunctionError, ResultError, describe, describe_error
 from asyncio_operator.lookup.keys import Failure, KeyBatch
 from asyncio_operator.lookup.pipeline import LookupOptions, LookupPipeline
 from asyncio_operator.loop_thread import loop_thread
@@ -75,7 +75,7 @@ class EnrichTask:
     def _on_result_error(self, key: Any, error: ResultError) -> Failure:
         if self.options.fail:
             raise FunctionError(
-                f"{describe(self.enricher)} gave an unusable answer for key {describe(key)}: {error}",
+                f"{describe(self.enricher)} gave an unusable answer for key {describe(key)}: {describe_error(error)}",
                 element=describe(key),
                 attempts=1,
             ) from error

@@ -116,14 +116,15 @@ class HeapStateBackend(StateBackend):
 
     def load(self, snapshots: list[StateSnapshot]) -> None:
         states = merge_states(snapshots, self.max_parallelism)
+        tables = {}
         for name, meta in states.items():
-            table = _new_table(meta)
+            tables[name] = table = _new_table(meta)
             for snapshot in snapshots:
                 for address, data in snapshot.rows(name, self.key_groups):
                     length = parse_slot(address, self.group_width)[2]
                     table.put(address[:length], address[length:], data)
-            self._tables[name] = table
-            self._codecs[name] = Codec(_BYTES, meta.ttl)
+        self._tables.update(tables)
+        self._codecs.update({name: Codec(_BYTES, meta.ttl) for name, meta in states.items()})
         self.metas = states
         self._sequence = max([snapshot.sequence for snapshot in snapshots], default=0)
 

@@ -538,6 +538,37 @@ def test_the_loop_may_end_with_a_run_in_the_middle(mode, loop, on_error, held):
     assert function.events.count("close") == 1
 
 
+@pytest.mark.parametrize("loop", [*REAL_LOOPS, VirtualTimeLoop])
+@pytest.mark.parametrize("consumer", ["waits", "is done"])
+def test_the_loop_may_end_while_some_lanes_are_idle_and_others_busy(mode, loop, consumer):
+    """asyncio cancels all tasks in any order: the busy may go on with the next element before the idle know of it."""
+
+    async def source() -> AsyncIterator[int]:
+        for value in range(6):
+            yield value
+            await asyncio.sleep(0)
+        for value in range(6, 100):
+            yield value
+
+    async def call(value):
+        if value % 2:
+            await forever()
+        for _ in range(8):
+            await asyncio.sleep(0)
+        return value
+
+    async def main():
+        outputs = AsyncWaitOperator(call, mode=mode, capacity=8, buffer=6, on_error="skip").process(source())
+        task = asyncio.create_task(collect(outputs))
+        for _ in range(60):
+            await asyncio.sleep(0)
+        if consumer == "is done":
+            task.cancel()
+
+    for _ in range(3):
+        run_on(loop, main())
+
+
 @pytest.mark.parametrize("loop", REAL_LOOPS)
 def test_metrics_outlive_the_loop(mode, loop):
     operator = AsyncWaitOperator(same, mode=mode, buffer=1)

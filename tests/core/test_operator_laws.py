@@ -366,6 +366,18 @@ async def test_O6_what_asks_the_process_to_end_is_never_hidden(mode, error, on_e
     assert isinstance(failure.value.__cause__, error)
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("on_error", ["skip", lambda value, error: "instead"])
+@virtual
+async def test_O6_what_asks_the_process_to_end_is_hidden_by_no_hook(mode, error, on_error):
+    async def call(value):
+        raise error
+
+    with pytest.raises(FunctionError) as failure:
+        await process(call, range(5), mode=mode, on_error=on_error)
+    assert isinstance(failure.value.__cause__, error)
+
+
 @virtual
 async def test_O6_an_error_that_cannot_be_shown_is_told_all_the_same(mode):
     class MuteError(Exception):
@@ -562,6 +574,19 @@ async def test_O14_metrics_count_records(mode):
     assert (metrics.timeouts, metrics.failures, metrics.skipped, metrics.retries) == (2, 3, 3, 0)
     assert metrics.latency.max == 2.0
     assert metrics.latency.p50 == 0.0
+
+
+@virtual
+async def test_O14_the_latency_of_a_late_element_ends_at_its_deadline(mode):
+    async def stubborn(value):
+        try:
+            await forever()
+        except asyncio.CancelledError:
+            await asyncio.sleep(10)
+
+    operator = AsyncWaitOperator(stubborn, mode=mode, timeout=2.0, on_error="skip")
+    await collect(operator.process(range(3)))
+    assert operator.metrics.latency.max == operator.metrics.latency.p50 == 2.0
 
 
 @virtual

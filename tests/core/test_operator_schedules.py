@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, given, settings
 
 from asyncio_operator import AsyncFunction, AsyncWaitOperator, ElementTimeoutError, FunctionError, Record, Watermark
@@ -349,6 +350,7 @@ def number_of(output: Any) -> int:
     return number
 
 
+@pytest.mark.timeout(1800)
 @settings(max_examples=10 * settings().max_examples, suppress_health_check=list(HealthCheck))
 @given(schedules())
 def test_any_schedule(schedule):

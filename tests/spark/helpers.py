@@ -1,4 +1,4 @@
-"""What the tests on a real Spark share. Nothing of it travels to workers, which need not know the folder of the tests."""
+"""What the tests on a real Spark share. Nothing of it travels to the workers, which need not know this folder."""
 
 from __future__ import annotations
 

@@ -242,3 +242,23 @@ def test_E6_a_snapshot_of_many_states_leaves_out_only_what_it_may(make):
     restored = make()
     restored.restore([snapshot])
     assert restored.num_entries() == 2
+
+
+def test_S9_a_restore_that_fails_leaves_nothing_behind(make):
+    first, second = make(), make()
+    for backend in (first, second):
+        backend.set_current_key(1)
+        backend.value_state(ValueStateDescriptor("a")).update(1)
+    whole, gone = first.snapshot(), second.snapshot()
+    gone.delete()
+    restored = make()
+    with pytest.raises(StateError):
+        restored.restore([whole, gone])
+    restored.value_state(ValueStateDescriptor("a"))
+    assert restored.num_entries() == 0
+
+
+def test_S11_a_directory_is_one_directory_however_it_is_spelt(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with RocksDBStateBackend(tmp_path / "real"), pytest.raises(StateError, match="in use"):
+        RocksDBStateBackend(tmp_path / "link")

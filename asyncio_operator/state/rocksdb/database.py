@@ -53,7 +53,7 @@ class Database:
     def __init__(self, directory: str | Path, *, read_only: bool = False) -> None:
         if not isinstance(directory, str | Path) or not str(directory):
             raise ConfigurationError(f"directory={directory!r:.200}: a path is needed")
-        self.path = Path(directory).absolute()
+        self.path = Path(directory).resolve()
         families = self._look()
         access = AccessType.read_only(False) if read_only else AccessType.read_write()
         try:

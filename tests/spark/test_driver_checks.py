@@ -1,0 +1,254 @@
+"""Law X4: what can be wrong on the driver is told there, before any job, by name, with what to do."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from asyncio_operator import ConfigurationError, Enricher
+from asyncio_operator.spark import EnrichmentMetrics, enrich
+from enrichers import FunctionEnricher
+from tests.spark.helpers import jobs
+
+pytestmark = pytest.mark.spark
+
+
+class Keyed(Enricher):
+    """An enricher that says what its key is."""
+
+    def __init__(self, **key: pa.DataType) -> None:
+        self._key = pa.schema(list(key.items()))
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([("x", pa.int64())])
+
+    def key_schema(self) -> pa.Schema:
+        return self._key
+
+    async def lookup(self, key: Any) -> Any:
+        return {"x": 1}
+
+
+def source(schema: Any = "x long, y string") -> FunctionEnricher:
+    async def look_up(key: Any) -> Any:
+        return {"x": 1}
+
+    return FunctionEnricher(look_up, schema)
+
+
+@pytest.fixture(scope="module")
+def df(spark: SparkSession) -> DataFrame:
+    return spark.range(3).selectExpr(
+        "id",
+        "cast(id AS string) AS text",
+        "id AS `a.b`",
+        "array(id) AS list",
+        "map(id, id) AS map",
+        "named_struct('a', id) AS struct",
+        "interval '1' DAY AS days",
+        "parse_json('1') AS json",
+        "null AS nothing",
+        "current_date() AS today",
+        "current_timestamp() AS now",
+        "localtimestamp() AS here",
+        "true AS yes",
+        "X'00' AS bytes",
+        "1.5BD AS price",
+    )
+
+
+@pytest.fixture(autouse=True)
+def _no_job_starts(spark: SparkSession) -> Iterator[None]:
+    before = jobs(spark)
+    yield
+    assert jobs(spark) == before
+
+
+def refused(df: Any, enricher: Any = None, **options: Any) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        enrich(df, source() if enricher is None else enricher, **{"on": "id"} | options)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"capacity": 0}, "capacity is 0; it must be an int of at least 1"),
+        ({"capacity": -5}, "capacity is -5"),
+        ({"capacity": 1.5}, "capacity is 1.5"),
+        ({"capacity": "10"}, "capacity is '10'"),
+        ({"capacity": True}, "capacity is True"),
+        ({"capacity": None}, "capacity is None"),
+        ({"buffer": 0}, "buffer is 0; it must be an int of at least 1"),
+        ({"buffer": 0.5}, "buffer is 0.5"),
+        ({"timeout": -1}, "timeout is -1; it must be a number of seconds or a timedelta, finite and not negative"),
+        ({"timeout": timedelta(-1)}, "timeout is datetime.timedelta"),
+        ({"timeout": float("inf")}, "timeout is inf"),
+        ({"timeout": float("nan")}, "timeout is nan"),
+        ({"timeout": "5s"}, "timeout is '5s'"),
+        ({"mode": "sorted"}, """mode is 'sorted'; it must be "ordered" | "unordered\""""),
+        ({"mode": None}, "mode is None"),
+        ({"how": "outer"}, """how is 'outer'; it must be "left" | "inner\""""),
+        ({"how": ["left"]}, "how is ['left']"),
+        ({"on_error": "ignore"}, """on_error is 'ignore'; it must be "fail" | "null" | "drop\""""),
+        ({"prefix": None}, "prefix is None; it must be text"),
+        ({"status_column": ""}, "status_column is ''; it must be a name or None"),
+        ({"status_column": 5}, "status_column is 5"),
+        ({"metrics": {}}, "metrics is {}; it must be an EnrichmentMetrics"),
+        ({"metrics": EnrichmentMetrics}, "must be an EnrichmentMetrics"),
+        ({"columns": "x"}, "columns is 'x'; it must be a list of the enricher's columns"),
+        ({"columns": {"x"}}, "columns is {'x'}; it must be a list"),
+        ({"columns": 5}, "columns is 5"),
+        ({"columns": ["z"]}, "columns names 'z', which FunctionEnricher"),
+        ({"columns": ["x", None]}, "columns names None"),
+        ({"columns": ["x", "x"]}, "the column 'x' of FunctionEnricher"),
+        ({"on": "nope"}, "on names 'nope', which is not a column of the DataFrame: id, text, a.b"),
+        ({"on": ["id", "nope"]}, "on names 'nope'"),
+        ({"on": "struct.a"}, "on names 'struct.a', which is not a column"),
+        ({"on": []}, "on is []; it must be a column, a list of columns, or a mapping"),
+        ({"on": None}, "on is None"),
+        ({"on": 5}, "on is 5"),
+        ({"on": b"id"}, "on is b'id'"),
+        ({"on": ["id", 5]}, "on is ['id', 5]"),
+        ({"on": {"id": 5}}, "on is {'id': 5}"),
+        ({"on": {5: "id"}}, "on is {5: 'id'}"),
+        ({"on": {"id": "id"}}, "does not name its key columns; give a list of columns"),
+        ({"on": {"id"}}, "on is {'id'}"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_X4_a_wrong_option_is_told(df: DataFrame, options: dict[str, Any], message: str) -> None:
+    assert message in refused(df, **options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"timeout": 0}, {"timeout": None}, {"timeout": timedelta(seconds=5)}, {"buffer": 1}]
+)
+def test_right_options_are_taken(df: DataFrame, options: dict[str, Any]) -> None:
+    assert enrich(df, source(), on="id", **options).columns == [*df.columns, "x", "y"]
+
+
+@pytest.mark.parametrize("column", ["list", "map", "struct", "days", "json", "nothing"])
+def test_X4_a_column_whose_type_can_be_no_key_is_told(df: DataFrame, column: str) -> None:
+    message = refused(df, on=["id", column])
+    assert (
+        f"key column {column!r} is {df.schema[column].dataType.simpleString()}; a key must be a number, text,"
+        in message
+    )
+    assert "cast it first" in message
+
+
+FAMILIES = {
+    "id": pa.int32(),
+    "price": pa.float64(),
+    "text": pa.large_string(),
+    "today": pa.date32(),
+    "now": pa.timestamp("us", "UTC"),
+    "here": pa.timestamp("us"),
+    "yes": pa.bool_(),
+    "bytes": pa.binary(),
+}
+
+
+@pytest.mark.parametrize("column", FAMILIES)
+def test_X4_a_key_that_can_never_match_is_told_and_one_that_can_is_taken(df: DataFrame, column: str) -> None:
+    for other, data_type in FAMILIES.items():
+        enricher = Keyed(k=data_type)
+        if other == column or {other, column} == {"id", "price"}:
+            assert enrich(df, enricher, on=column).columns[-1] == "x"
+        else:
+            message = refused(df, enricher, on=column)
+            assert re.search(rf"key column '{column}' is .*, which never matches key column 'k' of .*Keyed", message)
+
+
+def test_X4_keys_are_matched_by_name_and_else_by_position(df: DataFrame) -> None:
+    enricher = Keyed(text=pa.string(), id=pa.int64())
+    for on in (["id", "text"], ["text", "id"], {"id": "id", "text": "text"}, ["text", "price"], ("text", "id")):
+        assert enrich(df, enricher, on=on).columns[-1] == "x"
+    assert enrich(df.withColumnsRenamed({"id": "i"}), enricher, on={"i": "id", "text": "text"}).columns[-1] == "x"
+    assert "key column 'price' is decimal(2,1), which never matches key column 'text'" in refused(
+        df, enricher, on=["price", "text"]
+    )
+    assert "on has 1 columns, ['id']; the enricher's key has 2: ['text', 'id']" in refused(df, enricher, on="id")
+    assert "on has 3 columns" in refused(df, enricher, on=["id", "text", "id"])
+    for on in ({"id": "id"}, {"id": "id", "text": "nope"}, {"id": "id", "text": "id"}, {}):
+        assert "it must map to the enricher's key columns ['text', 'id'], each once" in refused(df, enricher, on=on)
+
+
+@pytest.mark.parametrize("what", ["lock", "spark", "df", "generator", "socket"])
+def test_X4_a_function_that_cannot_be_pickled_is_told(spark: SparkSession, df: DataFrame, what: str) -> None:
+    import socket
+
+    with socket.socket() as open_socket:
+        captured = {
+            "lock": threading.Lock(),
+            "spark": spark,
+            "df": df,
+            "generator": (i for i in range(3)),
+            "socket": open_socket,
+        }[what]
+
+        async def look_up(key: Any) -> Any:
+            return {"x": captured}
+
+        message = refused(df, FunctionEnricher(look_up, "x long"))
+    assert "look_up, x) cannot be pickled, so it cannot travel to the workers" in message
+    assert "Make clients, locks and sessions in its open()" in message
+
+
+def test_X4_a_column_that_spark_cannot_hand_to_python_is_told(spark: SparkSession) -> None:
+    for expression in ("interval '1' MONTH", "make_interval(1)", "named_struct('a', 1, 'a', 2)"):
+        message = refused(spark.range(1).selectExpr("id", f"{expression} AS odd"))
+        assert "column 'odd' is " in message
+        assert "which Spark cannot hand to Python in Arrow: drop it, or cast it first" in message
+
+
+@pytest.mark.parametrize("thing", [None, 5, "df", [1, 2]])
+def test_X4_what_is_no_dataframe_is_told(thing: Any) -> None:
+    assert "it must be a Spark DataFrame" in refused(thing)
+
+
+def test_X4_an_enricher_whose_schemas_are_none_is_told(df: DataFrame) -> None:
+    class Odd(Keyed):
+        def schema(self) -> Any:
+            return "x long"
+
+    class OddKey(Keyed):
+        def key_schema(self) -> Any:
+            return ["id"]
+
+    assert ".schema() gave 'x long'; it must be a pyarrow.Schema" in refused(df, Odd())
+    assert ".key_schema() gave ['id']; it must be a pyarrow.Schema or None" in refused(df, OddKey())
+    twice = Keyed()
+    twice.schema = lambda: pa.schema([("x", pa.int8()), ("x", pa.int8())])  # type: ignore[method-assign]
+    assert "the column 'x' of " in refused(df, twice)
+
+
+def test_X4_metrics_need_a_session(spark: SparkSession) -> None:
+    for thing in (None, "spark", object()):
+        with pytest.raises(ConfigurationError, match="EnrichmentMetrics needs a"):
+            EnrichmentMetrics(thing)  # type: ignore[arg-type]
+
+
+def test_a_long_list_of_columns_is_cut_in_the_message(spark: SparkSession) -> None:
+    df = spark.range(1).selectExpr(*(f"id AS c{i}" for i in range(40)))
+    assert "c29, and 10 more" in refused(df, on="nope")
+
+
+def test_the_enricher_is_asked_for_its_schema_once(df: DataFrame) -> None:
+    asked = []
+
+    class Counted(Keyed):
+        def schema(self) -> pa.Schema:
+            asked.append(1)
+            return super().schema()
+
+    enrich(df, Counted(id=pa.int64()), on="id")
+    assert asked == [1]

@@ -1,0 +1,212 @@
+"""Law X7: however a job ends, nothing of it is left behind 5 s later, and the worker works.
+
+Lookups hold a connection to a server of the test while they run, and ask it to be left hanging; so what is left of them
+can be counted from outside, whatever became of their process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import InheritableThread
+from pyspark.sql import SparkSession
+
+from asyncio_operator.spark import enrich
+from enrichers import FunctionEnricher
+from tests.spark.helpers import BATCH_SIZE, GONE, setting, wait_until
+
+pytestmark = pytest.mark.spark
+
+
+class Hanging:
+    """A server that accepts, counts, and never answers."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=500)
+        self.port: int = self._listener.getsockname()[1]
+        self.open = 0
+        self.ever = 0
+        self._lock = threading.Lock()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with self._lock:
+                self.open += 1
+                self.ever += 1
+            threading.Thread(target=self._hold, args=(connection,), daemon=True).start()
+
+    def _hold(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.recv(1)
+        with self._lock:
+            self.open -= 1
+
+    def close(self) -> None:
+        # Closing alone does not wake a thread that is in `accept`.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+@pytest.fixture
+def server() -> Iterator[Hanging]:
+    hanging = Hanging()
+    yield hanging
+    hanging.close()
+
+
+def hanging_from(port: int, first: int, fails: int | None = None) -> FunctionEnricher:
+    """Keys from `first` on hang; the key `fails` raises once others hang."""
+
+    async def look_up(key: int) -> Any:
+        if key < first:
+            return {"x": key}
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            if key == fails:
+                await asyncio.sleep(0.2)
+                raise ValueError("enough")
+            await asyncio.Event().wait()
+        finally:
+            writer.close()
+
+    return FunctionEnricher(look_up, "x long")
+
+
+def feeders_and_pids() -> FunctionEnricher:
+    async def look_up(key: int) -> Any:
+        import os
+
+        names = [thread.name for thread in threading.enumerate()]
+        return {"feeders": names.count("asyncio-operator-feeder"), "pid": os.getpid()}
+
+    return FunctionEnricher(look_up, "feeders int, pid long")
+
+
+def assert_nothing_is_left(spark: SparkSession, server: Hanging) -> None:
+    assert server.ever > 0, "nothing has hung"
+    wait_until(lambda: server.open == 0, GONE, f"no running lookup; there are {server.open} of {server.ever}")
+    rows = enrich(spark.range(0, 100, numPartitions=2), feeders_and_pids(), on="id").collect()
+    assert [row.id for row in rows] == list(range(100))
+    assert {row.feeders for row in rows} <= {0, 1}, "feeders of other tasks are left"
+
+
+@pytest.mark.parametrize("mode", ["ordered", "unordered"])
+def test_X7_a_job_that_has_enough_rows_ends_although_the_others_hang_without_a_timeout(
+    spark: SparkSession, server: Hanging, mode: str
+) -> None:
+    out = enrich(
+        spark.range(0, 60, numPartitions=1), hanging_from(server.port, first=3), on="id", timeout=None, mode=mode
+    )
+    assert (out.limit(3).collect() if mode == "ordered" else out.take(3)) == [(0, 0), (1, 1), (2, 2)]
+    assert_nothing_is_left(spark, server)
+
+
+def test_X7_a_limit_over_many_partitions_and_batches_leaves_nothing(spark: SparkSession, server: Hanging) -> None:
+    with setting(spark, BATCH_SIZE, 10):
+        out = enrich(spark.range(0, 400, numPartitions=4), hanging_from(server.port, first=30), on="id", timeout=None)
+        assert len(out.limit(20).collect()) == 20
+    assert_nothing_is_left(spark, server)
+
+
+@pytest.mark.parametrize("mode", ["ordered", "unordered"])
+def test_X7_a_failing_task_leaves_nothing(spark: SparkSession, server: Hanging, mode: str) -> None:
+    df = spark.range(0, 60, numPartitions=1)
+    with pytest.raises(Exception, match="failed for key 40: ValueError: enough"):
+        enrich(df, hanging_from(server.port, first=3, fails=40), on="id", timeout=None, mode=mode).collect()
+    assert_nothing_is_left(spark, server)
+
+
+def test_X7_a_cancelled_job_leaves_nothing(spark: SparkSession, server: Hanging) -> None:
+    outcome: list[Any] = []
+
+    def run() -> None:
+        spark.sparkContext.setJobGroup("to be cancelled", "hanging lookups")
+        out = enrich(spark.range(0, 60, numPartitions=2), hanging_from(server.port, first=3), on="id", timeout=None)
+        try:
+            outcome.append(out.collect())
+        except Exception as error:
+            outcome.append(error)
+
+    thread = InheritableThread(target=run)
+    thread.start()
+    wait_until(lambda: server.open == 57, 60, "57 lookups hang")
+    spark.sparkContext.cancelJobGroup("to be cancelled")
+    thread.join(60)
+    assert "cancelled" in str(outcome[0])
+    assert_nothing_is_left(spark, server)
+
+
+PROGRAM = """
+    import asyncio, os, sys
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+    from asyncio_operator.spark import enrich
+    from enrichers import FunctionEnricher
+
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    for setting in {settings}:
+        builder = builder.config(*setting)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+
+    async def look_up(key):
+        if key >= 3:
+            _, writer = await asyncio.open_connection("127.0.0.1", {port})
+            try:
+                await asyncio.Event().wait()
+            finally:
+                writer.close()
+        return {{"x": key, "pid": os.getpid()}}
+
+    async def slow(key):
+        await asyncio.sleep(2.5 if key == 0 else 0)
+        return {{"x": key, "pid": os.getpid()}}
+
+    hanging, slow = FunctionEnricher(look_up, "x long, pid long"), FunctionEnricher(slow, "x long, pid long")
+    print(enrich(spark.range(0, 40, numPartitions=1), hanging, on="id", timeout=None).limit(3).count(), flush=True)
+    rows = enrich(spark.range(0, 100, numPartitions=2), slow, on="id", timeout=None).collect()
+    print([row.x for row in rows] == list(range(100)), flush=True)
+    sys.stdin.read()
+    spark.stop()
+"""
+
+
+def test_X7_other_ways_of_spark_to_talk_to_its_workers(server: Hanging) -> None:
+    settings = [
+        ("spark.python.worker.reuse", "false"),
+        ("spark.python.udf.pipelined.enabled", "true"),
+        ("spark.python.unix.domain.socket.enabled", "true"),
+    ]
+    program = textwrap.dedent(PROGRAM).format(port=server.port, settings=settings)
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    ) as process:
+        try:
+            assert process.stdout is not None
+            told = [process.stdout.readline().strip()]
+            wait_until(lambda: server.open == 0, GONE, "no running lookup")
+            told.append(process.stdout.readline().strip())
+            assert told == ["3", "True"]
+        finally:
+            process.communicate("")
+    assert server.ever == 37

@@ -1,0 +1,233 @@
+"""Laws X5 and X6: what fails the task, what is hidden and counted, and what the status column tells."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+import pytest
+from pyspark.errors import PythonException
+from pyspark.sql import DataFrame, SparkSession
+
+from asyncio_operator import EnricherError
+from asyncio_operator.spark import EnrichmentMetrics, enrich
+from enrichers import FunctionEnricher
+from tests.spark.helpers import setting
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def df(spark: SparkSession) -> DataFrame:
+    return spark.range(0, 20, numPartitions=1)
+
+
+def failure_of(df: DataFrame, function: Any, **options: Any) -> str:
+    with pytest.raises(PythonException) as caught:
+        enrich(df, FunctionEnricher(function, "x long, y string"), on="id", **options).collect()
+    return str(caught.value)
+
+
+def test_X5_an_error_names_the_enricher_the_key_and_the_cause(df: DataFrame) -> None:
+    async def look_up(key: int) -> Any:
+        if key == 13:
+            raise ZeroDivisionError("a bad day")
+        return {"x": key}
+
+    message = failure_of(df, look_up)
+    assert "FunctionError: FunctionEnricher(" in message
+    assert "look_up, x, y) failed for key 13: ZeroDivisionError: a bad day" in message
+
+
+def test_X5_a_long_key_is_cut_at_200_characters(df: DataFrame) -> None:
+    async def look_up(key: str) -> Any:
+        raise ValueError("no")
+
+    long = df.limit(1).selectExpr("repeat('x', 5000) AS k")
+    with pytest.raises(PythonException) as caught:
+        enrich(long, FunctionEnricher(look_up, "x long"), on="k").collect()
+    assert "failed for key '" + "x" * 196 + "...: ValueError: no" in str(caught.value)
+    assert "x" * 200 not in str(caught.value)
+
+
+@pytest.mark.parametrize("on_error", ["fail", "null"])
+@pytest.mark.parametrize("error", ["SystemExit(3)", "KeyboardInterrupt()", "GeneratorExit()", "BaseException('odd')"])
+def test_X5_what_is_no_exception_fails_the_task_and_never_hangs_it(df: DataFrame, error: str, on_error: str) -> None:
+    async def look_up(key: int) -> Any:
+        await asyncio.sleep(0.01 if key % 2 else 0)
+        if key == 7:
+            raise eval(error)
+        return {"x": key}
+
+    assert f"failed for key 7: {error.partition('(')[0]}" in failure_of(df, look_up, on_error=on_error, timeout=None)
+    assert df.count() == 20
+
+
+def test_X5_an_enricher_that_does_not_open_fails_the_task_by_name(df: DataFrame) -> None:
+    class Closed(FunctionEnricher):
+        async def open(self) -> None:
+            raise EnricherError("no route to the database")
+
+    async def look_up(key: int) -> Any:
+        return None
+
+    with pytest.raises(
+        PythonException, match=r"look_up, x\) could not be opened: EnricherError: no route to the database"
+    ):
+        enrich(df, Closed(look_up, "x long"), on="id").collect()
+
+
+def test_X5_a_timeout_fails_the_task_and_says_what_was_allowed(df: DataFrame) -> None:
+    async def look_up(key: int) -> Any:
+        await asyncio.sleep(3600 if key == 4 else 0)
+
+    message = failure_of(df, look_up, timeout=0.2)
+    assert "failed for key 4: ElementTimeoutError: " in message
+    assert "within its timeout of 0.2 s" in message
+
+
+WRONG = {
+    1: "7",
+    2: "[1, 2]",
+    3: "'text'",
+    4: "__import__('numpy').array([1])",
+    5: "{'x': 1.5}",
+    6: "{'x': 'five'}",
+    7: "{'x': 2 ** 70}",
+    8: "{'x': 8, 'y': 8}",
+    9: "[{'x': 9}, None]",
+    10: "object()",
+    11: "{'x': True}",
+    12: "{'x': [12]}",
+}
+
+
+@pytest.mark.parametrize("key", [1, 5])
+def test_X5_a_wrong_answer_fails_the_task_by_its_key(df: DataFrame, key: int) -> None:
+    wrong = WRONG[key]
+
+    async def look_up(k: int) -> Any:
+        return eval(wrong) if k == key else {"x": k}
+
+    message = failure_of(df, look_up)
+    assert f"look_up, x, y) gave an unusable answer for key {key}: ResultError: " in message
+    assert ("a mapping of column names to values" if key == 1 else "column 'x' is int64") in message
+
+
+def test_X5_under_null_only_the_row_of_a_wrong_answer_suffers(spark: SparkSession, df: DataFrame) -> None:
+    wrong = dict(WRONG)
+
+    async def look_up(key: int) -> Any:
+        return eval(wrong[key]) if key in wrong else {"x": key, "y": "fine"}
+
+    metrics = EnrichmentMetrics(spark)
+    out = enrich(
+        df,
+        FunctionEnricher(look_up, "x long, y string"),
+        on="id",
+        on_error="null",
+        status_column="how",
+        metrics=metrics,
+    )
+    for row in out.collect():
+        if row.id in WRONG:
+            assert (row.x, row.y, row.how.status, row.how.error_type) == (None, None, "failed", "ResultError")
+        else:
+            assert (row.x, row.y, row.how.status, row.how.error_type) == (row.id, "fine", "found", None)
+    assert metrics.statistics().failures == len(WRONG)
+
+
+def mixed() -> FunctionEnricher:
+    async def look_up(key: int) -> Any:
+        match key % 4:
+            case 0:
+                return {"x": key}
+            case 1:
+                return None
+            case 2:
+                raise ValueError(f"not {key}")
+        return await asyncio.sleep(3600)
+
+    return FunctionEnricher(look_up, "x long")
+
+
+@pytest.mark.parametrize("mode", ["ordered", "unordered"])
+@pytest.mark.parametrize(
+    ("how", "on_error", "statuses"),
+    [
+        ("left", "null", ["found", "missing", "failed", "timed_out"]),
+        ("inner", "null", ["found", "failed", "timed_out"]),
+        ("left", "drop", ["found", "missing"]),
+        ("inner", "drop", ["found"]),
+    ],
+)
+def test_X6_what_is_hidden_is_counted_and_told_row_by_row(
+    spark: SparkSession, df: DataFrame, mode: str, how: str, on_error: str, statuses: list[str]
+) -> None:
+    metrics = EnrichmentMetrics(spark)
+    out = enrich(
+        df,
+        mixed(),
+        on="id",
+        how=how,
+        mode=mode,
+        on_error=on_error,
+        timeout=0.5,
+        status_column="how",
+        metrics=metrics,
+    )
+    rows = out.collect()
+    assert sorted(row.id for row in rows) == [
+        i for i in range(20) if ["found", "missing", "failed", "timed_out"][i % 4] in statuses
+    ]
+    for row in rows:
+        kind = ["found", "missing", "failed", "timed_out"][row.id % 4]
+        assert (row.how.status, row.how.source, row.how.attempts) == (kind, "call", 1)
+        assert row.x == (row.id if kind == "found" else None)
+        assert row.how.latency_ms >= (500 if kind == "timed_out" else 0)
+        assert row.how.error_type == {"failed": "ValueError", "timed_out": "ElementTimeoutError"}.get(kind)
+        assert (row.how.error_message is None) == (kind in ("found", "missing"))
+        if kind == "failed":
+            assert row.how.error_message == f"not {row.id}"
+    figures = metrics.statistics()
+    assert (figures.rows, figures.found, figures.missing, figures.failures) == (20, 5, 5, 10)
+    assert (figures.timeouts, figures.skipped, figures.calls) == (5, 10 if on_error == "drop" else 0, 20)
+    assert 0 < figures.latency.p50 <= figures.latency.max
+
+
+def test_X6_failures_count_rows_and_timeouts_count_keys(spark: SparkSession) -> None:
+    metrics = EnrichmentMetrics(spark)
+    df = spark.range(0, 40, numPartitions=1).selectExpr("id % 4 AS k")
+    enrich(df, mixed(), on="k", on_error="null", timeout=0.3, metrics=metrics).collect()
+    figures = metrics.statistics()
+    assert (figures.failures, figures.timeouts, figures.calls) == (20, 1, 4)
+
+
+def test_metrics_add_up_over_tasks_and_are_forgotten_on_reset(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metrics = EnrichmentMetrics(spark)
+    assert metrics.statistics().rows == 0
+    out = enrich(spark.range(0, 12, numPartitions=3), mixed(), on="id", on_error="null", timeout=0.3, metrics=metrics)
+    out.collect()
+    out.collect()
+    assert metrics.statistics().rows == 24
+    metrics.show()
+    assert (
+        "24 rows: 6 found, 6 missing, 12 failed (6 keys timed out, 0 rows dropped); 24 calls" in capsys.readouterr().out
+    )
+    metrics.reset()
+    assert metrics.statistics().rows == 0
+
+
+def test_X5_a_worker_that_dies_fails_the_job_and_the_next_one_works(spark: SparkSession, df: DataFrame) -> None:
+    async def look_up(key: int) -> Any:
+        os._exit(7)
+
+    with (
+        setting(spark, "spark.sql.execution.arrow.maxRecordsPerBatch", 5),
+        pytest.raises(Exception, match=r"crashed|EOF"),
+    ):
+        enrich(df, FunctionEnricher(look_up, "x long"), on="id").collect()
+    assert enrich(df, mixed(), on="id", on_error="null", timeout=0.1).count() == 20

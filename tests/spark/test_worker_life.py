@@ -1,0 +1,150 @@
+"""Laws X8, L8 and X9: what lives in a worker, how long, and how much memory it takes."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from asyncio_operator import Enricher
+from asyncio_operator.spark import enrich
+from enrichers import FunctionEnricher
+from tests.spark.helpers import BATCH_SIZE, setting, wait_until
+
+pytestmark = pytest.mark.spark
+
+STATM = Path("/proc/self/statm")
+
+
+def client_of(directory: Path, url: str = "a", idle: float | None = None) -> Enricher:
+    """An enricher that notes in files when it is opened and closed, by its URL and process."""
+
+    class Client(Enricher):
+        def __init__(self) -> None:
+            self.url = url
+            self.number = 0
+
+        def schema(self) -> pa.Schema:
+            return pa.schema(
+                [("url", pa.string()), ("pid", pa.int64()), ("client", pa.int64()), ("threads", pa.int64())]
+            )
+
+        async def open(self) -> None:
+            import asyncio
+            import threading
+
+            from asyncio_operator.spark import clients
+
+            if idle is not None:
+                clients.IDLE = idle
+            assert threading.current_thread().name == "asyncio-operator-loop"
+            assert asyncio.get_running_loop().is_running()
+            self.number = id(self)
+            self._note("open")
+
+        async def close(self) -> None:
+            self._note("close")
+
+        def _note(self, what: str) -> None:
+            with (directory / f"{what}-{self.url}-{os.getpid()}").open("a") as file:
+                file.write("x")
+
+        async def lookup(self, key: Any) -> Any:
+            import threading
+
+            return {"url": self.url, "pid": os.getpid(), "client": self.number, "threads": threading.active_count()}
+
+    return Client()
+
+
+def notes(directory: Path, what: str) -> Counter[str]:
+    """How often it was done, by URL and process."""
+    return Counter({p.name.removeprefix(f"{what}-"): p.stat().st_size for p in directory.glob(f"{what}-*")})
+
+
+def used(spark: SparkSession, enricher: Enricher, rows: int = 100) -> set[tuple[int, int]]:
+    """Process and client of every row of a job."""
+    out = enrich(spark.range(0, rows, numPartitions=2), enricher, on="id").collect()
+    assert len(out) == rows
+    return {(row.pid, row.client) for row in out}
+
+
+def test_L8_jobs_one_after_the_other_use_the_same_opened_client(spark: SparkSession, tmp_path: Path) -> None:
+    enricher = client_of(tmp_path)
+    seen = used(spark, enricher) | used(spark, enricher)
+    for _ in range(3):
+        seen |= used(spark, client_of(tmp_path))
+    opened = notes(tmp_path, "open")
+    assert set(opened.values()) == {1}, "a worker opened one more for an equal specification"
+    assert len(opened) == len({pid for pid, _ in seen}) == len(seen)
+    used(spark, client_of(tmp_path, url="b"))
+    assert {name.partition("-")[0] for name in notes(tmp_path, "open")} == {"a", "b"}
+    assert notes(tmp_path, "close") == {}
+
+
+def test_X8_nothing_is_opened_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
+    used(spark, client_of(tmp_path))
+    assert str(os.getpid()) not in {name.rpartition("-")[2] for name in notes(tmp_path, "open")}
+
+
+def test_L8_an_idle_client_is_closed_and_opened_again_on_use(spark: SparkSession, tmp_path: Path) -> None:
+    pids = {pid for pid, _ in used(spark, client_of(tmp_path, idle=0.2))}
+    try:
+        wait_until(lambda: notes(tmp_path, "close") == notes(tmp_path, "open"), 30, "idle clients are closed")
+        again = {pid for pid, _ in used(spark, client_of(tmp_path, idle=0.2))}
+        assert all(notes(tmp_path, "open")[f"a-{pid}"] == 2 for pid in pids & again)
+        wait_until(lambda: notes(tmp_path, "close") == notes(tmp_path, "open"), 30, "idle clients are closed")
+    finally:
+        used(spark, client_of(tmp_path, url="reset", idle=60.0))
+
+
+def test_X8_a_worker_has_one_loop_thread_and_one_feeder_however_many_jobs_it_has_done(spark: SparkSession) -> None:
+    async def look_up(key: int) -> Any:
+        import threading
+
+        names = [thread.name for thread in threading.enumerate()]
+        return {"names": [name for name in names if name.startswith("asyncio-operator")]}
+
+    for _ in range(3):
+        rows = enrich(spark.range(0, 20, numPartitions=2), FunctionEnricher(look_up, "names array<string>"), on="id")
+        for row in rows.collect():
+            assert sorted(row.names) in (
+                ["asyncio-operator-feeder", "asyncio-operator-loop"],
+                ["asyncio-operator-loop"],
+            )
+
+
+def resident(spark: SparkSession, rows: int, mode: str) -> int:
+    """The most bytes that the worker was seen to hold while it enriched one partition of so many wide rows."""
+    statm = STATM
+
+    async def look_up(key: int) -> Any:
+        if key % 500:
+            return {"note": f"{key:0100}"}
+        return {"bytes": int(statm.read_text().split()[1]) * 4096}
+
+    df = spark.range(0, rows, numPartitions=1).selectExpr("id", "repeat(cast(id AS string), 30) AS wide")
+    out = enrich(df, FunctionEnricher(look_up, "bytes long, note string"), on="id", mode=mode)
+    return int(out.selectExpr("max(bytes)").collect()[0][0])
+
+
+@pytest.mark.skipif(not STATM.exists(), reason="the worker reads its size from /proc")
+@pytest.mark.parametrize("mode", ["ordered", "unordered"])
+def test_X9_memory_does_not_grow_with_the_partition(spark: SparkSession, mode: str) -> None:
+    small = resident(spark, 50_000, mode)
+    large = resident(spark, 400_000, mode)
+    assert large < small + 40_000_000, f"{small:,} bytes for 50,000 rows, {large:,} for 400,000, which are 120 MB"
+
+
+def test_X9_a_key_with_more_rows_than_an_output_batch_holds_gets_them_all(spark: SparkSession) -> None:
+    async def look_up(key: int) -> Any:
+        return [{"x": i} for i in range(25_000)] if key == 1 else {"x": -1}
+
+    with setting(spark, BATCH_SIZE, 7):
+        out = enrich(spark.range(0, 20, numPartitions=1), FunctionEnricher(look_up, "x int"), on="id")
+        assert [row.x for row in out.collect()] == [-1, *range(25_000), *[-1] * 18]
