@@ -120,7 +120,7 @@ def test_S12_E2_a_move_keeps_the_age_that_reading_leaves(update_type, make):
     backend.set_current_key(1)
     ttl = StateTtlConfig(10.0, update_type=update_type, cleanup=())
     backend.value_state(ValueStateDescriptor("before", ttl=ttl)).update({"a": 1, "b": 2})
-    state = MigratingMapState(
+    state: MigratingMapState[str, int] = MigratingMapState(
         backend, old=ValueStateDescriptor("before", ttl=ttl), new=MapStateDescriptor("after", ttl=ttl)
     )
     clock.advance(6)
