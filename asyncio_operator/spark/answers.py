@@ -56,11 +56,14 @@ def read_answers(
         empty: the empty row.
     """
     count = len(outcomes)
-    if set(map(type, outcomes)) <= {dict, type(None)}:
-        found = np.array([*(outcome is not None for outcome in outcomes), False])
-        plain = [empty if outcome is None else outcome for outcome in outcomes]
-        kinds, copies = np.where(found, FOUND, MISSING), np.where(found, 1, miss)
-        return Answers([*plain, empty], np.arange(count + 1), copies, kinds)
+    types = set(map(type, outcomes))
+    if types <= {dict, type(None)}:
+        plain, kinds = [*outcomes, empty], np.full(count + 1, FOUND)
+        kinds[count] = MISSING
+        if type(None) in types:
+            kinds[:count][[outcome is None for outcome in outcomes]] = MISSING
+            plain = [empty if outcome is None else outcome for outcome in plain]
+        return Answers(plain, np.arange(count + 1), np.where(kinds == FOUND, 1, miss), kinds)
     rows: list[Row] = []
     added: list[int] = []
     fates: list[int] = []

@@ -157,12 +157,15 @@ class Enrichment:
     def answered(self, batch: KeyBatch) -> tuple[Iterator[pa.RecordBatch], int]:
         """Unordered mode: the rows whose key has an outcome and that have not left yet; how many keys left."""
         rows: Rows = batch.payload
-        # One place more, which -1 reaches, stands for null keys: they wait for nothing.
-        ready = np.array([*(outcome is not PENDING for outcome in batch.outcomes), True])
-        now = ready[rows.key_of] & ~rows.left
+        now, keys_left = ~rows.left, len(batch.keys)
+        if not batch.ended:
+            # One place more, which -1 reaches, stands for null keys: they wait for nothing.
+            ready = np.array([outcome is not PENDING for outcome in [*batch.outcomes, None]])
+            now &= ready[rows.key_of]
+            keys_left = int(np.count_nonzero(ready)) - 1
         rows.left |= now
         part = rows.batch if now.all() else rows.batch.filter(pa.array(now))
-        return self._leave(batch, part, rows.key_of[now], int(np.count_nonzero(ready)) - 1)
+        return self._leave(batch, part, rows.key_of[now], keys_left)
 
     def _leave(
         self, batch: KeyBatch, rows: pa.RecordBatch, codes: Ints, keys_left: int

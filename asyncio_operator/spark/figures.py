@@ -1,4 +1,4 @@
-"""Figures of an enrichment that can be added up. Apart from `metrics`, so that workers need not import Spark's SQL."""
+"""Figures of an enrichment that can be added up. Apart from `metrics`, so that the worker's side knows no pyspark."""
 
 from __future__ import annotations
 

@@ -7,12 +7,11 @@ histograms, not from averages. Spark counts a task that it runs again as often a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import SparkSession
 
-from asyncio_operator.errors import ConfigurationError
+from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.metrics import OperatorStatistics
 from asyncio_operator.spark.figures import EnrichmentFigures
 
@@ -50,8 +49,8 @@ class EnrichmentMetrics:
             context = spark.sparkContext
         except Exception as error:
             raise ConfigurationError(
-                "EnrichmentMetrics needs a classic Spark session: Spark Connect has no accumulators; "
-                "use the status column there"
+                f"EnrichmentMetrics needs a classic Spark session, and was given {describe(spark)}. Spark Connect has "
+                "no accumulators: use the status column there"
             ) from error
         self._accumulator: Accumulator[EnrichmentFigures] = context.accumulator(EnrichmentFigures(), _Adding())
 
@@ -90,6 +89,3 @@ class EnrichmentMetrics:
     def report(self, figures: EnrichmentFigures) -> None:
         """For tasks."""
         self._accumulator.add(figures)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_accumulator": self._accumulator}
