@@ -1,6 +1,6 @@
 """What all tests share: one Spark session, one PostgreSQL, and how long hypothesis searches.
 
-``HYPOTHESIS_PROFILE=nightly`` searches long.
+``HYPOTHESIS_PROFILE=nightly python -m pytest --timeout 3600`` searches long.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["postgres", "spark"]
 
 # On a machine that is busy an example takes long now and then, which is no fault.
-hypothesis.settings.register_profile("default", max_examples=60, deadline=None)
-hypothesis.settings.register_profile("nightly", max_examples=3000, deadline=None)
+SLOW = [hypothesis.HealthCheck.too_slow]
+hypothesis.settings.register_profile("default", max_examples=60, deadline=None, suppress_health_check=SLOW)
+hypothesis.settings.register_profile("nightly", max_examples=3000, deadline=None, suppress_health_check=SLOW)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
