@@ -22,7 +22,9 @@ __all__ = ["postgres", "spark"]
 
 # On a machine that is busy an example takes long now and then, which is no fault.
 SLOW = [hypothesis.HealthCheck.too_slow]
-hypothesis.settings.register_profile("default", max_examples=60, deadline=None, suppress_health_check=SLOW)
+hypothesis.settings.register_profile(
+    "default", max_examples=60, derandomize=True, deadline=None, suppress_health_check=SLOW
+)
 hypothesis.settings.register_profile("nightly", max_examples=3000, deadline=None, suppress_health_check=SLOW)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
