@@ -50,7 +50,8 @@ def enrich(
     """The rows of `df`, each with the columns that `enricher` has for its key.
 
     The input's columns pass through untouched. A key that occurs several times in a batch is looked up once. A null in
-    any part of a key is never looked up, and is a miss. A key with several rows gives several rows.
+    any part of a key is never looked up, and is a miss. A key with several rows gives several rows. The enricher gets
+    keys as Python values, a timestamp as a datetime in UTC, whatever the time zone of the session.
 
     Args:
         enricher: what looks keys up, such as `enrichers.PostgresEnricher`.

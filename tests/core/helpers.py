@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from typing import Any
 
 import uvloop
@@ -70,6 +70,31 @@ async def forever(value: Any = None) -> Any:
     await asyncio.get_running_loop().create_future()
 
 
+async def fail(value: Any) -> Any:
+    raise ValueError(value)
+
+
+async def one_then_forever(value: Any) -> Any:
+    """The first of ``range`` returns; no other call ever does."""
+    return value if value == 0 else await forever()
+
+
+async def nap(seconds: Any) -> Any:
+    """The value is the seconds it takes."""
+    await asyncio.sleep(seconds)
+    return seconds
+
+
+def late(value: Any) -> Any:
+    """A hook for `on_timeout`."""
+    return "late", value
+
+
+def others() -> set[asyncio.Task[Any]]:
+    """The tasks of the loop without the present one."""
+    return {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
+
+
 class Life(AsyncFunction[Any, Any]):
     """Records what happens to a function: "open", "close", and the values of calls, with "-" when they have ended."""
 
@@ -95,3 +120,46 @@ class Life(AsyncFunction[Any, Any]):
     async def close(self) -> None:
         assert self.running == 0, "closed while calls are running"
         self.events.append("close")
+
+
+class Doors(Life):
+    """A function whose `open` and `close` do what they are told."""
+
+    def __init__(self, opening: Any = None, closing: Any = None, call: Any = same) -> None:
+        super().__init__(call)
+        self.opening = opening
+        self.closing = closing
+
+    async def open(self) -> None:
+        self.events.append("open")
+        if self.opening is not None:
+            await self.opening()
+
+    async def close(self) -> None:
+        await super().close()
+        if self.closing is not None:
+            await self.closing()
+
+
+def raising(error: BaseException) -> Any:
+    async def act() -> None:
+        await asyncio.sleep(1)
+        raise error
+
+    return act
+
+
+class Source:
+    """Counts what is read of it."""
+
+    def __init__(self, elements: Iterator[Any]) -> None:
+        self.elements = elements
+        self.read = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        element = next(self.elements)
+        self.read += 1
+        return element

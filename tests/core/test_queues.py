@@ -11,12 +11,7 @@ from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, precondition, rule
 
 from asyncio_operator import ConfigurationError, Record, StateError, Watermark
-from asyncio_operator.queues import (
-    Entry,
-    OrderedStreamElementQueue,
-    StreamElementQueue,
-    UnorderedStreamElementQueue,
-)
+from asyncio_operator.queues import Entry, OrderedStreamElementQueue, StreamElementQueue, UnorderedStreamElementQueue
 from asyncio_operator.testing import check_element_queue
 
 Make = Callable[[int], StreamElementQueue]

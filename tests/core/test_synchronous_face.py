@@ -4,28 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
-import subprocess
-import sys
-import textwrap
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from asyncio_operator import AsyncWaitOperator, FunctionError, Record, StateError, Watermark
 from asyncio_operator.bridge import AHEAD
 from asyncio_operator.loop_thread import loop_thread
-from tests.core.helpers import Life, forever, same
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-async def one_then_forever(value: Any) -> Any:
-    return value if value == 0 else await forever()
+from tests.core.helpers import Life, one_then_forever, same
 
 
 def readers() -> list[threading.Thread]:
@@ -285,131 +273,3 @@ def test_metrics_may_be_read_from_another_thread(mode):
             metrics = operator.metrics
             assert metrics.emitted + metrics.buffered <= metrics.admitted + 200
     assert operator.metrics.emitted == 20_000
-
-
-# -- processes
-
-
-def run_program(program: str, *options: str) -> tuple[list[str], str]:
-    """The lines that a program prints, and what it complains of; it has to end by itself, and well."""
-    ended = subprocess.run(
-        [sys.executable, "-W", "error", *options, "-c", PREAMBLE + textwrap.dedent(program)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout.splitlines(), ended.stderr
-
-
-PREAMBLE = """
-import asyncio, itertools, os, sys, threading
-from asyncio_operator import *
-
-PARENT = os.getpid()
-
-def tell(*words):
-    # One system call, because two processes write.
-    line = " ".join(map(str, words)) + ("" if os.getpid() == PARENT else " in the child")
-    os.write(1, line.encode() + b"\\n")
-
-class Function(AsyncFunction):
-    async def open(self):
-        tell("open")
-
-    async def invoke(self, value):
-        return value if value < 1000 else await asyncio.sleep(3600)
-
-    async def close(self):
-        tell("close")
-"""
-
-
-@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
-def test_O16_the_interpreter_ends_with_a_run_left_open(loop):
-    without = "sys.modules['uvloop'] = None\n" if loop == "asyncio" else ""
-    lines, complaints = run_program(
-        without
-        + """
-outputs = AsyncWaitOperator(Function())(itertools.count())
-tell(next(outputs))
-"""
-    )
-    assert lines == ["open", "0", "close"]
-    assert complaints == ""
-
-
-def test_O16_the_interpreter_ends_by_an_exit_in_the_middle_of_a_run():
-    program = """
-try:
-    for output in AsyncWaitOperator(Function())(itertools.count()):
-        if output == 500:
-            sys.exit(0)
-finally:
-    tell("left")
-"""
-    lines, complaints = run_program(program)
-    assert sorted(lines) == ["close", "left", "open"]
-    assert complaints == ""
-
-
-def test_O16_the_interpreter_ends_while_another_thread_waits_for_outputs():
-    program = """
-began = threading.Event()
-
-def consume():
-    try:
-        for output in AsyncWaitOperator(Function())(itertools.count()):
-            began.set()
-    except BaseException as error:
-        tell(type(error).__name__)
-
-threading.Thread(target=consume, daemon=True).start()
-began.wait()
-"""
-    lines, complaints = run_program(program)
-    assert lines[:1] == ["open"]
-    assert "close" in lines
-    assert complaints == ""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
-@pytest.mark.parametrize("leave", ["sys.exit(0)", "os._exit(0)", "pass"])
-def test_O16_a_forked_child_has_a_loop_thread_of_its_own(loop, leave):
-    """And leaves the parent's alone, whose descriptors it shares."""
-    without = "sys.modules['uvloop'] = None\n" if loop == "asyncio" else ""
-    lines, complaints = run_program(
-        without
-        + f"""
-outputs = AsyncWaitOperator(Function())(iter(range(900)))
-next(outputs)
-pid = os.fork()
-if pid == 0:
-    tell(sum(AsyncWaitOperator(Function())(range(10))))
-    {leave}
-else:
-    tell("left", os.waitpid(pid, 0)[1])
-    tell(sum(outputs))
-    tell(sum(AsyncWaitOperator(Function())(range(10))))
-""",
-        "-W",
-        "ignore::DeprecationWarning",
-    )
-    child = [line.removesuffix(" in the child") for line in lines if "child" in line]
-    parent = [line for line in lines if "child" not in line]
-    assert child == ["open", "close", "45"]
-    assert sorted(parent[:4]) == sorted(["open", "left 0", "close", str(sum(range(900)))])
-    assert parent[4:] == ["open", "close", "45"]
-    assert complaints == ""
-
-
-def test_O16_nothing_starts_before_it_is_needed():
-    program = """
-operator = AsyncWaitOperator(Function())
-print(threading.active_count())
-outputs = operator([1])
-"""
-    assert run_program(program) == (["1"], "")

@@ -64,7 +64,7 @@ def join(rows: list[tuple[int, int | None]], how: str, on_error: str) -> list[tu
     return joined
 
 
-@settings(max_examples=8)
+@settings(max_examples=settings().max_examples // 8)  # an example is a Spark job
 @given(
     keys=st.lists(st.integers(0, 30) | st.none(), max_size=120),
     partitions=st.integers(1, 5),

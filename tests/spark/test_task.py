@@ -245,6 +245,12 @@ def test_X7_closed_early_it_cancels_what_runs(ordered: bool) -> None:
     assert signal.waiting == 0
 
 
+def test_X7_closed_early_while_its_feeder_waits_for_room_it_leaves_no_thread(ordered: bool) -> None:
+    output = task_of(double, ordered=ordered, buffer=10)(batches_of(*[10] * 500))
+    assert next(output).num_rows == 10
+    output.close()  # type: ignore[attr-defined]
+
+
 def test_X7_a_task_that_is_never_started_starts_nothing() -> None:
     output = task_of(double)(batches_of(10))
     assert feeders() == []
