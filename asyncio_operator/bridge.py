@@ -33,6 +33,8 @@ WATCH = 1.0
 class ToLoop:
     """Elements from a thread to the loop; an `Input` of the operator."""
 
+    instant = True
+
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: int = AHEAD) -> None:
         self._loop = loop
         self._limit = limit

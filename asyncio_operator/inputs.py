@@ -17,6 +17,9 @@ from asyncio_operator.errors import ConfigurationError
 class Input(Protocol):
     """A source of elements. One reader at a time."""
 
+    instant: bool
+    """Whether iterating takes no time worth measuring."""
+
     async def ready(self) -> bool:
         """Wait until iterating may give something; False at the end."""
 
@@ -29,6 +32,8 @@ class Input(Protocol):
 
 class SyncInput:
     """An ordinary iterable, read on the loop: what it blocks, it blocks for all."""
+
+    instant = False
 
     def __init__(self, elements: Iterable[Any]) -> None:
         self._elements = iter(elements)
@@ -46,6 +51,8 @@ class SyncInput:
 
 class AsyncInput:
     """An asynchronous iterable, read one element at a time."""
+
+    instant = True
 
     def __init__(self, elements: AsyncIterable[Any]) -> None:
         self._elements: AsyncIterator[Any] = aiter(elements)

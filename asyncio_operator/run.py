@@ -59,6 +59,7 @@ class Run:
         grace_period: float,
     ) -> None:
         self.lanes = 0
+        self.instant = elements.instant
         self._function = function
         self._queue = queue
         self._input = elements

@@ -91,6 +91,8 @@ class KeyBatch:
         payload: the rows themselves, not looked at here.
     """
 
+    instant = True
+
     def __init__(self, keys: list[Any], rows: int, payload: Any = None) -> None:
         self.keys = keys
         self.rows = rows
@@ -133,6 +135,8 @@ class KeyBatch:
 
     def ready(self) -> int:
         """The end of the run of keys, from the first, that all have an outcome."""
+        if not self.lanes and not self.open():
+            return self.admitted
         outcomes = self.outcomes
         for i in range(self.delivered, len(outcomes)):
             if outcomes[i] is PENDING:

@@ -16,6 +16,8 @@ from tests.core.helpers import REAL_LOOPS, forever, now, run_on, same, virtual
 class Batch:
     """A window over the numbers of a batch."""
 
+    instant = True
+
     def __init__(self, intake: Batches, values: range) -> None:
         self.lanes = 0
         self.intake = intake

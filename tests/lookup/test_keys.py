@@ -74,6 +74,9 @@ def test_it_ends_once_when_its_last_lane_has_left() -> None:
 def test_ready_is_the_run_of_outcomes_from_the_first_and_answered_counts_them_all() -> None:
     batch, _ = batch_of(5)
     assert (batch.ready(), batch.answered()) == (0, 0)
+    batch.admit(5, 1)
+    list(batch)
+    batch.lanes = 2
     batch.complete(0, None)
     batch.complete(3, {})
     assert (batch.ready(), batch.answered()) == (1, 2)
@@ -81,6 +84,9 @@ def test_ready_is_the_run_of_outcomes_from_the_first_and_answered_counts_them_al
     batch.complete(1, {})
     batch.complete(2, {})
     assert (batch.ready(), batch.answered()) == (4, 4)
+    batch.complete(4, {})
+    batch.lanes = 0
+    assert (batch.ready(), batch.answered()) == (5, 5)
 
 
 def test_a_late_chunk_keeps_the_answers_it_had_and_takes_no_more() -> None:
