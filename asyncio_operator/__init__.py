@@ -17,27 +17,42 @@ from asyncio_operator.errors import (
     StateError,
     StateMigrationError,
 )
-from asyncio_operator.function import AsyncFunction, BlockingFunction
+from asyncio_operator.function import AsyncFunction, BatchAsyncFunction, BlockingFunction
 from asyncio_operator.metrics import Latency, OperatorStatistics
 from asyncio_operator.operator import AsyncWaitOperator
+from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
+from asyncio_operator.policies.batching import Batching
+from asyncio_operator.policies.circuit_breaker import CircuitBreaker
+from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.policies.retry import ExponentialBackoff, FixedBackoff, Retry
+from asyncio_operator.snapshot import OperatorSnapshot
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AdaptiveCapacity",
     "AsyncFunction",
     "AsyncOperatorError",
     "AsyncWaitOperator",
+    "BatchAsyncFunction",
+    "Batching",
     "BlockingFunction",
+    "CircuitBreaker",
     "CircuitOpenError",
     "ConfigurationError",
     "ElementTimeoutError",
     "Enricher",
     "EnricherError",
+    "ExponentialBackoff",
+    "FixedBackoff",
     "FunctionError",
     "Latency",
+    "OperatorSnapshot",
     "OperatorStatistics",
+    "RateLimit",
     "Record",
     "ResultError",
+    "Retry",
     "StateError",
     "StateMigrationError",
     "Watermark",

@@ -8,26 +8,32 @@ the buffer, cannot miss it. Handing over an element costs an append; a thread is
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import logging
 import os
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from asyncio_operator.errors import ConfigurationError, StateError
 from asyncio_operator.loop_thread import loop_thread
+from asyncio_operator.run import AHEAD
+
+T = TypeVar("T")
 
 logger = logging.getLogger("asyncio_operator")
 
-AHEAD = 128
-"""Elements that a channel holds at most: some hundred microseconds of work, as much as waking a thread costs."""
+
+PULSE: Any = object()
+"""Comes from a channel in place of an element, so that a thread that waits, or is busy, can look around."""
 
 
-WATCH = 1.0
-"""Seconds between two looks at what a waiting thread watches."""
+Process = Callable[[Any, Callable[[], int]], AsyncGenerator[Any, None]]
+"""Gives outputs for an input; it may ask how many of them the consumer has not taken yet."""
 
 
 class ToLoop:
@@ -90,6 +96,12 @@ class ToLoop:
                 self._waiting = None
         return True
 
+    def has_some(self) -> bool:
+        return bool(self._items)
+
+    def read_ahead(self) -> list[Any]:
+        return list(self._items)
+
     def __iter__(self) -> Iterator[Any]:
         items, few, room = self._items, self._limit // 2, self._room
         while items:
@@ -111,14 +123,12 @@ class FromLoop:
     """Elements from the loop to a thread.
 
     Args:
-        watch: called by the thread every `WATCH` seconds that it waits; what it raises ends the waiting.
+        pulse: seconds after which the thread gets a `PULSE`, whether elements come meanwhile or not; None for never.
     """
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, limit: int = AHEAD, watch: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, limit: int = AHEAD, pulse: float | None = None) -> None:
         self._loop = loop
-        self._watch = watch
+        self._pulse = pulse
         self._limit = limit
         self._items: deque[Any] = deque()
         self._filled = threading.Event()
@@ -146,6 +156,10 @@ class FromLoop:
         if not self._filled.is_set():
             self._filled.set()
 
+    def waiting(self) -> int:
+        """How many elements the thread has not taken."""
+        return len(self._items)
+
     def end(self, error: BaseException | None = None) -> None:
         """No more elements. An error takes the place of those that the thread has not taken yet."""
         if error is not None:
@@ -162,7 +176,8 @@ class FromLoop:
 
     def __iter__(self) -> Iterator[Any]:
         """The elements, as they come; raises the error behind the last."""
-        items, few = self._items, self._limit // 2
+        items, few, pulse = self._items, self._limit // 2, self._pulse
+        due = 0.0 if pulse is None else time.monotonic() + pulse
         while True:
             while items:
                 try:
@@ -172,6 +187,11 @@ class FromLoop:
                 if self._room is not None and len(items) == few:
                     _call(self._loop, self._wake)
                 yield item
+                if pulse is not None and time.monotonic() >= due:
+                    break
+            if pulse is not None and time.monotonic() >= due:
+                yield PULSE
+                due = time.monotonic() + pulse
             self._filled.clear()
             ended = self.ended.is_set()
             if items:
@@ -179,11 +199,7 @@ class FromLoop:
             if ended:
                 self.raise_error()
                 return
-            if self._watch is None:
-                self._filled.wait()
-            else:
-                while not self._filled.wait(WATCH):
-                    self._watch()
+            self._filled.wait(None if pulse is None else max(0.0, due - time.monotonic()))
 
     def raise_error(self) -> None:
         """Raise the error that the channel ended with, unless that has been done."""
@@ -236,10 +252,8 @@ class LoopTask:
         self._sink.raise_error()
 
 
-def iterate(
-    process: Callable[[Any], AsyncGenerator[Any, None]], elements: Iterable[Any], *, patience: float
-) -> Iterator[Any]:
-    """What ``process(elements)`` gives on the loop thread, as an ordinary iterator.
+def iterate(process: Process, elements: Iterable[Any], *, patience: float) -> Iterator[Any]:
+    """What `process` gives for `elements` on the loop thread, as an ordinary iterator.
 
     A thread reads `elements`; the loop thread runs; the caller consumes. Closing the iterator ends the run and waits
     for its end, `patience` seconds at most.
@@ -263,7 +277,7 @@ def iterate(
 
 
 def _iterate(
-    process: Callable[[Any], AsyncGenerator[Any, None]],
+    process: Process,
     elements: Iterator[Any],
     loop: asyncio.AbstractEventLoop,
     patience: float,
@@ -289,8 +303,8 @@ def _read(elements: Iterator[Any], source: ToLoop) -> None:
         source.end()
 
 
-async def _pump(process: Callable[[Any], AsyncGenerator[Any, None]], source: ToLoop, sink: FromLoop) -> None:
-    async with contextlib.aclosing(process(source)) as outputs:
+async def _pump(process: Process, source: ToLoop, sink: FromLoop) -> None:
+    async with contextlib.aclosing(process(source, sink.waiting)) as outputs:
         async for output in outputs:
             await sink.put(output)
 
@@ -299,3 +313,23 @@ def _call(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> No
     """Call it on the loop. One that is closed, as it is at the end of the process, has nobody left to tell."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(callback)
+
+
+def on_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], T]) -> T:
+    """What `call` gives on the loop, from whatever thread; here and now where the loop does not run."""
+    try:
+        here = asyncio.get_running_loop() is loop
+    except RuntimeError:
+        here = False
+    if here or not loop.is_running():
+        return call()
+    found: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+    def answer() -> None:
+        try:
+            found.set_result(call())
+        except BaseException as error:
+            found.set_exception(error)
+
+    loop.call_soon_threadsafe(answer)
+    return found.result()

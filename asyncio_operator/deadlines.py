@@ -1,15 +1,16 @@
 """Which calls in flight are past their deadline, at the price of one heap operation per lane and timeout period.
 
-A call's deadline is the start of its lane's present call plus the timeout, so a lane only writes down when it started.
-The registry holds a lane at most once, under the deadline it had when it was registered. When that time comes the lane
-is looked at again: it may be idle (it leaves the registry, and its next call registers it again), in a younger call (it
-is put back under that call's deadline), or late. A call that ends in time, as nearly all do, costs nothing here.
+A call's deadline is the start of its lane's present call plus the lane's limit, so a lane only writes down when it
+started. The registry holds a lane at most once, under the deadline it had when it was registered. When that time comes
+the lane is looked at again: it may be idle (it leaves the registry, and its next call registers it again), in a younger
+call (it is put back under that call's deadline), or late. A call that ends in time, as nearly all do, costs nothing.
 
 Pure: it is given the time and gives decisions. It knows neither loops nor tasks.
 """
 
 from __future__ import annotations
 
+from math import inf
 from typing import Generic, Protocol, TypeVar
 
 from asyncio_operator.state.heap_queue import HeapPriorityQueue
@@ -22,6 +23,8 @@ class Deadlined(Protocol):
     """The time it is registered under; the registry's own."""
     started: float
     """When the present call started."""
+    limit: float
+    """Seconds that it may take; infinity for no limit."""
     watched: bool
     """Whether it is in the registry."""
 
@@ -37,17 +40,24 @@ def _due(lane: Deadlined) -> float:
 
 
 class Deadlines(Generic[L]):
-    """The registry for one timeout, in seconds."""
+    """The registry, by times in seconds."""
 
-    def __init__(self, timeout: float) -> None:
-        self.timeout = timeout
+    def __init__(self) -> None:
         self._lanes: HeapPriorityQueue[L] = HeapPriorityQueue(_due)
 
     def watch(self, lane: L) -> bool:
-        """Register a lane that has just started a call. True if `next_due` may have become earlier."""
-        lane.watched = True
-        lane.due = lane.started + self.timeout
-        return self._lanes.add(lane)
+        """Register a lane that has just started a call, or has a new limit. True if `next_due` may be earlier now.
+
+        A lane that is registered under an earlier time stays where it is, and is looked at again then.
+        """
+        due = lane.started + lane.limit
+        if lane.watched:
+            if due >= lane.due:
+                return False
+            self._lanes.remove(lane)
+        lane.watched = due < inf
+        lane.due = due
+        return lane.watched and self._lanes.add(lane)
 
     def late(self, now: float) -> list[L]:
         """Take out the lanes whose present call is past its deadline."""
@@ -56,7 +66,7 @@ class Deadlines(Generic[L]):
             self._lanes.poll()
             lane.watched = False
             if lane.busy:
-                if lane.started + self.timeout <= now:
+                if lane.started + lane.limit <= now:
                     late.append(lane)
                 else:
                     self.watch(lane)

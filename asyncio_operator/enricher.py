@@ -3,6 +3,16 @@
 An enricher is a specification until `open` is called: it is made on the driver, pickled, and opened in every Python
 worker on the loop that will run it. Whatever `open` makes (clients, pools) stays out of the pickle. It knows nothing of
 Spark, of caches, of retries or of limits: those are the business of whoever calls it.
+
+An enricher needs the names of `asyncio_operator` and of this module, and no others:
+
+| name | what it is for |
+| --- | --- |
+| `Enricher`, `Row`, `Found` | the contract, and the types of its answers |
+| `as_schema` | takes the columns as a `pyarrow.Schema` or as Spark DDL text; loads pyarrow when it is first asked for |
+| `positive_int`, `duration` | check an option, with the words in which all others are checked |
+| `describe`, `did_you_mean` | a value in a message, cut where it is long; the nearest of the names that there are |
+| `missing_here` | the module or environment variable that this process lacks, if an error says so |
 """
 
 from __future__ import annotations
@@ -12,8 +22,27 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from asyncio_operator.environment import missing_here
+from asyncio_operator.errors import describe
+from asyncio_operator.policies.options import duration, positive_int
+from asyncio_operator.suggestions import did_you_mean
+
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from asyncio_operator.schema import as_schema
+
+__all__ = [
+    "Enricher",
+    "Found",
+    "Row",
+    "as_schema",
+    "describe",
+    "did_you_mean",
+    "duration",
+    "missing_here",
+    "positive_int",
+]
 
 Row = Mapping[str, Any]
 Found = Row | Sequence[Row] | None
@@ -65,3 +94,11 @@ class Enricher(ABC):
                 lookup.cancel()
             await asyncio.wait(lookups)
             raise
+
+
+def __getattr__(name: str) -> Any:
+    if name == "as_schema":
+        from asyncio_operator.schema import as_schema
+
+        return as_schema
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -56,6 +56,8 @@ class EnricherError(AsyncOperatorError):
         retryable: whether the same call may succeed later (connection lost, overload), or None if that is not known.
         retry_after: seconds after which the source asked to be called again, or None.
         overload: whether the source said that it has too much to do.
+        any_key: whether any other key would have got the same answer (no privilege, no such table): of a batch that
+            failed of it, no half is worth a call.
     """
 
     def __init__(
@@ -65,11 +67,13 @@ class EnricherError(AsyncOperatorError):
         retryable: bool | None = None,
         retry_after: float | None = None,
         overload: bool = False,
+        any_key: bool = False,
     ) -> None:
         super().__init__(message)
         self.retryable = retryable
         self.retry_after = retry_after
         self.overload = overload
+        self.any_key = any_key
 
 
 class CircuitOpenError(AsyncOperatorError):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
@@ -43,6 +44,21 @@ class AsyncFunction(Generic[In, Out]):
         """Release what `open` made; called once if `open` had begun, also if it failed."""
 
 
+class BatchAsyncFunction(AsyncFunction[In, Out]):
+    """A function of many values at once, such as one query for a list of keys."""
+
+    async def invoke_batch(self, values: Sequence[In]) -> Sequence[Out]:
+        """The results for values, one for each, in their order. It may be cancelled at any await."""
+        raise NotImplementedError(f"{type(self).__name__} has to define `async def invoke_batch(self, values)`")
+
+    async def invoke(self, value: In) -> Out:
+        """The result for one value."""
+        return (await self.invoke_batch([value]))[0]
+
+
+_POOLS = threading.Lock()
+
+
 class BlockingFunction(AsyncFunction[In, Out]):
     """An ordinary function, run in a thread pool of its own: for clients that have no asynchronous interface.
 
@@ -65,9 +81,14 @@ class BlockingFunction(AsyncFunction[In, Out]):
         self.function = function
         self.max_concurrency = positive_int("max_workers", max_workers)
         self._pool: ThreadPoolExecutor | None = None
+        self._opened = 0
 
     async def open(self) -> None:
-        self._pool = ThreadPoolExecutor(self.max_concurrency, thread_name_prefix="asyncio-operator-blocking")
+        # Several operators, on several loops, may have the same function.
+        with _POOLS:
+            self._opened += 1
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self.max_concurrency, thread_name_prefix="asyncio-operator-blocking")
 
     async def invoke(self, value: In) -> Out:
         call = asyncio.get_running_loop().run_in_executor(self._pool, self._call, value)
@@ -90,11 +111,14 @@ class BlockingFunction(AsyncFunction[In, Out]):
             raise RuntimeError("the function raised StopIteration") from error
 
     async def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        with _POOLS:
+            self._opened -= 1
+            if self._pool is not None and not self._opened:
+                self._pool.shutdown(wait=False, cancel_futures=True)
+                self._pool = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_pool": None}
+        return self.__dict__ | {"_pool": None, "_opened": 0}
 
 
 class _PlainFunction(AsyncFunction[In, Out]):

@@ -23,6 +23,12 @@ class Input(Protocol):
     async def ready(self) -> bool:
         """Wait until iterating may give something; False at the end."""
 
+    def has_some(self) -> bool:
+        """Whether iterating may give something now, without waiting; False also at the end."""
+
+    def read_ahead(self) -> list[Any]:
+        """What was read of the source and not yet given by iterating."""
+
     def __iter__(self) -> Iterator[Any]:
         """What is there now. The reader may stop half-way and iterate again later."""
 
@@ -41,6 +47,12 @@ class SyncInput:
 
     async def ready(self) -> bool:
         return not self._ended
+
+    def has_some(self) -> bool:
+        return not self._ended
+
+    def read_ahead(self) -> list[Any]:
+        return []
 
     def __iter__(self) -> Iterator[Any]:
         return self._elements
@@ -65,6 +77,12 @@ class AsyncInput:
             except StopAsyncIteration:
                 return False
         return True
+
+    def has_some(self) -> bool:
+        return bool(self._next)
+
+    def read_ahead(self) -> list[Any]:
+        return list(self._next)
 
     def __iter__(self) -> Iterator[Any]:
         while self._next:

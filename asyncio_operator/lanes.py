@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
+from math import inf
 from typing import Any, Protocol
 
 from asyncio_operator.clock import monotonic
@@ -50,17 +51,25 @@ class Window(Protocol):
     instant: bool
     """Taking from it takes no time, so that the end of a call may pass for the start of the next."""
 
+    @property
+    def begin(self) -> Callable[[Any, float], float] | None:
+        """Called with a slot and the time when its call starts; gives the seconds that it may take. What this and the
+        methods below raise ends the run. None if every call may take the lanes' `timeout`, and nobody wants to know."""
+
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         """Pairs of a slot, which says where the outcome goes, and a value to call the function with."""
 
     def complete(self, slot: Any, result: Any) -> object:
-        """The call gave a result. What this and the two below raise ends the run."""
+        """The call gave a result."""
 
     def failed(self, slot: Any, error: BaseException, started: float) -> None:
         """The call, which started at this time, raised."""
 
-    def timed_out(self, slot: Any, started: float) -> None:
-        """The call is past its deadline. Nothing more will be heard of the slot."""
+    def timed_out(self, slot: Any, started: float) -> float | None:
+        """The call is past its limit. It is cancelled, unless this gives a new limit, in seconds from its start."""
+
+    def returned(self, slot: Any) -> None:
+        """A call that was past its limit has returned. Nothing more will be heard of the slot."""
 
     def value_of(self, slot: Any) -> Any:
         """What the function was called with, for a message."""
@@ -82,17 +91,19 @@ class Intake(Protocol):
 class Lane:
     """One place for a call."""
 
-    __slots__ = ("due", "expired", "slot", "started", "task", "turn_ends", "watched", "window")
+    __slots__ = ("due", "expired", "limit", "slot", "started", "task", "turn_ends", "watched", "window")
 
-    def __init__(self, watched: bool, turn_ends: float) -> None:
+    def __init__(self, limit: float, turn_ends: float) -> None:
         self.task: asyncio.Task[None]
         self.window: Window
         self.slot: Any = IDLE
         self.started = 0.0
-        self.due = 0.0
+        self.limit = limit
+        self.due = inf
+        # A lane without a limit needs no watching.
+        self.watched = limit == inf
         self.expired = False
         self.turn_ends = turn_ends
-        self.watched = watched
 
     @property
     def busy(self) -> bool:
@@ -103,7 +114,7 @@ class Lanes:
     """Runs `invoke` for what `intake` hands out, at most `capacity` calls at a time.
 
     Args:
-        timeout: seconds from the start of a call to its deadline, or None.
+        timeout: seconds that a call may take, where its window does not `begin` it; None for no limit.
         clock: gives seconds; the timers are the loop's.
         grace_period: seconds to wait, when all is over, for calls that ignore their cancellation.
     """
@@ -124,17 +135,19 @@ class Lanes:
         self._invoke = invoke
         self._intake = intake
         self._capacity = capacity
+        self._timeout = inf if timeout is None else timeout
         self._clock = clock
         self._grace_period = grace_period
         self._loop = asyncio.get_running_loop()
         self._finished: asyncio.Future[None] = self._loop.create_future()
         self._lanes: set[Lane] = set()
         self._late: set[Lane] = set()
-        self._idle: list[asyncio.Future[None]] = []
+        self._idle: list[asyncio.Future[bool]] = []
+        self._leaving = 0
         self._seeking = False
         self._drained = False
         self._stopping = False
-        self._deadlines = None if timeout is None else Deadlines[Lane](timeout)
+        self._deadlines: Deadlines[Lane] = Deadlines()
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -142,6 +155,20 @@ class Lanes:
         """Calls that are running now, also late ones that have not returned."""
         # A copy, because another thread may ask.
         return sum(lane.slot is not IDLE for lane in list(self._lanes))
+
+    def resize(self, capacity: int) -> None:
+        """From now on, start a call only while fewer than `capacity` are running."""
+        if capacity == self._capacity:
+            return
+        self._capacity = capacity
+        while self._idle and self._surplus():
+            self._leaving += 1
+            self._idle.pop().set_result(False)
+        if not self._seeking:
+            self._appoint()
+
+    def _surplus(self) -> bool:
+        return len(self._lanes) - self._leaving > self._capacity
 
     async def run(self) -> None:
         """Run until the intake is drained and every call has ended; raise the first failure.
@@ -180,6 +207,8 @@ class Lanes:
                 appointed = False
                 lane.window = window
                 await self._work(lane, window)
+                if self._surplus():
+                    break
         except BaseException as error:
             if not self._loop.is_running():
                 raise
@@ -192,9 +221,11 @@ class Lanes:
     async def _seek(self, appointed: bool) -> Window | None:
         """Wait for one's turn to be the seeker, and then for work."""
         if self._seeking and not appointed and not self._drained:
-            turn = self._loop.create_future()
+            turn: asyncio.Future[bool] = self._loop.create_future()
             self._idle.append(turn)
-            await turn
+            if not await turn:
+                self._leaving -= 1
+                return None
         if self._drained:
             return None
         self._seeking = True
@@ -204,14 +235,14 @@ class Lanes:
             self._drained = True
             for turn in self._idle:
                 if not turn.done():
-                    turn.set_result(None)
+                    turn.set_result(True)
         return window
 
     async def _work(self, lane: Lane, window: Window) -> None:
         clock, invoke, complete, latency = self._clock, self._invoke, window.complete, self.latency
-        samples = latency.samples
-        record = samples.append
-        turn_ends, instant = lane.turn_ends, window.instant
+        lanes, samples = self._lanes, latency.samples
+        record, cancelling = samples.append, lane.task.cancelling
+        turn_ends, instant, begin = lane.turn_ends, window.instant, window.begin
         window.lanes += 1
         now = clock()
         for slot, value in window:
@@ -219,7 +250,10 @@ class Lanes:
                 self._appoint()
             lane.slot = slot
             lane.started = started = now if instant else clock()
-            if not lane.watched:
+            if begin is not None:
+                lane.limit = begin(slot, started)
+                self._watch(lane)
+            elif not lane.watched:
                 self._watch(lane)
             try:
                 result = await invoke(value)
@@ -232,7 +266,11 @@ class Lanes:
                 else:
                     complete(slot, result)
             lane.slot = IDLE
+            if cancelling():
+                await self._absorb(lane)
             now = clock()
+            if len(lanes) > self._capacity and self._surplus():
+                break
             if late:
                 continue
             record(now - started)
@@ -246,14 +284,24 @@ class Lanes:
         if not window.lanes:
             window.left()
 
+    async def _absorb(self, lane: Lane) -> None:
+        """Take back a cancellation of its own task that a call has left behind, before it hits the next one."""
+        _uncancel(lane.task)
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            if self._stopping:
+                raise
+            _uncancel(lane.task)
+
     def _appoint(self) -> None:
         """Make another lane the seeker, if there is one to be had."""
         if self._idle:
             self._seeking = True
-            self._idle.pop().set_result(None)
+            self._idle.pop().set_result(True)
         elif len(self._lanes) < self._capacity and not self._drained:
             self._seeking = True
-            lane = Lane(watched=self._deadlines is None, turn_ends=self._clock() + TURN)
+            lane = Lane(self._timeout, turn_ends=self._clock() + TURN)
             self._lanes.add(lane)
             lane.task = self._loop.create_task(self._live(lane))
 
@@ -275,7 +323,6 @@ class Lanes:
     # -- deadlines
 
     def _watch(self, lane: Lane) -> None:
-        assert self._deadlines is not None
         if self._deadlines.watch(lane):
             self._set_timer(lane.due)
 
@@ -286,7 +333,7 @@ class Lanes:
 
     def _wake(self) -> None:
         self._timer = None
-        if self._finished.done() or self._deadlines is None:
+        if self._finished.done():
             return
         now = self._clock()
         late = [(lane, lane.window, lane.slot, lane.started) for lane in self._deadlines.late(now)]
@@ -305,16 +352,25 @@ class Lanes:
             self._loop.call_soon(self._last_turn, late, turns - 1)
             return
         for lane, window, slot, started in late:
-            lane.expired = True
-            self._late.add(lane)
-            self.latency.samples.append(self._clock() - started)
-            lane.task.cancel()
+            limit: float | None = None
             try:
-                window.timed_out(slot, started)
+                limit = window.timed_out(slot, started)
             except BaseException as error:
+                self._cut(lane)
                 self.fail(error)
                 return
+            if limit is None:
+                self._cut(lane)
+            else:
+                lane.limit = limit
+                self._watch(lane)
         self._check_finished()
+
+    def _cut(self, lane: Lane) -> None:
+        lane.expired = True
+        self._late.add(lane)
+        self.latency.samples.append(self._clock() - lane.started)
+        lane.task.cancel()
 
     def _call_ended_late(self, lane: Lane, swallowed: bool) -> None:
         if swallowed and lane in self._late:
@@ -329,6 +385,7 @@ class Lanes:
         lane.expired = False
         self._late.discard(lane)
         _uncancel(lane.task)
+        lane.window.returned(lane.slot)
 
     # -- the end
 

@@ -11,24 +11,44 @@ for every call of `process`. Source: Flink's ``AsyncWaitOperator``.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
+from asyncio_operator.attempts import Attempting
 from asyncio_operator.errors import ConfigurationError, StateError, describe
-from asyncio_operator.function import as_async_function
+from asyncio_operator.function import AsyncFunction, BatchAsyncFunction, as_async_function
 from asyncio_operator.inputs import as_input
 from asyncio_operator.metrics import OperatorStatistics
+from asyncio_operator.outcomes import Handling, OnError
+from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
+from asyncio_operator.policies.batching import Batching
+from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.options import Duration, duration, one_of, plain_function, positive_int
 from asyncio_operator.policies.options import timeout as optional_duration
-from asyncio_operator.queues import OrderedStreamElementQueue, StreamElementQueue, UnorderedStreamElementQueue
-from asyncio_operator.run import OnError, Outcomes, Run
+from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.policies.retry import Retry
+from asyncio_operator.queues import (
+    KeyOrderedStreamElementQueue,
+    OrderedStreamElementQueue,
+    StreamElementQueue,
+    UnorderedStreamElementQueue,
+)
+from asyncio_operator.run import Run, RunOptions
+from asyncio_operator.snapshot import OperatorSnapshot
+from asyncio_operator.trace import Trace
 
 BUFFER_FACTOR = 64
 """Default of `buffer` over `capacity`. In ordered mode a call that takes k times the mean holds back the results of k
 calls per lane; with 64, one that is 64 times slower than the mean stops nobody."""
 
-QUEUES: dict[str, type[StreamElementQueue]] = {
-    "ordered": OrderedStreamElementQueue,
-    "unordered": UnorderedStreamElementQueue,
+MODES = ("ordered", "unordered", "key_ordered")
+
+KINDS: dict[str, type] = {
+    "retry": Retry,
+    "batching": Batching,
+    "rate_limit": RateLimit,
+    "circuit_breaker": CircuitBreaker,
+    "trace": Trace,
 }
 
 
@@ -58,19 +78,29 @@ class AsyncWaitOperator:
         function: Any,
         *,
         mode: str = "ordered",
-        capacity: int = 100,
+        capacity: int | AdaptiveCapacity = 100,
         buffer: int | None = None,
         timeout: Duration | None = None,
+        attempt_timeout: Duration | None = None,
+        retry: Retry | None = None,
         on_timeout: Callable[[Any], Any] | None = None,
         on_error: OnError = "fail",
+        key: Callable[[Any], Any] | None = None,
         flatten: bool = False,
+        batching: Batching | None = None,
+        rate_limit: RateLimit | None = None,
+        circuit_breaker: CircuitBreaker | None = None,
+        trace: Trace | None = None,
         clock: Callable[[], float] | None = None,
         grace_period: Duration = 30.0,
     ) -> None:
         self._function = as_async_function(function)
-        self._queue = QUEUES[one_of("mode", mode, tuple(QUEUES))]
-        self._capacity = positive_int("capacity", capacity)
-        self._buffer = BUFFER_FACTOR * capacity if buffer is None else positive_int("buffer", buffer)
+        self._mode = one_of("mode", mode, MODES)
+        self._key = _checked_key(self._mode, key)
+        if not isinstance(capacity, AdaptiveCapacity):
+            positive_int("capacity", capacity)
+        most = capacity.maximum if isinstance(capacity, AdaptiveCapacity) else capacity
+        self._buffer = BUFFER_FACTOR * most if buffer is None else positive_int("buffer", buffer)
         if on_timeout is not None:
             plain_function("on_timeout", on_timeout, "a function of the value")
         if on_error not in ("fail", "skip"):
@@ -79,9 +109,26 @@ class AsyncWaitOperator:
             raise ConfigurationError(f"flatten is {describe(flatten)}; it must be True or False")
         if clock is not None:
             plain_function("clock", clock, "a function that gives seconds")
-        self._outcomes = Outcomes(on_error, on_timeout, optional_duration("timeout", timeout), flatten)
-        self._clock = clock
-        self._grace_period = duration("grace_period", grace_period)
+        limits = {"retry": retry, "batching": batching, "rate_limit": rate_limit, "circuit_breaker": circuit_breaker}
+        for name, value in {**limits, "trace": trace}.items():
+            _check_kind(name, value)
+        batching = _checked_batching(self._function, batching)
+        whole, attempt = optional_duration("timeout", timeout), optional_duration("attempt_timeout", attempt_timeout)
+        self._options = RunOptions(
+            handling=Handling(on_error, on_timeout, whole, flatten),
+            attempting=Attempting(whole, attempt, retry, batching),
+            capacity=capacity,
+            rate_limit=rate_limit,
+            circuit_breaker=circuit_breaker,
+            trace=trace,
+            clock=clock,
+            grace_period=duration("grace_period", grace_period),
+            managed=(
+                self._key is not None
+                or isinstance(capacity, AdaptiveCapacity)
+                or any(option is not None for option in (attempt, batching, retry, rate_limit, circuit_breaker, trace))
+            ),
+        )
         self._run: Run | None = None
 
     @property
@@ -89,31 +136,41 @@ class AsyncWaitOperator:
         """The figures of the latest run, at this moment; all zero before the first."""
         return OperatorStatistics() if self._run is None else self._run.statistics()
 
-    def process(self, elements: Any) -> AsyncGenerator[Any, None]:
+    def process(self, elements: Any, restore: OperatorSnapshot | None = None) -> AsyncGenerator[Any, None]:
         """Run over the elements of an iterable or asynchronous iterable.
 
         A value gives its result, a `Record` a `Record` with the same timestamp, a `Watermark` itself. The run starts
         with the first step. ``aclose()`` on the returned generator ends it early: what runs is cancelled and awaited,
         and the function is closed.
 
+        Args:
+            restore: what an earlier run had in flight; it goes in before the input.
+
         Raises:
-            ConfigurationError: `elements` is not iterable.
+            ConfigurationError: `elements` is not iterable, or `restore` is no snapshot.
             FunctionError: the function, or a hook, failed, and `on_error` did not deal with it.
             StateError: the operator's latest run has not ended.
         """
-        capacity = self._capacity
-        if self._function.max_concurrency is not None:
-            capacity = min(capacity, self._function.max_concurrency)
-        return Run(
-            self._function,
-            self._queue(self._buffer),
-            as_input(elements),
-            self._outcomes,
-            self._starting,
-            capacity=capacity,
-            clock=self._clock,
-            grace_period=self._grace_period,
-        ).outputs()
+        if not isinstance(restore, OperatorSnapshot | None):
+            raise ConfigurationError(f"restore is {describe(restore)}; it must be what operator.snapshot() gave")
+        return self._outputs(elements, restore=restore)
+
+    def _outputs(
+        self, elements: Any, in_transit: Callable[[], int] | None = None, restore: OperatorSnapshot | None = None
+    ) -> AsyncGenerator[Any, None]:
+        function, options = self._function, self._options
+        if function.max_concurrency is not None and isinstance(options.capacity, int):
+            options = replace(options, capacity=min(options.capacity, function.max_concurrency))
+        invoke = function.invoke_batch if isinstance(function, BatchAsyncFunction) else function.invoke
+        queue = self._new_queue()
+        elements = as_input(elements)
+        return Run(function, invoke, queue, elements, options, restore, self._starting, in_transit).outputs()
+
+    def _new_queue(self) -> StreamElementQueue:
+        if self._key is not None:
+            return KeyOrderedStreamElementQueue(self._buffer, self._key)
+        queue = OrderedStreamElementQueue if self._mode == "ordered" else UnorderedStreamElementQueue
+        return queue(self._buffer)
 
     def _starting(self, run: Run) -> None:
         if self._run is not None and not self._run.done():
@@ -128,7 +185,48 @@ class AsyncWaitOperator:
         """
         from asyncio_operator.bridge import iterate
 
-        return iterate(self.process, elements, patience=2 * self._grace_period + 5.0)
+        return iterate(self._outputs, elements, patience=2 * self._options.grace_period + 5.0)
+
+    def snapshot(self) -> OperatorSnapshot:
+        """The inputs of the latest run that have been read and not yet emitted; empty before the first run.
+
+        It may be taken at any moment, from any thread. Outputs that are handed over after it come again from a run that
+        restores it: take it between two outputs, and go on with one of the two runs only.
+        """
+        run = self._run
+        loop = None if run is None else run.loop
+        if run is None or loop is None:
+            return OperatorSnapshot()
+        from asyncio_operator.bridge import on_loop
+
+        return on_loop(loop, run.snapshot)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_run": None}
+
+
+def _check_kind(name: str, value: object) -> None:
+    kind = KINDS[name]
+    if value is not None and not isinstance(value, kind):
+        raise ConfigurationError(f"{name} is {describe(value)}; it must be a {kind.__name__}, or None")
+
+
+def _checked_key(mode: str, key: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
+    if mode != "key_ordered":
+        if key is not None:
+            raise ConfigurationError(f'key is given, and mode is "{mode}"; a key is for mode="key_ordered" only')
+        return None
+    if key is None:
+        raise ConfigurationError('mode is "key_ordered", and key is missing; give a function of the value')
+    plain_function("key", key, "a function of the value that gives its key")
+    return key
+
+
+def _checked_batching(function: AsyncFunction[Any, Any], batching: Batching | None) -> Batching | None:
+    if isinstance(function, BatchAsyncFunction):
+        return batching or Batching()
+    if batching is not None:
+        raise ConfigurationError(
+            f"batching is given, and function is {describe(function)}; batches are for a BatchAsyncFunction only"
+        )
+    return None

@@ -1,118 +1,209 @@
 """One run of the operator: admission on one side, emission on the other, the lanes between them.
 
-Admission takes an element from the input into the queue when there is room, and hands its entry to a lane. An outcome
-completes the entry; emission takes completed entries out in the order that the queue decides. Law: an admitted element
-ends in exactly one of result, timeout result, skipped, or failure of the run; once a run has failed nothing is emitted.
-It knows no Spark, and no threads.
+Admission takes an element from the input into the queue when there is room, and hands it to a lane (`admission`, or
+`supply` and `attempts` where more than one call may be needed). An outcome completes the entry (`outcomes`); emission
+takes completed entries out in the order that the queue decides. Law: an admitted element ends in exactly one of result,
+timeout result, skipped, or failure of the run; once a run has failed nothing is emitted. It knows no Spark, and no
+threads.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+import logging
+import random
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from asyncio_operator.admission import Admission
+from asyncio_operator.attempts import Attempting, Attempts
+from asyncio_operator.buffer import Buffer, wake
 from asyncio_operator.elements import Record, Watermark
-from asyncio_operator.errors import ElementTimeoutError, FunctionError, ResultError, describe, describe_error
+from asyncio_operator.errors import describe_error
 from asyncio_operator.function import AsyncFunction
+from asyncio_operator.guards import Guards
 from asyncio_operator.inputs import Input
 from asyncio_operator.lanes import Lanes, clock_of
 from asyncio_operator.metrics import OperatorStatistics
+from asyncio_operator.outcomes import Handling, Outcomes
+from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
+from asyncio_operator.policies.circuit_breaker import CircuitBreaker
+from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.queues import Entry, StreamElementQueue
+from asyncio_operator.recorder import SILENT, recorder_of
+from asyncio_operator.snapshot import OperatorSnapshot
+from asyncio_operator.supply import Supply
+from asyncio_operator.trace import Trace
 
-OnError = str | Callable[[Any, BaseException], Any]
+logger = logging.getLogger("asyncio_operator")
+
+AHEAD = 128
+"""Outputs that may be on their way to a consumer on another thread: some hundred microseconds of work, as much as
+waking a thread costs."""
+
+
+LAST_WORDS = 1.0
+"""Seconds that something cancelled is given to end, where it has had its grace period."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcomes:
-    """What becomes of results, errors and timeouts: the options of the operator of the same names."""
+class RunOptions:
+    """What every run of an operator has in common; durations in seconds.
 
-    on_error: OnError = "fail"
-    on_timeout: Callable[[Any], Any] | None = None
-    timeout: float | None = None
-    flatten: bool = False
+    Attributes:
+        capacity: calls at once.
+        clock: gives seconds; None for the loop's time.
+        grace_period: see `Lanes`; it bounds the function's `close` too.
+        managed: elements may need more than one plain call each, in the order they come.
+    """
+
+    handling: Handling
+    attempting: Attempting
+    capacity: int | AdaptiveCapacity
+    rate_limit: RateLimit | None
+    circuit_breaker: CircuitBreaker | None
+    trace: Trace | None
+    clock: Callable[[], float] | None
+    grace_period: float
+    managed: bool
 
 
 class Run:
     """A run over one input; it starts with the first step of `outputs`, on the loop that makes this step.
 
     Args:
-        starting: called with the run when it starts; what it raises prevents that.
         function: opened before the first call, and closed after the last.
+        invoke: called with what a call is for.
         queue: holds what is admitted and not yet emitted; its capacity is the operator's buffer.
-        capacity: calls at once.
-        clock: gives seconds; None for the loop's time.
-        grace_period: see `Lanes`; it bounds the function's `close` too.
+        restore: what goes in before the input.
+        starting: called with the run when it starts; what it raises prevents that.
+        in_transit: how many outputs that were given have not been taken by the consumer, at most `AHEAD`; None if it
+            takes them as they are given.
     """
 
     def __init__(
         self,
         function: AsyncFunction[Any, Any],
+        invoke: Callable[[Any], Any],
         queue: StreamElementQueue,
         elements: Input,
-        outcomes: Outcomes,
+        options: RunOptions,
+        restore: OperatorSnapshot | None,
         starting: Callable[[Run], None],
-        *,
-        capacity: int,
-        clock: Callable[[], float] | None,
-        grace_period: float,
+        in_transit: Callable[[], int] | None = None,
     ) -> None:
-        self.lanes = 0
-        self.instant = elements.instant
         self._function = function
+        self._invoke = invoke
         self._queue = queue
         self._input = elements
-        self._outcomes = outcomes
-        self._flatten = outcomes.flatten
+        self._options = options
+        self._restore = restore
         self._starting = starting
-        self._capacity = capacity
-        self._clock = clock
-        self._grace_period = grace_period
-        self._admission: Iterator[tuple[Entry, Any]] | None = None
-        self._admitted = self._emitted = self._timeouts = self._failures = self._skipped = 0
-        self._backpressure = 0.0
-        self._blocked_since: float | None = None
-        self._room: asyncio.Future[None] | None = None
-        self._ready: asyncio.Future[None] | None = None
+        self._in_transit = in_transit
+        self._latest: deque[Entry] = deque(maxlen=AHEAD)
+        self._partly = 0
         self._closing = False
         self._abandoned = False
+        self._buffer: Buffer
+        self._outcomes: Outcomes
         self._driver: Lanes
+        self._supply: Supply | None = None
+        self._attempts: Attempts | None = None
+        self._recorder = SILENT
         self._life: asyncio.Task[BaseException | None] | None = None
 
     def _start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._now = self._clock or clock_of(loop)
+        options = self._options
+        now = self._now = options.clock or clock_of(loop)
+        buffer = self._buffer = Buffer(self._queue, now)
+        outcomes = self._outcomes = Outcomes(options.handling, self._function.timeout, buffer)
+        capacity = options.capacity
+        adaptive = capacity if isinstance(capacity, AdaptiveCapacity) else None
+        restored = () if self._restore is None else self._restore.elements
+        intake: Admission | Attempts
+        if options.managed or restored:
+            recorder = self._recorder = recorder_of(options.trace, now())
+            supply = self._supply = Supply(buffer, self._input, restored, recorder)
+            self._attempts = intake = Attempts(
+                buffer,
+                supply,
+                outcomes,
+                options.attempting,
+                Guards(options.rate_limit, options.circuit_breaker, adaptive),
+                recorder,
+                instant=self._input.instant,
+                clock=now,
+                random=random.random,
+            )
+        else:
+            intake = Admission(buffer, self._input, outcomes)
         self._driver = Lanes(
-            self._function.invoke,
-            self,
-            capacity=self._capacity,
-            timeout=self._outcomes.timeout,
-            clock=self._now,
-            grace_period=self._grace_period,
+            self._invoke,
+            intake,
+            capacity=capacity.initial if isinstance(capacity, AdaptiveCapacity) else capacity,
+            timeout=options.attempting.timeout,
+            clock=now,
+            grace_period=options.grace_period,
         )
+        if self._attempts is not None:
+            self._attempts.driver = self._driver
         self._starting(self)
         self._life = loop.create_task(self._live())
-        self._life.add_done_callback(lambda _: _wake(self._ready))
+        self._life.add_done_callback(lambda _: wake(buffer.ready))
 
     def done(self) -> bool:
         """Whether every call has ended and the function is closed."""
         return self._life is not None and self._life.done()
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The loop that it runs on, once it has started."""
+        return None if self._life is None else self._life.get_loop()
+
+    def snapshot(self) -> OperatorSnapshot:
+        """What has been admitted and not handed over, and what was read ahead. On the run's loop only."""
+        supply = self._supply
+        attempts_of = _none_used if supply is None else supply.attempts_of
+        inside = [(entry.element, attempts_of(entry)) for entry in [*self._on_their_way(), *self._queue.entries()]]
+        to_come = [(element, 0) for element in self._input.read_ahead()] if supply is None else supply.to_come()
+        return OperatorSnapshot((*inside, *to_come))
+
+    def _on_their_way(self) -> list[Entry]:
+        """Entries that have been emitted, and whose outputs nobody has taken yet."""
+        missing = 0 if self._in_transit is None else self._in_transit() - self._partly
+        entries: list[Entry] = []
+        for entry in reversed(self._latest):
+            if missing <= 0:
+                break
+            outputs = 1 if type(entry.element) is Watermark else len(entry.outputs or ())
+            if outputs:
+                entries.append(entry)
+            missing -= outputs
+        return entries[::-1]
+
     def statistics(self) -> OperatorStatistics:
-        blocked = 0.0 if self._blocked_since is None else self._now() - self._blocked_since
-        latency = self._driver.latency.percentiles()
+        buffer, outcomes, managed = self._buffer, self._outcomes, self._attempts
+        attempts = latency = self._driver.latency.percentiles()
+        retries = backing_off = 0
+        if managed is not None:
+            latency = managed.latency.percentiles()
+            retries, backing_off = managed.retries, managed.backing_off
         return OperatorStatistics(
-            admitted=self._admitted,
-            emitted=self._emitted,
+            admitted=buffer.admitted,
+            emitted=buffer.emitted,
             in_flight=self._driver.in_flight,
-            buffered=self._admitted - self._emitted,
-            timeouts=self._timeouts,
-            failures=self._failures,
-            skipped=self._skipped,
-            backpressure_seconds=self._backpressure + blocked,
+            buffered=buffer.admitted - buffer.emitted,
+            backing_off=backing_off,
+            retries=retries,
+            timeouts=outcomes.timeouts,
+            failures=outcomes.failures,
+            skipped=outcomes.skipped,
+            backpressure_seconds=buffer.backpressure(),
             latency=latency,
-            attempt_latency=latency,
+            attempt_latency=attempts,
         )
 
     # -- the life of the run
@@ -141,24 +232,37 @@ class Run:
         return failure
 
     async def _close(self) -> None:
-        grace = asyncio.timeout(self._grace_period)
-        try:
-            async with grace:
-                await self._function.close()
-        except TimeoutError as error:
-            if not grace.expired():
-                raise
+        """Whatever reads the input ends, and the function is closed, once each."""
+        if self._attempts is not None and self._supply is not None:
+            self._attempts.close()
+            await self._supply.close()
+            self._recorder.ended(self._now())
+        grace = self._options.grace_period
+        loop = self._life.get_loop() if self._life is not None else None
+        if loop is None or not loop.is_running():
+            # The loop is gone, and this coroutine is being thrown away: there is one step left to take.
+            await self._function.close()
+            return
+        closing = loop.create_task(_error_of(self._function.close))
+        interrupted = await _wait_for(closing, grace)
+        if not closing.done():
+            closing.cancel()
+            await _wait_for(closing, LAST_WORDS)
             raise TimeoutError(
-                f"closing the function took longer than grace_period={self._grace_period} s and was cancelled; raise "
-                "grace_period, or close faster"
-            ) from error
+                f"closing the function took longer than grace_period={grace} s and was cancelled; raise grace_period, "
+                "or close faster"
+            )
+        error = closing.result() or interrupted
+        if error is not None:
+            raise error
 
     async def outputs(self) -> AsyncGenerator[Any, None]:
         """The outputs as they may leave; ends when everything has ended and the function is closed."""
         self._start()
-        driver, queue, flatten = self._driver, self._queue, self._flatten
+        driver, queue, buffer, flatten = self._driver, self._queue, self._buffer, self._options.handling.flatten
         # A flattened input stays inside until its last output is handed over.
         take = queue.peek_completed if flatten else queue.poll_completed
+        supply, latest = self._supply, None if self._in_transit is None else self._latest
         try:
             while True:
                 while not driver.failed and (entry := take()) is not None:
@@ -166,24 +270,29 @@ class Run:
                     kind = type(element)
                     if flatten:
                         for output in outputs[:-1]:
+                            self._partly += 1
                             yield Record(output, element.timestamp) if kind is Record else output
                             if driver.failed:
                                 break
                         if driver.failed:
                             break
+                        self._partly = 0
                         queue.poll_completed()
-                    if (room := self._room) is not None:
-                        self._room = None
-                        _wake(room)
+                    if buffer.room is not None:
+                        buffer.made_room()
+                    if latest is not None:
+                        latest.append(entry)
+                    if supply is not None:
+                        supply.emitted(entry, self._now())
                     if kind is Watermark:
                         yield element
                         continue
-                    self._emitted += 1
+                    buffer.emitted += 1
                     if outputs:
                         yield Record(outputs[-1], element.timestamp) if kind is Record else outputs[-1]
                 if self.done():
                     return
-                ready = self._ready = asyncio.get_running_loop().create_future()
+                ready = buffer.ready = asyncio.get_running_loop().create_future()
                 await ready
         finally:
             await self._end()
@@ -198,139 +307,39 @@ class Run:
             self._driver.stop()
             if not self._closing:
                 life.cancel()
-            await asyncio.wait([life])
+            # Open, calls and close each get the grace period; what ignores its cancellation longer is left behind.
+            await asyncio.wait([life], timeout=3 * self._options.grace_period + LAST_WORDS)
+        if not life.done():
+            logger.error("a run did not end: opening the function ignores its cancellation, and is left behind")
+            return
         failure = asyncio.CancelledError() if life.cancelled() else life.result()
         if failure is not None and not (self._abandoned and isinstance(failure, asyncio.CancelledError)):
             raise failure
 
-    # -- admission: the intake of the lanes
 
-    async def window(self) -> Run | None:
-        queue = self._queue
-        if len(queue) >= queue.capacity:
-            self._blocked_since = self._now()
-            try:
-                while len(queue) >= queue.capacity:
-                    room = self._room = asyncio.get_running_loop().create_future()
-                    await room
-            finally:
-                self._room = None
-                self._backpressure += self._now() - self._blocked_since
-                self._blocked_since = None
-        if not await self._input.ready():
-            return None
-        if self._admission is None:
-            self._admission = self._admit()
-        return self
+async def _error_of(close: Callable[[], Awaitable[None]]) -> BaseException | None:
+    """What it failed of. It is not raised, because ``SystemExit`` would pass through the loop."""
+    try:
+        await close()
+    except BaseException as error:
+        return error
+    return None
 
-    def __iter__(self) -> Iterator[tuple[Entry, Any]]:
-        return self._admission or iter(())
 
-    def _admit(self) -> Iterator[tuple[Entry, Any]]:
-        """Elements from the input, put into the queue, as long as there is room and something to read."""
-        queue, put = self._queue, self._queue.put
-        room = queue.capacity - len(queue)
-        for element in self._input:
-            kind = type(element)
-            if kind is Watermark:
-                queue.put_watermark(element)
-                self._completed()
-            else:
-                self._admitted += 1
-                yield put(element), element.value if kind is Record else element
-            room -= 1
-            if not room:
-                room = queue.capacity - len(queue)
-                if not room:
-                    break
-        else:
-            self._input.exhausted()
-        self._admission = None
-
-    def left(self) -> None:
-        """There is nothing to do when the lanes have left: the queue knows what is complete."""
-
-    # -- outcomes
-
-    def complete(self, entry: Entry, result: Any) -> None:
-        if self._flatten:
-            try:
-                outputs = _outputs_of(result)
-            except BaseException as error:
-                self.failed(entry, error)
-                return
-        else:
-            outputs = (result,)
-        entry.complete(outputs)
-        if self._ready is not None:
-            self._completed()
-
-    def failed(self, entry: Entry, error: BaseException, started: float = 0.0) -> None:
-        value = self.value_of(entry)
-        self._failures += 1
-        on_error = self._outcomes.on_error
-        outputs: tuple[Any, ...] = ()
-        if not isinstance(error, Exception | asyncio.CancelledError):
-            raise _function_error("the function", value, error, "it asks the process to end") from error
-        if on_error == "skip":
-            self._skipped += 1
-        elif callable(on_error):
-            try:
-                result = on_error(value, error)
-                outputs = _outputs_of(result) if self._flatten else (result,)
-            except BaseException as hook_error:
-                raise _function_error("on_error", value, hook_error, "make it return a result") from hook_error
-        else:
-            remedy = 'on_error="skip" or a function as on_error lets the run go on'
-            raise _function_error("the function", value, error, remedy) from error
-        entry.complete(outputs)
-        self._completed()
-
-    def timed_out(self, entry: Entry, started: float) -> None:
-        value = self.value_of(entry)
-        self._timeouts += 1
-        hook = self._outcomes.on_timeout or self._function.timeout
+async def _wait_for(task: asyncio.Task[Any], seconds: float) -> asyncio.CancelledError | None:
+    """Wait for a task, also when cancelled: whoever cancels waits as long. Gives the cancellation."""
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + seconds
+    interrupted: asyncio.CancelledError | None = None
+    while True:
         try:
-            if getattr(hook, "__func__", None) is AsyncFunction.timeout:
-                raise ElementTimeoutError(
-                    f"element {describe(value)} had no result within its timeout of {self._outcomes.timeout} s; raise "
-                    "the timeout, or give on_timeout for a result in its place"
-                )
-            result = hook(value)
-        except BaseException as error:
-            self.failed(entry, error)
-        else:
-            self.complete(entry, result)
-
-    def value_of(self, entry: Entry) -> Any:
-        return entry.element.value if type(entry.element) is Record else entry.element
-
-    def _completed(self) -> None:
-        ready = self._ready
-        if ready is not None and self._queue.peek_completed() is not None:
-            self._ready = None
-            _wake(ready)
+            # Without any time it is still given a turn.
+            await asyncio.wait([task], timeout=max(0.0, ends - loop.time()))
+        except asyncio.CancelledError as error:
+            interrupted = error
+        if task.done() or loop.time() >= ends:
+            return interrupted
 
 
-def _wake(waiter: asyncio.Future[None] | None) -> None:
-    if waiter is not None and not waiter.done():
-        waiter.set_result(None)
-
-
-def _outputs_of(result: Any) -> tuple[Any, ...]:
-    """The items of a result under ``flatten=True``."""
-    if isinstance(result, str | bytes | bytearray | Mapping) or not isinstance(result, Iterable):
-        raise ResultError(
-            f"with flatten=True the function must return an iterable of outputs, such as a list; it returned "
-            f"{type(result).__name__}: {describe(result)}"
-        )
-    return tuple(result)
-
-
-def _function_error(what: str, value: Any, error: BaseException, remedy: str) -> FunctionError:
-    element = describe(value)
-    return FunctionError(
-        f"{what} failed for element {element} in attempt 1 with {describe_error(error)}; {remedy}",
-        element=element,
-        attempts=1,
-    )
+def _none_used(entry: Entry) -> int:
+    return 0

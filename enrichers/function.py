@@ -15,9 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator import ConfigurationError, Enricher
-from asyncio_operator.enricher import Found
-from asyncio_operator.errors import describe
-from asyncio_operator.schema import as_schema
+from asyncio_operator.enricher import Found, as_schema, describe
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +28,8 @@ class FunctionEnricher(Enricher):
 
     Args:
         async_function: ``async def f(key)``; gives a mapping from column names to values, a sequence of them, or None
-            for a miss. A key is one value, or a tuple in the order of the key columns.
+            for a miss; anything else, or an error, is a failure of the key. A key is one value, or, where `on` of
+            `enrich` names several columns, one tuple in their order.
         schema: the columns that a found row adds, as a `pyarrow.Schema` or a Spark DDL string.
 
     Raises:

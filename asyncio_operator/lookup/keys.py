@@ -92,6 +92,7 @@ class KeyBatch:
     """
 
     instant = True
+    begin = None
 
     def __init__(self, keys: list[Any], rows: int, payload: Any = None) -> None:
         self.keys = keys
@@ -126,6 +127,10 @@ class KeyBatch:
     def open(self) -> bool:
         """Whether the present range has keys that no lane has taken."""
         return bool(self._left.__length_hint__())
+
+    def left_over(self) -> int:
+        """How many keys, or chunks, of the present range no lane has taken."""
+        return int(self._left.__length_hint__())
 
     def end(self) -> None:
         """Every key has an outcome."""
@@ -166,6 +171,9 @@ class KeyBatch:
             slot.end(lambda key: self.owner.timed_out(key, started))
         else:
             self.outcomes[slot] = self.owner.timed_out(self.keys[slot], started)
+
+    def returned(self, slot: Any) -> None:
+        """The key has ended."""
 
     def left(self) -> None:
         if self.admitted == len(self.keys) and not self.open():

@@ -18,7 +18,6 @@ from typing import Any
 
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import (
-    CircuitOpenError,
     ElementTimeoutError,
     FunctionError,
     ResultError,
@@ -29,6 +28,7 @@ from asyncio_operator.inputs import Input
 from asyncio_operator.lanes import Lanes, clock_of
 from asyncio_operator.lookup.keys import Chunk, Failure, KeyBatch, Timed
 from asyncio_operator.metrics import Histogram
+from asyncio_operator.policies.batching import splits
 
 BATCHES = 4
 """Batches that may be in the pipe whatever their size: one being emitted, one waiting for a slow key, two in flight."""
@@ -73,8 +73,8 @@ class LookupPipeline:
     def __init__(
         self, enricher: Enricher, source: Input, deliver: Callable[[KeyBatch, int], None], options: LookupOptions
     ) -> None:
-        self.calls = 0
         self.timeouts = 0
+        self._calls = 0
         self._enricher = enricher
         self._source = source
         self._deliver = deliver
@@ -99,6 +99,12 @@ class LookupPipeline:
             clock=self._clock,
             grace_period=options.grace_period,
         )
+
+    @property
+    def calls(self) -> int:
+        """Calls of the enricher that have been started."""
+        not_started = self._current.left_over() if self._chunk == 1 and self._current is not None else 0
+        return self._calls - not_started
 
     @property
     def latency(self) -> Histogram:
@@ -143,7 +149,7 @@ class LookupPipeline:
             admitted = batch.admit(room, self._chunk)
             self._keys += admitted
             if self._chunk == 1:
-                self.calls += admitted
+                self._calls += admitted
         return batch
 
     async def _next_batch(self) -> bool:
@@ -230,13 +236,13 @@ class LookupPipeline:
         """One call for the keys from `start` to `stop`; if it fails of what one key may be to blame for, two halves."""
         keys: Sequence[Any] = chunk.batch.keys[start:stop]
         started = self._clock()
-        self.calls += 1
+        self._calls += 1
         try:
             found: Sequence[Any] = await self._enricher.lookup_many(keys)
         except Exception as error:
             if _cancelled():
                 raise
-            if stop - start > 1 and may_come_from_a_key(error):
+            if stop - start > 1 and splits(error):
                 middle = (start + stop) // 2
                 await self._look_up(chunk, start, middle)
                 if not _cancelled():
@@ -279,17 +285,6 @@ class LookupPipeline:
         )
         failure.__cause__ = error
         self._driver.fail(failure)
-
-
-def may_come_from_a_key(error: Exception) -> bool:
-    """Whether a batch that failed of this is worth splitting: a refusal, a lost connection or overload is not."""
-    if isinstance(error, CircuitOpenError | TimeoutError | ConnectionError):
-        return False
-    return not (
-        getattr(error, "retryable", None) is True
-        or getattr(error, "retry_after", None) is not None
-        or getattr(error, "overload", False)
-    )
 
 
 def _cancelled() -> bool:

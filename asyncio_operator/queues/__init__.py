@@ -1,7 +1,14 @@
 """Queues of stream elements: the contract and its implementations. See `asyncio_operator.queues.base`."""
 
 from asyncio_operator.queues.base import Entry, StreamElementQueue
+from asyncio_operator.queues.key_ordered import KeyOrderedStreamElementQueue
 from asyncio_operator.queues.ordered import OrderedStreamElementQueue
 from asyncio_operator.queues.unordered import UnorderedStreamElementQueue
 
-__all__ = ["Entry", "OrderedStreamElementQueue", "StreamElementQueue", "UnorderedStreamElementQueue"]
+__all__ = [
+    "Entry",
+    "KeyOrderedStreamElementQueue",
+    "OrderedStreamElementQueue",
+    "StreamElementQueue",
+    "UnorderedStreamElementQueue",
+]

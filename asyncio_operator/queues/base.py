@@ -119,9 +119,13 @@ class StreamElementQueue(ABC):
     def poll_completed(self) -> Entry | None:
         """Take out the entry that may leave next."""
 
-    @abstractmethod
     def values(self) -> list[Any]:
         """Every element not yet emitted, complete or not, in an order in which replay is correct."""
+        return [entry.element for entry in self.entries()]
+
+    @abstractmethod
+    def entries(self) -> list[Entry]:
+        """The entries of `values`, in that order."""
 
     @abstractmethod
     def __len__(self) -> int:

@@ -43,8 +43,8 @@ class OrderedStreamElementQueue(StreamElementQueue):
             return entries.popleft()
         return None
 
-    def values(self) -> list[Any]:
-        return [entry.element for entry in self._entries]
+    def entries(self) -> list[Entry]:
+        return list(self._entries)
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -41,6 +41,13 @@ class UnorderedStreamElementQueue(StreamElementQueue):
         last.inside[entry] = None
         return entry
 
+    def put_entry(self, entry: Entry) -> None:
+        """Take an entry of another class in."""
+        self._size += 1
+        last = self._segments[-1]
+        entry.completed = last.completed
+        last.inside[entry] = None
+
     def put_watermark(self, watermark: Watermark) -> Entry:
         self._size += 1
         self._segments[-1].watermark = entry = watermark_entry(watermark)
@@ -66,13 +73,13 @@ class UnorderedStreamElementQueue(StreamElementQueue):
         self._size -= 1
         return first.watermark
 
-    def values(self) -> list[Any]:
-        elements = []
+    def entries(self) -> list[Entry]:
+        entries = []
         for segment in self._segments:
-            elements += [entry.element for entry in segment.inside]
+            entries += segment.inside
             if segment.watermark is not None:
-                elements.append(segment.watermark.element)
-        return elements
+                entries.append(segment.watermark)
+        return entries
 
     def __len__(self) -> int:
         return self._size

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ from asyncio_operator.spark.metrics import EnrichmentMetrics
 from asyncio_operator.spark.types import arrow_type, check_key_types, check_passes_through, spark_field
 from asyncio_operator.spark.worker import EnrichTask
 from asyncio_operator.specification import fingerprint
+from asyncio_operator.suggestions import did_you_mean
 
 On = str | Sequence[str] | Mapping[str, str]
 
@@ -63,7 +64,7 @@ def enrich(
         prefix: put before the name of every added column, but not of the status column.
         mode: "ordered", the rows of a partition stay in order; "unordered", they come as their answers come.
         capacity: calls in flight at most, per task; as many tasks run at once as there are cores.
-        buffer: keys looked up and not yet handed on, at most, per task; default 64 x `capacity`.
+        buffer: keys looked up and not yet handed on, per task; default 64 x `capacity`. Below it, it bounds calls too.
         timeout: seconds (or a timedelta) from the start of a key's call to its deadline; None or 0 for none. The
             default, 30, is far beyond a healthy lookup, and ends a hanging one before an operator looks for it.
         on_error: "fail": a lookup that fails or times out fails the task; "null": its rows get nulls; "drop": its rows
@@ -74,13 +75,9 @@ def enrich(
     Raises:
         ConfigurationError: an option, a column, a type or a name is wrong, or the enricher's source is not as it says.
     """
-    if not isinstance(df, DataFrame):
-        raise ConfigurationError(f"df is of type {type(df).__name__}; it must be a Spark DataFrame")
-    _check_enricher(enricher)
-    if metrics is not None and not isinstance(metrics, EnrichmentMetrics):
-        raise ConfigurationError(f"metrics is {describe(metrics)}; it must be an EnrichmentMetrics")
+    _check_arguments(df, enricher, metrics)
     inner = one_of("how", how, ("left", "inner")) == "inner"
-    one_of("on_error", on_error, ("fail", "null", "drop"))
+    drop_failed = one_of("on_error", on_error, ("fail", "null", "drop")) == "drop"
     options = LookupOptions(
         ordered=one_of("mode", mode, ("ordered", "unordered")) == "ordered",
         capacity=positive_int("capacity", capacity),
@@ -89,20 +86,26 @@ def enrich(
         fail=on_error == "fail",
         timed=status_column is not None,
     )
-    check_passes_through(df.schema)
     found = _found(enricher, columns)
-    keys = _key_positions(df.schema, enricher, on)
+    layout = Layout(_key_positions(df.schema, enricher, on), found, inner, drop_failed, status_column is not None)
     added = _added_fields(df.schema, found, prefix, status_column)
-    layout = Layout(keys, found, inner, on_error == "drop", status_column is not None)
-    _check_pickles(enricher)
-    identity = fingerprint(enricher, cloudpickle.list_registry_pickle_by_value())  # type: ignore[no-untyped-call]
-    task = EnrichTask(enricher, identity, layout, options, None if metrics is None else metrics.report)
+    task = EnrichTask(enricher, _identity(enricher), layout, options, None if metrics is None else metrics.report)
     return _addressable(df).mapInArrow(task, StructType([*df.schema.fields, *added]))
 
 
 def enrich_with(enricher: Enricher, **options: Any) -> Callable[[DataFrame], DataFrame]:
     """`enrich` for ``df.transform(...)``: the same options, the DataFrame comes later."""
     return lambda df: enrich(df, enricher, **options)
+
+
+def _check_arguments(df: object, enricher: object, metrics: object) -> None:
+    """Whether they are what they must be, and the columns of `df` can pass through."""
+    if not isinstance(df, DataFrame):
+        raise ConfigurationError(f"df is of type {type(df).__name__}; it must be a Spark DataFrame")
+    _check_enricher(enricher)
+    if metrics is not None and not isinstance(metrics, EnrichmentMetrics):
+        raise ConfigurationError(f"metrics is {describe(metrics)}; it must be an EnrichmentMetrics")
+    check_passes_through(df.schema)
 
 
 def _check_enricher(enricher: object) -> None:
@@ -133,7 +136,9 @@ def _found(enricher: Enricher, columns: Sequence[str] | None) -> pa.Schema:
         raise ConfigurationError(f"columns is {describe(columns)}; it must be a list of the enricher's columns")
     for name in names:
         if name not in schema.names:
-            raise ConfigurationError(f"columns names {name!r}, which {describe(enricher)} has not: {schema.names}")
+            raise ConfigurationError(
+                f"columns names {name!r}, which {describe(enricher)} has not; {did_you_mean(str(name), schema.names)}"
+            )
         if schema.names.count(name) > 1 or names.count(name) > 1:
             raise ConfigurationError(f"the column {name!r} of {describe(enricher)} is there more than once")
     fields = [spark_field(name, schema.field(name)) for name in names]
@@ -147,28 +152,7 @@ def _key_positions(schema: StructType, enricher: Enricher, on: On) -> tuple[int,
         raise ConfigurationError(
             f"{describe(enricher)}.key_schema() gave {describe(known)}; it must be a pyarrow.Schema or None"
         )
-    if isinstance(on, Mapping) and all(isinstance(name, str) for pair in on.items() for name in pair):
-        if known is None:
-            raise ConfigurationError(
-                f"on maps to key columns, but {describe(enricher)} does not name its key columns; "
-                "give a list of columns"
-            )
-        parts = {part: column for column, part in on.items()}
-        if set(parts) != set(known.names) or len(parts) != len(on):
-            raise ConfigurationError(
-                f"on maps to {list(on.values())}; it must map to the enricher's key columns {known.names}, each once"
-            )
-        names = [parts[name] for name in known.names]
-    elif isinstance(on, str):
-        names = [on]
-    elif isinstance(on, Sequence) and on and all(isinstance(name, str) for name in on):
-        names = list(on)
-        if known is not None and sorted(names) == sorted(known.names):
-            names = list(known.names)
-    else:
-        raise ConfigurationError(
-            f"on is {describe(on)}; it must be a column, a list of columns, or a mapping of columns to key columns"
-        )
+    names = _key_columns(schema, on, known, enricher)
     if known is not None and len(names) != len(known):
         raise ConfigurationError(
             f"on has {len(names)} columns, {names}; the enricher's key has {len(known)}: {known.names}"
@@ -178,14 +162,45 @@ def _key_positions(schema: StructType, enricher: Enricher, on: On) -> tuple[int,
     return positions
 
 
+def _key_columns(schema: StructType, on: On, known: pa.Schema | None, enricher: Enricher) -> list[str]:
+    """The columns of the DataFrame that `on` names, in the order of the key's parts."""
+    if isinstance(on, Mapping) and all(isinstance(name, str) for pair in on.items() for name in pair):
+        return _mapped(schema, on, known, enricher)
+    if isinstance(on, str):
+        return [on]
+    if not (isinstance(on, Sequence) and on and all(isinstance(name, str) for name in on)):
+        raise ConfigurationError(
+            f"on is {describe(on)}; it must be a column, a list of columns, or a mapping of columns to key columns"
+        )
+    return list(known.names if known is not None and sorted(on) == sorted(known.names) else on)
+
+
+def _mapped(schema: StructType, on: Mapping[str, str], known: pa.Schema | None, enricher: Enricher) -> list[str]:
+    if known is None:
+        raise ConfigurationError(
+            f"on maps to key columns, but {describe(enricher)} does not name its key columns; give a list of columns"
+        )
+    parts = {part: column for column, part in on.items()}
+    if set(parts) != set(known.names) or len(parts) != len(on):
+        is_reversed = set(on) == set(known.names) and set(parts) <= set(schema.names) and len(parts) == len(on)
+        raise ConfigurationError(
+            f"on maps to {list(on.values())}; it must map columns of the DataFrame to the enricher's key columns "
+            f"{known.names}, each once" + (f". It is the wrong way round; write on={parts!r}" if is_reversed else "")
+        )
+    return [parts[name] for name in known.names]
+
+
 def _position(schema: StructType, name: str) -> int:
     positions = [i for i, field in enumerate(schema.fields) if field.name == name]
     if not positions:
         positions = [i for i, field in enumerate(schema.fields) if field.name.lower() == name.lower()]
     if len(positions) == 1:
         return positions[0]
-    problem = "is not a column" if not positions else "is the name of more than one column"
-    raise ConfigurationError(f"on names {name!r}, which {problem} of the DataFrame: {_listed(schema.names)}")
+    if positions:
+        raise ConfigurationError(f"on names {name!r}, which is the name of more than one column: rename one of them")
+    raise ConfigurationError(
+        f"on names {name!r}, which is not a column of the DataFrame; {did_you_mean(name, schema.names)}"
+    )
 
 
 def _added_fields(schema: StructType, found: pa.Schema, prefix: str, status: str | None) -> list[StructField]:
@@ -213,14 +228,16 @@ def _added_fields(schema: StructType, found: pa.Schema, prefix: str, status: str
     return added
 
 
-def _check_pickles(enricher: Enricher) -> None:
+def _identity(enricher: Enricher) -> str:
+    """The fingerprint of an enricher that can travel."""
     try:
         cloudpickle.dumps(enricher)  # type: ignore[no-untyped-call]
     except Exception as error:
         raise ConfigurationError(
             f"{describe(enricher)} cannot be pickled, so it cannot travel to the workers: {describe_error(error)}. "
             "Make clients, locks and sessions in its open(), and let its functions capture plain values only"
-        ) from error
+        ) from None
+    return fingerprint(enricher, cloudpickle.list_registry_pickle_by_value())  # type: ignore[no-untyped-call]
 
 
 def _addressable(df: DataFrame) -> DataFrame:
@@ -229,8 +246,3 @@ def _addressable(df: DataFrame) -> DataFrame:
     if len({name.lower() for name in names}) == len(names) and all(re.fullmatch(r"\w+", name) for name in names):
         return df
     return df.toDF(*(f"_{i}" for i in range(len(names))))
-
-
-def _listed(names: Iterable[str], limit: int = 30) -> str:
-    names = list(names)
-    return ", ".join(names[:limit]) + (f", and {len(names) - limit} more" if len(names) > limit else "")

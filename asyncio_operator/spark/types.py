@@ -84,11 +84,11 @@ def check_passes_through(schema: StructType) -> None:
     for field in schema.fields:
         try:
             arrow_type(field.dataType)
-        except Exception as error:
+        except Exception:
             raise ConfigurationError(
                 f"column {field.name!r} is {field.dataType.simpleString()}, which Spark cannot hand to Python in "
                 "Arrow: drop it, or cast it first"
-            ) from error
+            ) from None
 
 
 def spark_field(name: str, field: pa.Field) -> StructField:
@@ -100,10 +100,10 @@ def spark_field(name: str, field: pa.Field) -> StructField:
     try:
         data_type = _nullable(from_arrow_type(field.type, prefer_timestamp_ntz=True))
         arrow_type(data_type)
-    except Exception as error:
+    except Exception:
         raise ConfigurationError(
             f"the enricher's column {field.name!r} is of Arrow type {field.type}, which Spark does not have"
-        ) from error
+        ) from None
     return StructField(name, data_type, nullable=True)
 
 

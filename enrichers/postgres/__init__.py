@@ -11,10 +11,15 @@
 | `errors`, `dsn` | what asyncpg's errors mean; what must never be shown |
 """
 
+import sys
+
 try:
     import asyncpg  # noqa: F401
 except ImportError as error:
-    raise ImportError("PostgresEnricher needs asyncpg: pip install 'asyncio-operator[postgres]'") from error
+    raise ImportError(
+        f"PostgresEnricher needs asyncpg, which {sys.executable} has not: pip install 'asyncio-operator[postgres]'; "
+        "with Spark, in the Python of every worker"
+    ) from error
 
 from enrichers.postgres.enricher import PostgresEnricher
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
@@ -19,6 +18,7 @@ from typing import Any, TypeVar
 import asyncpg
 
 from asyncio_operator import ConfigurationError
+from asyncio_operator.enricher import missing_here
 from enrichers.postgres.dsn import check_dsn, names_application
 
 Dsn = str | Callable[[], str]
@@ -51,7 +51,15 @@ class Connections:
         self.dsn = dsn if isinstance(dsn, str) else ""
 
     async def open(self) -> None:
-        """Make the pool. Nothing is connected yet: a server that is down fails a lookup, which may be retried."""
+        """Make the pool. Nothing is connected yet: a server that is down fails a lookup, which may be retried.
+
+        A function for the connection string is tried: what this process lacks for it is nothing that a key is to blame
+        for, and would be missing in every lookup.
+
+        Raises:
+            ConfigurationError: there is no connection string.
+        """
+        await connection_string(self._source)
         self._pool = await asyncpg.create_pool(
             min_size=0,
             max_size=self._size,
@@ -97,14 +105,19 @@ async def connection_string(source: Dsn) -> str:
     """
     if isinstance(source, str):
         return source
+    function = f"dsn: the function {shown_source(source)}"
     try:
         dsn = await asyncio.to_thread(source)
     except Exception as error:
-        raised = f"dsn: the function {shown_source(source)} raised {type(error).__name__}"
-        if isinstance(error, KeyError) and os.environ.get(str(error.args[0])) is None:
-            raised += f"; if {error.args[0]!r} is an environment variable, it is not set in this process (workers get "
-            raised += f"it by spark.executorEnv.{error.args[0]})"
-        raise ConfigurationError(raised) from error
+        # Of other errors nothing more is shown: they may hold a secret.
+        missing = missing_here(error)
+        why = f": {missing}" if missing else ""
+        raise ConfigurationError(f"{function} raised {type(error).__name__}{why}") from error
+    if dsn is None:
+        raise ConfigurationError(
+            f"{function} gave None; if it reads an environment variable, that is not set in this process (Spark gives "
+            "NAME to the executors by spark.executorEnv.NAME)"
+        )
     return check_dsn(dsn)
 
 

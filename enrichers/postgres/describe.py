@@ -7,14 +7,13 @@ that names it and what is there instead. Only names and types are read, and noth
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import asyncpg
 
 from asyncio_operator import ConfigurationError
-from asyncio_operator.errors import describe as shown
+from asyncio_operator.enricher import did_you_mean
 from enrichers.postgres.errors import source_error
 from enrichers.postgres.keys import Part
 from enrichers.postgres.modifiers import Listener
@@ -60,12 +59,14 @@ async def describe(connection: asyncpg.Connection, wanted: Wanted) -> Statement:
     """
     sql = wanted.query if wanted.query is not None else f"SELECT * FROM {identifier(*wanted.table or ())}"
     described = await _describe(connection, sql, wanted)
+    if wanted.query is not None:
+        await _check_it_reads(connection, wanted)
     names = [name for name, _, _ in described.columns]
     chosen = _chosen(wanted, names)
     types = {
         name: await _type(connection, oid, modifier) for name, oid, modifier in described.columns if name in chosen
     }
-    columns = {name: _column(wanted, name, kind) for name, kind in types.items()}
+    columns = _columns(wanted, types)
     key = {name: _key_column(wanted, name, columns[name], types[name]) for name in wanted.key}
     if wanted.query is not None:
         key = await _with_parameters(connection, wanted, key, described.parameters)
@@ -90,13 +91,39 @@ async def _describe(connection: asyncpg.Connection, sql: str, wanted: Wanted) ->
         except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError) as error:
             problem = source_error(error, wanted.subject, wanted.dsn, await _tables_instead(connection, wanted))
         except Exception as error:
-            problem = source_error(error, wanted.subject, wanted.dsn)
+            several = _no_select(wanted, "more than one statement") if _is_several(error) else None
+            problem = several or source_error(error, wanted.subject, wanted.dsn)
         else:
             attributes = prepared.get_attributes()
-            modifiers = listener.modifiers() or [-1] * len(attributes)
+            modifiers = listener.modifiers(len(attributes))
             columns = [(a.name, a.type.oid, modifier) for a, modifier in zip(attributes, modifiers, strict=True)]
             return _Described(columns, [parameter.oid for parameter in prepared.get_parameters()])
     raise problem
+
+
+async def _check_it_reads(connection: asyncpg.Connection, wanted: Wanted) -> None:
+    """The server understands the query by itself; what it does not take as a subquery is no SELECT."""
+    try:
+        await connection.prepare(f"SELECT * FROM {_subquery(wanted)} AS t", name="")
+        return
+    except (asyncpg.PostgresSyntaxError, asyncpg.FeatureNotSupportedError):
+        problem = _no_select(wanted, "no SELECT, or it writes something")
+    except Exception as error:
+        problem = source_error(error, wanted.subject, wanted.dsn)
+    raise problem
+
+
+def _is_several(error: Exception) -> bool:
+    """Whether the server found more than one statement, which it says as a syntax error from this place."""
+    place = getattr(error, "server_source_function", None)
+    return isinstance(error, asyncpg.PostgresSyntaxError) and place == "exec_parse_message"
+
+
+def _no_select(wanted: Wanted, what: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{wanted.subject}: the query is {what}; it must be one statement that gives rows and only reads (SELECT, "
+        "VALUES, or WITH ... SELECT), because it is run as a subquery"
+    )
 
 
 def _chosen(wanted: Wanted, names: Sequence[str]) -> list[str]:
@@ -104,7 +131,7 @@ def _chosen(wanted: Wanted, names: Sequence[str]) -> list[str]:
     needed = {*names} if wanted.columns is None else {*wanted.columns, *wanted.key}
     for name in [*wanted.key, *(wanted.columns or ())]:
         if name not in names:
-            raise ConfigurationError(f"{wanted.subject}: there is no column {name!r}; {_instead(name, names)}")
+            raise ConfigurationError(f"{wanted.subject}: there is no column {name!r}; {did_you_mean(name, names)}")
     for name in names:
         if name in needed and names.count(name) > 1:
             raise ConfigurationError(
@@ -118,15 +145,34 @@ def _chosen(wanted: Wanted, names: Sequence[str]) -> list[str]:
     return [name for name in names if name in needed]
 
 
-def _column(wanted: Wanted, name: str, kind: PgType) -> Column:
-    column = column_of(kind)
-    if column is None:
-        raise ConfigurationError(
-            f"{wanted.subject}: the column {name!r} is of type {kind.sql}, which has no counterpart in Spark; leave it "
-            f"out with columns=[...], or cast it in a query, as in query='SELECT ..., {identifier(name)}::text AS "
-            f"{identifier(name)} FROM ... WHERE ... = ANY ($1)'"
-        )
-    return column
+def _columns(wanted: Wanted, types: Mapping[str, PgType]) -> dict[str, Column]:
+    columns = {name: column for name, kind in types.items() if (column := column_of(kind)) is not None}
+    unusable = [name for name in types if name not in columns]
+    if unusable:
+        listed = ", ".join(f"the column {name!r} of type {types[name].sql}" for name in unusable)
+        others = [name for name in columns if name not in wanted.key]
+        remedies = [f"leave out what you do not need, with columns={others!r}"] if others else []
+        remedies.append(f"cast what you do, with query={_casting(wanted, types, unusable)!r}")
+        raise ConfigurationError(f"{wanted.subject}: Spark has no counterpart for {listed}; {', or '.join(remedies)}")
+    return columns
+
+
+def _casting(wanted: Wanted, types: Mapping[str, PgType], unusable: Sequence[str]) -> str:
+    """A query that gives the same, with text in place of what cannot be used; a user may copy it."""
+    sql = {name: identifier(name) + ("::text" if name in unusable else "") for name in types}
+    selected = ", ".join(sql[name] + (f" AS {identifier(name)}" if name in unusable else "") for name in types)
+    if wanted.table is None:
+        return f"SELECT {selected} FROM ..."
+    keys = [sql[name] for name in wanted.key]
+    arrays = [
+        f"${number}::{'text' if name in unusable else types[name].sql}[]" for number, name in enumerate(wanted.key, 1)
+    ]
+    found = f"{keys[0]} = ANY ({arrays[0]})" if len(keys) == 1 else _among(keys, arrays)
+    return f"SELECT {selected} FROM {identifier(*wanted.table)} WHERE {found}"
+
+
+def _among(keys: Sequence[str], arrays: Sequence[str]) -> str:
+    return f"({', '.join(keys)}) IN (SELECT * FROM unnest({', '.join(arrays)}))"
 
 
 def _key_column(wanted: Wanted, name: str, column: Column, kind: PgType) -> Column:
@@ -166,11 +212,15 @@ def _source(wanted: Wanted, names: Sequence[str]) -> Source:
     if wanted.query is None:
         return Source(f"{identifier(*wanted.table or ())} AS t", {name: f"t.{identifier(name)}" for name in names})
     columns = [f"c{number}" for number in range(len(names))]
-    query = wanted.query.rstrip().rstrip(";")
     return Source(
-        f"({query}\n) AS t ({', '.join(columns)})",
+        f"{_subquery(wanted)} AS t ({', '.join(columns)})",
         {name: f"t.{column}" for name, column in zip(names, columns, strict=True)},
     )
+
+
+def _subquery(wanted: Wanted) -> str:
+    query = (wanted.query or "").rstrip().rstrip(";")
+    return f"({query}\n)"
 
 
 async def _explain(connection: asyncpg.Connection, statement: Statement, wanted: Wanted) -> None:
@@ -198,19 +248,4 @@ async def _tables_instead(connection: asyncpg.Connection, wanted: Wanted) -> str
         return ""
     tables = await connection.fetch(_TABLES)
     names = {row["relname"] for row in tables if row["visible"]} | {f"{row[0]}.{row[1]}" for row in tables}
-    return "; " + _instead(".".join(wanted.table), names) if names else "; the database has no tables"
-
-
-def _instead(name: str, names: Collection[str]) -> str:
-    """What somebody who wrote `name` may have meant."""
-    if not names:
-        return "it gives no columns"
-    folded: dict[str, list[str]] = {}
-    for known in names:
-        folded.setdefault(known.casefold(), []).append(known)
-    near = folded.get(name.casefold()) or [
-        known for match in difflib.get_close_matches(name.casefold(), folded) for known in folded[match]
-    ]
-    if near:
-        return f"did you mean {' or '.join(map(repr, near))}?"
-    return f"there are {shown(sorted(n for known in folded.values() for n in known))}"
+    return "; " + did_you_mean(".".join(wanted.table), sorted(names)) if names else "; the database has no tables"

@@ -13,9 +13,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from asyncio_operator import ConfigurationError, Enricher, EnricherError
-from asyncio_operator.enricher import Found
-from asyncio_operator.errors import describe as shown
-from asyncio_operator.policies.options import duration, positive_int
+from asyncio_operator.enricher import Found, duration, positive_int
+from asyncio_operator.enricher import describe as shown
 from enrichers.postgres.connections import Connections, Dsn, ask, connection_string, run_in_thread, shown_source
 from enrichers.postgres.describe import Wanted, describe
 from enrichers.postgres.dsn import check_dsn, location
@@ -32,8 +31,8 @@ class PostgresEnricher(Enricher):
 
     Args:
         dsn: ``postgresql://user:password@host:port/database``, or a function without arguments that gives it, called
-            for every new connection, in a thread. A string travels to the workers inside the job; a function keeps
-            the password out of it.
+            for every new connection and once by `open`, in a thread. A string travels to the workers inside the job; a
+            function keeps the password out of it.
         table: a table or view: a name, ``"schema.table"``, or a sequence of parts that are taken as they are.
         key: the key column, or a list of them.
         columns: the columns to add; all but the key columns by default.
@@ -92,7 +91,11 @@ class PostgresEnricher(Enricher):
         return self._described().key_schema
 
     async def open(self) -> None:
-        """Make the pool. It connects when there is something to look up."""
+        """Make the pool. It connects when there is something to look up.
+
+        Raises:
+            ConfigurationError: a function for the connection string gives none in this process.
+        """
         if self._statement is None:
             self._set("_statement", await self._ask())
         connections = Connections(
@@ -155,7 +158,7 @@ class PostgresEnricher(Enricher):
         try:
             return await connections.fetch(statement.sql, *arrays)
         except Exception as error:
-            problem = lookup_error(error, self._about(keys), connections.dsn)
+            problem = lookup_error(error, self._subject(), _shown_keys(keys), connections.dsn)
         raise problem
 
     def _refuse(self, key: Any, problem: str) -> NoReturn:
@@ -176,10 +179,17 @@ class PostgresEnricher(Enricher):
         )
 
     def _described(self) -> Statement:
-        if self._statement is None:
-            self._set("_statement", run_in_thread(self._ask))
-        assert self._statement is not None
-        return self._statement
+        if self._statement is not None:
+            return self._statement
+        try:
+            statement = run_in_thread(self._ask)
+        except ConfigurationError as error:
+            problem = error
+        else:
+            self._set("_statement", statement)
+            return statement
+        # Its words say all; the frames of a loop in another thread would bury them.
+        raise problem.with_traceback(None)
 
     async def _ask(self) -> Statement:
         """What the server says about the table or the query."""
@@ -204,9 +214,7 @@ class PostgresEnricher(Enricher):
         return f"table={identifier(*(self.table or ()))}"
 
     def _about(self, keys: Sequence[Any]) -> str:
-        if len(keys) == 1:
-            return f"{self._subject()}, key {shown(keys[0])}"
-        return f"{self._subject()}, {len(keys)} keys from {shown(keys[0])} to {shown(keys[-1])}"
+        return f"{self._subject()}, {_shown_keys(keys)}"
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -233,6 +241,10 @@ def _names(argument: str, value: object) -> tuple[str, ...]:
     if not names or wrong or (len({*names}) < len(names) and argument != "table"):
         raise ConfigurationError(f"{argument} is {shown(value)}; it must be a name, or a list of different names")
     return names
+
+
+def _shown_keys(keys: Sequence[Any]) -> str:
+    return f"key {shown(keys[0])}" if len(keys) == 1 else f"{len(keys)} keys from {shown(keys[0])} to {shown(keys[-1])}"
 
 
 def _shown_columns(schema: pa.Schema) -> str:

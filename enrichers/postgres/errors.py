@@ -2,7 +2,8 @@
 
 `CAUSES` gives, for the SQLSTATE of an error (the longest prefix wins), what happened and whether the same call may
 succeed later. An error that a single key may have caused is not retryable, so that a failing batch is split until the
-key stands alone. Errors are matched by SQLSTATE only, because the server's texts are translated.
+key stands alone; of the others, a message names no key. Errors are matched by SQLSTATE only, because the server's texts
+are translated.
 
 Source: PostgreSQL documentation, appendix "PostgreSQL Error Codes".
 """
@@ -20,17 +21,20 @@ Raised = TypeVar("Raised", bound=BaseException)
 
 
 class Cause(NamedTuple):
-    """What an error means. `retryable` is None where that is not known."""
+    """What an error means. `retryable` is None where that is not known; `of_key`: one key, or its rows, may be why."""
 
     text: str
     retryable: bool | None = False
     overload: bool = False
+    of_key: bool = False
 
 
 CAUSES = {
-    "": Cause("the server answered with an error"),
+    "": Cause("the server answered with an error", of_key=True),
     "08": Cause("the server closed the connection", retryable=True),
-    "22": Cause("the server cannot take a value"),
+    "22": Cause("the server cannot take a value", of_key=True),
+    "22003": Cause("a value that is computed for its rows is out of range", of_key=True),
+    "22012": Cause("what is computed for its rows divides by zero", of_key=True),
     "25P03": Cause("the server closed the connection", retryable=True),
     "25P04": Cause("the server closed the connection", retryable=True),
     "28": Cause("the server refuses the credentials"),
@@ -53,7 +57,7 @@ NO_DSN = Cause("there is no connection string", retryable=None)
 NOT_REACHABLE = Cause("the server is not reachable", retryable=True)
 NO_ANSWER = Cause("the server did not answer in time", retryable=True)
 LOST = Cause("the connection was lost", retryable=True)
-UNREADABLE = Cause("the query or its answer cannot be converted")
+UNREADABLE = Cause("the key or its rows cannot be converted", of_key=True)
 
 
 def cause_of(error: BaseException) -> Cause:
@@ -72,16 +76,20 @@ def cause_of(error: BaseException) -> Cause:
     return UNREADABLE
 
 
-def lookup_error(error: Exception, subject: str, dsn: str) -> EnricherError:
-    """The error of a lookup. `subject` names the enricher, its source and the key."""
+def lookup_error(error: Exception, subject: str, keys: str, dsn: str) -> EnricherError:
+    """The error of a lookup. `subject` names the enricher and its source, `keys` the keys that were asked for."""
     cause = cause_of(error)
-    message = f"{subject}: {cause.text}{_detail(error, dsn)}"
+    message = f"{subject}{f', {keys}' if cause.of_key else ''}: {cause.text}{_detail(error, dsn)}"
     return _chained(EnricherError(message, retryable=cause.retryable, overload=cause.overload), error, dsn)
 
 
 def source_error(error: Exception, subject: str, dsn: str, remedy: str = "") -> ConfigurationError:
-    """The error of asking a source for its columns, on the driver."""
+    """The error of asking a source for its columns, on the driver. Its cause comes without the frames of asyncpg."""
     message = f"{subject}: {cause_of(error).text}{_detail(error, dsn)}{remedy}"
+    inner: BaseException | None = error
+    while inner is not None:
+        inner.__traceback__ = None
+        inner = inner.__cause__ or inner.__context__
     return _chained(ConfigurationError(message), error, dsn)
 
 

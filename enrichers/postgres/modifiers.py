@@ -2,7 +2,12 @@
 
 The server sends them with the description of a statement, and asyncpg reads over them. A `Listener` stands between
 a connection's transport and its protocol for as long as it takes to prepare the statement, and reads them from the
-bytes. A connection that does not show its transport gives none, and whoever asks has to do with the type alone.
+bytes. That uses two attributes of asyncpg that are not public, because no public way serves every server: a temporary
+table or view is refused in a read-only transaction, and so on every standby; ``pg_prepared_statements`` has the types
+without modifiers; ``cursor_to_xmlschema`` leaves out those of arrays, and needs a server built with libxml.
+
+Where these attributes are not what they were, nothing breaks: the listener does not listen, the modifiers are
+unknown, a numeric becomes the widest decimal, guarded as one of unknown size always is, and a warning is logged.
 
 Source: PostgreSQL documentation, "Message Formats": RowDescription, NoData.
 """
@@ -10,10 +15,14 @@ Source: PostgreSQL documentation, "Message Formats": RowDescription, NoData.
 from __future__ import annotations
 
 import asyncio
+import logging
+import struct
 from struct import unpack_from
 from typing import Any
 
 import asyncpg
+
+logger = logging.getLogger("asyncio_operator")
 
 
 class Listener(asyncio.Protocol):
@@ -22,6 +31,8 @@ class Listener(asyncio.Protocol):
     def __init__(self, connection: asyncpg.Connection) -> None:
         self._transport = getattr(connection, "_transport", None)
         self._protocol: Any = getattr(connection, "_protocol", None)
+        if not (hasattr(self._transport, "set_protocol") and isinstance(self._protocol, asyncio.Protocol)):
+            self._transport = None
         self._received = bytearray()
 
     def __enter__(self) -> Listener:
@@ -49,21 +60,39 @@ class Listener(asyncio.Protocol):
     def eof_received(self) -> bool | None:
         return self._protocol.eof_received()  # type: ignore[no-any-return]
 
-    def modifiers(self) -> list[int]:
-        """The type modifiers of the first statement that was described, -1 where a type has none; none if unknown."""
+    def modifiers(self, columns: int) -> list[int]:
+        """The type modifiers of the statement that was described, -1 where a column has none, or none is known."""
+        try:
+            found = _modifiers(self._described())
+        except (ValueError, IndexError, struct.error):
+            found = []
+        if len(found) == columns:
+            return found
+        logger.warning(
+            "this version of asyncpg (%s) does not show the precision and scale of a numeric: all are taken for "
+            "decimal(38,18), and a value that does not fit is an error",
+            asyncpg.__version__,
+        )
+        return [-1] * columns
+
+    def _described(self) -> bytes:
+        """The body of the first RowDescription, or what stands for a statement without a result."""
         start = 0
         while start + 5 <= len(self._received):
             (length,) = unpack_from(">i", self._received, start + 1)
             match chr(self._received[start]):
                 case "T":
-                    return _modifiers(self._received[start + 5 : start + 1 + length])
+                    return bytes(self._received[start + 5 : start + 1 + length])
                 case "n":
-                    return []
+                    return _NO_COLUMNS
             start += 1 + length
-        return []
+        return b""
 
 
-def _modifiers(description: bytes | bytearray) -> list[int]:
+_NO_COLUMNS = b"\0\0"
+
+
+def _modifiers(description: bytes) -> list[int]:
     """The modifiers in the body of a RowDescription: per column a name, a zero byte, and 18 bytes of numbers."""
     (count,) = unpack_from(">h", description)
     found, start = [], 2

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator import bridge
-from asyncio_operator.bridge import FromLoop, LoopTask, ToLoop
+from asyncio_operator.bridge import PULSE, FromLoop, LoopTask, ToLoop
 from asyncio_operator.loop_thread import loop_thread
 from tests.core.helpers import REAL_LOOPS, forever, run_on
 
@@ -123,22 +122,50 @@ def test_an_error_takes_the_place_of_what_was_not_taken():
     task.stop(10)
 
 
-def test_what_a_thread_watches_ends_its_waiting(monkeypatch):
-    monkeypatch.setattr(bridge, "WATCH", 0.001)
-
-    class LostError(Exception):
-        pass
-
-    def watch() -> None:
-        raise LostError
-
+def test_a_thread_that_waits_gets_pulses_and_then_its_elements():
     loop = loop_thread().loop
-    sink = FromLoop(loop, watch=watch)
-    task = LoopTask(loop, forever, sink)
-    with pytest.raises(LostError):
-        next(iter(sink))
+    sink = FromLoop(loop, pulse=0.001)
+    go = asyncio.Event()
+
+    async def wait_and_write() -> None:
+        await go.wait()
+        sink.put_nowait(1)
+
+    task = LoopTask(loop, wait_and_write, sink)
+    elements = iter(sink)
+    assert [next(elements) for _ in range(3)] == [PULSE] * 3
+    loop.call_soon_threadsafe(go.set)
+    assert [element for element in elements if element is not PULSE] == [1]
     task.stop(10)
-    assert sink.ended.is_set()
+
+
+def test_X7_elements_that_never_stop_coming_do_not_keep_the_pulses_away():
+    loop = loop_thread().loop
+    sink = FromLoop(loop, pulse=0.001)
+    task = LoopTask(loop, forever, sink)
+    for i in range(COUNT):
+        sink.put_nowait(i)
+    elements, seen = iter(sink), 0
+    while (element := next(elements)) is not PULSE:
+        assert element == seen
+        seen += 1
+        sink.put_nowait(COUNT + element)
+    assert next(elements) == seen
+    task.stop(10)
+
+
+def test_pulses_come_only_to_whom_asks_for_them():
+    loop = loop_thread().loop
+    sink = FromLoop(loop)
+
+    async def write() -> None:
+        for i in range(3):
+            await asyncio.sleep(0.001)
+            sink.put_nowait(i)
+
+    task = LoopTask(loop, write, sink)
+    assert list(sink) == [0, 1, 2]
+    task.stop(10)
 
 
 def test_stopping_a_task_before_its_first_step_ends_it():

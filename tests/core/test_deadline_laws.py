@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from datetime import timedelta
@@ -33,15 +34,16 @@ from tests.core.helpers import (
 class Call:
     """A lane as the registry sees it."""
 
-    def __init__(self, started: float = 0.0, busy: bool = True) -> None:
+    def __init__(self, started: float = 0.0, busy: bool = True, limit: float = 5.0) -> None:
         self.due = 0.0
         self.started = started
+        self.limit = limit
         self.watched = False
         self.busy = busy
 
 
 def test_a_call_is_late_at_its_deadline_and_not_before():
-    deadlines = Deadlines[Call](5.0)
+    deadlines = Deadlines[Call]()
     call = Call(started=1.0)
     assert deadlines.watch(call)
     assert deadlines.next_due() == 6.0
@@ -52,7 +54,7 @@ def test_a_call_is_late_at_its_deadline_and_not_before():
 
 
 def test_a_lane_in_a_younger_call_is_put_back_under_that_calls_deadline():
-    deadlines = Deadlines[Call](5.0)
+    deadlines = Deadlines[Call]()
     call = Call(started=1.0)
     deadlines.watch(call)
     call.started = 4.0
@@ -63,7 +65,7 @@ def test_a_lane_in_a_younger_call_is_put_back_under_that_calls_deadline():
 
 
 def test_an_idle_lane_leaves_the_registry():
-    deadlines = Deadlines[Call](5.0)
+    deadlines = Deadlines[Call]()
     call = Call(busy=False)
     deadlines.watch(call)
     assert deadlines.late(100.0) == []
@@ -71,8 +73,27 @@ def test_an_idle_lane_leaves_the_registry():
     assert deadlines.next_due() is None
 
 
+def test_a_lane_with_a_shorter_limit_is_put_under_the_earlier_deadline():
+    deadlines = Deadlines[Call]()
+    call = Call(started=1.0)
+    deadlines.watch(call)
+    call.started, call.limit = 2.0, 1.0
+    assert deadlines.watch(call)
+    assert deadlines.next_due() == 3.0
+    assert deadlines.late(3.0) == [call]
+    assert deadlines.next_due() is None
+
+
+def test_a_lane_without_a_limit_is_not_watched():
+    deadlines = Deadlines[Call]()
+    call = Call(limit=math.inf)
+    assert not deadlines.watch(call)
+    assert not call.watched
+    assert deadlines.next_due() is None
+
+
 def test_only_an_earlier_deadline_moves_the_timer():
-    deadlines = Deadlines[Call](5.0)
+    deadlines = Deadlines[Call]()
     assert deadlines.watch(Call(started=2.0))
     assert not deadlines.watch(Call(started=3.0))
     assert not deadlines.watch(Call(started=2.0))

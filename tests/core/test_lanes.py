@@ -17,6 +17,7 @@ class Batch:
     """A window over the numbers of a batch."""
 
     instant = True
+    begin = None
 
     def __init__(self, intake: Batches, values: range) -> None:
         self.lanes = 0
@@ -41,6 +42,9 @@ class Batch:
 
     def timed_out(self, slot: Any, started: float) -> None:
         self.intake.outcomes.append((slot, "late", started))
+
+    def returned(self, slot: Any) -> None:
+        pass
 
     def value_of(self, slot: Any) -> Any:
         return slot

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import traceback
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from asyncio_operator import EnricherError
+from asyncio_operator import ConfigurationError, EnricherError
 from enrichers import PostgresEnricher
 from enrichers.postgres import connections
 from enrichers.postgres.errors import cause_of, lookup_error, source_error
@@ -71,7 +72,7 @@ async def test_a_server_that_goes_away_is_retryable_and_the_pool_finds_it_again(
         error = await failure(enricher)
         assert error.retryable is True
         assert error.overload is False
-        assert 'PostgresEnricher(table="t"), key 1: the server' in str(error)
+        assert 'PostgresEnricher(table="t"): the server' in str(error), "no key is to blame"
         assert error.__cause__ is not None
         assert "hunter2" not in told(error)
     server.start()
@@ -92,7 +93,7 @@ async def test_a_connection_lost_in_the_middle_of_a_query_is_retryable(
     with pytest.raises(EnricherError) as caught:
         await lookup
     assert caught.value.retryable is True
-    assert "key 5: the server closed the connection" in str(caught.value)
+    assert ": the server closed the connection" in str(caught.value)
     await slow.close()
 
 
@@ -255,10 +256,10 @@ async def test_a_dsn_function_is_called_for_every_new_connection(server: Postgre
     enricher.schema()
     await enricher.open()
     assert await enricher.lookup(1) == await enricher.lookup(2)
-    assert len(calls) == 2
+    assert len(calls) == 3, "asked for the schema, tried when opened, and the first connection"
     server.restart()
     await until_it_answers(enricher, 3)
-    assert len(calls) == 3
+    assert len(calls) == 4
     await enricher.close()
 
 
@@ -282,6 +283,25 @@ async def test_a_dsn_function_that_fails_in_a_worker_is_an_error_of_the_lookup(p
     await enricher.close()
 
 
+async def test_X5_what_a_worker_lacks_is_told_when_it_opens(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that no key is blamed for it."""
+    monkeypatch.setenv("SHOP_DSN", postgres.dsn)
+    for dsn, lack in [
+        (lambda: os.environ["SHOP_DSN"], "raised KeyError: the environment variable 'SHOP_DSN' is not set in this"),
+        (lambda: os.environ.get("SHOP_DSN"), "gave None; if it reads an environment variable, that is not set in"),
+    ]:
+        enricher = PostgresEnricher(dsn, query=SLEEP, key="id")  # type: ignore[arg-type]
+        enricher.schema()
+        with monkeypatch.context() as worker:
+            worker.delenv("SHOP_DSN")
+            with pytest.raises(ConfigurationError) as caught:
+                await enricher.open()
+        assert lack in str(caught.value)
+        await enricher.close()
+
+
 async def test_X5_an_error_names_the_enricher_the_key_and_the_cause(postgres: PostgresServer) -> None:
     query = "SELECT k AS id, 1 / k AS v FROM unnest($1::int[]) AS k"
     enricher = PostgresEnricher(postgres.dsn, query=query, key="id")
@@ -298,6 +318,24 @@ async def test_X5_an_error_names_the_enricher_the_key_and_the_cause(postgres: Po
     await enricher.close()
 
 
+@pytest.mark.parametrize(
+    ("computed", "told"),
+    [
+        ("(k * 100)::numeric(3,1)", "a value that is computed for its rows is out of range (numeric field overflow"),
+        ("(k * 2000000000)::int", "a value that is computed for its rows is out of range"),
+        ("1 / (k - 7)", "what is computed for its rows divides by zero"),
+    ],
+)
+async def test_X5_what_a_query_cannot_compute_is_not_laid_at_the_keys_door(
+    postgres: PostgresServer, computed: str, told: str
+) -> None:
+    query = f"SELECT k::int AS id, {computed} AS v FROM unnest($1::int8[]) AS k"
+    enricher = PostgresEnricher(postgres.dsn, query=query, key="id")
+    await enricher.open()
+    assert f"key 7: {told}" in str(await failure(enricher, 7))
+    await enricher.close()
+
+
 async def test_a_table_that_is_dropped_while_a_job_runs_is_not_retried(database: Database) -> None:
     await database.execute("CREATE TABLE t AS SELECT 1 AS id, 2 AS v")
     async with database.enricher(table="t", key="id") as enricher:
@@ -307,7 +345,7 @@ async def test_a_table_that_is_dropped_while_a_job_runs_is_not_retried(database:
         await database.execute("DROP TABLE t")
         error = await failure(enricher)
         assert error.retryable is False
-        assert "the server refuses the statement" in str(error)
+        assert 'PostgresEnricher(table="t"): the server refuses the statement' in str(error), "no key is to blame"
 
 
 @pytest.mark.parametrize(
@@ -345,10 +383,11 @@ async def test_a_table_that_is_dropped_while_a_job_runs_is_not_retried(database:
 def test_every_cause_says_whether_asking_again_may_help(
     error: Exception, retryable: bool | None, overload: bool
 ) -> None:
-    raised = lookup_error(error, "PostgresEnricher(table=t), key 1", "")
+    raised = lookup_error(error, "PostgresEnricher(table=t)", "key 1", "")
     assert (raised.retryable, raised.overload) == (retryable, overload)
     assert raised.__cause__ is error
-    assert str(raised).startswith(f"PostgresEnricher(table=t), key 1: {cause_of(error).text}")
+    named = ", key 1" if isinstance(error, asyncpg.DataError | asyncpg.RaiseError | OverflowError) else ""
+    assert str(raised).startswith(f"PostgresEnricher(table=t){named}: {cause_of(error).text}")
 
 
 def test_X5_a_secret_in_asyncpgs_own_words_reaches_nobody(caplog: pytest.LogCaptureFixture) -> None:
@@ -359,7 +398,7 @@ def test_X5_a_secret_in_asyncpgs_own_words_reaches_nobody(caplog: pytest.LogCapt
     noted = asyncpg.InterfaceError("could not parse")
     noted.add_note(f"it was {dsn}")
     for error in (asyncpg.InterfaceError(f"invalid dsn {dsn}"), deep, shallow, noted):
-        for raised in (lookup_error(error, "x", dsn), source_error(error, "x", dsn)):
+        for raised in (lookup_error(error, "x", "key 1", dsn), source_error(error, "x", dsn)):
             try:
                 try:
                     raise error
@@ -373,7 +412,7 @@ def test_X5_a_secret_in_asyncpgs_own_words_reaches_nobody(caplog: pytest.LogCapt
 
 
 def test_a_long_error_is_cut() -> None:
-    assert len(str(lookup_error(asyncpg.DataError("x" * 10_000), "s", ""))) < 400
+    assert len(str(lookup_error(asyncpg.DataError("x" * 10_000), "s", "key 1", ""))) < 400
 
 
 async def test_X5_a_wrong_password_in_a_worker_names_no_secret(

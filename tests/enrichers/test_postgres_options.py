@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import traceback
 from datetime import timedelta
@@ -176,6 +177,29 @@ def test_a_dsn_function_that_fails_is_a_configuration_error_from_its_error() -> 
     with pytest.raises(ConfigurationError, match="failing_vault raised LookupError") as caught:
         make(failing_vault).schema()
     assert isinstance(caught.value.__cause__, LookupError)
+
+
+def no_such_module() -> str:
+    import no_such_vault  # type: ignore[import-not-found]
+
+    return str(no_such_vault.dsn)
+
+
+@pytest.mark.parametrize(
+    ("dsn", "lack"),
+    [
+        (lambda: os.environ["NO_SUCH_DSN"], "the environment variable 'NO_SUCH_DSN' is not set in this process"),
+        (no_such_module, "the module 'no_such_vault' is not installed in this Python"),
+    ],
+)
+def test_X4_what_the_process_lacks_for_the_dsn_is_named(dsn: Any, lack: str) -> None:
+    with pytest.raises(ConfigurationError, match=lack):
+        make(dsn).schema()
+
+
+def test_X5_the_key_of_any_other_dictionary_is_not_shown() -> None:
+    with pytest.raises(ConfigurationError, match=r"raised KeyError$"):
+        make(lambda: dict[str, str]()["s3cret"]).schema()
 
 
 def test_a_dsn_function_that_gives_something_else_is_a_configuration_error() -> None:

@@ -8,22 +8,18 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
+from pyspark.sql import SparkSession
 
+from asyncio_operator.spark import enrich
+from enrichers import FunctionEnricher
 from tests.services import PostgresServer
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-
-TABLES = """
-    CREATE TABLE customers (id int PRIMARY KEY, name text, city text);
-    INSERT INTO customers VALUES (10, 'Ada', 'London'), (20, 'Blaise', 'Paris');
-    CREATE TABLE prices (product text, country text, price numeric(10,2), PRIMARY KEY (product, country));
-    INSERT INTO prices VALUES ('tea', 'NL', 2.50);
-    CREATE TABLE payments (customer int, amount numeric(10,2));
-    INSERT INTO payments VALUES (10, 5.00), (10, 7.50), (20, 1.25);
-"""
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 
 CHECKS = """
 from decimal import Decimal
@@ -46,6 +42,7 @@ assert rows(enrich(orders, payments, on="customer", how="inner").select("id", "a
 ]
 assert rows(enrich(orders, parcel, on="product").select("id", "grams")) == [(1, 250.0), (2, None), (3, 250.0)]
 assert rows(enrich(orders, Stock(), on="product").select("id", "pieces")) == [(1, 7), (2, None), (3, 7)]
+assert rows(enrich(quotes, delivery, on=["product", "country"])) == [("tea", "NL", 2), ("tea", "XX", 9)]
 assert rows(careful.select("id", "lookup.status")) == [(1, "found"), (2, "found"), (3, "missing")]
 assert metrics.statistics().missing
 assert squares[:3] == [0, 1, 4] and len(squares) == 1000
@@ -54,11 +51,12 @@ print("all checks passed")
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(300)
 def test_every_program_of_the_readme_runs(postgres: PostgresServer, tmp_path: Path) -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"^```python\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
     assert len(blocks) > 5
-    asyncio.run(make_database(postgres, "readme"))
+    [tables] = re.findall(r"^```sql\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
+    asyncio.run(make_database(postgres, "readme", tables))
     program = tmp_path / "readme.py"
     program.write_text("\n".join([*blocks, CHECKS]), encoding="utf-8")
     environment = os.environ | {
@@ -74,8 +72,54 @@ def test_every_program_of_the_readme_runs(postgres: PostgresServer, tmp_path: Pa
     assert "all checks passed" in run.stdout
 
 
-async def make_database(server: PostgresServer, name: str) -> None:
-    for dsn, statement in ((server.dsn, f"CREATE DATABASE {name}"), (server.socket_dsn(name), TABLES)):
+ANSWERS = {
+    "one": ("found", [1]),
+    "several": ("found", [1, None]),
+    "empty": ("missing", [None]),
+    "none": ("missing", [None]),
+    "text": ("failed", [None]),
+    "misfit": ("failed", [None]),
+    "error": ("failed", [None]),
+    "slow": ("timed_out", [None]),
+    None: ("missing", [None]),
+}
+
+
+@pytest.mark.spark
+def test_what_a_lookup_may_give_and_what_the_status_column_tells_are_as_the_readme_says(spark: SparkSession) -> None:
+    async def answer(key: str) -> Any:
+        match key:
+            case "slow":
+                await asyncio.sleep(3600)
+            case "error":
+                raise OSError("no route")
+        answers: dict[str, Any] = {"one": {"x": 1, "y": 2}, "several": [{"x": 1}, {}], "empty": [], "none": None}
+        return (answers | {"text": "text", "misfit": {"x": "one"}})[key]
+
+    keys = spark.createDataFrame([(key,) for key in ANSWERS], "key string").coalesce(1)
+    service = FunctionEnricher(answer, "x int")
+    out = enrich(keys, service, on="key", on_error="null", status_column="status", timeout=1.0)
+    rows = out.collect()
+    for key, (status, values) in ANSWERS.items():
+        told = [row for row in rows if row.key == key]
+        assert [row.x for row in told] == values
+        assert {row.status.status for row in told} == {status}
+    table = TEXT[TEXT.index("| field of the status column") :].partition("\n\n")[0]
+    documented = dict(re.findall(r"^\| (`.*?`) \| (.*) \|$", table, re.MULTILINE))
+    assert re.findall(r"`(\w+)`", " ".join(documented)) == out.schema["status"].dataType.names  # type: ignore[attr-defined]
+    for field in ("status", "source"):
+        words = set(re.findall(r'`"(\w+)"`', documented[f"`{field}`"]))
+        assert words == {row.status[field] for row in rows}
+    for row in rows:
+        asked = row.key is not None
+        assert (row.status.source, row.status.attempts) == (("call", 1) if asked else ("none", 0))
+        assert (row.status.latency_ms is not None) == asked
+        assert (row.status.error_type is None) == (row.status.error_message is None)
+        assert (row.status.error_type is None) == (row.status.status in ("found", "missing"))
+
+
+async def make_database(server: PostgresServer, name: str, tables: str) -> None:
+    for dsn, statement in ((server.dsn, f"CREATE DATABASE {name}"), (server.socket_dsn(name), tables)):
         connection = await asyncpg.connect(dsn)
         await connection.execute(statement)
         await connection.close()

@@ -1,0 +1,77 @@
+"""What calls have to ask before they start, and to tell when they end: rate limit, circuit breaker, capacity.
+
+One object for the three policies of a run. Pure: it is given the time.
+"""
+
+from __future__ import annotations
+
+from asyncio_operator.errors import CircuitOpenError
+from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, Controller
+from asyncio_operator.policies.circuit_breaker import Breaker, CircuitBreaker
+from asyncio_operator.policies.rate_limit import Limiter, RateLimit
+
+
+class Guards:
+    """The state of the policies in one run; each may be missing.
+
+    Attributes:
+        calls: how many are running, late ones too.
+    """
+
+    def __init__(
+        self,
+        rate_limit: RateLimit | None = None,
+        circuit_breaker: CircuitBreaker | None = None,
+        capacity: AdaptiveCapacity | None = None,
+    ) -> None:
+        self.calls = 0
+        self._limiter = None if rate_limit is None else Limiter(rate_limit)
+        self._breaker = None if circuit_breaker is None else Breaker(circuit_breaker)
+        self._controller = None if capacity is None else Controller(capacity)
+
+    @property
+    def limit(self) -> int | None:
+        """Calls at once, or None if nothing adapts it."""
+        return None if self._controller is None else self._controller.limit
+
+    @property
+    def circuit(self) -> str | None:
+        """The state of the circuit breaker, if there is one."""
+        return None if self._breaker is None else self._breaker.state
+
+    def next_start(self, now: float) -> float:
+        """The earliest time, not before `now`, at which a call may start."""
+        return now if self._limiter is None else self._limiter.next_start(now)
+
+    def refusal(self, now: float) -> CircuitOpenError | None:
+        """Why a call must not start now, if the circuit breaker refuses it; else the call is expected to start."""
+        if self._breaker is None or self._breaker.allow(now):
+            return None
+        opens = self._breaker.opens_again_at()
+        when = "while another call tries it" if opens is None or opens <= now else f"for another {opens - now:.3f} s"
+        return CircuitOpenError(f"the circuit breaker refuses calls {when}: too many of the latest have failed")
+
+    def started(self, now: float) -> None:
+        """A call starts."""
+        self.calls += 1
+        if self._limiter is not None:
+            self._limiter.start(now)
+
+    def succeeded(self, now: float, started: float) -> None:
+        """The call that started then has given a result."""
+        if self._breaker is not None:
+            self._breaker.succeeded(now, started)
+        if self._controller is not None:
+            self._controller.completed(now, now - started, self.calls)
+
+    def failed(self, now: float, started: float, error: BaseException | None) -> None:
+        """The call has raised, or, if `error` is None, passed its limit."""
+        if self._breaker is not None:
+            self._breaker.failed(now, started)
+        if self._controller is not None:
+            overload = error is None or isinstance(error, TimeoutError) or bool(getattr(error, "overload", False))
+            self._controller.failed(now, now - started, self.calls, overload)
+
+    def returned(self) -> None:
+        """A call is over; it has succeeded, failed or passed its limit before."""
+        self.calls -= 1

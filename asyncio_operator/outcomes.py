@@ -1,0 +1,138 @@
+"""What becomes of an element: its result, its error or its deadline, turned into outputs, nothing, or the run's end.
+
+Law: an admitted element ends in exactly one of result, timeout result, skipped, or failure of the run. What a hook
+raises ends the run, with the hook named. Whether a failed attempt is made again is not decided here.
+"""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from asyncio_operator.buffer import Buffer
+from asyncio_operator.elements import Record
+from asyncio_operator.errors import ElementTimeoutError, FunctionError, ResultError, describe, describe_error
+from asyncio_operator.function import AsyncFunction
+from asyncio_operator.queues import Entry
+
+OnError = str | Callable[[Any, BaseException], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """What becomes of results, errors and timeouts: the options of the operator of the same names."""
+
+    on_error: OnError = "fail"
+    on_timeout: Callable[[Any], Any] | None = None
+    timeout: float | None = None
+    flatten: bool = False
+
+
+class Outcomes:
+    """Ends the elements of a run, and counts how.
+
+    Args:
+        on_late: the function's `timeout`.
+    """
+
+    def __init__(self, handling: Handling, on_late: Callable[[Any], Any], buffer: Buffer) -> None:
+        self.timeouts = 0
+        self.failures = 0
+        self.skipped = 0
+        self._handling = handling
+        self._flatten = handling.flatten
+        self._on_late = handling.on_timeout or on_late
+        self._buffer = buffer
+
+    def complete(self, entry: Entry, result: Any) -> object:
+        """End an element with its result. Returns nothing of interest."""
+        if self._flatten:
+            try:
+                outputs = outputs_of(result)
+            except BaseException as error:
+                return self.failed(entry, error)
+        else:
+            outputs = (result,)
+        entry.complete(outputs)
+        if self._buffer.ready is not None:
+            self._buffer.completed()
+        return None
+
+    def failed(self, entry: Entry, error: BaseException, attempts: int = 1, what: str = "the function") -> bool:
+        """End an element with an error of the function, or of a hook, after so many attempts; whether it is skipped.
+
+        Raises:
+            FunctionError: that ends the run.
+        """
+        value = value_of(entry)
+        self.failures += 1
+        on_error = self._handling.on_error
+        outputs: tuple[Any, ...] = ()
+        if not is_ordinary(error):
+            raise function_error(what, value, error, "it asks the process to end", attempts) from error
+        if on_error == "skip":
+            self.skipped += 1
+        elif callable(on_error):
+            try:
+                result = on_error(value, error)
+                outputs = outputs_of(result) if self._flatten else (result,)
+            except BaseException as hook_error:
+                remedy = "make it return a result"
+                raise function_error("on_error", value, hook_error, remedy, attempts) from hook_error
+        else:
+            remedy = 'on_error="skip" or a function as on_error lets the run go on'
+            raise function_error(what, value, error, remedy, attempts) from error
+        entry.complete(outputs)
+        self._buffer.completed()
+        return on_error == "skip"
+
+    def timed_out(self, entry: Entry, attempts: int = 1) -> None:
+        """End an element at its deadline, with the result that a hook gives for it, or with the hook's error."""
+        value = value_of(entry)
+        self.timeouts += 1
+        if getattr(self._on_late, "__func__", None) is AsyncFunction.timeout:
+            error = ElementTimeoutError(
+                f"element {describe(value)} had no result within its timeout of {self._handling.timeout} s; raise "
+                "the timeout, or give on_timeout for a result in its place"
+            )
+            self.failed(entry, error, attempts)
+            return
+        try:
+            result = self._on_late(value)
+        except BaseException as hook_error:
+            hook = "on_timeout" if self._handling.on_timeout is not None else "the function's timeout"
+            self.failed(entry, hook_error, attempts, hook)
+        else:
+            self.complete(entry, result)
+
+
+def value_of(entry: Entry) -> Any:
+    """What the function is called with."""
+    return entry.element.value if type(entry.element) is Record else entry.element
+
+
+def is_ordinary(error: BaseException) -> bool:
+    """Whether it may be handled; others, such as ``SystemExit``, ask the process to end."""
+    return isinstance(error, Exception | CancelledError)
+
+
+def outputs_of(result: Any) -> tuple[Any, ...]:
+    """The items of a result under ``flatten=True``."""
+    if isinstance(result, str | bytes | bytearray | Mapping) or not isinstance(result, Iterable):
+        raise ResultError(
+            f"with flatten=True the function must return an iterable of outputs, such as a list; it returned "
+            f"{type(result).__name__}: {describe(result)}"
+        )
+    return tuple(result)
+
+
+def function_error(what: str, value: Any, error: BaseException, remedy: str, attempts: int) -> FunctionError:
+    """The error that ends a run, for one that the function, or a hook, has raised; to be raised from that."""
+    element = describe(value)
+    return FunctionError(
+        f"{what} failed for element {element} in attempt {attempts} with {describe_error(error)}; {remedy}",
+        element=element,
+        attempts=attempts,
+    )

@@ -1,0 +1,161 @@
+"""When to stop calling a service that fails anyway.
+
+    closed     calls pass, and their outcomes are counted over a sliding window.
+               Enough calls, and of them too many failures: -> open.
+    open       no call passes until `open_for` is over.
+    half open  one call passes, the probe. It succeeds: -> closed, with nothing counted.
+               It fails: -> open. It ends without an outcome: the next call is the probe.
+
+All transitions live here (law R10). The window is 30 slices, so it forgets in steps of a thirtieth of its length; an
+outcome is counted for at least 29/30 and at most all of `window`.
+
+Outcomes come late: a call that started before the breaker opened says nothing about the service of now, and must not
+be taken for the probe. So it is told when the call started, and such outcomes are ignored. It knows neither clocks nor
+calls.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from asyncio_operator.policies.options import Duration, number, positive_duration, positive_int, seconds
+
+SLICES = 30
+
+State = Literal["closed", "open", "half_open"]
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitBreaker:
+    """Opens when too many calls fail.
+
+    Attributes:
+        failure_ratio: the part of the calls that must have failed, more than 0 and at most 1.
+        window: over which calls are counted, in seconds or as a timedelta.
+        minimum_calls: fewer calls in the window never open it.
+        open_for: how long no call passes, in seconds or as a timedelta.
+
+    Raises:
+        ConfigurationError: a value is wrong.
+    """
+
+    failure_ratio: float = 0.5
+    window: Duration = 30.0
+    minimum_calls: int = 20
+    open_for: Duration = 10.0
+
+    def __post_init__(self) -> None:
+        number("failure_ratio", self.failure_ratio, "more than 0 and at most 1", lambda ratio: 0 < ratio <= 1)
+        positive_int("minimum_calls", self.minimum_calls)
+        object.__setattr__(self, "window", positive_duration("window", self.window))
+        object.__setattr__(self, "open_for", positive_duration("open_for", self.open_for))
+
+
+class Breaker:
+    """The state of one breaker.
+
+    Whoever got True from `allow` calls one of `succeeded`, `failed` and `abandoned` later, once. `started` is the time
+    at which that call started; without it an outcome that comes while the probe runs is taken for the probe's.
+    """
+
+    def __init__(self, spec: CircuitBreaker) -> None:
+        self._ratio = spec.failure_ratio
+        self._minimum_calls = spec.minimum_calls
+        self._open_for = seconds(spec.open_for)
+        self._window = _Window(seconds(spec.window) / SLICES)
+        self._state: State = "closed"
+        self._opened = -math.inf
+        self._probing = False
+
+    @property
+    def state(self) -> State:
+        """An open breaker is open until `allow` lets a probe through."""
+        return self._state
+
+    def opens_again_at(self) -> float | None:
+        """When a probe may pass, or might have passed from; None if the breaker is closed."""
+        return None if self._state == "closed" else self._opened + self._open_for
+
+    def allow(self, now: float) -> bool:
+        """Whether a call may start."""
+        if self._state == "closed":
+            return True
+        if self._probing or now < self._opened + self._open_for:
+            return False
+        self._state = "half_open"
+        self._probing = True
+        return True
+
+    def succeeded(self, now: float, started: float | None = None) -> None:
+        """A call gave a result."""
+        if self._state == "closed" and not self._is_old(started):
+            self._count(now, failures=0)
+        elif self._is_probe(started):
+            self._state = "closed"
+            self._probing = False
+            self._window.clear()
+
+    def failed(self, now: float, started: float | None = None) -> None:
+        """A call raised, or passed its deadline."""
+        if self._state == "closed" and not self._is_old(started):
+            self._count(now, failures=1)
+        elif self._is_probe(started):
+            self._open(now)
+
+    def abandoned(self, now: float, started: float | None = None) -> None:
+        """A call was cancelled before it had an outcome."""
+        if self._is_probe(started):
+            self._probing = False
+
+    def _is_old(self, started: float | None) -> bool:
+        return started is not None and started <= self._opened
+
+    def _is_probe(self, started: float | None) -> bool:
+        return self._probing and not self._is_old(started)
+
+    def _count(self, now: float, failures: int) -> None:
+        calls, failures = self._window.count(now, failures)
+        if calls >= self._minimum_calls and failures / calls >= self._ratio:
+            self._open(now)
+
+    def _open(self, now: float) -> None:
+        self._state = "open"
+        self._opened = now
+        self._probing = False
+
+
+class _Window:
+    """Calls and failures in the slice of now and the 29 before it."""
+
+    def __init__(self, slice_seconds: float) -> None:
+        self._slice_seconds = slice_seconds
+        self.clear()
+
+    def clear(self) -> None:
+        self._slices: list[tuple[int, int]] = [(0, 0)] * SLICES
+        self._calls = self._failures = 0
+        self._slice: int | None = None
+
+    def count(self, now: float, failures: int) -> tuple[int, int]:
+        """Count a call, and give the calls and the failures of the window."""
+        place = self._advance(math.floor(now / self._slice_seconds)) % SLICES
+        calls_before, failures_before = self._slices[place]
+        self._slices[place] = calls_before + 1, failures_before + failures
+        self._calls += 1
+        self._failures += failures
+        return self._calls, self._failures
+
+    def _advance(self, target: int) -> int:
+        """Empty the slices that are too old. A clock that goes back is taken to stand still."""
+        if self._slice is None or target >= self._slice + SLICES:
+            self.clear()
+            self._slice = target
+        while self._slice < target:
+            self._slice += 1
+            calls, failures = self._slices[self._slice % SLICES]
+            self._calls -= calls
+            self._failures -= failures
+            self._slices[self._slice % SLICES] = (0, 0)
+        return self._slice

@@ -1,0 +1,122 @@
+"""The queue in which records of one key run one after the other, and keys are independent.
+
+A key is taken by its oldest record that has not ended; the others of that key wait in line behind it. `next_runnable`
+hands out, each once and the oldest first, the records at the head of their key's line. A key is free when its record
+has completed, not when that has been emitted; one whose call is still running then is held until `release`.
+Records leave as in the unordered queue: as they complete, which within a key is the order they came, and never across
+a watermark. Records behind a watermark may run. Source: FLIP-519, the keyed ordered mode of Flink's Async I/O.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from asyncio_operator.elements import Record, Watermark
+from asyncio_operator.queues.base import Entry, StreamElementQueue
+from asyncio_operator.queues.unordered import UnorderedStreamElementQueue
+from asyncio_operator.state.heap_queue import HeapPriorityQueue
+
+
+class KeyedEntry(Entry):
+    """A record in the line of its key."""
+
+    __slots__ = ("freed", "held", "key", "number")
+
+    def __init__(
+        self,
+        element: Any,
+        completed: deque[Entry] | None,
+        key: Any,
+        number: int,
+        freed: Callable[[KeyedEntry], None],
+    ) -> None:
+        super().__init__(element, completed)
+        self.key = key
+        self.number = number
+        self.freed = freed
+        self.held = False
+
+    def complete(self, outputs: Iterable[Any]) -> bool:
+        if not super().complete(outputs):
+            return False
+        if not self.held:
+            self.freed(self)
+        return True
+
+
+class KeyOrderedStreamElementQueue(StreamElementQueue):
+    """Between two watermarks, records leave in the order they complete; those of one key run one at a time.
+
+    Args:
+        key: the key of a record's value; anything that can be hashed.
+    """
+
+    def __init__(self, capacity: int, key: Callable[[Any], Any]) -> None:
+        super().__init__(capacity)
+        self._key = key
+        self._queue = UnorderedStreamElementQueue(capacity)
+        self._lines: dict[Any, deque[KeyedEntry]] = {}
+        self._runnable: HeapPriorityQueue[KeyedEntry] = HeapPriorityQueue(lambda entry: entry.number)
+        self._number = 0
+
+    def next_runnable(self) -> KeyedEntry | None:
+        """The oldest record whose key is free and that was not handed out yet, or None. Its key is taken from now."""
+        while (entry := self._runnable.poll()) is not None:
+            if entry.outputs is None:
+                return entry
+        return None
+
+    def hold(self, entry: KeyedEntry) -> None:
+        """Keep the entry's key taken when it completes, until `release`: its call may be running still."""
+        entry.held = True
+
+    def release(self, entry: KeyedEntry) -> None:
+        """The call of an entry that was held has returned."""
+        entry.held = False
+        if entry.outputs is not None:
+            self._free(entry)
+
+    def put(self, element: Any) -> KeyedEntry:
+        key = self._key(element.value if type(element) is Record else element)
+        line = self._lines.get(key)
+        self._number += 1
+        entry = KeyedEntry(element, None, key, self._number, self._free)
+        self._queue.put_entry(entry)
+        if line is None:
+            self._lines[key] = deque([entry])
+            self._runnable.add(entry)
+        else:
+            line.append(entry)
+        return entry
+
+    def _free(self, entry: KeyedEntry) -> None:
+        line = self._lines[entry.key]
+        if line[0] is not entry:
+            return
+        # A record may have ended while it waited in line.
+        while line and line[0].outputs is not None:
+            line.popleft()
+        if line:
+            self._runnable.add(line[0])
+        else:
+            del self._lines[entry.key]
+
+    def put_watermark(self, watermark: Watermark) -> Entry:
+        return self._queue.put_watermark(watermark)
+
+    def peek_completed(self) -> Entry | None:
+        return self._queue.peek_completed()
+
+    def poll_completed(self) -> Entry | None:
+        return self._queue.poll_completed()
+
+    def entries(self) -> list[Entry]:
+        return self._queue.entries()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def __repr__(self) -> str:
+        return f"KeyOrderedStreamElementQueue({len(self)} of {self.capacity}, {len(self._lines)} keys)"

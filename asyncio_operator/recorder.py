@@ -1,0 +1,108 @@
+"""Tells a trace what happens to the flights of a run; without a trace, tells nobody.
+
+The run and its parts call a recorder at every step of an element's life, and never ask whether anybody listens.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from asyncio_operator.errors import describe_error
+from asyncio_operator.queues import Entry
+from asyncio_operator.trace import Trace
+
+if TYPE_CHECKING:
+    from asyncio_operator.flights import Flight
+
+
+class Recorder:
+    """Tells nobody."""
+
+    def admitted(self, flight: Flight) -> None:
+        """A record has come in."""
+
+    def watermark(self, entry: Entry, number: int, now: float) -> None:
+        """A watermark has come in."""
+
+    def attempt_started(self, flight: Flight, now: float) -> None:
+        """A call starts for the element."""
+
+    def attempt_ended(self, flight: Flight, outcome: Any, now: float, error: BaseException | None = None) -> None:
+        """The call has ended for the element; its attempts do not count this one yet."""
+
+    def backing_off(self, flight: Flight, now: float, until: float) -> None:
+        """The element waits for its next attempt."""
+
+    def completed(self, flight: Flight, outcome: Any, now: float) -> None:
+        """The element has its outcome."""
+
+    def call_returned(self, flight: Flight, now: float) -> None:
+        """A call that ran on past its limit is over."""
+
+    def emitted(self, entry: Entry, flight: Flight | None, now: float) -> None:
+        """The outputs of a record, or the watermark that the entry stands for, have been handed over."""
+
+    def circuit(self, state: str | None, now: float) -> None:
+        """The circuit breaker is in this state, perhaps as it was before."""
+
+    def ended(self, now: float) -> None:
+        """The run is over."""
+
+
+class TraceRecorder(Recorder):
+    """Tells a trace. Attempts are numbered from 1; records and watermarks share one count, in input order."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._watermarks: dict[Entry, int] = {}
+        self._running: dict[Flight, None] = {}
+        self._circuit: str | None = "closed"
+
+    def admitted(self, flight: Flight) -> None:
+        self._trace.admitted(flight.admitted, flight.number, flight.value, getattr(flight.entry, "key", None))
+
+    def watermark(self, entry: Entry, number: int, now: float) -> None:
+        self._watermarks[entry] = number
+        self._trace.watermark(now, number, entry.element.timestamp)
+
+    def attempt_started(self, flight: Flight, now: float) -> None:
+        self._running[flight] = None
+        self._trace.attempt_started(now, flight.number, flight.attempts + 1)
+
+    def attempt_ended(self, flight: Flight, outcome: Any, now: float, error: BaseException | None = None) -> None:
+        self._running.pop(flight, None)
+        text = None if error is None else describe_error(error)
+        self._trace.attempt_ended(now, flight.number, flight.attempts + 1, outcome, text)
+
+    def backing_off(self, flight: Flight, now: float, until: float) -> None:
+        self._trace.backing_off(now, flight.number, until)
+
+    def completed(self, flight: Flight, outcome: Any, now: float) -> None:
+        self._trace.completed(now, flight.number, outcome)
+
+    def call_returned(self, flight: Flight, now: float) -> None:
+        self._trace.call_returned(now, flight.number)
+
+    def emitted(self, entry: Entry, flight: Flight | None, now: float) -> None:
+        self._trace.emitted(now, self._watermarks.pop(entry) if flight is None else flight.number)
+
+    def circuit(self, state: str | None, now: float) -> None:
+        if state is not None and state != self._circuit:
+            self._circuit = state
+            self._trace.circuit(now, state)
+
+    def ended(self, now: float) -> None:
+        for flight in list(self._running):
+            self.attempt_ended(flight, "cancelled", now)
+        self._trace.ended(now)
+
+
+SILENT = Recorder()
+
+
+def recorder_of(trace: Trace | None, now: float) -> Recorder:
+    """A recorder for a run that starts now."""
+    if trace is None:
+        return SILENT
+    trace.started(now)
+    return TraceRecorder(trace)

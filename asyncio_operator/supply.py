@@ -1,0 +1,142 @@
+"""Where new elements come from in a managed run: a snapshot first, then the input; in key-ordered mode, free keys.
+
+`take` never waits. When it finds nothing because the input has nothing now, `wants_input` says so, and `read_ahead`
+waits for the input in a task of its own, so that whoever seeks work can be called away from waiting for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from asyncio_operator.buffer import Buffer
+from asyncio_operator.elements import Record, Watermark
+from asyncio_operator.flights import Flight
+from asyncio_operator.inputs import Input
+from asyncio_operator.outcomes import function_error
+from asyncio_operator.queues import Entry, KeyOrderedStreamElementQueue
+from asyncio_operator.recorder import Recorder
+
+GRACE = 5.0
+"""Seconds that an input is given to honour its cancellation."""
+
+NOTHING: Any = object()
+
+
+class Supply:
+    """Admits elements as flights.
+
+    Args:
+        restored: elements that go in before the input, with the attempts they have used.
+
+    Attributes:
+        flights: by the entries of records that are inside the buffer.
+        keyed: the queue, if it has keys.
+        over: whether the input has ended.
+        wants_input: whether the last `take` found the input with nothing to read.
+    """
+
+    def __init__(
+        self, buffer: Buffer, elements: Input, restored: Sequence[tuple[Any, int]], recorder: Recorder
+    ) -> None:
+        self.flights: dict[Entry, Flight] = {}
+        self.keyed = buffer.queue if isinstance(buffer.queue, KeyOrderedStreamElementQueue) else None
+        self.wants_input = False
+        self._buffer = buffer
+        self._restored = deque(restored)
+        self._input = elements
+        self._input_over = False
+        self._elements: Iterator[Any] | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._error: BaseException | None = None
+        self._recorder = recorder
+        self._number = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether no element will come any more."""
+        return self._input_over and not self._restored
+
+    def take(self, now: float) -> Flight | None:
+        """The next element that may have its first attempt, if there is one."""
+        self.wants_input = False
+        while True:
+            if self.keyed is not None and (entry := self.keyed.next_runnable()) is not None:
+                return self.flights[entry]
+            if self._buffer.is_full():
+                return None
+            element, attempts = self._restored.popleft() if self._restored else (self._read(), 0)
+            if element is NOTHING:
+                self.wants_input = not self._input_over
+                return None
+            flight = self._admit(element, attempts, now)
+            if flight is not None and self.keyed is None:
+                return flight
+
+    def _read(self) -> Any:
+        if self._error is not None:
+            raise self._error
+        while not self._input_over:
+            if self._elements is None:
+                if not self._input.has_some():
+                    return NOTHING
+                self._elements = iter(self._input)
+            for element in self._elements:
+                return element
+            self._input.exhausted()
+            self._elements = None
+        return NOTHING
+
+    def _admit(self, element: Any, attempts: int, now: float) -> Flight | None:
+        queue, number = self._buffer.queue, self._number
+        self._number += 1
+        if type(element) is Watermark:
+            watermark = queue.put_watermark(element)
+            self._recorder.watermark(watermark, number, now)
+            self._buffer.completed()
+            return None
+        value = element.value if type(element) is Record else element
+        try:
+            entry = queue.put(element)
+        except Exception as error:
+            raise function_error("key", value, error, "it must give a key that can be hashed", 0) from error
+        flight = self.flights[entry] = Flight(entry, value, number, now, attempts)
+        self._buffer.admitted += 1
+        self._recorder.admitted(flight)
+        return flight
+
+    def read_ahead(self, news: Callable[[], None]) -> None:
+        """Wait for the input, if nobody does, and then call `news`."""
+        if self._reading is None:
+            self._reading = asyncio.get_running_loop().create_task(self._wait_for_input(news))
+
+    async def _wait_for_input(self, news: Callable[[], None]) -> None:
+        """An error is kept for the next `take`, because ``SystemExit`` would pass through the loop."""
+        try:
+            self._input_over = not await self._input.ready()
+        except BaseException as error:
+            self._error = error
+        self._reading = None
+        news()
+
+    def to_come(self) -> list[tuple[Any, int]]:
+        """What was restored, or read, and has not been admitted, with the attempts that it has used."""
+        return [*self._restored, *[(element, 0) for element in self._input.read_ahead()]]
+
+    def attempts_of(self, entry: Entry) -> int:
+        """Attempts for the element that have ended in failure."""
+        flight = self.flights.get(entry)
+        return 0 if flight is None else flight.attempts
+
+    def emitted(self, entry: Entry, now: float) -> None:
+        """The outputs of the element have been handed over."""
+        flight = self.flights.pop(entry, None)
+        self._recorder.emitted(entry, flight, now)
+
+    async def close(self) -> None:
+        """Nothing is read any more."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait([self._reading], timeout=GRACE)

@@ -1,0 +1,124 @@
+"""The events of a trace, and the short texts that stand for values in it.
+
+An event is recorded as a tuple: kind, time, and the fields of `FIELDS` in this order. A value is kept as it is if that
+costs no more than its text would; of any other value only a short text is kept, so that a trace keeps no big object
+alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from reprlib import Repr
+from typing import Any
+
+from asyncio_operator.errors import describe
+
+VALUE_LIMIT = 40
+TEXT_LIMIT = 200
+
+FIELDS: dict[str, tuple[str, ...]] = {
+    "started": (),
+    "admitted": ("element", "value", "key"),
+    "watermark": ("element", "timestamp"),
+    "attempt_started": ("element", "attempt", "lane"),
+    "attempt_ended": ("element", "attempt", "outcome", "text"),
+    "backing_off": ("element", "until"),
+    "call_returned": ("element", "attempt"),
+    "completed": ("element", "outcome"),
+    "emitted": ("element",),
+    "circuit": ("state",),
+    "ended": (),
+}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Event:
+    """One thing that happened; fields that its kind does not have are None.
+
+    Attributes:
+        kind: the name of the method of `Trace` that recorded it.
+        time: seconds since the start of the run.
+        element: number of the element or watermark in input order, from 0.
+        value, key: short texts of the element's value, and of its key if it has one.
+        attempt: number of the call for this element, from 1.
+        lane: which of the `capacity` places the call ran in, from 0.
+        outcome: of an attempt "result" | "error" | "timed_out" | "cancelled"; of an element "result" | "timeout" |
+            "failed" | "skipped".
+        text: more about an outcome, such as the error.
+        until: when a back-off is over, in seconds since the start of the run.
+        timestamp: event time of a watermark, milliseconds since the epoch.
+        state: of the circuit breaker, "closed" | "open" | "half_open".
+    """
+
+    kind: str
+    time: float
+    element: int | None = None
+    value: str | None = None
+    key: str | None = None
+    attempt: int | None = None
+    lane: int | None = None
+    outcome: str | None = None
+    text: str | None = None
+    until: float | None = None
+    timestamp: int | None = None
+    state: str | None = None
+
+    def __repr__(self) -> str:
+        given = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return f"Event({', '.join(f'{name}={value!r}' for name, value in given if value is not None)})"
+
+
+class Text(str):
+    """A text that has been made from a value; a plain ``str`` in an event is a value still."""
+
+    __slots__ = ()
+
+
+_SCALARS = frozenset({int, float, bool, type(None), Text})
+_shortened = Repr()
+_shortened.maxstring = _shortened.maxother = _shortened.maxlong = VALUE_LIMIT
+
+
+def keepable(value: Any) -> Any:
+    """The value itself if it is small and never changes, else its text."""
+    kind = type(value)
+    if kind in _SCALARS or (kind is str and len(value) <= VALUE_LIMIT):
+        return value
+    return text_of(value)
+
+
+def text_of(value: Any) -> Text:
+    """A text of at most `VALUE_LIMIT` printable characters. Of a big container only the first items are looked at."""
+    if type(value) is Text:
+        return value
+    try:
+        text = _shortened.repr(value)
+    except Exception:
+        text = describe(value, VALUE_LIMIT)
+    return Text(printable(text, VALUE_LIMIT))
+
+
+def printable(text: str, limit: int) -> str:
+    """The text with what cannot be printed escaped as ``repr`` does, cut at `limit` characters."""
+    text = text[: limit + 1]
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def decoded(recorded: Iterable[tuple[Any, ...]], start: float) -> list[Event]:
+    """Events from what was recorded, with times since `start`."""
+    return [_event(kind, time - start, start, rest) for kind, time, *rest in recorded]
+
+
+def _event(kind: str, time: float, start: float, rest: list[Any]) -> Event:
+    found = dict(zip(FIELDS[kind], rest, strict=True))
+    if kind == "admitted":
+        found["value"] = str(text_of(found["value"]))
+        found["key"] = None if found["key"] is None else str(text_of(found["key"]))
+    elif kind == "backing_off":
+        found["until"] -= start
+    elif found.get("text") is not None:
+        found["text"] = printable(found["text"], TEXT_LIMIT)
+    return Event(kind, time, **found)

@@ -1,0 +1,35 @@
+"""Files that appear whole or not at all: written beside their place, then moved there."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+from asyncio_operator.errors import ConfigurationError
+
+
+def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file, replacing what was there; a link is followed.
+
+    Raises:
+        ConfigurationError: the folder does not exist, or `path` is a folder.
+        OSError: the system refuses to write.
+    """
+    target = checked(path)
+    part = target.with_name(f".{target.name[:100]}.{os.getpid()}-{threading.get_ident()}.part")
+    try:
+        part.write_bytes(content)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def checked(path: str | os.PathLike[str]) -> Path:
+    """The place that `path` means, if a file can be written there."""
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise ConfigurationError(f"path {os.fspath(path)!r} is a folder; give the path of a file")
+    if not target.parent.is_dir():
+        raise ConfigurationError(f"path {os.fspath(path)!r} is in a folder that does not exist; make {target.parent}")
+    return target

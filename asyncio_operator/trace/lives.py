@@ -1,0 +1,215 @@
+"""The life of each element, made from events: when it waited, was called, backed off, was held back, and left.
+
+A life is told as *spans*, which cover it from admission to emission. All spans follow one another but "ignored", which
+runs beside what came after the cut. It knows no picture. Times are seconds since the start of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from asyncio_operator.trace.events import Event
+
+AT_ONCE = 0.001
+"""A call that obeys its cancellation returns within a turn or two of the loop, which take no longer than this."""
+
+
+class Span(NamedTuple):
+    """A part of a life; `kind` is one of `looks.SPANS`."""
+
+    kind: str
+    start: float
+    end: float
+    attempt: int = 0
+    text: str = ""
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One call; `end` is None while it runs, and `returned` is when it gave its slot back if it ignored being cut."""
+
+    number: int
+    lane: int | None
+    start: float
+    end: float | None = None
+    outcome: str = "running"
+    text: str = ""
+    returned: float | None = None
+
+    @property
+    def lingered(self) -> float | None:
+        """Until when it held its slot after it was cut; None if it ended at once, as most do."""
+        cut = self.end is not None and self.returned is not None and self.returned - self.end > AT_ONCE
+        return self.returned if cut else None
+
+
+@dataclass(slots=True)
+class Life:
+    """What is known of one element."""
+
+    element: int
+    value: str
+    key: str | None
+    admitted: float
+    attempts: list[Attempt] = field(default_factory=list)
+    backoffs: list[tuple[float, float]] = field(default_factory=list)
+    completed: float | None = None
+    outcome: str | None = None
+    emitted: float | None = None
+
+    def spans(self, now: float) -> list[Span]:
+        """The life in order of time, up to `now` where it has not ended."""
+        found: list[Span] = []
+        cursor, stop = self.admitted, now if self.completed is None else self.completed
+        for span in sorted([*self._calls(now), *self._backoffs(stop)], key=lambda span: span.start):
+            if span.start > cursor:
+                found.append(Span("waiting", cursor, span.start))
+            found.append(span)
+            cursor = max(cursor, span.end)
+        if stop > cursor and not self._abandoned:
+            found.append(Span("waiting", cursor, stop))
+        if self.completed is not None and self.outcome != "failed":
+            left = now if self.emitted is None else self.emitted
+            if left > self.completed:
+                found.append(Span("held", self.completed, left))
+        return found + [
+            Span("ignored", call.end, call.lingered, call.number)
+            for call in self.attempts
+            if call.end is not None and call.lingered is not None
+        ]
+
+    @property
+    def _abandoned(self) -> bool:
+        """Whether the run ended during a call: nothing came after it."""
+        return self.completed is None and bool(self.attempts) and self.attempts[-1].outcome == "cancelled"
+
+    def _calls(self, now: float) -> Iterable[Span]:
+        for call in self.attempts:
+            yield Span(call.outcome, call.start, now if call.end is None else call.end, call.number, call.text)
+
+    def _backoffs(self, stop: float) -> Iterable[Span]:
+        for start, until in self.backoffs:
+            following = (call.start for call in self.attempts if call.start >= start)
+            yield Span("backing_off", start, min(until, *following, max(stop, start)))
+
+
+@dataclass(slots=True)
+class Mark:
+    """A watermark: its place in the input order, its event time, when it came and when it left."""
+
+    element: int
+    timestamp: int
+    admitted: float
+    emitted: float | None = None
+
+
+class Phase(NamedTuple):
+    """A time in which the circuit breaker was not closed."""
+
+    state: str
+    start: float
+    end: float
+
+
+@dataclass(slots=True)
+class Story:
+    """A run: lives and watermarks in input order, the phases of the circuit breaker, and what is not known any more."""
+
+    end: float = 0.0
+    dropped: int = 0
+    lives: list[Life] = field(default_factory=list)
+    watermarks: list[Mark] = field(default_factory=list)
+    circuit: list[Phase] = field(default_factory=list)
+
+
+class _Teller:
+    """Takes events one by one; what belongs to an element that is not known is left out."""
+
+    def __init__(self) -> None:
+        self.lives: dict[int, Life] = {}
+        self.watermarks: dict[int, Mark] = {}
+        self.circuit: list[tuple[float, str]] = []
+
+    def admitted(self, event: Event) -> None:
+        assert event.element is not None
+        self.lives[event.element] = Life(event.element, event.value or "", event.key, event.time)
+
+    def watermark(self, event: Event) -> None:
+        assert event.element is not None
+        assert event.timestamp is not None
+        self.watermarks[event.element] = Mark(event.element, event.timestamp, event.time)
+
+    def attempt_started(self, event: Event) -> None:
+        self._life(event).attempts.append(Attempt(event.attempt or 0, event.lane, event.time))
+
+    def attempt_ended(self, event: Event) -> None:
+        call = self._call(event, lambda call: call.number == event.attempt)
+        if call is not None:
+            call.end, call.outcome, call.text = event.time, event.outcome or "", event.text or ""
+
+    def call_returned(self, event: Event) -> None:
+        def was_cut(call: Attempt) -> bool:
+            return call.outcome in ("timed_out", "cancelled") and event.attempt in (None, call.number)
+
+        call = self._call(event, was_cut)
+        if call is not None:
+            call.returned = event.time
+
+    def backing_off(self, event: Event) -> None:
+        assert event.until is not None
+        self._life(event).backoffs.append((event.time, event.until))
+
+    def completed(self, event: Event) -> None:
+        life = self._life(event)
+        life.completed, life.outcome = event.time, event.outcome
+
+    def emitted(self, event: Event) -> None:
+        assert event.element is not None
+        if event.element in self.watermarks:
+            self.watermarks[event.element].emitted = event.time
+        else:
+            self._life(event).emitted = event.time
+
+    def changed(self, event: Event) -> None:
+        self.circuit.append((event.time, event.state or ""))
+
+    def _life(self, event: Event) -> Life:
+        # What came before the oldest event that is kept goes to a life that nobody sees.
+        return self.lives.get(event.element or 0) or Life(-1, "", None, 0.0)
+
+    def _call(self, event: Event, fits: Callable[[Attempt], bool]) -> Attempt | None:
+        return next((call for call in reversed(self._life(event).attempts) if fits(call)), None)
+
+    def phases(self, end: float) -> list[Phase]:
+        ends = [time for time, _ in self.circuit[1:]] + [end]
+        return [
+            Phase(state, time, until)
+            for (time, state), until in zip(self.circuit, ends, strict=False)
+            if state != "closed"
+        ]
+
+
+def story_of(events: Iterable[Event], dropped: int = 0) -> Story:
+    """The run that these events tell."""
+    teller = _Teller()
+    hear: dict[str, Callable[[Event], None]] = {
+        "admitted": teller.admitted,
+        "watermark": teller.watermark,
+        "attempt_started": teller.attempt_started,
+        "attempt_ended": teller.attempt_ended,
+        "call_returned": teller.call_returned,
+        "backing_off": teller.backing_off,
+        "completed": teller.completed,
+        "emitted": teller.emitted,
+        "circuit": teller.changed,
+    }
+    end = 0.0
+    for event in events:
+        end = max(end, event.time)
+        if event.kind in hear:
+            hear[event.kind](event)
+    lives = [life for _, life in sorted(teller.lives.items())]
+    marks = [mark for _, mark in sorted(teller.watermarks.items())]
+    return Story(end, dropped, lives, marks, teller.phases(end))

@@ -1,0 +1,80 @@
+"""The page of a run: one file that needs no other, made from `page.html` and the lives as JSON.
+
+Values come from outside and may hold anything, so nothing of them is ever markup: the JSON has no ``<`` in it, the page
+sets texts only, and its content policy lets it load nothing. Times in it are milliseconds from the start of the run.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+from importlib.resources import files
+from typing import Any
+
+from asyncio_operator.trace.files import write_atomically
+from asyncio_operator.trace.lives import Life, Story
+from asyncio_operator.trace.looks import CIRCUIT, MARKS, SPANS, WATERMARK, Look, mark_of, rows_before
+
+TITLE, DATA = "{{title}}", "{{data}}"
+
+
+def write(story: Story, path: str | os.PathLike[str], title: str) -> None:
+    """Write the page of a run."""
+    page = files("asyncio_operator.trace").joinpath("page.html").read_text(encoding="utf-8")
+    # The title goes in first, and nowhere behind the data, so that neither can hold the other's place.
+    before, after = page.split(DATA)
+    content = before.replace(TITLE, html.escape(title)) + _json(_data(story)) + after
+    write_atomically(path, content.encode())
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _data(story: Story) -> dict[str, Any]:
+    watermarks = zip(rows_before(story), story.watermarks, strict=True)
+    return {
+        "end": _millis(story.end),
+        "dropped": story.dropped,
+        "elements": [_element(life, story.end) for life in story.lives],
+        "watermarks": [
+            [row, mark.timestamp, _millis(mark.admitted), _millis(mark.emitted)] for row, mark in watermarks
+        ],
+        "circuit": [[phase.state, _millis(phase.start), _millis(phase.end)] for phase in story.circuit],
+        "spans": _looks(SPANS),
+        "marks": _looks(MARKS),
+        "phases": _looks(CIRCUIT),
+        "watermark": _looks({"": WATERMARK})[""],
+    }
+
+
+def _looks(table: dict[str, Look]) -> dict[str, dict[str, Any]]:
+    return {name: look._asdict() for name, look in table.items()}
+
+
+def _element(life: Life, end: float) -> dict[str, Any]:
+    spans = life.spans(end)
+    spent = {kind: sum(span.end - span.start for span in spans if span.kind == kind) for kind in SPANS}
+    calls = sum(time for kind, time in spent.items() if kind not in ("waiting", "backing_off", "held", "ignored"))
+    left = life.emitted
+    return {
+        "element": life.element,
+        "value": life.value,
+        "key": life.key,
+        "outcome": life.outcome or "running",
+        "attempts": len(life.attempts),
+        "admitted": _millis(life.admitted),
+        "waited": _millis(spent["waiting"]),
+        "called": _millis(calls),
+        "backed_off": _millis(spent["backing_off"]),
+        "held": _millis(spent["held"]),
+        "latency": None if left is None else _millis(left - life.admitted),
+        "emitted": _millis(left),
+        "mark": None if (mark := mark_of(life)) is None else [mark[0], _millis(mark[1])],
+        "spans": [[span.kind, _millis(span.start), _millis(span.end), span.attempt, span.text] for span in spans],
+    }
+
+
+def _millis(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1e3, 4)

@@ -1,0 +1,291 @@
+"""The picture of a run: one row an element, in input order from the top, and time from left to right.
+
+A tall bar is a call, a flat one an element that waits, a dark stroke its emission. A watermark is a line between rows,
+with a stroke from segment to segment at the time it left: nothing above it leaves later, nothing below it earlier. It
+is the only module that knows matplotlib, which it imports when a picture is asked for, and it leaves pyplot alone.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+from asyncio_operator.errors import ConfigurationError
+from asyncio_operator.trace.files import checked, write_atomically
+from asyncio_operator.trace.lives import Story
+from asyncio_operator.trace.looks import CIRCUIT, MARKS, SPANS, WATERMARK, Look, mark_of, rows_before
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from asyncio_operator.trace.recording import Trace
+
+MAX_ROWS = 2_000
+"""More rows than this are not drawn: each would be thinner than a pixel."""
+
+SUFFIXES = (".png", ".svg", ".pdf")
+FEWEST_ROWS = 6
+LABELLED_ROWS = 40
+HATCHED_ROWS = 80
+LABELLED_WATERMARKS = 12
+DOTS_PER_INCH = 150
+MILLISECONDS = 1e3
+
+
+def timelines(
+    panels: Iterable[tuple[str, Trace]], path: str | os.PathLike[str], title: str | None = None, columns: int = 3
+) -> None:
+    """Draw several runs into one picture, side by side on one axis of time.
+
+    Args:
+        panels: a title and a trace for each run.
+        path: of the picture; the suffix says how: .png, .svg or .pdf.
+        title: stands above them all.
+        columns: runs beside each other at most; the others go below.
+
+    Raises:
+        ConfigurationError: matplotlib is missing, the suffix is another one, the folder does not exist, or there is
+            no panel.
+        StateError: nothing was recorded in one of the traces.
+    """
+    write(list(panels), path, title, columns)
+
+
+def write(
+    panels: Sequence[tuple[str, Trace]], path: str | os.PathLike[str], title: str | None = None, columns: int = 1
+) -> None:
+    """`timelines`, with one column unless more are asked for."""
+    suffix = checked(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise ConfigurationError(
+            f"path {os.fspath(path)!r} has the suffix {suffix!r}; a picture can be {', '.join(SUFFIXES)}"
+        )
+    if not panels:
+        raise ConfigurationError("panels is empty; give at least one title and trace")
+    figure = _figure([(words, trace.story()) for words, trace in panels], title, columns)
+    picture = BytesIO()
+    figure.savefig(picture, format=suffix[1:], dpi=DOTS_PER_INCH)
+    write_atomically(path, picture.getvalue())
+
+
+def _figure(panels: Sequence[tuple[str, Story]], title: str | None, columns: int) -> Figure:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigurationError(
+            "pictures need matplotlib, which is not installed; run: pip install 'asyncio-operator[plot]'"
+        ) from error
+    columns = min(columns, len(panels))
+    rows = -(-len(panels) // columns)
+    tallest = max(len(story.lives) for _, story in panels)
+    height = min(max(1.2 + 0.26 * tallest, 2.4), 11.0 if rows == 1 else 6.5)
+    width = 11.0 if columns == 1 else 5.2 * columns
+    figure = Figure(figsize=(width, height * rows + 0.8), layout="constrained")
+    grid = figure.subplots(rows, columns, sharex=True, squeeze=False).flatten()
+    found: dict[str, Any] = {}
+    for axes, (words, story) in zip(grid, panels, strict=False):
+        found |= _draw(axes, story, words)
+    for place, axes in enumerate(grid):
+        _tidy(axes, place, columns, len(panels))
+    grid[0].set_xlim(0, max(_width(story) for _, story in panels))
+    if title:
+        figure.suptitle(title, parse_math=False)
+    beside = 5 if columns == 1 else 3 * columns
+    figure.legend(handles=_in_order(found), loc="outside lower center", ncols=beside, frameon=False)
+    return figure
+
+
+def _tidy(axes: Axes, place: int, columns: int, panels: int) -> None:
+    """Leave an empty place white, and name the axes only where no other panel stands below, or left."""
+    if place >= panels:
+        axes.set_axis_off()
+    if place % columns:
+        axes.set_ylabel("")
+    if place + columns < panels:
+        axes.set_xlabel("")
+    else:
+        axes.tick_params(axis="x", labelbottom=True)
+
+
+def draw(axes: Axes, story: Story, title: str, legend: bool) -> None:
+    """Draw a run into axes, with what its colours mean below them if `legend`."""
+    found = _draw(axes, story, title)
+    if legend and found:
+        axes.legend(handles=_in_order(found), loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
+
+
+def _in_order(found: dict[str, Any]) -> list[Any]:
+    return [found[name] for name in (*SPANS, *MARKS, "watermark", *CIRCUIT) if name in found]
+
+
+def _draw(axes: Axes, story: Story, title: str) -> dict[str, Any]:
+    """Draw a run and give what stands for each look in a legend, by name, for those that occur."""
+    rows = min(len(story.lives), MAX_ROWS)
+    found = _draw_circuit(axes, story) | _draw_spans(axes, story, rows)
+    found |= _draw_marks(axes, story, rows) | _draw_watermarks(axes, story, rows)
+    _label(axes, story, rows, title)
+    return found
+
+
+def _name(axes: Axes, name: str) -> str:
+    """A name that is unique in the picture, for what SVG calls an id."""
+    figure = axes.get_figure()
+    place = figure.axes.index(axes) if figure is not None and axes in figure.axes else 0
+    return f"trace{place + 1}-{name}"
+
+
+def _draw_spans(axes: Axes, story: Story, rows: int) -> dict[str, Any]:
+    from matplotlib.collections import PolyCollection
+    from matplotlib.patches import Patch
+
+    boxes: dict[str, list[list[tuple[float, float]]]] = {}
+    for row, life in enumerate(story.lives[:rows]):
+        for span in life.spans(story.end):
+            look = SPANS[span.kind]
+            left, right = span.start * MILLISECONDS, span.end * MILLISECONDS
+            top, bottom = row - 0.5 + look.top, row - 0.5 + look.bottom
+            boxes.setdefault(span.kind, []).append([(left, top), (right, top), (right, bottom), (left, bottom)])
+    found = {}
+    for kind in (kind for kind in SPANS if kind in boxes):
+        looks = _looks(SPANS[kind], rows)
+        bars = PolyCollection(boxes[kind], zorder=2 + 0.01 * list(SPANS).index(kind), **looks)
+        bars.set_gid(_name(axes, kind))
+        axes.add_collection(bars)
+        found[kind] = Patch(label=SPANS[kind].label, **looks)
+    return found
+
+
+def _looks(look: Look, rows: int) -> dict[str, Any]:
+    """A bar has an edge of its own colour, or calls that take no time could not be seen."""
+    if look.hatched and rows <= HATCHED_ROWS:
+        return {"facecolor": "#ffffff", "edgecolor": look.colour, "hatch": "/////", "linewidth": 0.8}
+    return {"facecolor": look.colour, "edgecolor": look.colour, "linewidth": 0.6 if rows <= HATCHED_ROWS else 0.2}
+
+
+def _draw_marks(axes: Axes, story: Story, rows: int) -> dict[str, Any]:
+    from matplotlib.collections import LineCollection
+    from matplotlib.lines import Line2D
+
+    strokes: dict[str, list[list[tuple[float, float]]]] = {}
+    for row, life in enumerate(story.lives[:rows]):
+        if (mark := mark_of(life)) is not None:
+            kind, time = mark[0], mark[1] * MILLISECONDS
+            strokes.setdefault(kind, []).append([(time, row - 0.5), (time, row + 0.5)])
+    found = {}
+    width = 2.4 if rows <= LABELLED_ROWS else 1.2
+    for kind, lines in strokes.items():
+        ends = LineCollection(lines, colors=MARKS[kind].colour, linewidths=width, capstyle="butt", zorder=4)
+        ends.set_gid(_name(axes, kind))
+        axes.add_collection(ends)
+        found[kind] = Line2D(
+            [],
+            [],
+            color=MARKS[kind].colour,
+            marker="|",
+            markersize=11,
+            markeredgewidth=2.4,
+            linestyle="none",
+            label=MARKS[kind].label,
+        )
+    return found
+
+
+def _draw_watermarks(axes: Axes, story: Story, rows: int) -> dict[str, Any]:
+    from matplotlib.lines import Line2D
+
+    places = [row for row in rows_before(story) if row < rows or rows == len(story.lives)]
+    look = WATERMARK
+    bounds = [0, *places, rows]
+    for number, (row, mark) in enumerate(zip(places, story.watermarks, strict=False)):
+        line = axes.axhline(row - 0.5, color=look.colour, linewidth=1, linestyle=(0, (6, 3)), zorder=3)
+        line.set_gid(_name(axes, f"watermark-{mark.element}"))
+        if mark.emitted is not None:
+            left = mark.emitted * MILLISECONDS
+            above, below = bounds[number] - 0.5, bounds[number + 2] - 0.5
+            axes.plot([left, left], [above, below], color=look.colour, linewidth=1, alpha=0.6, zorder=3)
+            axes.plot([left], [row - 0.5], color=look.colour, marker="D", markersize=5, zorder=5, clip_on=False)
+        if len(places) <= LABELLED_WATERMARKS:
+            axes.annotate(
+                f"watermark {mark.timestamp}",
+                (1, row - 0.5),
+                (4, 0),
+                xycoords=axes.get_yaxis_transform(),
+                textcoords="offset points",
+                va="center",
+                fontsize="x-small",
+                color=look.colour,
+                zorder=6,
+            )
+    if not places:
+        return {}
+    return {
+        "watermark": Line2D(
+            [], [], color=look.colour, linewidth=1, linestyle=(0, (6, 3)), marker="D", markersize=5, label=look.label
+        )
+    }
+
+
+def _draw_circuit(axes: Axes, story: Story) -> dict[str, Any]:
+    from matplotlib.patches import Patch
+
+    found = {}
+    for number, (state, start, end) in enumerate(story.circuit):
+        look = CIRCUIT[state]
+        band = axes.axvspan(start * MILLISECONDS, end * MILLISECONDS, color=look.colour, linewidth=0, zorder=0)
+        band.set_gid(_name(axes, f"circuit-{number}"))
+        found[state] = Patch(color=look.colour, label=look.label)
+    return found
+
+
+def _label(axes: Axes, story: Story, rows: int, title: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    lives = story.lives
+    axes.set_title(
+        "\n".join([*([title] if title else []), *_left_out(story, rows)]), parse_math=False, fontsize="medium"
+    )
+    axes.set_xlim(0, _width(story))
+    axes.set_ylim(max(rows, FEWEST_ROWS) - 0.4, -0.6)
+    axes.ticklabel_format(axis="x", style="plain", useOffset=False)
+    axes.set_xlabel("milliseconds since the start of the run")
+    axes.set_ylabel("element, in input order")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="x", color="#e4e7eb", linewidth=0.6, zorder=0)
+    axes.set_axisbelow(True)
+    if rows <= LABELLED_ROWS:
+        axes.set_yticks(range(rows), [_words(life.element, life.value) for life in lives[:rows]], parse_math=False)
+        axes.tick_params(axis="y", length=0, labelsize="small")
+    else:
+        numbers = [life.element for life in lives[:rows]]
+        steps = MaxNLocator(10, integer=True).tick_values(numbers[0], numbers[-1])
+        ticks = [bisect_left(numbers, step) for step in steps if numbers[0] <= step <= numbers[-1]]
+        axes.set_yticks(ticks, [f"{numbers[tick]:,}" for tick in ticks])
+
+
+def _width(story: Story) -> float:
+    """A hundredth more than what is drawn took, so that the last mark is seen whole."""
+    end = story.end
+    if len(story.lives) > MAX_ROWS:
+        end = max(span.end for life in story.lives[:MAX_ROWS] for span in life.spans(story.end))
+    return max(end * MILLISECONDS * 1.01, 1e-6)
+
+
+def _words(element: int, value: str) -> str:
+    """Number and value of an element; the number alone where they are the same."""
+    value = value if len(value) <= 24 else value[:21] + "..."
+    return str(element) if value == str(element) else f"{value}  #{element}"
+
+
+def _left_out(story: Story, rows: int) -> list[str]:
+    said = []
+    if not story.lives:
+        said.append("no elements in this run")
+    if rows < len(story.lives):
+        said.append(f"the first {rows:,} of {len(story.lives):,} elements are drawn")
+    if story.dropped:
+        said.append(f"{story.dropped:,} earlier elements are no longer in the trace")
+    return said

@@ -1,0 +1,69 @@
+"""Watermark generators: how far event time has come, judged by the elements seen.
+
+A watermark t says that no element with a timestamp smaller than or equal to t follows; the generators give the largest
+timestamp seen, less the delay, less 1 ms, because equal timestamps may still come. It never goes back, and starts at
+-2**63. Event time is in milliseconds since the epoch.
+
+An input is idle when no element has come for `idle_after` seconds on `clock`. As in Flink, idleness does not move the
+watermark, for nobody knows what an idle input will bring: it says that whoever combines several inputs by the minimum
+of their watermarks shall leave this one out until its next element comes. Sources: Flink's ``WatermarkStrategy``,
+``BoundedOutOfOrdernessWatermarks``, ``AscendingTimestampsWatermarks`` and ``WatermarksWithIdleness``.
+"""
+
+from __future__ import annotations
+
+from asyncio_operator.clock import Clock, monotonic
+from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.policies.options import Duration, duration, positive_duration
+
+MIN_TIMESTAMP = -(2**63)
+
+
+class BoundedOutOfOrderness:
+    """For elements that come at most `delay` after one with a larger timestamp.
+
+    Args:
+        delay: seconds or a timedelta, taken in whole milliseconds.
+        idle_after: seconds or a timedelta without an element after which the input is idle; None: never.
+        clock: gives the seconds that `idle_after` is measured in; it is read only if that is set.
+
+    Raises:
+        ConfigurationError: a value is wrong.
+    """
+
+    def __init__(self, delay: Duration, idle_after: Duration | None = None, *, clock: Clock = monotonic) -> None:
+        self._lag = round(duration("delay", delay) * 1000) + 1
+        self._idle_after = None if idle_after is None else positive_duration("idle_after", idle_after)
+        if not callable(clock):
+            raise ConfigurationError(f"clock is {describe(clock)}; it must be a callable that gives seconds")
+        self._clock = clock
+        self._largest = MIN_TIMESTAMP
+        self._active_at = 0.0 if self._idle_after is None else clock()
+
+    def on_event(self, timestamp: int) -> None:
+        """An element has come.
+
+        Raises:
+            TypeError: the timestamp is no int.
+        """
+        if type(timestamp) is not int:
+            raise TypeError(f"the timestamp is {describe(timestamp)}; it must be an int, milliseconds since the epoch")
+        if timestamp > self._largest:
+            self._largest = timestamp
+        if self._idle_after is not None:
+            self._active_at = self._clock()
+
+    def current_watermark(self) -> int:
+        """Milliseconds since the epoch; -2**63 before the first element."""
+        return max(MIN_TIMESTAMP, self._largest - self._lag)
+
+    def is_idle(self) -> bool:
+        """Whether no element has come for `idle_after`, counted from the beginning if none ever came."""
+        return self._idle_after is not None and self._clock() - self._active_at >= self._idle_after
+
+
+class MonotonousTimestamps(BoundedOutOfOrderness):
+    """For elements whose timestamps never fall; `idle_after` and `clock` as for `BoundedOutOfOrderness`."""
+
+    def __init__(self, idle_after: Duration | None = None, *, clock: Clock = monotonic) -> None:
+        super().__init__(0, idle_after, clock=clock)

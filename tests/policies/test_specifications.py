@@ -1,0 +1,122 @@
+"""What all specifications have in common: checked when made, frozen, compared by value, and fit to travel."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pyspark.cloudpickle import cloudpickle
+
+from asyncio_operator.errors import ConfigurationError
+from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
+from asyncio_operator.policies.batching import Batching
+from asyncio_operator.policies.circuit_breaker import CircuitBreaker
+from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.policies.retry import ExponentialBackoff, FixedBackoff, Retry
+
+EXAMPLES: list[tuple[Any, dict[str, Any]]] = [
+    (AdaptiveCapacity, {"initial": 7, "minimum": 2, "maximum": 70}),
+    (Batching, {"max_size": 5, "linger": 0.25}),
+    (CircuitBreaker, {"failure_ratio": 0.25, "window": 5.0, "minimum_calls": 3, "open_for": 1.5}),
+    (RateLimit, {"rate": 5, "per": 2.0, "burst": 3}),
+    (ExponentialBackoff, {"initial": 0.5, "multiplier": 3.0, "maximum": 5.0, "jitter": False}),
+    (FixedBackoff, {"delay": 2.0}),
+    (Retry, {"max_attempts": 5, "backoff": FixedBackoff(1.0), "on": (OSError,), "if_result": callable}),
+]
+
+
+async def later(result):
+    """What could not be awaited."""
+
+
+WRONG = [
+    (AdaptiveCapacity, {"initial": 0}, "initial is 0;"),
+    (AdaptiveCapacity, {"initial": 1001}, "initial is 1001;"),
+    (AdaptiveCapacity, {"initial": 5, "minimum": 6}, "initial is 5;"),
+    (AdaptiveCapacity, {"minimum": 0}, "minimum is 0;"),
+    (AdaptiveCapacity, {"maximum": 2.5}, r"maximum is 2\.5;"),
+    (AdaptiveCapacity, {"minimum": 9, "maximum": 8}, "maximum is 8; it must not be less than minimum, 9"),
+    (Batching, {"max_size": 0}, "max_size is 0;"),
+    (Batching, {"linger": -0.1}, r"linger is -0\.1;"),
+    (CircuitBreaker, {"failure_ratio": 0}, "failure_ratio is 0;"),
+    (CircuitBreaker, {"failure_ratio": 1.1}, r"failure_ratio is 1\.1;"),
+    (CircuitBreaker, {"failure_ratio": math.nan}, "failure_ratio is nan;"),
+    (CircuitBreaker, {"failure_ratio": True}, "failure_ratio is True;"),
+    (CircuitBreaker, {"window": 0}, "window is 0;"),
+    (CircuitBreaker, {"minimum_calls": 0}, "minimum_calls is 0;"),
+    (CircuitBreaker, {"open_for": timedelta(0)}, r"open_for is datetime\.timedelta\(0\);"),
+    (RateLimit, {"rate": 0}, "rate is 0;"),
+    (RateLimit, {"rate": 2.5}, r"rate is 2\.5;"),
+    (RateLimit, {"rate": 1, "per": 0}, "per is 0;"),
+    (RateLimit, {"rate": 1, "per": math.inf}, "per is inf;"),
+    (RateLimit, {"rate": 1, "burst": -1}, "burst is -1;"),
+    (ExponentialBackoff, {"initial": -1}, "initial is -1;"),
+    (ExponentialBackoff, {"initial": 10**400}, "initial is 1000"),
+    (ExponentialBackoff, {"initial": 11}, r"maximum is 10\.0 s; it must not be less than initial, which is 11\.0 s"),
+    (ExponentialBackoff, {"multiplier": 0.5}, r"multiplier is 0\.5;"),
+    (ExponentialBackoff, {"multiplier": math.inf}, "multiplier is inf;"),
+    (ExponentialBackoff, {"multiplier": 10**400}, "multiplier is 1000"),
+    (ExponentialBackoff, {"jitter": 1}, "jitter is 1;"),
+    (FixedBackoff, {"delay": "1"}, "delay is '1';"),
+    (Retry, {"max_attempts": 0}, "max_attempts is 0;"),
+    (Retry, {"max_attempts": True}, "max_attempts is True;"),
+    (Retry, {"backoff": 1.0}, r"backoff is 1\.0;"),
+    (Retry, {"on": OSError("x")}, "on is OSError"),
+    (Retry, {"on": [OSError]}, "on is "),
+    (Retry, {"on": (OSError, int)}, "on is "),
+    (Retry, {"on": KeyboardInterrupt}, "on is .*KeyboardInterrupt"),
+    (Retry, {"if_result": 5}, "if_result is 5;"),
+    (Retry, {"if_result": later}, "if_result is .*async def"),
+]
+
+
+@pytest.mark.parametrize(("kind", "values"), EXAMPLES)
+def test_it_is_a_value_that_travels(kind, values):
+    specification = kind(**values)
+    assert dataclasses.asdict(specification).keys() == values.keys()
+    assert all(getattr(specification, name) == value for name, value in values.items())
+    assert specification == kind(**values)
+    assert hash(specification) == hash(kind(**values))
+    assert cloudpickle.loads(cloudpickle.dumps(specification)) == specification
+    for name, value in values.items():
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(specification, name, value)
+    assert not hasattr(specification, "__dict__")
+
+
+@pytest.mark.parametrize("kind", [AdaptiveCapacity, Batching, CircuitBreaker, ExponentialBackoff, Retry])
+def test_it_has_defaults_and_differs_from_another(kind):
+    values = dict(EXAMPLES)[kind]
+    assert kind() == kind()
+    for name, value in values.items():
+        assert getattr(kind(), name) != value
+        if kind is not AdaptiveCapacity or name != "maximum":
+            assert kind(**{name: value}) != kind()
+
+
+@pytest.mark.parametrize(("kind", "values", "message"), WRONG)
+def test_R1_a_wrong_value_is_named_with_what_is_allowed(kind, values, message):
+    with pytest.raises(ConfigurationError, match=f"^{message}") as caught:
+        kind(**values)
+    assert "must" in str(caught.value)
+
+
+def test_durations_may_be_timedeltas():
+    half = timedelta(seconds=0.5)
+    assert FixedBackoff(half) == FixedBackoff(0.5)
+    assert ExponentialBackoff(half, maximum=half) == ExponentialBackoff(0.5, maximum=0.5)
+    assert RateLimit(1, half) == RateLimit(1, 0.5)
+    assert CircuitBreaker(window=half, open_for=half) == CircuitBreaker(window=0.5, open_for=0.5)
+    assert Batching(linger=half) == Batching(linger=0.5)
+
+
+def test_one_exception_class_is_a_tuple_of_one():
+    assert Retry(on=OSError) == Retry(on=(OSError,))
+
+
+@pytest.mark.parametrize(("bounds", "initial"), [({}, 20), ({"maximum": 8}, 8), ({"minimum": 30}, 30)])
+def test_the_initial_capacity_that_nobody_chose_yields_to_the_bounds(bounds, initial):
+    assert AdaptiveCapacity(**bounds).initial == initial

@@ -1,0 +1,60 @@
+"""What a process lacks is found in an error, and in what caused it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from asyncio_operator.enricher import missing_here
+from asyncio_operator.environment import Missing
+
+
+def caught(action: Callable[[], Any]) -> BaseException:
+    try:
+        action()
+    except BaseException as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def behind_another(action: Callable[[], Any]) -> None:
+    try:
+        action()
+    except Exception as error:
+        raise ValueError("no client") from error
+
+
+def variable() -> str:
+    return os.environ["NO_SUCH_VARIABLE"]
+
+
+def module() -> Any:
+    return importlib.import_module("no_such_module.inside")
+
+
+def test_a_variable_and_a_module_are_named() -> None:
+    assert missing_here(caught(variable)) == Missing("environment variable", "NO_SUCH_VARIABLE")
+    assert missing_here(caught(module)) == Missing("module", "no_such_module")
+    assert str(missing_here(caught(variable))).startswith("the environment variable 'NO_SUCH_VARIABLE' is not set")
+    assert str(missing_here(caught(module))).startswith("the module 'no_such_module' is not installed")
+
+
+def test_also_behind_other_errors() -> None:
+    assert missing_here(caught(lambda: behind_another(variable))) == Missing("environment variable", "NO_SUCH_VARIABLE")
+    assert missing_here(caught(lambda: behind_another(lambda: behind_another(module)))) == Missing(
+        "module", "no_such_module"
+    )
+
+
+@pytest.mark.parametrize("action", [lambda: dict[str, str]()["s3cret"], lambda: 1 / 0, lambda: int("one")])
+def test_any_other_error_says_nothing_of_the_process(action: Callable[[], Any]) -> None:
+    assert missing_here(caught(action)) is None
+    assert missing_here(caught(lambda: behind_another(action))) is None
+
+
+def test_an_error_that_was_never_raised_says_nothing() -> None:
+    assert missing_here(KeyError("NO_SUCH_VARIABLE")) is None

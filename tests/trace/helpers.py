@@ -1,0 +1,87 @@
+"""Traces of small runs with known times, in milliseconds from a start that is not zero."""
+
+from __future__ import annotations
+
+from asyncio_operator.trace import Trace
+
+START = 1_000.0
+
+
+def at(milliseconds):
+    return START + milliseconds / 1e3
+
+
+def new_trace(limit=100_000):
+    trace = Trace(limit)
+    trace.started(START)
+    return trace
+
+
+def call(trace, element, start, end, outcome="result", attempt=1, lane=0, text=None):
+    trace.attempt_started(at(start), element, attempt, lane)
+    trace.attempt_ended(at(end), element, attempt, outcome, text)
+
+
+def simple(trace, element, start, end, emitted=None, lane=0, value=None):
+    """An element that is called at once, and gives a result."""
+    trace.admitted(at(start), element, f"v{element}" if value is None else value)
+    call(trace, element, start, end, lane=lane)
+    trace.completed(at(end), element, "result")
+    trace.emitted(at(end if emitted is None else emitted), element)
+
+
+def head_of_line():
+    """Three elements, in order; the first takes long."""
+    trace = new_trace()
+    simple(trace, 0, 0, 100, lane=0)
+    simple(trace, 1, 0, 10, emitted=100, lane=1)
+    simple(trace, 2, 10, 30, emitted=100, lane=1)
+    trace.ended(at(100))
+    return trace
+
+
+def everything():
+    """Every kind of event and outcome at least once; the call of element 4 is still running at the end."""
+    trace = new_trace()
+    trace.admitted(at(0), 0, "a", key="k")  # retried
+    call(trace, 0, 2, 10, "error", text="OSError: gone")
+    trace.backing_off(at(10), 0, until=at(30))
+    call(trace, 0, 35, 50, attempt=2)
+    trace.completed(at(50), 0, "result")
+    trace.emitted(at(50), 0)
+    trace.admitted(at(0), 1, "b")  # times out, and its call ignores that
+    call(trace, 1, 0, 40, "timed_out", lane=1)
+    trace.completed(at(40), 1, "timeout")
+    trace.emitted(at(50), 1)
+    trace.watermark(at(5), 2, 5_000)
+    trace.emitted(at(50), 2)
+    trace.admitted(at(5), 3, "c")  # skipped
+    call(trace, 3, 5, 20, "error", lane=2)
+    trace.completed(at(20), 3, "skipped")
+    trace.emitted(at(50), 3)
+    trace.admitted(at(10), 4, "d")
+    trace.attempt_started(at(12), 4, 1, 3)
+    trace.admitted(at(10), 5, "e")  # cancelled with the run
+    call(trace, 5, 12, 95, "cancelled", lane=4)
+    trace.admitted(at(60), 6, "f")  # ends the run
+    call(trace, 6, 60, 90, "error", lane=0)
+    trace.circuit(at(65), "open")
+    trace.circuit(at(75), "half_open")
+    trace.circuit(at(80), "closed")
+    trace.call_returned(at(70), 1, attempt=1)
+    trace.completed(at(90), 6, "failed")
+    trace.ended(at(100))
+    return trace
+
+
+HOSTILE = [
+    "</script><script>alert(1)</script>",
+    "<!--<script>",
+    "{{title}}{{data}}",
+    "$\\frac{1$",
+    "a & b ]]> --> \\u2028 \u2028",
+    "\x00\x1b[31m\r\n\ud800",
+    "'\"`${1}",
+    "\u202e right to left",
+    "x" * 100_000,
+]

@@ -1,0 +1,146 @@
+"""The Chrome trace events are valid: known phases, whole fields, nested or apart on each thread."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.trace.helpers import HOSTILE, at, call, everything, head_of_line, new_trace, simple
+
+
+@pytest.fixture
+def write(tmp_path):
+    def events(trace):
+        trace.chrome(tmp_path / "run.json")
+        return json.loads((tmp_path / "run.json").read_text(encoding="ascii"))["traceEvents"]
+
+    return events
+
+
+def check(events):
+    """What the format demands of every event, and of events together."""
+    for event in events:
+        assert event["ph"] in "XMibeC"
+        assert isinstance(event["name"], str)
+        assert isinstance(event["pid"], int)
+        assert isinstance(event["tid"], int)
+        if event["ph"] != "M":
+            assert event["ts"] >= 0
+            assert math.isfinite(event["ts"])
+    check_slices([event for event in events if event["ph"] == "X"])
+    check_pairs([event for event in events if event["ph"] in "be"])
+
+
+def check_slices(slices):
+    threads = defaultdict(list)
+    for event in slices:
+        assert event["dur"] >= 0
+        threads[event["pid"], event["tid"]].append((event["ts"], round(event["ts"] + event["dur"], 3)))
+    for spans in threads.values():
+        around: list[float] = []
+        for start, end in sorted(spans, key=lambda span: (span[0], -span[1])):
+            while around and around[-1] <= start:
+                around.pop()
+            assert not around or end <= around[-1]
+            around.append(end)
+
+
+def check_pairs(events):
+    started: dict[tuple, list] = defaultdict(list)
+    for event in events:
+        stack = started[event["cat"], event["id"]]
+        if event["ph"] == "b":
+            assert not stack or stack[-1]["ts"] <= event["ts"]
+            stack.append(event)
+        else:
+            begin = stack.pop()
+            assert begin["name"] == event["name"]
+            assert begin["ts"] <= event["ts"]
+    assert not any(started.values())
+
+
+def of_phase(events, phase):
+    return [event for event in events if event["ph"] == phase]
+
+
+def test_the_events_are_valid(write):
+    check(write(everything()))
+
+
+def test_a_call_is_a_slice_on_the_thread_of_its_lane(write):
+    events = write(everything())
+    names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    error = next(event for event in events if event.get("cat") == "error")
+    assert (error["name"], error["ts"], error["dur"]) == ("'a'", 2_000.0, 8_000.0)
+    assert names[error["tid"]] == "lane 0"
+    assert error["args"] == {
+        "element": 0,
+        "value": "'a'",
+        "attempt": 1,
+        "outcome": "error",
+        "key": "'k'",
+        "text": "OSError: gone",
+    }
+
+
+def test_a_call_that_ignores_its_cancellation_lasts_until_it_returned(write):
+    events = write(everything())
+    cut = next(event for event in events if event.get("cat") == "timed_out")
+    ignored = next(event for event in events if event.get("cat") == "ignored")
+    assert (cut["ts"], cut["dur"]) == (0.0, 70_000.0)
+    assert (ignored["ts"], ignored["dur"], ignored["tid"]) == (40_000.0, 30_000.0, cut["tid"])
+
+
+def test_emissions_watermarks_and_the_circuit_breaker_are_instants(write):
+    instants = of_phase(write(everything()), "i")
+    assert {event["cat"] for event in instants} == {"emitted", "skipped", "failed", "watermark", "circuit"}
+    assert {event["s"] for event in instants} <= {"g", "p", "t"}
+    assert ("watermark 5000 emitted", 50_000.0) in {(event["name"], event["ts"]) for event in instants}
+
+
+def test_counters_tell_calls_in_flight_and_elements_in_the_buffer(write):
+    counters = of_phase(write(head_of_line()), "C")
+    levels = [(event["ts"], event["args"]["in flight"]) for event in counters if event["name"] == "in flight"]
+    assert levels == [(0.0, 2), (10_000.0, 2), (30_000.0, 1), (100_000.0, 0)]
+    levels = [(event["ts"], event["args"]["buffered"]) for event in counters if event["name"] == "buffered"]
+    assert levels == [(0.0, 2), (10_000.0, 3), (100_000.0, 0)]
+
+
+@pytest.mark.parametrize("lane", [0, None])
+def test_calls_that_overlap_get_threads_of_their_own(write, lane):
+    trace = new_trace()
+    for element in range(3):
+        simple(trace, element, 5 * element, 5 * element + 8, lane=lane)
+    events = write(trace)
+    check(events)
+    assert len({event["tid"] for event in of_phase(events, "X")}) == 2
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_values_are_text(write, value):
+    trace = new_trace()
+    simple(trace, 0, 0, 10, value=value)
+    [event] = of_phase(write(trace), "X")
+    assert event["name"] == trace.events()[1].value
+
+
+times = st.floats(0, 100, allow_nan=False)
+
+
+@given(calls=st.lists(st.tuples(times, times, times, st.sampled_from([None, 0, 1])), max_size=12))
+def test_slices_are_nested_or_apart_whatever_the_times(tmp_path_factory, calls):
+    trace = new_trace()
+    for element, (start, length, late, lane) in enumerate(calls):
+        trace.admitted(at(0), element, element)
+        call(trace, element, start, start + length, "timed_out", lane=lane)
+        trace.call_returned(at(start + length + late), element, 1)
+    path = tmp_path_factory.mktemp("chrome") / "run.json"
+    trace.chrome(path)
+    events = json.loads(path.read_text())["traceEvents"]
+    check(events)
+    assert len(calls) <= len(of_phase(events, "X")) <= 2 * len(calls)

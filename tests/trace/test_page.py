@@ -1,0 +1,120 @@
+"""The page is one file, tells the run, and takes nothing in a value for markup."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from asyncio_operator.trace.looks import SPANS
+from tests.trace.helpers import HOSTILE, everything, head_of_line, new_trace, simple
+
+
+class Page(HTMLParser):
+    """The tags of a page, the text of each kind of tag, and the data in it."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple] = []
+        self.inside: dict[str, list[str]] = {}
+        self.open: str | None = None
+        self.feed(path.read_text(encoding="utf-8"))
+        scripts = self.inside["script"]
+        self.data = json.loads(scripts[0])
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        self.open = tag
+        self.inside.setdefault(tag, []).append("")
+
+    def handle_endtag(self, tag):
+        self.open = None
+
+    def handle_data(self, data):
+        if self.open is not None:
+            self.inside[self.open][-1] += data
+
+
+@pytest.fixture
+def write(tmp_path):
+    def page(trace, title=None):
+        trace.html(tmp_path / "page.html", title)
+        return Page(tmp_path / "page.html")
+
+    return page
+
+
+def test_the_page_tells_every_element(write):
+    data = write(everything(), "a run").data
+    assert [element["element"] for element in data["elements"]] == [0, 1, 3, 4, 5, 6]
+    first = data["elements"][0]
+    assert first["spans"] == [
+        ["waiting", 0.0, 2.0, 0, ""],
+        ["error", 2.0, 10.0, 1, "OSError: gone"],
+        ["backing_off", 10.0, 30.0, 0, ""],
+        ["waiting", 30.0, 35.0, 0, ""],
+        ["result", 35.0, 50.0, 2, ""],
+    ]
+    told = ("value", "key", "outcome", "attempts", "admitted", "waited", "called", "backed_off", "held", "latency")
+    assert [first[name] for name in told] == ["'a'", "'k'", "result", 2, 0.0, 7.0, 23.0, 20.0, 0.0, 50.0]
+    assert [element["mark"] and element["mark"][0] for element in data["elements"]] == [
+        "emitted",
+        "emitted",
+        "skipped",
+        None,
+        None,
+        "failed",
+    ]
+    assert data["watermarks"] == [[2, 5_000, 5.0, 50.0]]
+    assert data["circuit"] == [["open", 65.0, 75.0], ["half_open", 75.0, 80.0]]
+    assert data["end"] == 100.0
+    assert data["spans"].keys() == SPANS.keys()
+
+
+def test_the_title_stands_in_the_page(write):
+    page = write(head_of_line(), "a run")
+    assert page.inside["title"] == page.inside["h1"] == ["a run"]
+    assert write(head_of_line()).inside["title"] == ["Trace"]
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_values_keys_and_titles_are_text(write, value):
+    trace, tame = new_trace(), write(head_of_line())
+    trace.admitted(1_000.0, 0, value, key=value)
+    trace.attempt_ended(1_000.0, 0, 1, "error", value)
+    title = value if value.isprintable() else "title"
+    page = write(trace, title)
+    assert page.tags == tame.tags
+    assert page.attributes == tame.attributes
+    assert page.inside["title"] == [title]
+    assert page.inside["script"][1] == tame.inside["script"][1]
+    [element] = page.data["elements"]
+    assert element["value"] == element["key"] == trace.events()[1].value
+
+
+def test_the_page_refers_to_nothing_outside(write):
+    page = write(everything())
+    assert [value for name, value in page.attributes if name in ("src", "href")] == ["data:,"]
+    text = "".join(text for texts in page.inside.values() for text in texts)
+    assert not re.search(r"https?:|//[a-z]+\.|url\(|@import|import\(|fetch\(|XMLHttpRequest|innerHTML|eval\(", text)
+    assert ("content", "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:") in (
+        page.attributes
+    )
+
+
+def test_what_is_no_longer_in_the_trace_is_told(write):
+    trace = new_trace(limit=10)
+    for element in range(5):
+        simple(trace, element, element, element + 10)
+    assert write(trace).data["dropped"] == 3
+
+
+def test_five_thousand_elements_fit(write):
+    trace = new_trace()
+    for element in range(5_000):
+        simple(trace, element, element, element + 10)
+    assert len(write(trace).data["elements"]) == 5_000

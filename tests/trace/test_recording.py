@@ -1,0 +1,221 @@
+"""What a trace keeps, and how much of it."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import threading
+import weakref
+
+import pytest
+
+from asyncio_operator.errors import ConfigurationError, StateError
+from asyncio_operator.trace import Event, Trace
+from asyncio_operator.trace.events import FIELDS
+from tests.trace.helpers import HOSTILE, START, at, everything, head_of_line, new_trace, simple
+
+
+def test_every_kind_of_event_comes_back_with_its_fields():
+    trace = Trace()
+    trace.started(10.0)
+    trace.admitted(10.5, 0, "a", key=7)
+    trace.watermark(10.5, 1, 5_000)
+    trace.attempt_started(11.0, 0, 1, lane=3)
+    trace.attempt_ended(11.5, 0, 1, "timed_out", "too late")
+    trace.backing_off(11.5, 0, until=12.5)
+    trace.call_returned(12.0, 0, 1)
+    trace.completed(13.0, 0, "timeout")
+    trace.emitted(13.5, 0)
+    trace.circuit(14.0, "open")
+    trace.ended(14.5)
+    events = trace.events()
+    assert events == [
+        Event("started", 0.0),
+        Event("admitted", 0.5, element=0, value="'a'", key="7"),
+        Event("watermark", 0.5, element=1, timestamp=5_000),
+        Event("attempt_started", 1.0, element=0, attempt=1, lane=3),
+        Event("attempt_ended", 1.5, element=0, attempt=1, outcome="timed_out", text="too late"),
+        Event("backing_off", 1.5, element=0, until=2.5),
+        Event("call_returned", 2.0, element=0, attempt=1),
+        Event("completed", 3.0, element=0, outcome="timeout"),
+        Event("emitted", 3.5, element=0),
+        Event("circuit", 4.0, state="open"),
+        Event("ended", 4.5),
+    ]
+    assert {event.kind for event in events} == set(FIELDS)
+    assert repr(events[3]) == "Event(kind='attempt_started', time=1.0, element=0, attempt=1, lane=3)"
+
+
+def test_a_run_without_a_start_begins_with_its_first_event():
+    trace = Trace()
+    trace.admitted(7.0, 0, "a")
+    trace.emitted(9.0, 0)
+    assert [event.time for event in trace.events()] == [0.0, 2.0]
+
+
+def test_a_new_run_forgets_the_one_before():
+    trace = head_of_line()
+    trace.started(5.0)
+    trace.admitted(6.0, 0, "new")
+    assert [(event.kind, event.time) for event in trace.events()] == [("started", 0.0), ("admitted", 1.0)]
+
+
+# -- values
+
+
+class Big:
+    def __repr__(self):
+        return "Big" * 1_000
+
+
+class Broken:
+    def __repr__(self):
+        raise RuntimeError("no repr")
+
+
+def text_of(value):
+    trace = new_trace()
+    trace.admitted(START, 0, value)
+    return trace.events()[1].value
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (7, "7"),
+        (None, "None"),
+        (2.5, "2.5"),
+        ("a", "'a'"),
+        (("a", 1), "('a', 1)"),
+        (b"xy", "b'xy'"),
+        ({"a": 1}, "{'a': 1}"),
+    ],
+)
+def test_a_small_value_is_told_as_it_is(value, text):
+    assert text_of(value) == text
+
+
+MONSTERS = [*HOSTILE, Big(), Broken(), list(range(10**6)), {"a": ["x" * 10**6] * 10**3}, 10**5_000, b"x" * 10**6]
+
+
+@pytest.mark.parametrize("value", MONSTERS, ids=range(len(MONSTERS)))
+def test_a_text_is_short_and_printable(value):
+    assert 0 < len(text_of(value)) <= 40
+    assert text_of(value).isprintable()
+
+
+def test_no_object_is_kept_alive():
+    trace, value = new_trace(), Big()
+    trace.admitted(START, 0, value, key=value)
+    gone = weakref.ref(value)
+    del value
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_value_that_changes_later_is_told_as_it_was():
+    trace, value = new_trace(), [1]
+    trace.admitted(START, 0, value)
+    value.append(2)
+    assert trace.events()[1].value == "[1]"
+
+
+def test_a_text_of_an_outcome_is_cut():
+    trace = new_trace()
+    trace.attempt_ended(START, 0, 1, "error", "x" * 10_000)
+    trace.attempt_ended(START, 0, 1, "error", "a\nb")
+    assert trace.events()[1].text == "x" * 197 + "..."
+    assert trace.events()[2].text == "a\\nb"
+
+
+# -- bounds
+
+
+def test_no_more_than_limit_events_are_kept():
+    trace = new_trace(limit=100)
+    for element in range(1_000):
+        simple(trace, element, element, element + 1)
+        assert len(trace.events()) <= 101  # and the start of the run
+
+
+def test_the_oldest_elements_go_as_wholes():
+    trace = new_trace(limit=23)
+    for element in range(10):
+        simple(trace, element, element, element + 1)
+    lives = trace.story().lives
+    assert [life.element for life in lives] == [6, 7, 8, 9]
+    assert all(life.attempts and life.emitted is not None for life in lives)
+    assert trace.dropped == 6
+
+
+@pytest.mark.parametrize(("elements", "dropped"), [(0, 0), (3, 0), (4, 0), (5, 1), (100, 96)])
+def test_dropped_counts_what_is_no_longer_there(elements, dropped):
+    trace = new_trace(limit=20)
+    for element in range(elements):
+        simple(trace, element, element, element + 1)
+    assert trace.dropped == dropped
+    assert f"dropped={dropped}" in repr(trace)
+
+
+def test_dropped_counts_elements_of_which_only_the_end_is_left():
+    trace = new_trace(limit=2)
+    for element in range(3):
+        trace.admitted(at(element), element, element)
+    for element in range(3):
+        trace.emitted(at(10), element)
+    assert trace.dropped == 3
+    assert trace.story().lives == []
+
+
+@pytest.mark.parametrize("limit", [0, -1, 2.5, None, "many", True])
+def test_a_wrong_limit_is_told(limit):
+    with pytest.raises(ConfigurationError, match="limit is"):
+        Trace(limit)
+
+
+# -- reading
+
+
+def test_a_trace_survives_pickling_whatever_the_values():
+    trace = everything()
+    trace.admitted(at(100), 7, threading.Lock())
+    trace.admitted(at(100), 8, lambda: None)
+    copy = pickle.loads(pickle.dumps(trace))
+    assert copy.events() == trace.events()
+    assert repr(copy) == repr(trace)
+    copy.emitted(at(100), 7)
+    assert len(copy.events()) == len(trace.events()) + 1
+
+
+def test_an_empty_trace_pickles():
+    assert pickle.loads(pickle.dumps(Trace(5))).events() == []
+
+
+def test_it_may_be_read_while_another_thread_records():
+    trace, stop = new_trace(limit=1_000), threading.Event()
+
+    def record():
+        element = 0
+        while not stop.is_set():
+            simple(trace, element, element, element + 1)
+            element += 1
+
+    recorder = threading.Thread(target=record)
+    recorder.start()
+    try:
+        for _ in range(50):
+            assert len(trace.events()) <= 1_001
+            assert trace.dropped >= 0
+            trace.story()
+    finally:
+        stop.set()
+        recorder.join()
+
+
+@pytest.mark.parametrize(
+    "show", [lambda t, p: t.timeline(p / "a.svg"), lambda t, p: t.html(p / "a"), lambda t, p: t.chrome(p / "a")]
+)
+def test_an_empty_trace_says_so(show, tmp_path):
+    with pytest.raises(StateError, match="the trace is empty; pass it as trace="):
+        show(Trace(), tmp_path)
+    assert list(tmp_path.iterdir()) == []
