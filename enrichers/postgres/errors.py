@@ -1,8 +1,8 @@
 """The one place where errors of asyncpg, and of the connection below it, become errors of this package.
 
 `CAUSES` gives, for the SQLSTATE of an error (the longest prefix wins), what happened and whether the same call may
-succeed later. An error that a single key may have caused is not retryable, so that a failing batch is split until the
-key stands alone; of the others, a message names no key. Errors are matched by SQLSTATE only, because the server's texts
+succeed later. A failing batch is split until the key stands alone, where a single key may be to blame; of the others, a
+message names no key. Errors are matched by SQLSTATE only, because the server's texts
 are translated.
 
 Source: PostgreSQL documentation, appendix "PostgreSQL Error Codes".
@@ -50,7 +50,7 @@ CAUSES = {
     "57P03": Cause("the server is starting or shutting down", retryable=True),
     "57P04": Cause("the database was dropped"),
     "58": Cause("the server has a system error", retryable=True),
-    "XX": Cause("the server has an internal error", retryable=None),
+    "XX": Cause("the server has an internal error", retryable=None, of_key=True),
 }
 
 NO_DSN = Cause("there is no connection string", retryable=None)
@@ -80,7 +80,8 @@ def lookup_error(error: Exception, subject: str, keys: str, dsn: str) -> Enriche
     """The error of a lookup. `subject` names the enricher and its source, `keys` the keys that were asked for."""
     cause = cause_of(error)
     message = f"{subject}{f', {keys}' if cause.of_key else ''}: {cause.text}{_detail(error, dsn)}"
-    return _chained(EnricherError(message, retryable=cause.retryable, overload=cause.overload), error, dsn)
+    raised = EnricherError(message, retryable=cause.retryable, overload=cause.overload, any_key=not cause.of_key)
+    return _chained(raised, error, dsn)
 
 
 def source_error(error: Exception, subject: str, dsn: str, remedy: str = "") -> ConfigurationError:

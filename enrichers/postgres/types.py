@@ -109,8 +109,8 @@ def _guarded(value: str, guard: str) -> str:
 
 def _enum(kind: PgType) -> Column:
     """A label that the enum has not would be an error in a cast, so only its labels are cast."""
-    labels = f"enum_range(NULL::{kind.sql})::text[]"
-    element = f"CASE WHEN {{0}} = ANY ({labels}) THEN {{0}}::{kind.sql} END"
+    sql = kind.sql.replace("{", "{{").replace("}", "}}")
+    element = f"CASE WHEN {{0}} = ANY (enum_range(NULL::{sql})::text[]) THEN {{0}}::{sql} END"
     key = _key(keys.Texts(), "${0}::text[]", element=element, value="{0}::text")
     return Column(pa.string(), "{0}::text", key=key)
 

@@ -386,7 +386,9 @@ def test_every_cause_says_whether_asking_again_may_help(
     raised = lookup_error(error, "PostgresEnricher(table=t)", "key 1", "")
     assert (raised.retryable, raised.overload) == (retryable, overload)
     assert raised.__cause__ is error
-    named = ", key 1" if isinstance(error, asyncpg.DataError | asyncpg.RaiseError | OverflowError) else ""
+    keys_fault = asyncpg.DataError | asyncpg.RaiseError | OverflowError | asyncpg.InternalServerError
+    assert raised.any_key is not isinstance(error, keys_fault), "of a batch, halves are tried if a key may be to blame"
+    named = ", key 1" if isinstance(error, keys_fault) else ""
     assert str(raised).startswith(f"PostgresEnricher(table=t){named}: {cause_of(error).text}")
 
 

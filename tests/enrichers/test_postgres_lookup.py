@@ -378,6 +378,14 @@ async def test_what_a_column_grows_by_while_a_stream_runs_is_found(database: Dat
         assert await enricher.lookup("new") == {"v": 1}
 
 
+@pytest.mark.parametrize("name", ["e{x}", "e{0}", "{}", "e}"])
+async def test_an_enum_may_have_braces_in_its_name(database: Database, name: str) -> None:
+    await database.execute(f"""CREATE TYPE "{name}" AS ENUM ('a'); CREATE TABLE t (m "{name}", v int)""")
+    await database.execute("INSERT INTO t VALUES ('a', 1)")
+    async with database.enricher(table="t", key="m") as enricher:
+        assert await enricher.lookup_many(["a", "b"]) == [{"v": 1}, None]
+
+
 async def test_a_wide_table_is_prepared_once_per_connection(database: Database) -> None:
     """Its statement is longer than what asyncpg keeps prepared by default."""
     columns = ", ".join(f"a_column_with_a_long_name_{i} date" for i in range(300))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +30,9 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 ENDING = 15.0
 """Seconds after its end in which processes that are ending may still be seen."""
 
+LIMIT = 100.0
+"""Seconds after which a demo that is not over is killed, before pytest's timeout hides what it said."""
+
 
 class Demo:
     """The demo with a temporary directory of its own, by which whatever it leaves can be told."""
@@ -37,10 +42,11 @@ class Demo:
         self.temporary = self.directory / "tmp"
         self.temporary.mkdir()
         self.output = self.directory / "flights.parquet"
+        self._closing = contextlib.ExitStack()
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         own = {"TMPDIR": str(self.temporary), "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-u", str(ROOT / "examples" / "enrich_flights.py"), *arguments],
             env=os.environ | own | environment,
             stdout=subprocess.PIPE,
@@ -48,20 +54,54 @@ class Demo:
             text=True,
             start_new_session=True,
         )
+        self._closing.enter_context(process)
+        self._closing.callback(process.kill)
+        limit = threading.Timer(LIMIT, process.kill)
+        limit.start()
+        self._closing.callback(limit.cancel)
+        return process
+
+    def finish(self, process: subprocess.Popen[str], said: str = "") -> tuple[int, str]:
+        """Its exit status and all that it said, `said` first."""
+        said += process.communicate()[0]
+        assert process.returncode != -signal.SIGKILL, f"the demo was not over after {LIMIT:.0f} s; it said:\n{said}"
+        return process.returncode, said
 
     def run(self, *arguments: str, **environment: str) -> tuple[int, str]:
         """Its exit status and what it said."""
-        process = self.start(*arguments, **environment)
-        said, _ = process.communicate()
-        return process.returncode, said
+        return self.finish(self.start(*arguments, **environment))
+
+    def run_until(self, moment: str) -> tuple[subprocess.Popen[str], str]:
+        """A demo that has just said `moment`, and all that it has said."""
+        process = self.start("--output", str(self.output))
+        assert process.stdout is not None
+        said = ""
+        while moment not in said:
+            character = process.stdout.read(1)
+            assert character, f"the demo ended, or was not there after {LIMIT:.0f} s; it said:\n{said}"
+            said += character
+        return process, said
+
+    def close(self) -> None:
+        """End whatever is left of it."""
+        self._closing.close()
+        for pid, _ in list(self._processes()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def remains(self) -> list[str]:
         """Files and processes that it has left behind."""
+        processes = self.remaining_processes()
+        files = [str(path) for path in [*self.temporary.rglob("*"), *self.directory.glob("*.part-*")]]
+        return [*files, *processes]
+
+    def remaining_processes(self) -> list[str]:
+        """Processes that it has left behind."""
         deadline = time.monotonic() + ENDING
         while (processes := list(self._processes())) and time.monotonic() < deadline:
             psutil.wait_procs([psutil.Process(pid) for pid, _ in processes if psutil.pid_exists(pid)], timeout=0.5)
-        files = [str(path) for path in [*self.temporary.iterdir(), *self.directory.glob("*.part-*")]]
-        return [*files, *(f"{pid} {command}" for pid, command in processes)]
+        return [f"{pid} {command}" for pid, command in processes]
 
     def _processes(self) -> Iterator[tuple[int, str]]:
         for process in psutil.process_iter(["pid", "cmdline", "status", "environ"]):
@@ -74,8 +114,10 @@ class Demo:
 @pytest.fixture
 def demo() -> Iterator[Demo]:
     made = Demo()
-    yield made
-    shutil.rmtree(made.directory)
+    try:
+        yield made
+    finally:
+        made.close()
 
 
 @pytest.mark.spark
@@ -116,39 +158,37 @@ def expected_flights(rows: int) -> pd.DataFrame:
     return flights
 
 
-PY4J_TELLS = pytest.mark.xfail(
-    strict=False, reason="known: on a busy machine py4j logs a traceback of its own while Spark is being stopped"
-)
-
-
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("number", "moment"),
     [
         (signal.SIGINT, "Reading the data"),
         (signal.SIGINT, "Starting PostgreSQL"),
-        pytest.param(signal.SIGTERM, "Starting Spark", marks=PY4J_TELLS),
-        pytest.param(signal.SIGINT, "Enriching", marks=PY4J_TELLS),
+        (signal.SIGHUP, "Loading planes"),
+        (signal.SIGTERM, "Starting Spark"),
+        (signal.SIGINT, "Enriching"),
     ],
     ids=lambda value: str(value).replace(" ", "-"),
 )
 def test_interrupted_at_any_moment_the_demo_leaves_nothing_and_tells_no_traceback(
     demo: Demo, number: signal.Signals, moment: str
 ) -> None:
-    process = demo.start("--output", str(demo.output))
-    assert process.stdout is not None
-    said = ""
-    while moment not in said:
-        character = process.stdout.read(1)
-        assert character, said
-        said += character
+    process, said = demo.run_until(moment)
     # As a terminal does it: to every process of the group.
     os.killpg(process.pid, number)
-    said += process.communicate()[0]
-    assert process.returncode == 128 + number, said
+    status, said = demo.finish(process, said)
+    assert status == 128 + number, said
     assert "Traceback" not in said
     assert not demo.output.exists()
     assert demo.remains() == []
+
+
+@pytest.mark.spark
+def test_killed_outright_the_demo_leaves_no_process(demo: Demo) -> None:
+    process, _ = demo.run_until("Handing the flights")
+    process.kill()
+    process.wait()
+    assert demo.remaining_processes() == []
 
 
 @pytest.mark.spark

@@ -54,6 +54,8 @@ class Recorded(Enricher):
 class Source:
     """An `Input` of key batches; counts what was read, waits `pause` seconds before every batch, ends in `error`."""
 
+    instant = True
+
     def __init__(self, batches: Iterable[KeyBatch], pause: float = 0.0, error: Exception | None = None) -> None:
         self._batches = iter(batches)
         self._pause = pause
@@ -66,6 +68,12 @@ class Source:
         if self._ended and self._error is not None:
             raise self._error
         return not self._ended
+
+    def has_some(self) -> bool:
+        return not self._ended
+
+    def read_ahead(self) -> list[KeyBatch]:
+        return []
 
     def __iter__(self) -> Iterator[KeyBatch]:
         for batch in self._batches:

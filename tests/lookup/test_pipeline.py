@@ -303,6 +303,7 @@ async def test_B4_a_failing_batch_is_split_until_the_poisonous_key_stands_alone(
         EnricherError("too much", overload=True),
         EnricherError("later", retry_after=3.0),
         EnricherError("again", retryable=True),
+        EnricherError("no privilege", retryable=False, any_key=True),
     ],
     ids=lambda error: f"{type(error).__name__}-{error}",
 )

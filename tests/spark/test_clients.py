@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import os
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -146,6 +148,35 @@ async def test_X5_opening_that_fails_is_an_error_naming_the_enricher_and_closes_
     assert await clients.lease("1", again) is again
 
 
+def raised(action: Callable[[], Any]) -> BaseException:
+    try:
+        action()
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+@pytest.mark.parametrize(
+    ("lack", "remedy"),
+    [
+        (lambda: os.environ["NO_SUCH_DSN"], "give it to the executors, as in --conf spark.executorEnv.NO_SUCH_DSN=..."),
+        (lambda: importlib.import_module("no_such_client"), "install it in the Python of every executor"),
+        (lambda: dict[str, str]()["NO_SUCH_DSN"], "KeyError: 'NO_SUCH_DSN'"),
+    ],
+)
+@virtual
+async def test_X5_what_the_worker_lacks_is_told_as_such_with_the_remedy(lack: Callable[[], Any], remedy: str) -> None:
+    cause = raised(lack)
+    wrapped = RuntimeError("no client")
+    wrapped.__cause__ = cause
+    for error in (cause, wrapped) if "KeyError" not in remedy else (cause,):
+        with pytest.raises(FunctionError) as caught:
+            await Clients().lease("1", Life(opening=error))
+        assert "Life(a) could not be opened: " in str(caught.value)
+        assert remedy in str(caught.value)
+        assert ("This Python worker" in str(caught.value)) == ("KeyError" not in remedy)
+
+
 @pytest.mark.parametrize("after", [0.0, 2.0])
 @virtual
 async def test_a_lease_that_is_cancelled_while_it_opens_leaves_nothing_open(after: float) -> None:
@@ -170,6 +201,20 @@ async def test_a_lease_that_is_cancelled_while_it_waits_for_a_predecessor_opens_
     lease.cancel()
     await asyncio.sleep(10)
     assert enricher.events == []
+
+
+@virtual
+async def test_one_specification_has_no_two_clients_open_though_a_lease_between_them_is_cancelled() -> None:
+    clients, events = Clients(), list[Any]()
+    await clients.lease("1", Life("a", events, closing=4.0))
+    clients.release("1")
+    await asyncio.sleep(IDLE + 1)
+    waiting = asyncio.create_task(clients.lease("1", Life("b", events)))
+    await asyncio.sleep(1)
+    waiting.cancel()
+    await asyncio.sleep(0.1)
+    await clients.lease("1", Life("c", events))
+    assert events == [*OPENED, "close a", "closed a", "open c", "opened c"]
 
 
 @virtual
