@@ -184,3 +184,15 @@ def test_virtual_time_waits_for_threads(mode, gate):
     gate.go.set()
     got = run_on(VirtualTimeLoop, process(BlockingFunction(gate), range(20), mode=mode, timeout=0.001))
     assert sorted(got) == list(range(20))
+
+
+def test_several_operators_may_share_a_blocking_function(gate: Gate) -> None:
+    """The pool closes with the last of them."""
+    function = BlockingFunction(gate)
+    gate.go.set()
+    first, second = AsyncWaitOperator(function)(range(50)), AsyncWaitOperator(function)(range(50))
+    got = [next(first), next(second)]
+    got += list(first)
+    got += list(second)
+    assert sorted(got) == sorted([*range(50)] * 2)
+    assert function._pool is None

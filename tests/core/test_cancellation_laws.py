@@ -155,3 +155,32 @@ async def test_calls_inside_a_task_group_are_cancelled_at_the_deadline(mode):
 
     assert await process(call, [1, 2], mode=mode, timeout=1.0, on_timeout=late) == [("late", 1), ("late", 2)]
     assert sorted(ended) == [1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("capacity", [1, 2])
+@pytest.mark.parametrize("pause", [0, 1])
+@pytest.mark.parametrize("on_error", ["fail", "skip"])
+@virtual
+async def test_O12_a_cancellation_that_a_call_leaves_behind_hits_nobody(mode, capacity, pause, on_error):
+    """As a library leaves it whose timeout raced with a result."""
+
+    async def call(value):
+        if value == 3:
+            asyncio.current_task().cancel()
+            return value
+        if pause:
+            await asyncio.sleep(pause)
+        return value
+
+    assert sorted(await process(call, range(8), mode=mode, capacity=capacity, on_error=on_error)) == [*range(8)]
+
+
+@virtual
+async def test_O12_a_call_that_fails_and_leaves_a_cancellation_behind_fails_alone(mode):
+    async def call(value):
+        if value == 3:
+            asyncio.current_task().cancel()
+            raise ValueError(value)
+        return value
+
+    assert sorted(await process(call, range(6), mode=mode, capacity=1, on_error="skip")) == [0, 1, 2, 4, 5]

@@ -303,3 +303,39 @@ def test_tasks_may_start_eagerly(mode):
             await process(one_then_forever, range(6_000), **options)
 
     run_on(asyncio.new_event_loop, main())
+
+
+@virtual
+async def test_O9_a_function_whose_opening_ignores_its_cancellation_is_left_behind(mode, caplog):
+    class Deaf(Life):
+        async def open(self) -> None:
+            for _ in range(100):
+                try:
+                    await asyncio.sleep(60)
+                except asyncio.CancelledError:
+                    continue
+
+    outputs = AsyncWaitOperator(Deaf(), mode=mode, grace_period=2.0).process(range(3))
+    consumer = asyncio.create_task(collect(outputs))
+    await asyncio.sleep(1)
+    consumer.cancel()
+    await asyncio.wait([consumer])
+    assert now() < 10
+    assert "opening the function ignores its cancellation" in caplog.text
+    for task in others():
+        task.cancel()
+
+
+@virtual
+async def test_O9_a_close_that_ignores_its_cancellation_holds_up_nobody(mode):
+    async def deaf() -> None:
+        for _ in range(100):
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                continue
+
+    function = Doors(closing=deaf)
+    with pytest.raises(TimeoutError, match="grace_period=2"):
+        await process(function, range(3), mode=mode, grace_period=2.0)
+    assert now() < 5
