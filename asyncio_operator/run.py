@@ -120,8 +120,8 @@ class Run:
         now = self._now = options.clock or clock_of(loop)
         buffer = self._buffer = Buffer(self._queue, now)
         outcomes = self._outcomes = Outcomes(options.handling, self._function.timeout, buffer)
-        capacity = options.capacity
-        adaptive = capacity if isinstance(capacity, AdaptiveCapacity) else None
+        adaptive = options.capacity if isinstance(options.capacity, AdaptiveCapacity) else None
+        guards = Guards(options.rate_limit, options.circuit_breaker, adaptive)
         restored = () if self._restore is None else self._restore.elements
         intake: Admission | Attempts
         if options.managed or restored:
@@ -132,7 +132,7 @@ class Run:
                 supply,
                 outcomes,
                 options.attempting,
-                Guards(options.rate_limit, options.circuit_breaker, adaptive),
+                guards,
                 recorder,
                 instant=self._input.instant,
                 clock=now,
@@ -143,7 +143,7 @@ class Run:
         self._driver = Lanes(
             self._invoke,
             intake,
-            capacity=capacity.initial if isinstance(capacity, AdaptiveCapacity) else capacity,
+            capacity=options.capacity if isinstance(options.capacity, int) else guards.limit or 1,
             timeout=options.attempting.timeout,
             clock=now,
             grace_period=options.grace_period,

@@ -202,17 +202,10 @@ class Controller:
     def _try_lower(self, latency: float, limit: int, step: float) -> None:
         """Fall to a half; `limit` and `step` are what to go back to."""
         self._waited = 0
-        before = min(self.limit, self._peak)
-        lower = max(self._minimum, before // 2)
-        if lower >= self.limit:
-            # There is nothing to try.
-            self._base = latency
-            self._trust = 0
-            self._begin(settle=0)
-            return
+        before = max(1, min(self.limit, self._peak))
         self._test = _Test(limit, before, latency, step)
         self._step = _FIRST_STEP
-        self.limit = lower
+        self.limit = max(self._minimum, before // 2)
         self._begin(settle=before)
 
     def _judge(self, test: _Test, latency: float) -> None:

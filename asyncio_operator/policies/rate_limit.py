@@ -7,7 +7,7 @@ and the mean never exceeds `rate` per `per`. A bucket alone would let twice as m
 
 The bucket is kept as the time at which it will be full again. Source: the generic cell rate algorithm, ITU-T I.371.
 
-It knows neither clocks nor calls. A clock that goes back is taken to stand still.
+It knows neither clocks nor calls.
 """
 
 from __future__ import annotations
@@ -69,7 +69,5 @@ class Limiter:
 
     def start(self, now: float) -> None:
         """A call starts now. It is counted whether it was allowed or not."""
-        if self._starts:
-            now = max(now, self._starts[-1])
         self._starts.append(now)
         self._full = max(self._full, now) + self._interval

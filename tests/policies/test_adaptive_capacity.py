@@ -60,7 +60,7 @@ def test_R11_it_never_leaves_its_bounds(minimum, more, yet_more, events):
 @given(events)
 def test_R11_it_never_stalls(events):
     """Whatever has happened, it rises again when the service answers soon and every time alike."""
-    controller = Controller(AdaptiveCapacity())
+    controller = Controller(AdaptiveCapacity(maximum=100))
     now = 0.0
     for kind, latency, part, times in events:
         for _ in range(times):
@@ -71,7 +71,7 @@ def test_R11_it_never_stalls(events):
             else:
                 controller.failed(now, latency, in_flight, kind == "overload")
     feed(controller, 0.01, 6000, start=now + 100)
-    assert controller.limit == 1000
+    assert controller.limit == 100
 
 
 def test_R11_it_rises_to_the_maximum_while_latency_stays():
@@ -152,6 +152,22 @@ def test_R11_a_few_very_slow_calls_do_not_move_it():
         controller.completed(call, 0.2 if call % 200 == 100 else 0.002, controller.limit)
         limits.append(controller.limit)
     assert set(limits[1000:]) == {100}
+
+
+def test_R11_nor_do_some_slow_calls_among_many_for_a_while():
+    controller = Controller(AdaptiveCapacity(maximum=100))
+    feed(controller, 0.002, 2000)
+    for call in range(5000):
+        controller.completed(call, 0.06 if call % 20 == 0 and call // 1000 % 2 else 0.002, controller.limit)
+        assert controller.limit == 100
+
+
+def test_R11_it_rises_also_where_latencies_scatter_too_much_to_be_sure():
+    controller = Controller(AdaptiveCapacity())
+    controller.failed(1.0, 0.5, 20, True)
+    for call in range(20_000):
+        controller.completed(call, 1000.0 if call % 500 == 0 else 0.001, controller.limit)
+    assert controller.limit > 20
 
 
 SERVICES = [Service(20, 0.001, "constant"), Service(100, 0.05, "uniform"), Service(5, 0.2, "exponential")]
