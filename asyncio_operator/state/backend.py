@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Self
 
 from asyncio_operator.clock import Clock
-from asyncio_operator.errors import ConfigurationError, StateError
-from asyncio_operator.state.cells import Cells, Expiry
+from asyncio_operator.errors import ConfigurationError, StateError, describe
+from asyncio_operator.state.cells import Cells
 from asyncio_operator.state.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -36,6 +36,7 @@ from asyncio_operator.state.snapshot import StateSnapshot
 from asyncio_operator.state.states import AggregatingState, ListState, MapState, ReducingState, ValueState
 from asyncio_operator.state.table import Batch, Codec, Table
 from asyncio_operator.state.ttl import TtlCells
+from asyncio_operator.state.ttl_config import Cleanup, CleanupInCompaction, CleanupIncrementally
 
 MEMO_SIZE = 1 << 15
 """Keys whose bytes are remembered: about 6 MB at most, and hashing a key again costs a microsecond."""
@@ -69,22 +70,16 @@ class StateBackend(ABC):
         self.closed = False
         self._key: Key | None = None
         self._key_bytes = b""
-        self._namespace: Key | None = None
         self._namespace_bytes = NONE
         self._memo: dict[Key, bytes] = {}
         self._cells: dict[str, tuple[StateDescriptor, Cells]] = {}
-        self._on_key: list[Callable[[], None]] = []
+        self._on_key: list[Callable[[bytes], None]] = []
         self._restored = False
 
     @property
     def current_key(self) -> Key | None:
         """The key that was set, or None."""
         return self._key
-
-    @property
-    def current_namespace(self) -> Key | None:
-        """The namespace that was set; None is the default one."""
-        return self._namespace
 
     def set_current_key(self, key: Key) -> None:
         """Sets the key that states speak of; the namespace stays.
@@ -111,17 +106,22 @@ class StateBackend(ABC):
         self.slot = prefix + self._namespace_bytes
         if self._on_key:
             for sweep in self._on_key:
-                sweep()
+                sweep(self.slot)
 
     def set_current_namespace(self, namespace: Key | None) -> None:
         """Sets the namespace that states speak of; None is the default one.
 
         Raises:
-            StateError: the namespace is of no key type, or the backend is closed.
+            StateError: the namespace is of no key type, or the backend is closed. Then no key is set, and the namespace
+                is the default one.
         """
         self.check_open()
-        self._namespace_bytes = serialize_namespace(namespace)
-        self._namespace = namespace
+        try:
+            self._namespace_bytes = serialize_namespace(namespace)
+        except StateError:
+            self._key = self.slot = None
+            self._namespace_bytes = NONE
+            raise
         if self._key is not None:
             self.slot = self._key_bytes + self._namespace_bytes
 
@@ -159,11 +159,7 @@ class StateBackend(ABC):
             StateError: the backend is closed.
         """
         self.check_open()
-        if name not in self.metas:
-            return iter(())
-        namespace, width = self._namespace_bytes, self.group_width
-        parsed = (parse_slot(slot, width) for slot in self.table(name).slots())
-        return (key for key, found, _ in parsed if found == namespace)
+        return self._keys(self.table(name).slots(), self._namespace_bytes) if name in self.metas else iter(())
 
     def num_entries(self, name: str | None = None) -> int:
         """How many values, list elements, map entries and accumulators are stored, expired ones too.
@@ -177,9 +173,8 @@ class StateBackend(ABC):
     def compact(self) -> None:
         """Removes the expired entries of every state whose clean-up is in compaction, then gives space back."""
         self.check_open()
-        for expiry in self.expiries().values():
-            if expiry.compact is not None:
-                expiry.compact()
+        for cells in self.ttl_cells(CleanupInCompaction):
+            cells.sweep_all()
 
     def restore(self, snapshots: Sequence[StateSnapshot]) -> None:
         """Takes from snapshots what lies in this backend's range, once, before any state is asked for.
@@ -194,7 +189,7 @@ class StateBackend(ABC):
         if isinstance(snapshots, StateSnapshot):
             snapshots = [snapshots]
         if not isinstance(snapshots, Iterable) or isinstance(snapshots, str | bytes):
-            raise StateError(f"restore({snapshots!r:.200}): restore() takes a sequence of what snapshot() gave")
+            raise StateError(f"restore({describe(snapshots)}): restore() takes a sequence of what snapshot() gave")
         self.load(list(snapshots))
         self._restored = True
 
@@ -238,7 +233,7 @@ class StateBackend(ABC):
         """The cells of a state, after checking that its descriptor fits what is known of it."""
         self.check_open()
         if not isinstance(descriptor, kind):
-            raise ConfigurationError(f"{descriptor!r:.200}: a {kind.__name__} is needed")
+            raise ConfigurationError(f"{describe(descriptor)}: a {kind.__name__} is needed")
         known = self._cells.get(descriptor.name)
         if known is not None and known[0] == descriptor:
             return known[1]
@@ -253,12 +248,13 @@ class StateBackend(ABC):
             self.metas[name] = meta
         cells = Cells(name, self, table, codec) if ttl is None else TtlCells(name, self, table, codec, ttl)
         self._cells[name] = (descriptor, cells)
-        self._on_key = [expiry.on_key for expiry in self.expiries().values() if expiry.on_key is not None]
+        self._on_key = [cells.sweep for cells in self.ttl_cells(CleanupIncrementally) if cells.every_record]
         return cells
 
-    def expiries(self) -> dict[str, Expiry]:
-        """What each state with time to live wants to be called."""
-        return {name: cells.expiry for name, (_, cells) in self._cells.items() if isinstance(cells, TtlCells)}
+    def ttl_cells(self, strategy: type[Cleanup]) -> Iterator[TtlCells]:
+        """The cells of each state whose time to live has this strategy of clean-up."""
+        found = (cells for _, cells in self._cells.values() if isinstance(cells, TtlCells))
+        return (cells for cells in found if cells.strategy(strategy) is not None)
 
     def require_slot(self) -> bytes:
         """The current slot.
@@ -276,7 +272,7 @@ class StateBackend(ABC):
         if self.closed:
             raise StateError(f"{self!r} is closed: {self.remedy}")
 
-    def forget_slot(self) -> None:
+    def mark_closed(self) -> None:
         """Marks the backend closed, so that every state refuses to work."""
         self.closed = True
         self.slot = None
@@ -287,6 +283,13 @@ class StateBackend(ABC):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def _keys(self, slots: Iterator[bytes], wanted: bytes) -> Iterator[Key]:
+        for slot in slots:
+            self.check_open()
+            key, namespace, _ = parse_slot(slot, self.group_width)
+            if namespace == wanted:
+                yield key
 
     def _remember(self, key: Key, prefix: bytes) -> None:
         if len(self._memo) >= MEMO_SIZE:

@@ -13,7 +13,7 @@ from asyncio_operator.errors import StateError, describe
 from asyncio_operator.state.heap_set import HeapPriorityQueueSet
 from asyncio_operator.state.key_groups import KeyGroupRange
 from asyncio_operator.state.keys import Key, serialize_key
-from asyncio_operator.state.priority_queue import PriorityQueue
+from asyncio_operator.state.priority_queue import PriorityQueue, check_function
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class BatchPriorityQueueSet(PriorityQueue[T]):
     __slots__ = ("_elements", "_key_of", "_present")
 
     def __init__(self, key: Callable[[T], Any], key_of: Callable[[T], Key] | None = None) -> None:
-        self._key_of = key_of_element if key_of is None else key_of
+        self._key_of = key_of_element if key_of is None else check_function("key_of", key_of)
         self._elements: HeapPriorityQueueSet[T] = HeapPriorityQueueSet(key, self._key_of, KeyGroupRange(0, 0), 1)
         self._present = b""
 

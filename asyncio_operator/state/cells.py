@@ -52,21 +52,6 @@ class Cells:
         self._encode = codec.encode
         self._decode = codec.decode
 
-    def get_value(self, slot: bytes) -> Any:
-        """The value of a slot's only cell, or ABSENT."""
-        try:
-            stored = self.load(slot)
-            return ABSENT if stored is None else self._decode(stored)
-        except Exception as error:
-            raise self.located(error, slot, READING) from error
-
-    def put_value(self, slot: bytes, value: Any) -> None:
-        """Writes a slot's only cell."""
-        try:
-            self.store(slot, self._encode(value))
-        except Exception as error:
-            raise self.located(error, slot, WRITING) from error
-
     def get(self, slot: bytes, sub: bytes) -> Any:
         """The value of a cell, or ABSENT."""
         try:
@@ -91,27 +76,38 @@ class Cells:
 
     def contains(self, slot: bytes, sub: bytes) -> bool:
         """Whether a cell holds a value."""
+        return self.stored(slot, sub) is not None
+
+    def stored(self, slot: bytes, sub: bytes) -> Stored | None:
+        """What is stored in a cell, as it is, or None."""
         try:
-            return self._get(slot, sub) is not None
+            return self._get(slot, sub)
         except Exception as error:
             raise self.located(error, slot, READING) from error
 
     def scan(self, slot: bytes) -> Iterator[tuple[bytes, Any]]:
-        """Subs and values of a slot, in the order of the subs, as they are now."""
-        return self._decoded(slot, self.table.scan(slot))
+        """Subs and values of a slot, in the order of the subs, as they are now; StateError once the backend closes."""
+        try:
+            return self._decoded(slot, self.table.scan(slot))
+        except Exception as error:
+            raise self.located(error, slot, READING) from error
 
     def _decoded(self, slot: bytes, rows: Iterator[tuple[bytes, Any]]) -> Iterator[tuple[bytes, Any]]:
-        decode = self._decode
-        for sub, stored in rows:
-            try:
-                value = decode(stored)
-            except Exception as error:
-                raise self.located(error, slot, READING) from error
-            yield sub, value
+        decode, backend = self._decode, self.backend
+        try:
+            for sub, stored in rows:
+                if backend.closed:
+                    backend.check_open()
+                yield sub, decode(stored)
+        except Exception as error:
+            raise self.located(error, slot, READING) from error
 
     def is_empty(self, slot: bytes) -> bool:
         """Whether no cell of the slot holds a value."""
-        return next(self.table.scan(slot, ordered=False), None) is None
+        try:
+            return not self.table.head(slot, 1)
+        except Exception as error:
+            raise self.located(error, slot, READING) from error
 
     def stage(self, batch: Batch, slot: bytes, changes: Iterable[tuple[bytes, Any]], clear: bool = False) -> None:
         """Adds writes of cells to a batch, ABSENT to empty one; `clear` empties the slot before."""
@@ -124,7 +120,14 @@ class Cells:
         """Writes cells as one batch: after a crash all of it is there, or nothing."""
         batch = self.backend.new_batch()
         self.stage(batch, slot, changes, clear)
-        self.backend.commit(batch)
+        self.commit(batch, slot)
+
+    def commit(self, batch: Batch, slot: bytes) -> None:
+        """Writes a batch of changes of a slot, whole or not at all."""
+        try:
+            self.backend.commit(batch)
+        except Exception as error:
+            raise self.located(error, slot, WRITING) from error
 
     def clear(self, slot: bytes) -> None:
         """Empties every cell of a slot."""
@@ -139,20 +142,4 @@ class Cells:
         where = f"state {self.name!r}, {describe_slot(slot, self.backend.group_width)}"
         kind = type(error) if isinstance(error, StateError) else StateError
         what = str(error) if isinstance(error, StateError) else f"{doing}: {describe_error(error)}"
-        return kind(f"{where}: {what}")
-
-
-class Expiry:
-    """What a state with time to live asks its backend to call; see `ttl.TtlCells`."""
-
-    __slots__ = ("compact", "expired", "on_key")
-
-    def __init__(
-        self,
-        expired: Callable[[Any], bool] | None = None,
-        compact: Callable[[], None] | None = None,
-        on_key: Callable[[], None] | None = None,
-    ) -> None:
-        self.expired = expired
-        self.compact = compact
-        self.on_key = on_key
+        return kind(f"{where}: {what.removeprefix(where + ': ')}")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from asyncio_operator.errors import ConfigurationError, StateError, StateMigrationError
+from asyncio_operator.errors import ConfigurationError, StateError, StateMigrationError, describe
 from asyncio_operator.state.keys import KeySerializer
 from asyncio_operator.state.serializers import Serializer, check_serializer
 from asyncio_operator.state.ttl_config import StateTtlConfig
@@ -139,7 +139,7 @@ class ReducingStateDescriptor:
     def __post_init__(self) -> None:
         _check(self)
         if not callable(self.reduce):
-            raise ConfigurationError(f"reduce={self.reduce!r:.200} of state {self.name!r}: a callable is needed")
+            raise ConfigurationError(f"reduce={describe(self.reduce)} of state {self.name!r}: a callable is needed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class AggregatingStateDescriptor:
         for method in ("create_accumulator", "add", "get_result", "merge"):
             if not callable(getattr(self.aggregate, method, None)):
                 raise ConfigurationError(
-                    f"aggregate={self.aggregate!r:.200} of state {self.name!r}: it has no method {method}"
+                    f"aggregate={describe(self.aggregate)} of state {self.name!r}: it has no method {method}"
                 )
 
 
@@ -198,11 +198,16 @@ def _asked_before(name: str, what: str) -> StateMigrationError:
 
 def _check(descriptor: StateDescriptor) -> None:
     if not isinstance(descriptor.name, str) or not descriptor.name:
-        raise ConfigurationError(f"name={descriptor.name!r:.200} of a {descriptor.kind} state: a text is needed")
+        raise ConfigurationError(f"name={describe(descriptor.name)} of a {descriptor.kind} state: a text is needed")
+    if "\0" in descriptor.name or any("\ud800" <= letter <= "\udfff" for letter in descriptor.name):
+        raise ConfigurationError(
+            f"name={describe(descriptor.name)} of a {descriptor.kind} state: a text without NUL and lone surrogates is "
+            "needed, for it names a column family"
+        )
     value_serializer(descriptor)
     if isinstance(descriptor, MapStateDescriptor):
         check_serializer("key_serializer", descriptor.key_serializer)
     if descriptor.ttl is not None and not isinstance(descriptor.ttl, StateTtlConfig):
         raise ConfigurationError(
-            f"ttl={descriptor.ttl!r:.200} of state {descriptor.name!r}: a StateTtlConfig is needed"
+            f"ttl={describe(descriptor.ttl)} of state {descriptor.name!r}: a StateTtlConfig is needed"
         )

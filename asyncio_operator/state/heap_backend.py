@@ -1,27 +1,28 @@
 """Keyed state in memory.
 
-Values are kept as objects if their serialiser can copy them, copied in and out, so that a value handed over earlier is
-never the stored one; otherwise as bytes. Either way a value that could not be written to a snapshot is refused when it
-is stored, and both backends give the same answers.
+Values of the built-in serialiser are kept as objects, copied in and out, so that a value handed over earlier is never
+the stored one; those of any other serialiser as bytes. Either way a value that could not be written to a snapshot is
+refused when it is stored, and both backends give the same answers.
 
 State that came with a snapshot and was not asked for stays as it came, as bytes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from asyncio_operator.clock import Clock
 from asyncio_operator.errors import StateError
 from asyncio_operator.state.backend import StateBackend
-from asyncio_operator.state.cells import WRITING
 from asyncio_operator.state.descriptors import StateMeta
 from asyncio_operator.state.heap_table import HeapTable, HeapValueTable
 from asyncio_operator.state.key_groups import KeyGroupRange
 from asyncio_operator.state.layout import parse_slot
-from asyncio_operator.state.serializers import Serializer
+from asyncio_operator.state.serializers import BuiltinSerializer, Serializer
 from asyncio_operator.state.snapshot import HeapSnapshot, Row, StateSnapshot, merge_states
 from asyncio_operator.state.table import Batch, Codec, Stored, Table
+from asyncio_operator.state.ttl_config import CleanupFullSnapshot
 
 
 class _Null:
@@ -32,13 +33,13 @@ _NULL = _Null()
 
 
 class ObjectCodec(Codec):
-    """Keeps values as objects, by the serialiser's `copy`. A stamped entry is a pair (timestamp, object)."""
+    """Keeps values as objects, by the built-in `copy`. A stamped entry is a pair (timestamp, object)."""
 
-    def __init__(self, serializer: Serializer, stamped: bool) -> None:
+    def __init__(self, serializer: BuiltinSerializer, stamped: bool) -> None:
         super().__init__(serializer, stamped)
         self._to_bytes = self.encode
         self._from_bytes = self.decode
-        copy = serializer.copy  # type: ignore[attr-defined]
+        copy = serializer.copy
         self.encode = lambda value: _NULL if value is None else copy(value)
         self.decode = lambda stored: None if stored is _NULL else copy(stored)
 
@@ -94,15 +95,24 @@ class HeapStateBackend(StateBackend):
         return table
 
     def codec(self, serializer: Serializer, stamped: bool) -> Codec:
-        copies = callable(getattr(serializer, "copy", None))
-        return ObjectCodec(serializer, stamped) if copies else Codec(serializer, stamped)
+        return (
+            ObjectCodec(serializer, stamped)
+            if isinstance(serializer, BuiltinSerializer)
+            else Codec(serializer, stamped)
+        )
 
     def new_batch(self) -> Batch:
         return []
 
     def commit(self, batch: Batch) -> None:
         for table, slot, changes, clear in batch:
-            table.apply(slot, changes, clear)
+            if clear:
+                table.empty(slot)
+            for sub, stored in changes:
+                if stored is None:
+                    table.delete(slot, sub)
+                else:
+                    table.put(slot, sub, stored)
 
     def next_sequence(self) -> int:
         self._sequence += 1
@@ -111,7 +121,8 @@ class HeapStateBackend(StateBackend):
     def snapshot(self) -> StateSnapshot:
         """The rows of every state, serialised now: a copy of all data, in time proportional to it."""
         self.check_open()
-        groups = {name: self._rows_by_group(name) for name in self._tables}
+        expired = {cells.name: cells.is_expired for cells in self.ttl_cells(CleanupFullSnapshot)}
+        groups = {name: self._rows_by_group(name, expired.get(name)) for name in self._tables}
         return HeapSnapshot(self.max_parallelism, self.key_groups, self._sequence + 1, dict(self.metas), groups)
 
     def load(self, snapshots: list[StateSnapshot]) -> None:
@@ -129,22 +140,16 @@ class HeapStateBackend(StateBackend):
         self._sequence = max([snapshot.sequence for snapshot in snapshots], default=0)
 
     def close(self) -> None:
-        self.forget_slot()
+        self.mark_closed()
         self._tables.clear()
 
-    def _rows_by_group(self, name: str) -> dict[int, list[Row]]:
+    def _rows_by_group(self, name: str, expired: Callable[[Stored], bool] | None) -> dict[int, list[Row]]:
         width, to_bytes = self.group_width, self._codecs[name].to_bytes
-        expiry = self.expiries().get(name)
-        expired = expiry.expired if expiry is not None else None
         groups: dict[int, list[Row]] = {}
         for slot, sub, stored in self._tables[name].entries():
             if expired is not None and expired(stored):
                 continue
-            try:
-                data = to_bytes(stored)
-            except Exception as error:
-                raise self._cells[name][1].located(error, slot, WRITING) from error
-            groups.setdefault(int.from_bytes(slot[:width], "big"), []).append((slot + sub, data))
+            groups.setdefault(int.from_bytes(slot[:width], "big"), []).append((slot + sub, to_bytes(stored)))
         return groups
 
     def __repr__(self) -> str:

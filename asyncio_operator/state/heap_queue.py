@@ -13,17 +13,24 @@ element may change afterwards, as a lane does that is re-registered with a new d
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
+from sys import getsizeof
 from typing import Any, TypeVar
 
-from asyncio_operator.state.priority_queue import PriorityQueue
+from asyncio_operator.state.priority_queue import PriorityQueue, check_function
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Any)
+K = TypeVar("K")
+V = TypeVar("V")
 
 REMOVED: Any = object()
 """Stands in a heap entry in place of an element that was removed."""
+
+SLIM_EVERY = 128
+"""Removals after which memory is looked at: what is never given back is that of so many elements."""
 
 SPARE = 16
 """Marked entries that are tolerated whatever the size, so that small heaps are not rebuilt all the time."""
@@ -34,15 +41,18 @@ class HeapPriorityQueue(PriorityQueue[T]):
 
     Args:
         key: the priority of an element; read once, when it is added.
+
+    Raises:
+        ConfigurationError: `key` cannot be called.
     """
 
     __slots__ = ("_entries", "_heap", "_key", "_sequence", "_size")
 
     def __init__(self, key: Callable[[T], Any]) -> None:
-        self._key = key
+        self._key = check_function("key", key)
         self._heap: list[list[Any]] = []
         # By identity: the entry of the object, or its entries by sequence number if it was added more than once.
-        self._entries: dict[int, list[Any] | dict[int, list[Any]]] = {}
+        self._entries: dict[int, list[Any] | OrderedDict[int, list[Any]]] = {}
         self._sequence = 0
         self._size = 0
 
@@ -59,7 +69,7 @@ class HeapPriorityQueue(PriorityQueue[T]):
         held = self._entries.setdefault(id(element), entry)
         if held is not entry:
             if isinstance(held, list):
-                held = self._entries[id(element)] = {held[1]: held}
+                held = self._entries[id(element)] = OrderedDict({held[1]: held})
             held[entry[1]] = entry
         return self._heap[0] is entry
 
@@ -109,6 +119,8 @@ class HeapPriorityQueue(PriorityQueue[T]):
             del held[entry[1]]
         else:
             del self._entries[id(entry[2])]
+            if not self._size % SLIM_EVERY:
+                self._entries = slimmed(self._entries)
 
     def _prune(self) -> None:
         prune(self._heap, self._size, _is_alive)
@@ -126,6 +138,11 @@ class HeapPriorityQueue(PriorityQueue[T]):
 
 def _is_alive(entry: list[Any]) -> bool:
     return entry[2] is not REMOVED
+
+
+def slimmed(mapping: dict[K, V]) -> dict[K, V]:
+    """The same mapping, in less memory if most of its own was left by what was deleted: a dict does not shrink."""
+    return dict(mapping) if getsizeof(mapping) > 256 * (len(mapping) + SPARE) else mapping
 
 
 def withdraw(heap: list[E], entry: E) -> None:

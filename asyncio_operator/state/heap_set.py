@@ -6,8 +6,8 @@ calls them equal and their keys are one key (`keys`): so an element of key 1 and
 `HeapPriorityQueueSet` is the faster one; `KeyGroupPartitionedPriorityQueue` keeps each key group's elements in a heap
 of its own, so that a key group can be taken away or brought in without touching the others. A heap entry is
 ``(priority, number, name, key group)`` and lives as long as its key group's map has that number under that name. The
-name is the element itself where its key is an int or a text, else a `_Named`; so most entries are tuples of what the
-garbage collector need not look at.
+name is the element itself if it is a tuple whose key is an int or a text, for equal tuples then have one key; else it
+is a `_Named`. So most entries are tuples of what the garbage collector need not look at.
 Source: Flink's ``HeapPriorityQueueSet`` and ``KeyGroupPartitionedPriorityQueue``.
 """
 
@@ -18,11 +18,10 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any, TypeVar
 
-from asyncio_operator.errors import StateError
-from asyncio_operator.state.heap_queue import SPARE, HeapPriorityQueue, prune, withdraw
-from asyncio_operator.state.key_groups import KeyGroupRange, check_key_groups, group_of, key_hash
+from asyncio_operator.state.heap_queue import SLIM_EVERY, SPARE, HeapPriorityQueue, prune, slimmed, withdraw
+from asyncio_operator.state.key_groups import KeyGroupRange, check_group, check_key_groups, group_of, key_hash
 from asyncio_operator.state.keys import Key, serialize_key
-from asyncio_operator.state.priority_queue import PriorityQueueSet
+from asyncio_operator.state.priority_queue import PriorityQueueSet, check_function
 
 T = TypeVar("T")
 _Entry = tuple[Any, int, Any, int]
@@ -49,7 +48,7 @@ class HeapPriorityQueueSet(PriorityQueueSet[T]):
         sequence: gives the numbers that settle ties, for sets that share them.
 
     Raises:
-        ConfigurationError: the range and the maximum parallelism do not fit.
+        ConfigurationError: the range and the maximum parallelism do not fit, or a function cannot be called.
     """
 
     __slots__ = (
@@ -75,8 +74,8 @@ class HeapPriorityQueueSet(PriorityQueueSet[T]):
         sequence: Iterator[int] | None = None,
     ) -> None:
         check_key_groups(key_groups, max_parallelism)
-        self._key = key
-        self._key_of = key_of
+        self._key = check_function("key", key)
+        self._key_of = check_function("key_of", key_of)
         self._key_groups = key_groups
         self._first, self._last = key_groups.start, key_groups.end
         self._max_parallelism = max_parallelism
@@ -100,7 +99,8 @@ class HeapPriorityQueueSet(PriorityQueueSet[T]):
     def add_to(self, group: int, key: Key, element: T) -> bool:
         """As `add`, for an element whose key and key group are known."""
         kind = type(key)
-        name = element if kind is int or kind is str else _Named((serialize_key(key), element))
+        plain = (kind is int or kind is str) and isinstance(element, tuple)
+        name: Any = element if plain else _Named((serialize_key(key), element))
         members = self._groups.get(group)
         if members is None:
             members = self._groups[group] = {}
@@ -123,7 +123,10 @@ class HeapPriorityQueueSet(PriorityQueueSet[T]):
         if not heap:
             return None
         _, _, name, group = heappop(heap)
-        del self._groups[group][name]
+        members = self._groups[group]
+        del members[name]
+        if not len(members) % SLIM_EVERY:
+            self._groups[group] = slimmed(members)
         self._size -= 1
         if len(heap) > self._size:
             prune(heap, self._size, self._is_alive)
@@ -141,10 +144,14 @@ class HeapPriorityQueueSet(PriorityQueueSet[T]):
     def remove_from(self, group: int, key: Key, element: T) -> bool:
         """As `remove`, for an element whose key and key group are known."""
         kind = type(key)
-        name = element if kind is int or kind is str else _Named((serialize_key(key), element))
-        number = self._groups.get(group, {}).pop(name, None)
+        plain = (kind is int or kind is str) and isinstance(element, tuple)
+        name: Any = element if plain else _Named((serialize_key(key), element))
+        members = self._groups.get(group, {})
+        number = members.pop(name, None)
         if number is None:
             return False
+        if not len(members) % SLIM_EVERY:
+            self._groups[group] = slimmed(members)
         self._size -= 1
         was_head = self._heap[0][1] == number
         prune(self._heap, self._size, self._is_alive)
@@ -194,8 +201,8 @@ class KeyGroupPartitionedPriorityQueue(PriorityQueueSet[T]):
         self, key: Callable[[T], Any], key_of: Callable[[T], Key], key_groups: KeyGroupRange, max_parallelism: int
     ) -> None:
         check_key_groups(key_groups, max_parallelism)
-        self._key = key
-        self._key_of = key_of
+        self._key = check_function("key", key)
+        self._key_of = check_function("key_of", key_of)
         self._key_groups = key_groups
         self._max_parallelism = max_parallelism
         self._sets: dict[int, HeapPriorityQueueSet[T]] = {}
@@ -215,7 +222,13 @@ class KeyGroupPartitionedPriorityQueue(PriorityQueueSet[T]):
         before = len(found)
         new_head = found.add_to(group, key, element)
         self._size += len(found) - before
-        return new_head and self._rank(found)
+        try:
+            return new_head and self._rank(found)
+        except BaseException:  # Its priority cannot be compared with those of other key groups.
+            found.remove_from(group, key, element)
+            self._size -= 1
+            self._rank(found)
+            raise
 
     def poll(self) -> T | None:
         """O(log n) amortised."""
@@ -279,9 +292,3 @@ class KeyGroupPartitionedPriorityQueue(PriorityQueueSet[T]):
         assert self._size == sum(map(len, self._sets.values()))
         for found in self._sets.values():
             found._check()
-
-
-def check_group(group: int, key_groups: KeyGroupRange) -> None:
-    """Raises StateError unless the key group lies in the range."""
-    if group not in key_groups:
-        raise StateError(f"key group {group!r:.200} is outside the range {key_groups}: it belongs to another operator")

@@ -8,10 +8,11 @@ it. Subs are therefore sorted when a slot is read, not when it is written.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from itertools import islice
 from operator import itemgetter
 
-from asyncio_operator.state.table import Batch, Stored, Table
+from asyncio_operator.state.table import Stored, Table
 
 _by_sub = itemgetter(0)
 
@@ -33,22 +34,16 @@ class HeapValueTable(Table):
     def delete(self, slot: bytes, sub: bytes) -> None:
         self._entries.pop(slot, None)
 
-    def stage(self, batch: Batch, slot: bytes, changes: Iterable[tuple[bytes, Stored | None]], clear: bool) -> None:
-        batch.append((self, slot, list(changes), clear))
+    def empty(self, slot: bytes) -> None:
+        """Removes every entry of a slot."""
+        self._entries.pop(slot, None)
 
-    def apply(self, slot: bytes, changes: list[tuple[bytes, Stored | None]], clear: bool) -> None:
-        """Carries staged changes out."""
-        if clear:
-            self._entries.pop(slot, None)
-        for sub, stored in changes:
-            if stored is None:
-                self.delete(slot, sub)
-            else:
-                self.put(slot, sub, stored)
+    def scan(self, slot: bytes) -> Iterator[tuple[bytes, Stored]]:
+        return iter(self.head(slot, 1))
 
-    def scan(self, slot: bytes, ordered: bool = True) -> Iterator[tuple[bytes, Stored]]:
+    def head(self, slot: bytes, count: int) -> list[tuple[bytes, Stored]]:
         stored = self._entries.get(slot)
-        return iter(() if stored is None else [(b"", stored)])
+        return [] if stored is None else [(b"", stored)]
 
     def next_entries(self, count: int) -> list[tuple[bytes, bytes, Stored]]:
         entries = self._entries
@@ -73,18 +68,18 @@ class HeapValueTable(Table):
 class HeapTable(Table):
     """Many entries per slot. A slot without entries is not kept."""
 
-    def get_slot(self, slot: bytes) -> Stored | None:
-        return self.get(slot, b"")
-
-    def put_slot(self, slot: bytes, stored: Stored) -> None:
-        self.put(slot, b"", stored)
-
     def __init__(self, rotating: bool) -> None:
         self._rotating = rotating
         self._slots: dict[bytes, dict[bytes, Stored]] = OrderedDict() if rotating else {}
         self._size = 0
         # Of the first slot, the entries that the round has still to look at before the slot goes to the end.
         self._left = 0
+
+    def get_slot(self, slot: bytes) -> Stored | None:
+        return self.get(slot, b"")
+
+    def put_slot(self, slot: bytes, stored: Stored) -> None:
+        self.put(slot, b"", stored)
 
     def get(self, slot: bytes, sub: bytes) -> Stored | None:
         inner = self._slots.get(slot)
@@ -105,22 +100,15 @@ class HeapTable(Table):
             if not inner:
                 del self._slots[slot]
 
-    def stage(self, batch: Batch, slot: bytes, changes: Iterable[tuple[bytes, Stored | None]], clear: bool) -> None:
-        batch.append((self, slot, list(changes), clear))
+    def empty(self, slot: bytes) -> None:
+        """Removes every entry of a slot."""
+        self._size -= len(self._slots.pop(slot, ()))
 
-    def apply(self, slot: bytes, changes: list[tuple[bytes, Stored | None]], clear: bool) -> None:
-        """Carries staged changes out."""
-        if clear:
-            self._size -= len(self._slots.pop(slot, ()))
-        for sub, stored in changes:
-            if stored is None:
-                self.delete(slot, sub)
-            else:
-                self.put(slot, sub, stored)
+    def scan(self, slot: bytes) -> Iterator[tuple[bytes, Stored]]:
+        return iter(sorted(self._slots.get(slot, {}).items(), key=_by_sub))
 
-    def scan(self, slot: bytes, ordered: bool = True) -> Iterator[tuple[bytes, Stored]]:
-        inner = self._slots.get(slot, {})
-        return iter(sorted(inner.items(), key=_by_sub) if ordered else list(inner.items()))
+    def head(self, slot: bytes, count: int) -> list[tuple[bytes, Stored]]:
+        return list(islice(self._slots.get(slot, {}).items(), count))
 
     def next_entries(self, count: int) -> list[tuple[bytes, bytes, Stored]]:
         slots = self._slots

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from operator import mul
 from zlib import crc32
 
-from asyncio_operator.errors import ConfigurationError, StateError
+from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.state.keys import Key, serialize_key
 
 MAX_PARALLELISM = 1 << 15
@@ -42,7 +42,7 @@ class KeyGroupRange:
     def __post_init__(self) -> None:
         for name, bound in (("start", self.start), ("end", self.end)):
             if type(bound) is not int or bound < 0:
-                raise ConfigurationError(f"{name}={bound!r} of a KeyGroupRange: an int from 0 is needed")
+                raise ConfigurationError(f"{name}={describe(bound)} of a KeyGroupRange: an int from 0 is needed")
         if self.start > self.end:
             raise ConfigurationError(
                 f"KeyGroupRange(start={self.start}, end={self.end}): both are inclusive, start must not be above end"
@@ -68,7 +68,7 @@ def key_group(key: Key, max_parallelism: int) -> int:
         StateError: None, or a type that is no key.
         ConfigurationError: `max_parallelism` is not from 1 to 32,768.
     """
-    if not 0 < max_parallelism <= MAX_PARALLELISM:
+    if type(max_parallelism) is not int or not 0 < max_parallelism <= MAX_PARALLELISM:
         check_max_parallelism(max_parallelism)
     return key_hash(key) % max_parallelism
 
@@ -123,7 +123,7 @@ def key_group_range(max_parallelism: int, parallelism: int, index: int) -> KeyGr
     """
     _check_parallelism(max_parallelism, parallelism)
     if type(index) is not int or not 0 <= index < parallelism:
-        raise ConfigurationError(f"index={index!r}: an int from 0 to {parallelism - 1} is needed")
+        raise ConfigurationError(f"index={describe(index)}: an int from 0 to {parallelism - 1} is needed")
     start = (index * max_parallelism + parallelism - 1) // parallelism
     return KeyGroupRange(start, ((index + 1) * max_parallelism - 1) // parallelism)
 
@@ -136,7 +136,7 @@ def operator_index(max_parallelism: int, parallelism: int, key_group: int) -> in
     """
     _check_parallelism(max_parallelism, parallelism)
     if type(key_group) is not int or not 0 <= key_group < max_parallelism:
-        raise ConfigurationError(f"key_group={key_group!r}: an int from 0 to {max_parallelism - 1} is needed")
+        raise ConfigurationError(f"key_group={describe(key_group)}: an int from 0 to {max_parallelism - 1} is needed")
     return key_group * parallelism // max_parallelism
 
 
@@ -150,7 +150,9 @@ def default_max_parallelism(parallelism: int) -> int:
 def check_max_parallelism(max_parallelism: int) -> None:
     """Raises ConfigurationError unless `max_parallelism` is an int from 1 to 32,768."""
     if type(max_parallelism) is not int or not 0 < max_parallelism <= MAX_PARALLELISM:
-        raise ConfigurationError(f"max_parallelism={max_parallelism!r}: an int from 1 to {MAX_PARALLELISM} is needed")
+        raise ConfigurationError(
+            f"max_parallelism={describe(max_parallelism)}: an int from 1 to {MAX_PARALLELISM} is needed"
+        )
 
 
 def check_key_groups(key_groups: KeyGroupRange, max_parallelism: int) -> None:
@@ -158,8 +160,8 @@ def check_key_groups(key_groups: KeyGroupRange, max_parallelism: int) -> None:
     check_max_parallelism(max_parallelism)
     if not isinstance(key_groups, KeyGroupRange):
         raise ConfigurationError(
-            f"key_groups={key_groups!r:.200}: a KeyGroupRange is needed, such as KeyGroupRange(0, 5), both inclusive, "
-            "or key_group_range(max_parallelism, parallelism, index)"
+            f"key_groups={describe(key_groups)}: a KeyGroupRange is needed, such as KeyGroupRange(0, 5), both "
+            "inclusive, or key_group_range(max_parallelism, parallelism, index)"
         )
     if key_groups.end >= max_parallelism:
         raise ConfigurationError(f"key_groups={key_groups} with max_parallelism={max_parallelism}: it ends too late")
@@ -183,13 +185,21 @@ def group_of(key: Key, key_groups: KeyGroupRange, max_parallelism: int) -> int:
     group = key_group(key, max_parallelism)
     if not key_groups.start <= group <= key_groups.end:
         raise StateError(
-            f"the key {key!r:.200} is of key group {group}, outside the range {key_groups} of {max_parallelism}: "
+            f"the key {describe(key)} is of key group {group}, outside the range {key_groups} of {max_parallelism}: "
             "it belongs to another operator"
         )
     return group
 
 
+def check_group(group: int, key_groups: KeyGroupRange) -> None:
+    """Raises StateError unless the key group lies in the range."""
+    if group not in key_groups:
+        raise StateError(
+            f"key group {describe(group)} is outside the range {key_groups}: it belongs to another operator"
+        )
+
+
 def _check_parallelism(max_parallelism: int, parallelism: int) -> None:
     check_max_parallelism(max_parallelism)
     if type(parallelism) is not int or not 0 < parallelism <= max_parallelism:
-        raise ConfigurationError(f"parallelism={parallelism!r}: an int from 1 to {max_parallelism} is needed")
+        raise ConfigurationError(f"parallelism={describe(parallelism)}: an int from 1 to {max_parallelism} is needed")

@@ -23,7 +23,8 @@ without a separator and two different sequences of keys never give the same byte
 
 All numbers are big-endian. Two keys are one key if their types are the same and Python calls them equal: so 1, True and
 1.0 are three keys, 0.0 and -0.0 are one, Decimal("1.0") and Decimal("1.00") are one, and every NaN is the same key.
-Subclasses are no keys: their type could not be given back.
+Subclasses are no keys: their type could not be given back. Nor is a datetime whose zone gives no offset, which is a
+different instant on every machine, nor a tuple nested more than `MAX_DEPTH` deep.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ from asyncio_operator.errors import StateError, describe
 
 Key = Any
 """bytes, str, int, float, bool, date, datetime, UUID, Decimal, or a tuple of them."""
+
+MAX_DEPTH = 100
+"""Levels of nesting in a key or a value: far from where Python's stack ends, so what is written can be read."""
 
 NONE = b"\x01"
 _END = 0
@@ -66,10 +70,7 @@ def serialize_key(key: Key) -> bytes:
     writer = _WRITERS.get(kind)
     if writer is None:
         raise _no_key(key)
-    try:
-        return writer(key)
-    except RecursionError:
-        raise StateError(f"the key {describe(key)} is nested too deeply") from None
+    return writer(key)
 
 
 def deserialize_key(data: bytes, position: int = 0) -> tuple[Key, int]:
@@ -150,6 +151,8 @@ def _write_decimal(key: Decimal) -> bytes:
 def _write_datetime(key: datetime) -> bytes:
     tag = b"\x0c"
     if key.tzinfo is not None:
+        if key.utcoffset() is None:
+            raise StateError(f"the key {describe(key)} has a zone that gives no offset: take one that does, or none")
         tag = b"\x0d"
         try:
             key = key.astimezone(UTC)
@@ -158,13 +161,15 @@ def _write_datetime(key: datetime) -> bytes:
     return tag + _uint64.pack((key.replace(tzinfo=None) - _YEAR_1) // _MICROSECOND)
 
 
-def _write_tuple(key: tuple[Any, ...]) -> bytes:
+def _write_tuple(key: tuple[Any, ...], depth: int = 1) -> bytes:
+    if depth > MAX_DEPTH:
+        raise StateError(f"the key is nested too deeply, more than {MAX_DEPTH} levels; from there on: {describe(key)}")
     parts = [b"\x0f"]
     for item in key:
         writer = _WRITERS.get(type(item))
         if writer is None:
             raise _no_key(item if item is not None else key)
-        parts.append(writer(item))
+        parts.append(writer(item) if writer is not _write_tuple else _write_tuple(item, depth + 1))
     parts.append(b"\x00")
     return b"".join(parts)
 

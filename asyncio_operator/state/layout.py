@@ -13,16 +13,17 @@
 Every state has a table of its own (a column family in RocksDB), so its name is no part of the address. Key and
 namespace delimit themselves and a sub is the rest, so two different triples never give the same bytes, all entries of
 a slot stand together, and all slots of a key group do. A slot never begins another slot, so a prefix scan needs no
-comparing of keys: the iterator's bounds ``[slot, prefix_end(slot))`` are the whole test.
+comparing of keys: the iterator's bounds are the whole test.
 
 In RocksDB the column family ``default`` holds what is not state, each value in the built-in serialisation:
 
     "format"              {"format": 1, "max_parallelism": int, "start": int, "end": int}
     "sequence"            int; no sequence number from here on was ever given
     "state/" + name       what `StateMeta.to_dict` gives
+    "restoring"           True, while a restore is under way; a directory that is opened with it is emptied
 
 and the column family ``"state/" + name`` the entries of the state of that name. A stored entry is the serialised value;
-with time to live, 8 bytes before it: milliseconds since the epoch + 2**63, big-endian.
+with time to live, 8 bytes before it (`stamp`): milliseconds since the epoch + 2**63, big-endian.
 """
 
 from __future__ import annotations
@@ -39,9 +40,16 @@ SEQUENCE_BLOCK = 1 << 16
 
 FORMAT_KEY = b"format"
 SEQUENCE_KEY = b"sequence"
+RESTORING_KEY = b"restoring"
 STATE_PREFIX = "state/"
 
-_sequence = struct.Struct(">Q")
+STAMP_SIZE = 8
+STAMP_BIAS = 1 << 63
+
+_uint64 = struct.Struct(">Q")
+stamp = _uint64.pack
+"""The bytes of a timestamp + `STAMP_BIAS` before an entry; `stamped_at` reads them, as a tuple of one."""
+stamped_at = _uint64.unpack_from
 
 
 def group_prefix(group: int, max_parallelism: int) -> bytes:
@@ -79,18 +87,12 @@ def describe_slot(address: bytes, width: int) -> str:
     """Key and namespace of an address, for a message."""
     try:
         key, namespace, _ = parse_slot(address, width)
-        where = f"key {key!r:.200}"
-        return where if namespace == NONE else f"{where}, namespace {deserialize_key(namespace)[0]!r:.200}"
+        where = f"key {describe(key)}"
+        return where if namespace == NONE else f"{where}, namespace {describe(deserialize_key(namespace)[0])}"
     except StateError:
         return f"address {address.hex()[:200]}"
 
 
 def sequence_bytes(sequence: int) -> bytes:
     """The sub of a list element."""
-    return _sequence.pack(sequence)
-
-
-def prefix_end(prefix: bytes) -> bytes | None:
-    """The smallest bytes above everything that begins with `prefix`; None if there are none."""
-    stripped = prefix.rstrip(b"\xff")
-    return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
+    return _uint64.pack(sequence)

@@ -103,12 +103,12 @@ class MigratingMapState(Generic[K, V]):
         batch = self._backend.new_batch()
         self._old.stage(batch, slot, (), clear=True)
         self._new.stage(batch, slot, (), clear=True)
-        self._backend.commit(batch)
+        self._new.commit(batch, slot)
 
     def _moved(self) -> MapState[K, V]:
         """The map state, after the current key's old value, if there is one, has moved into it."""
         slot = self._backend.slot or self._backend.require_slot()
-        stored = self._old.table.get(slot, b"")
+        stored = self._old.stored(slot, b"")
         if stored is not None:
             self._move(slot, stored)
         return self._map
@@ -124,7 +124,7 @@ class MigratingMapState(Generic[K, V]):
             entries = [(self._map._at(key)[1], value) for key, value in old.items()]
             if isinstance(self._old, TtlCells) and isinstance(self._new, TtlCells):
                 # Reading may have touched the old value, or removed it.
-                touched = self._old.table.get(slot, b"")
+                touched = self._old.stored(slot, b"")
                 age = self._old.codec.timestamp(stored if touched is None else touched)
                 self._new.stage_aged(batch, slot, entries, age)
             else:
@@ -132,7 +132,7 @@ class MigratingMapState(Generic[K, V]):
         except StateError as error:
             raise self._refused(slot, f"the old value {describe(old)} does not fit: {error}") from error
         self._old.table.stage(batch, slot, (), clear=True)
-        self._backend.commit(batch)
+        self._new.commit(batch, slot)
 
     def _refused(self, slot: bytes, what: str) -> StateMigrationError:
         error = StateMigrationError(

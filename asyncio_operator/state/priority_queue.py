@@ -12,10 +12,13 @@ snapshot writes and what a rescale moves. Source: Flink's ``InternalPriorityQueu
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+from asyncio_operator.errors import ConfigurationError, describe
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class PriorityQueue(ABC, Generic[T]):
@@ -73,3 +76,10 @@ class PriorityQueueSet(PriorityQueue[T]):
         Raises:
             StateError: the group lies outside the set's range.
         """
+
+
+def check_function(argument: str, function: F) -> F:
+    """The function given; ConfigurationError if it cannot be called."""
+    if not callable(function):
+        raise ConfigurationError(f"{argument}={describe(function)}: a function of one element is needed")
+    return function

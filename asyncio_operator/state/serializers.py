@@ -1,8 +1,8 @@
 """Values as bytes.
 
 A serialiser has a `name`, `serialize` and `deserialize`. Serialisers are compared by name: stored state remembers the
-name it was written with. A serialiser may have a method ``copy(value)``, giving an equal value that shares nothing that
-can change: the heap backend then keeps values as objects, and copies them in and out; without it, it keeps their bytes.
+name it was written with. The built-in one can also copy: it takes the same values either way, so the heap backend keeps
+them as objects.
 
 The built-in serialiser keeps types. A value is one tag byte and a body:
 
@@ -16,7 +16,8 @@ The built-in serialiser keeps types. A value is one tag byte and a body:
     11 bytearray: length, bytes                 12 set, 13 frozenset: count, items in the order of their bytes
 
 Numbers are big-endian, lengths and counts 4 bytes. A zone of a time is kept as its offset from UTC. Nothing that is
-read is ever executed: this is no pickle, and subclasses are refused, for their type could not be given back.
+read is ever executed: this is no pickle, and subclasses are refused, for their type could not be given back. Values
+nest `keys.MAX_DEPTH` levels at most.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
 
 from asyncio_operator.errors import ConfigurationError, StateError, describe
-from asyncio_operator.state.keys import encode_text
+from asyncio_operator.state.keys import MAX_DEPTH, encode_text
 
 
 @runtime_checkable
@@ -54,49 +55,27 @@ class BuiltinSerializer:
         if kind is str and value.isascii():
             data: bytes = _tagged_length(0x06, len(value)) + value.encode()
             return data
-        writer = _WRITERS.get(kind)
-        if writer is None:
-            raise _no_value(value)
-        try:
-            return writer(value)
-        except RecursionError:
-            raise StateError(f"the value {describe(value)} is nested too deeply, or holds itself") from None
+        return _write(value, 0)
 
     def deserialize(self, data: bytes) -> Any:
         try:
             if data[0] == 0x06 and _uint32.unpack_from(data, 1)[0] == len(data) - 5:
                 return data[5:].decode("utf-8", "surrogatepass")
             value, end = _READERS[data[0]](data, 1)
-        except (LookupError, ValueError, TypeError, ArithmeticError, RecursionError, struct.error) as error:
+        except RecursionError as error:
+            raise StateError("a value cannot be read this deep in the program: its stack ends too soon") from error
+        except (LookupError, ValueError, TypeError, ArithmeticError, struct.error) as error:
             raise StateError(f"damaged value: {describe(data)}; restore the state from a snapshot") from error
         if end != len(data):
             raise StateError(f"damaged value: {describe(data)} goes on after byte {end}; restore from a snapshot")
         return value
 
     def copy(self, value: Any) -> Any:
-        """An equal value that shares nothing that can change; the same value if nothing in it can."""
-        kind = type(value)
-        if kind in _IMMUTABLE:
-            return value
-        try:
-            if kind is list:
-                return [v if type(v) in _IMMUTABLE else self.copy(v) for v in value]
-            if kind is dict:
-                return {self._copy_key(k): v if type(v) in _IMMUTABLE else self.copy(v) for k, v in value.items()}
-            if kind is tuple:
-                return tuple([v if type(v) in _IMMUTABLE else self.copy(v) for v in value])
-            if kind is frozenset or kind is set:
-                return kind(map(self.copy, value))
-        except RecursionError:
-            raise StateError(f"the value {describe(value)} is nested too deeply, or holds itself") from None
-        if kind is bytearray:
-            return bytearray(value)
-        if kind is time or kind is datetime:
-            return value if value.tzinfo is None else self.deserialize(self.serialize(value))
-        raise _no_value(value)
+        """An equal value that shares nothing that can change; the same value if nothing in it can.
 
-    def _copy_key(self, key: Any) -> Any:
-        return key if type(key) in _IMMUTABLE else self.copy(key)
+        It takes what `serialize` takes, and nothing else.
+        """
+        return value if type(value) in _IMMUTABLE else _copy(value, 0)
 
     def __repr__(self) -> str:
         return "BuiltinSerializer()"
@@ -119,9 +98,35 @@ def check_serializer(argument: str, serializer: Any) -> Serializer:
     named = isinstance(getattr(serializer, "name", None), str) and serializer.name
     if not (named and callable(getattr(serializer, "serialize", None))) or not isinstance(serializer, Serializer):
         raise ConfigurationError(
-            f"{argument}={serializer!r:.200}: a serialiser needs a `name`, `serialize` and `deserialize`"
+            f"{argument}={describe(serializer)}: a serialiser needs a `name`, `serialize` and `deserialize`"
         )
     return serializer
+
+
+def _copy(value: Any, depth: int) -> Any:
+    kind = type(value)
+    if kind in _IMMUTABLE:
+        return value
+    if kind in _NESTED:
+        depth = _deeper(value, depth)
+        if kind is dict:
+            return {_copy(k, depth): v if type(v) in _IMMUTABLE else _copy(v, depth) for k, v in value.items()}
+        items = [v if type(v) in _IMMUTABLE else _copy(v, depth) for v in value]
+        return items if kind is list else kind(items)
+    if kind is bytearray:
+        return bytearray(value)
+    if kind is time or kind is datetime:
+        return value if value.tzinfo is None else BUILTIN.deserialize(BUILTIN.serialize(value))
+    raise _no_value(value)
+
+
+def _deeper(value: Any, depth: int) -> int:
+    if depth >= MAX_DEPTH:
+        raise StateError(
+            f"a value is nested too deeply, more than {MAX_DEPTH} levels, or holds itself; from there on: "
+            f"{describe(value)}"
+        )
+    return depth + 1
 
 
 def _no_value(value: Any) -> StateError:
@@ -161,23 +166,27 @@ def _raw(tag: int, encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
     return write
 
 
-def _write_items(tag: int, items: Any) -> bytes:
-    parts = [_tagged_length(tag, len(items))]
-    for item in items:
-        writer = _WRITERS.get(type(item))
-        if writer is None:
-            raise _no_value(item)
-        parts.append(writer(item))
-    return b"".join(parts)
+def _write(value: Any, depth: int) -> bytes:
+    kind = type(value)
+    if kind in _NESTED:
+        return _NESTED[kind](value, _deeper(value, depth))
+    writer = _WRITERS.get(kind)
+    if writer is None:
+        raise _no_value(value)
+    return writer(value)
 
 
-def _write_dict(value: dict[Any, Any]) -> bytes:
-    flat = [part for pair in value.items() for part in pair]
-    return _tagged_length(0x0A, len(value)) + _write_items(0x0A, flat)[5:]
+def _write_items(tag: int, items: Any, depth: int) -> bytes:
+    return _tagged_length(tag, len(items)) + b"".join([_write(item, depth) for item in items])
 
 
-def _write_set(tag: int, value: Any) -> bytes:
-    return _tagged_length(tag, len(value)) + b"".join(sorted(_write_items(tag, [item])[5:] for item in value))
+def _write_dict(value: dict[Any, Any], depth: int) -> bytes:
+    parts = [_write(part, depth) for pair in value.items() for part in pair]
+    return _tagged_length(0x0A, len(value)) + b"".join(parts)
+
+
+def _write_set(tag: int, value: Any, depth: int) -> bytes:
+    return _tagged_length(tag, len(value)) + b"".join(sorted(_write(item, depth) for item in value))
 
 
 def _iso(value: time | datetime) -> bytes:
@@ -265,9 +274,6 @@ _WRITERS: dict[type, Callable[[Any], bytes]] = {
     float: lambda value: _tagged_float(0x05, value),
     str: _write_text,
     bytes: lambda value: _tagged_length(0x07, len(value)) + value,
-    list: lambda value: _write_items(0x08, value),
-    tuple: lambda value: _write_items(0x09, value),
-    dict: _write_dict,
     date: lambda value: b"\x0b" + _uint32.pack(value.toordinal()),
     time: _raw(0x0C, _iso),
     datetime: _raw(0x0D, _iso),
@@ -275,8 +281,14 @@ _WRITERS: dict[type, Callable[[Any], bytes]] = {
     UUID: lambda value: b"\x0f" + value.bytes,
     Decimal: _raw(0x10, lambda value: str(value).encode()),
     bytearray: _raw(0x11, bytes),
-    set: lambda value: _write_set(0x12, value),
-    frozenset: lambda value: _write_set(0x13, value),
+}
+
+_NESTED: dict[type, Callable[[Any, int], bytes]] = {
+    list: lambda value, depth: _write_items(0x08, value, depth),
+    tuple: lambda value, depth: _write_items(0x09, value, depth),
+    dict: _write_dict,
+    set: lambda value, depth: _write_set(0x12, value, depth),
+    frozenset: lambda value, depth: _write_set(0x13, value, depth),
 }
 
 _READERS: dict[int, Callable[[bytes, int], tuple[Any, int]]] = {

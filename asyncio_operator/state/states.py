@@ -111,7 +111,7 @@ class ListState(_State, Generic[V]):
         slot = self._backend.slot or self._backend.require_slot()
         if value is None:
             raise self._cells.located(StateError("None is no element of a list state"), slot)
-        self._cells.put(slot, sequence_bytes(self._backend.next_sequence()), value)
+        self._cells.put(slot, self._next_sub(slot), value)
 
     def add_all(self, values: Iterable[V]) -> None:
         """Appends elements, all of them or none, without reading anything; raises as `add` does."""
@@ -128,8 +128,13 @@ class ListState(_State, Generic[V]):
         elements = list(values)
         if any(value is None for value in elements):
             raise self._cells.located(StateError(f"{describe(elements)}: None is no element of a list state"), slot)
-        next_sequence = self._backend.next_sequence
-        self._cells.write(slot, [(sequence_bytes(next_sequence()), value) for value in elements], clear)
+        self._cells.write(slot, [(self._next_sub(slot), value) for value in elements], clear)
+
+    def _next_sub(self, slot: bytes) -> bytes:
+        try:
+            return sequence_bytes(self._backend.next_sequence())
+        except StateError as error:
+            raise self._cells.located(error, slot) from error
 
 
 class MapState(_State, Generic[K, V]):
@@ -218,19 +223,19 @@ class ReducingState(_State, Generic[V]):
 
     def get(self) -> V | None:
         """The folded value, or None if nothing was added."""
-        value = self._cells.get_value(self._backend.slot or self._backend.require_slot())
+        value = self._cells.get(self._backend.slot or self._backend.require_slot(), b"")
         return None if value is ABSENT else value
 
     def add(self, value: V) -> None:
         """Folds a value in: ``reduce(old, value)``; the first one is stored as it is."""
         slot = self._backend.slot or self._backend.require_slot()
-        old = self._cells.get_value(slot)
+        old = self._cells.get(slot, b"")
         if old is not ABSENT:
             try:
                 value = self._reduce(old, value)
             except Exception as error:
                 raise self._failed(error, "reduce") from error
-        self._cells.put_value(slot, value)
+        self._cells.put(slot, b"", value)
 
 
 class AggregatingState(_State):
@@ -244,16 +249,16 @@ class AggregatingState(_State):
 
     def get(self) -> Any:
         """The accumulator's result, or None if nothing was added."""
-        accumulator = self._cells.get_value(self._backend.slot or self._backend.require_slot())
+        accumulator = self._cells.get(self._backend.slot or self._backend.require_slot(), b"")
         return None if accumulator is ABSENT else self._call("get_result", accumulator)
 
     def add(self, value: Any) -> None:
         """Adds a value to the accumulator, a new one if there is none."""
         slot = self._backend.slot or self._backend.require_slot()
-        accumulator = self._cells.get_value(slot)
+        accumulator = self._cells.get(slot, b"")
         if accumulator is ABSENT:
             accumulator = self._call("create_accumulator")
-        self._cells.put_value(slot, self._call("add", value, accumulator))
+        self._cells.put(slot, b"", self._call("add", value, accumulator))
 
     def _call(self, function: str, *arguments: Any) -> Any:
         try:

@@ -7,12 +7,12 @@ that anything expires. Each change is one atomic write; changes that belong toge
 
 from __future__ import annotations
 
-import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from asyncio_operator.errors import StateError, describe
+from asyncio_operator.state.layout import STAMP_BIAS, STAMP_SIZE, stamp, stamped_at
 from asyncio_operator.state.serializers import BUILTIN, Serializer
 
 Stored = Any
@@ -47,19 +47,27 @@ class Table(ABC):
     def delete(self, slot: bytes, sub: bytes) -> None:
         """Removes one entry, if there is one."""
 
-    @abstractmethod
     def stage(self, batch: Batch, slot: bytes, changes: Iterable[tuple[bytes, Stored | None]], clear: bool) -> None:
-        """Adds changes of one slot to a batch: entries by sub, None to delete; `clear` empties the slot before."""
+        """Adds changes of one slot to a batch: entries by sub, None to delete; `clear` empties the slot before.
+
+        In this class to a list, for the backend to carry out.
+        """
+        batch.append((self, slot, list(changes), clear))
 
     @abstractmethod
-    def scan(self, slot: bytes, ordered: bool = True) -> Iterator[tuple[bytes, Stored]]:
-        """The subs and entries of a slot as they are now, in the order of the subs unless `ordered` is False."""
+    def scan(self, slot: bytes) -> Iterator[tuple[bytes, Stored]]:
+        """The subs and entries of a slot as they are now, in the order of the subs."""
+
+    @abstractmethod
+    def head(self, slot: bytes, count: int) -> list[tuple[bytes, Stored]]:
+        """`count` subs and entries of a slot, or all if there are fewer; the order does not matter."""
 
     @abstractmethod
     def next_entries(self, count: int) -> list[tuple[bytes, bytes, Stored]]:
         """The next `count` entries, as slot, sub, stored, of an endless round through the table, in bounded time.
 
-        Where slot ends and sub begins may differ from what it was when the entry was written; their sum is the address.
+        Fewer in a stretch where much was deleted. Where slot ends and sub begins may differ from what it was when the
+        entry was written; their sum is the address.
         """
 
     @abstractmethod
@@ -100,16 +108,16 @@ class Codec:
 
     def stamp(self, timestamp: int, stored: Stored) -> Stored:
         """An entry with a timestamp before it."""
-        return stamp_bytes(timestamp + _BIAS) + stored
+        return stamp(timestamp + STAMP_BIAS) + stored
 
     def timestamp(self, stamped: Stored) -> int:
         """The timestamp of a stamped entry."""
-        timestamp: int = _timestamp(stamped)[0] - _BIAS
+        timestamp: int = stamped_at(stamped)[0] - STAMP_BIAS
         return timestamp
 
     def unstamp(self, stamped: Stored) -> Stored:
         """The entry without its timestamp."""
-        return stamped[8:]
+        return stamped[STAMP_SIZE:]
 
 
 def checked(serializer: Serializer) -> Callable[[Any], bytes]:
@@ -125,8 +133,3 @@ def checked(serializer: Serializer) -> Callable[[Any], bytes]:
         return data
 
     return encode
-
-
-_BIAS = 1 << 63
-stamp_bytes = struct.Struct(">Q").pack
-_timestamp = struct.Struct(">Q").unpack_from

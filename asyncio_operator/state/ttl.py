@@ -7,10 +7,10 @@ is alive. Times are absolute, so time spent stopped counts.
 What removes expired entries:
 
 - reading: whatever a read finds expired is deleted, entry by entry;
-- incrementally: after every access the next few entries of an endless round through the table are looked at, whoever
+- incrementally: with every access the next few entries of an endless round through the table are looked at, whoever
   they belong to. A round costs bounded work per access and no memory, where an index by expiry would cost a second
   write for each write and a third for each touch;
-- in full snapshots: expired entries are left out of what is written (`Expiry.expired`);
+- in full snapshots: the backend leaves out of what it writes what `is_expired`;
 - in compaction: `compact` sweeps the table once, in batches, then RocksDB drops the space. RocksDB's own expiry filter
   follows the wall clock, and would not obey the clock that was passed in.
 
@@ -19,14 +19,14 @@ This module does not know which backend it stands on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.state.cells import ABSENT, READING, WRITING, Cells, Expiry
-from asyncio_operator.state.table import Batch, Codec, Table
+from asyncio_operator.errors import StateError
+from asyncio_operator.state.cells import ABSENT, READING, WRITING, Cells
+from asyncio_operator.state.table import Batch, Codec, Stored, Table
 from asyncio_operator.state.ttl_config import (
-    CleanupFullSnapshot,
-    CleanupInCompaction,
     CleanupIncrementally,
     StateTtlConfig,
     StateVisibility,
@@ -36,8 +36,8 @@ from asyncio_operator.state.ttl_config import (
 if TYPE_CHECKING:
     from asyncio_operator.state.backend import StateBackend
 
-SWEEP_BATCH = 1000
-"""Entries that a compaction deletes in one batch: 100 KB of work between two writes."""
+REMOVAL_BATCH = 1000
+"""Entries that are deleted in one batch: 100 KB of work between two writes."""
 
 
 class TtlCells(Cells):
@@ -51,13 +51,10 @@ class TtlCells(Cells):
         self._return_expired = ttl.visibility is StateVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP
         self.load = self._load
         self.store = self._store
+        self.strategy = ttl.strategy
         incremental = ttl.strategy(CleanupIncrementally)
         self._sweep_size = incremental.size if incremental else 0
-        self.expiry = Expiry(
-            expired=self.is_expired if ttl.strategy(CleanupFullSnapshot) else None,
-            compact=self.sweep_all if ttl.strategy(CleanupInCompaction) else None,
-            on_key=self.sweep if incremental and incremental.every_record else None,
-        )
+        self.every_record = incremental is not None and incremental.every_record
 
     def is_expired(self, stored: Any) -> bool:
         """Whether a stored entry has outlived its time."""
@@ -71,7 +68,7 @@ class TtlCells(Cells):
             value = ABSENT if rest is None else self._decode(rest)
         except Exception as error:
             raise self.located(error, slot, READING) from error
-        self.sweep()
+        self.sweep(slot)
         return value
 
     def put(self, slot: bytes, sub: bytes, value: Any) -> None:
@@ -80,77 +77,96 @@ class TtlCells(Cells):
             self._put(slot, sub, self._stored(value))
         except Exception as error:
             raise self.located(error, slot, WRITING) from error
-        self.sweep()
+        self.sweep(slot)
 
     def delete(self, slot: bytes, sub: bytes) -> None:
         """Empties a cell."""
         super().delete(slot, sub)
-        self.sweep()
+        self.sweep(slot)
 
     def contains(self, slot: bytes, sub: bytes) -> bool:
         """Whether reading the cell would give a value; it counts as reading it."""
         return self.get(slot, sub) is not ABSENT
 
+    def scan(self, slot: bytes) -> Iterator[tuple[bytes, Any]]:
+        """As of `Cells`; what an iteration passes that is expired is removed, what it does not reach is not read."""
+        rows = super().scan(slot)
+        self.sweep(slot)
+        return rows
+
     def _decoded(self, slot: bytes, rows: Iterator[tuple[bytes, Any]]) -> Iterator[tuple[bytes, Any]]:
-        now = self._now()
-        for sub, stored in rows:
-            try:
+        decode, backend = self._decode, self.backend
+        try:
+            now = self._now()
+            for sub, stored in rows:
+                if backend.closed:
+                    backend.check_open()
                 rest = self._scanned(slot, sub, stored, now)
-                value = ABSENT if rest is None else self._decode(rest)
-            except Exception as error:
-                raise self.located(error, slot, READING) from error
-            if value is not ABSENT:
-                yield sub, value
-        self.sweep()
+                if rest is not None:
+                    yield sub, decode(rest)
+        except Exception as error:
+            raise self.located(error, slot, READING) from error
 
     def is_empty(self, slot: bytes) -> bool:
         """Whether no living cell is in the slot; what it passes that is expired is removed, nothing is touched."""
-        for sub, stored in self.table.scan(slot, ordered=False):
-            if self._return_expired or not self.is_expired(stored):
-                return False
-            self.table.delete(slot, sub)
-        self.sweep()
+        try:
+            empty = self._is_empty(slot)
+        except Exception as error:
+            raise self.located(error, slot, READING) from error
+        self.sweep(slot)
+        return empty
+
+    def _is_empty(self, slot: bytes) -> bool:
+        count = 1
+        while rows := self.table.head(slot, count):
+            for sub, stored in rows:
+                if self._return_expired or not self.is_expired(stored):
+                    return False
+                self.table.delete(slot, sub)
+            count = min(2 * count, REMOVAL_BATCH)
         return True
 
     def stage(self, batch: Batch, slot: bytes, changes: Iterable[tuple[bytes, Any]], clear: bool = False) -> None:
         """Adds writes of cells to a batch; their lives begin now."""
         super().stage(batch, slot, changes, clear)
-        self.sweep()
+        self.sweep(slot)
 
     def stage_aged(self, batch: Batch, slot: bytes, changes: Iterable[tuple[bytes, Any]], timestamp: int) -> None:
         """Adds writes of cells to a batch, after emptying the slot; their lives began at `timestamp`."""
         stamp, encode = self.codec.stamp, self._encode
-        self.table.stage(batch, slot, [(sub, stamp(timestamp, encode(value))) for sub, value in changes], True)
+        try:
+            self.table.stage(batch, slot, [(sub, stamp(timestamp, encode(value))) for sub, value in changes], True)
+        except Exception as error:
+            raise self.located(error, slot, WRITING) from error
 
-    def sweep(self) -> None:
-        """Looks at the next few entries of the round and removes those that are expired."""
-        if self._sweep_size:
+    def sweep(self, slot: bytes) -> None:
+        """With an access to a slot: looks at the next few entries of the round and removes those that are expired."""
+        if not self._sweep_size:
+            return
+        try:
             timestamp, deadline = self.codec.timestamp, self._now() - self._ttl
-            for slot, sub, stored in self.table.next_entries(self._sweep_size):
+            for found, sub, stored in self.table.next_entries(self._sweep_size):
                 if timestamp(stored) <= deadline:
-                    self.table.delete(slot, sub)
+                    self.table.delete(found, sub)
+        except Exception as error:
+            raise self.located(error, slot, "cleaning up failed") from error
 
     def sweep_all(self) -> None:
         """Removes every expired entry."""
-        batch, staged = self.backend.new_batch(), 0
-        for slot, sub, stored in self.table.entries():
-            if self.is_expired(stored):
-                self.table.stage(batch, slot, [(sub, None)], False)
-                staged += 1
-                if staged % SWEEP_BATCH == 0:
-                    self.backend.commit(batch)
-                    batch = self.backend.new_batch()
-        self.backend.commit(batch)
+        try:
+            remove_expired(self.table, self.is_expired, self.backend.new_batch, self.backend.commit)
+        except Exception as error:
+            raise StateError(f"cleaning up state {self.name!r} failed: {self.table.error(error)}") from error
 
     def _load(self, slot: bytes) -> Any | None:
         stored = self.table.get_slot(slot)
         rest = None if stored is None else self._living(slot, b"", stored, self._now())
-        self.sweep()
+        self.sweep(slot)
         return rest
 
     def _store(self, slot: bytes, stored: Any) -> None:
         self.table.put_slot(slot, self.codec.stamp(self._now(), stored))
-        self.sweep()
+        self.sweep(slot)
 
     def _living(self, slot: bytes, sub: bytes, stored: Any, now: int) -> Any | None:
         """What is below the timestamp of an entry that was found, or None; deletes it if expired, else may touch it."""
@@ -174,3 +190,18 @@ class TtlCells(Cells):
 
     def _stored(self, value: Any) -> Any:
         return None if value is ABSENT else self.codec.stamp(self._now(), self._encode(value))
+
+
+def remove_expired(
+    table: Table,
+    expired: Callable[[Stored], bool],
+    new_batch: Callable[[], Batch],
+    commit: Callable[[Batch], None],
+) -> None:
+    """Removes every expired entry of a table, in batches of bounded size."""
+    rows = (row for row in table.entries() if expired(row[2]))
+    while chunk := list(islice(rows, REMOVAL_BATCH)):
+        batch = new_batch()
+        for slot, sub, _ in chunk:
+            table.stage(batch, slot, [(sub, None)], False)
+        commit(batch)

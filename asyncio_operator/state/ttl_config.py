@@ -11,7 +11,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import TypeVar
 
-from asyncio_operator.errors import ConfigurationError
+from asyncio_operator.errors import ConfigurationError, describe
 
 
 class UpdateType(Enum):
@@ -41,7 +41,11 @@ class CleanupIncrementally:
 
     def __post_init__(self) -> None:
         if type(self.size) is not int or self.size < 1:
-            raise ConfigurationError(f"CleanupIncrementally(size={self.size!r}): an int from 1 is needed")
+            raise ConfigurationError(f"CleanupIncrementally(size={describe(self.size)}): an int from 1 is needed")
+        if not isinstance(self.every_record, bool):
+            raise ConfigurationError(
+                f"CleanupIncrementally(every_record={describe(self.every_record)}): True or False is needed"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,7 @@ class StateTtlConfig:
     def __post_init__(self) -> None:
         if not _is_duration(self.ttl) or self.milliseconds < 1:
             raise ConfigurationError(
-                f"StateTtlConfig(ttl={self.ttl!r}): seconds or a timedelta are needed, finite and at least 0.001 s"
+                f"StateTtlConfig(ttl={describe(self.ttl)}): seconds or a timedelta are needed, finite, from 0.001 s"
             )
         for field, kind in (("update_type", UpdateType), ("visibility", StateVisibility)):
             value = getattr(self, field)
@@ -89,11 +93,11 @@ class StateTtlConfig:
                 object.__setattr__(self, field, value)
             if not isinstance(value, kind):
                 allowed = ", ".join(member.value for member in kind)
-                raise ConfigurationError(f"StateTtlConfig({field}={value!r}): one of {allowed} is needed")
+                raise ConfigurationError(f"StateTtlConfig({field}={describe(value)}): one of {allowed} is needed")
         kinds = [type(strategy) for strategy in self.strategies]
         if not set(kinds) <= set(Cleanup.__args__) or len(set(kinds)) < len(kinds):
             raise ConfigurationError(
-                f"StateTtlConfig(cleanup={self.cleanup!r}): CleanupIncrementally, CleanupFullSnapshot, "
+                f"StateTtlConfig(cleanup={describe(self.cleanup)}): CleanupIncrementally, CleanupFullSnapshot, "
                 "CleanupInCompaction, each at most once, or () are allowed"
             )
 

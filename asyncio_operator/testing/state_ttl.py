@@ -163,17 +163,20 @@ def law_e5_incremental(make: Make) -> None:
         ttl = StateTtlConfig(10, cleanup=CleanupIncrementally(size=3, every_record=every_record))
         value = backend.value_state(ValueStateDescriptor("value", ttl=ttl))
         items = backend.list_state(ListStateDescriptor("list", ttl=ttl))
-        entries = backend.map_state(MapStateDescriptor("map", ttl=ttl))
+        entries, asked, begun = (backend.map_state(MapStateDescriptor(n, ttl=ttl)) for n in ("map", "asked", "begun"))
         for key in range(10):
             backend.set_current_key(key)
             value.update(key)
             items.add_all(range(3))
-            entries.put_all(dict.fromkeys(range(3)))
+            for state in (entries, asked, begun):
+                state.put_all(dict.fromkeys(range(3)))
         clock.advance(10)
         accesses: tuple[tuple[str, Callable[[], Any]], ...] = (
             ("value", value.value),
             ("list", items.get),
             ("map", partial(entries.contains, 0)),
+            ("asked", asked.is_empty),
+            ("begun", begun.items),
         )
         for name, access in accesses:
             while backend.num_entries(name):

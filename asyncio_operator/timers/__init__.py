@@ -2,8 +2,8 @@
 
 from asyncio_operator.timers.batch import BatchTimerService
 from asyncio_operator.timers.queues import HeapQueues, RocksDBQueues, TimerQueues
-from asyncio_operator.timers.service import ALL, InternalTimerService
-from asyncio_operator.timers.timer import MAX_TIMESTAMP, MIN_TIMESTAMP, Timer, TimerSerializer
+from asyncio_operator.timers.service import InternalTimerService
+from asyncio_operator.timers.timer import ALL, MAX_TIMESTAMP, MIN_TIMESTAMP, Timer, TimerSerializer
 
 __all__ = [
     "ALL",

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from asyncio_operator.clock import Clock
-from asyncio_operator.errors import StateError
+from asyncio_operator.errors import StateError, describe
 from asyncio_operator.state.batch_set import BatchPriorityQueueSet
 from asyncio_operator.state.keys import Key, serialize_key
 from asyncio_operator.state.now import now_of
-from asyncio_operator.timers.queues import TimerQueues, key_of, timestamp_of
-from asyncio_operator.timers.service import ALL, Callback, _All, check_callback, current_timer, of_namespace
-from asyncio_operator.timers.timer import MAX_TIMESTAMP, MIN_TIMESTAMP, Timer, check_timestamp
+from asyncio_operator.timers.queues import key_of, timestamp_of
+from asyncio_operator.timers.service import Callback, check_callback, current_timer, of_namespace
+from asyncio_operator.timers.timer import ALL, MAX_TIMESTAMP, MIN_TIMESTAMP, All, Timer, check_timestamp
 
 
 class BatchTimerService:
@@ -27,7 +27,6 @@ class BatchTimerService:
         on_event_time: called with each event-time timer that fires.
         on_processing_time: called with each processing-time timer that fires.
         clock: seconds as a float; None is the system's.
-        queues: not used; timers of one key need no key groups.
 
     Raises:
         ConfigurationError: a callback is async, it or the clock cannot be called.
@@ -39,7 +38,6 @@ class BatchTimerService:
         on_event_time: Callback | None = None,
         on_processing_time: Callback | None = None,
         clock: Clock | None = None,
-        queues: TimerQueues | None = None,
     ) -> None:
         self._on_event_time = check_callback("on_event_time", on_event_time)
         self._on_processing_time = check_callback("on_processing_time", on_processing_time)
@@ -50,19 +48,27 @@ class BatchTimerService:
         self._key: Key | None = None
         self._key_bytes = b""
         self._flushing = False
+        self._refused = False
 
     @property
     def current_key(self) -> Key | None:
-        """The key that is present. Setting another one fires all timers of the old one."""
-        return self._key
+        """The key that is present. Setting another one fires all timers of the old one.
+
+        A key that is refused, with a StateError, leaves none set; the timers of the old one wait for the next.
+        """
+        return None if self._refused else self._key
 
     @current_key.setter
     def current_key(self, key: Key) -> None:
+        self._refused = not self._flushing
         name = serialize_key(key)
+        self._refused = False
         if self._key is not None and name == self._key_bytes:
             return
         if self._flushing:
-            raise StateError(f"the key cannot change from {self._key!r:.200} to {key!r:.200} while its timers fire")
+            raise StateError(
+                f"the key cannot change from {describe(self._key)} to {describe(key)} while its timers fire"
+            )
         self._flush()
         self._key, self._key_bytes = key, name
 
@@ -81,23 +87,23 @@ class BatchTimerService:
         Raises:
             StateError: no current key, or a wrong timestamp or namespace.
         """
-        timer = current_timer(self._key, timestamp, namespace)
+        timer = current_timer(self.current_key, timestamp, namespace)
         if not self._flushing:
             self._event.add(timer)
 
     def delete_event_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
         """Deletes a timer of the current key, if it is there; raises as registering does."""
-        self._event.remove(current_timer(self._key, timestamp, namespace))
+        self._event.remove(current_timer(self.current_key, timestamp, namespace))
 
     def register_processing_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
         """As `register_event_time_timer`."""
-        timer = current_timer(self._key, timestamp, namespace)
+        timer = current_timer(self.current_key, timestamp, namespace)
         if not self._flushing:
             self._processing.add(timer)
 
     def delete_processing_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
         """As `delete_event_time_timer`."""
-        self._processing.remove(current_timer(self._key, timestamp, namespace))
+        self._processing.remove(current_timer(self.current_key, timestamp, namespace))
 
     def advance_watermark(self, timestamp: int) -> None:
         """The end of input, 2**63 - 1, fires all timers of the last key; any other watermark does nothing.
@@ -116,11 +122,11 @@ class BatchTimerService:
         """None: nobody has to wake."""
         return None
 
-    def event_time_timers(self, namespace: Key | _All | None = ALL) -> Iterator[Timer]:
+    def event_time_timers(self, namespace: Key | All | None = ALL) -> Iterator[Timer]:
         """The event-time timers, of all namespaces or of one, in any order."""
         return of_namespace(self._event, namespace)
 
-    def processing_time_timers(self, namespace: Key | _All | None = ALL) -> Iterator[Timer]:
+    def processing_time_timers(self, namespace: Key | All | None = ALL) -> Iterator[Timer]:
         """The processing-time timers, of all namespaces or of one, in any order."""
         return of_namespace(self._processing, namespace)
 
@@ -145,5 +151,5 @@ class BatchTimerService:
     def __repr__(self) -> str:
         return (
             f"<BatchTimerService, {len(self._event)} event-time and {len(self._processing)} processing-time timers "
-            f"of key {self._key!r:.200}>"
+            f"of key {describe(self.current_key)}>"
         )

@@ -6,10 +6,12 @@ such a call is one.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from asyncio_operator.errors import ConfigurationError, StateError
+from asyncio_operator.errors import ConfigurationError, StateError, describe
+from asyncio_operator.state.directories import check_directory
 from asyncio_operator.state.heap_set import HeapPriorityQueueSet
 from asyncio_operator.state.key_groups import KeyGroupRange, resolve_key_groups
 from asyncio_operator.state.keys import Key
@@ -58,7 +60,8 @@ class RocksDBQueues:
         cache_size: timers of each set in memory at most.
 
     Raises:
-        ConfigurationError: the range and the maximum parallelism do not fit, or the package rocksdict is missing.
+        ConfigurationError: the directory or the cache size is wrong, the range and the maximum parallelism do not fit,
+            or the package rocksdict is missing.
     """
 
     def __init__(
@@ -68,9 +71,9 @@ class RocksDBQueues:
         max_parallelism: int = 128,
         cache_size: int = 128,
     ) -> None:
-        if not isinstance(directory, str | Path) or not str(directory):
-            raise ConfigurationError(f"directory={directory!r:.200}: a path is needed")
-        self.directory = Path(directory)
+        if type(cache_size) is not int or cache_size < 1:
+            raise ConfigurationError(f"cache_size={describe(cache_size)}: an int from 1 is needed")
+        self.directory = check_directory(directory)
         self.key_groups = resolve_key_groups(key_groups, max_parallelism)
         self.max_parallelism = max_parallelism
         self.cache_size = cache_size
@@ -96,10 +99,16 @@ class RocksDBQueues:
         return self._sets[name]
 
     def close(self) -> None:
-        """Closes every set that was given; another service may then use these queues."""
-        for queue in self._sets.values():
-            queue.close()
+        """Closes every set that was given; another service may then use these queues.
+
+        Raises:
+            StateError: one of them could not write what was left; all are closed.
+        """
+        queues = list(self._sets.values())
         self._sets.clear()
+        with ExitStack() as closing:
+            for queue in queues:
+                closing.callback(queue.close)
 
 
 def check_queues(queues: TimerQueues) -> TimerQueues:
@@ -107,7 +116,7 @@ def check_queues(queues: TimerQueues) -> TimerQueues:
     known = isinstance(getattr(queues, "key_groups", None), KeyGroupRange) and hasattr(queues, "max_parallelism")
     if isinstance(queues, type) or not known or not callable(queues):
         raise ConfigurationError(
-            f"queues={queues!r:.200}: HeapQueues(...) or RocksDBQueues(directory, ...) is needed (no class)"
+            f"queues={describe(queues)}: HeapQueues(...) or RocksDBQueues(directory, ...) is needed (no class)"
         )
     return queues
 

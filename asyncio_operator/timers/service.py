@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any
 
 from asyncio_operator.clock import Clock
 from asyncio_operator.errors import ConfigurationError, StateError, describe
-from asyncio_operator.state.heap_set import check_group
-from asyncio_operator.state.key_groups import key_group
+from asyncio_operator.state.key_groups import check_group
+from asyncio_operator.state.key_groups import key_group as key_group_of
 from asyncio_operator.state.keys import Key, serialize_key
 from asyncio_operator.state.layout import serialize_namespace
 from asyncio_operator.state.now import now_of
@@ -27,7 +27,9 @@ from asyncio_operator.state.priority_queue import PriorityQueue
 from asyncio_operator.state.serializers import BUILTIN
 from asyncio_operator.timers.queues import HeapQueues, TimerQueues, check_queues
 from asyncio_operator.timers.timer import (
+    ALL,
     MIN_TIMESTAMP,
+    All,
     Timer,
     check_timestamp,
     deserialize_timer,
@@ -37,16 +39,6 @@ from asyncio_operator.timers.timer import (
 SNAPSHOT_FORMAT = 1
 """{"format": 1, "max_parallelism": int, "key_group": int, "event": [bytes of a timer], "processing": [the same]}"""
 
-
-class _All:
-    """The type of `ALL`."""
-
-    def __repr__(self) -> str:
-        return "ALL"
-
-
-ALL: Final = _All()
-"""Stands for every namespace, where None is the default one."""
 
 Callback = Callable[[Timer], Any]
 
@@ -133,11 +125,11 @@ class InternalTimerService:
         first = self._processing.peek()
         return None if first is None else first.timestamp
 
-    def event_time_timers(self, namespace: Key | _All | None = ALL) -> Iterator[Timer]:
+    def event_time_timers(self, namespace: Key | All | None = ALL) -> Iterator[Timer]:
         """The event-time timers, of all namespaces or of one, in any order."""
         return of_namespace(self._event, namespace)
 
-    def processing_time_timers(self, namespace: Key | _All | None = ALL) -> Iterator[Timer]:
+    def processing_time_timers(self, namespace: Key | All | None = ALL) -> Iterator[Timer]:
         """The processing-time timers, of all namespaces or of one, in any order."""
         return of_namespace(self._processing, namespace)
 
@@ -165,16 +157,17 @@ class InternalTimerService:
                 maximum parallelism. Nothing is added then.
         """
         check_group(key_group, self._key_groups)
-        found = _header(key_group, data)
+        found = _body(key_group, data)
         wanted = {"format": SNAPSHOT_FORMAT, "max_parallelism": self._max_parallelism, "key_group": key_group}
         for name, value in wanted.items():
             if found.get(name) != value:
                 raise StateError(
-                    f"the timer snapshot has {name} {found.get(name)!r:.200}, not {value}: restore it where it belongs"
+                    f"the timer snapshot has {name} {describe(found.get(name))}, not {value}: "
+                    "restore it where it belongs"
                 )
         timers = {kind: [deserialize_timer(raw) for raw in found[kind]] for kind in ("event", "processing")}
         for timer in (*timers["event"], *timers["processing"]):
-            if key_group_of(timer, self._max_parallelism) != key_group:
+            if key_group_of(timer.key, self._max_parallelism) != key_group:
                 raise StateError(f"damaged timer snapshot: {timer} does not belong to key group {key_group}")
         self._event.add_all(timers["event"])
         self._processing.add_all(timers["processing"])
@@ -206,9 +199,9 @@ def current_timer(key: Key | None, timestamp: int, namespace: Key | None) -> Tim
     return Timer(timestamp, key, namespace)
 
 
-def of_namespace(queue: PriorityQueue[Timer], namespace: Key | _All | None) -> Iterator[Timer]:
+def of_namespace(queue: PriorityQueue[Timer], namespace: Key | All | None) -> Iterator[Timer]:
     """The timers in a queue, of all namespaces or of one."""
-    if isinstance(namespace, _All):
+    if isinstance(namespace, All):
         return iter(queue)
     wanted = serialize_namespace(namespace)
     return (timer for timer in queue if serialize_namespace(timer.namespace) == wanted)
@@ -219,28 +212,28 @@ def check_callback(argument: str, callback: Callback | None) -> Callback:
     if callback is None:
         return lambda timer: None
     if not callable(callback):
-        raise ConfigurationError(f"{argument}={callback!r:.200}: a function of one Timer is needed")
+        raise ConfigurationError(f"{argument}={describe(callback)}: a function of one Timer is needed")
     if inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(type(callback).__call__):
         raise ConfigurationError(
-            f"{argument}={callback!r:.200} is async, and nobody would await it: a plain function of one Timer is "
+            f"{argument}={describe(callback)} is async, and nobody would await it: a plain function of one Timer is "
             "needed, which may start a task"
         )
     return callback
 
 
-def key_group_of(timer: Timer, max_parallelism: int) -> int:
-    """The key group of a timer's key."""
-    return key_group(timer.key, max_parallelism)
-
-
-def _header(key_group: int, data: bytes) -> dict[str, Any]:
+def _body(key_group: int, data: bytes) -> dict[str, Any]:
     try:
         found = BUILTIN.deserialize(data) if isinstance(data, bytes) else None
     except StateError:
         found = None
-    if not isinstance(found, dict) or not {"format", "event", "processing"} <= found.keys():
+    whole = isinstance(found, dict) and "format" in found
+    for kind in ("event", "processing"):
+        timers = found.get(kind) if whole else None
+        whole = isinstance(timers, list) and all(isinstance(timer, bytes) for timer in timers)
+    if not whole:
         raise StateError(
             f"{describe(data)} is no snapshot of the timers of key group {key_group}: "
             "restore() takes the bytes that snapshot() gave"
         )
-    return found
+    body: dict[str, Any] = found
+    return body

@@ -8,7 +8,7 @@ same.
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from asyncio_operator.errors import StateError, describe
 from asyncio_operator.state.keys import Key, deserialize_key, serialize_key
@@ -78,6 +78,17 @@ def deserialize_timer(data: bytes) -> Timer:
     if end != len(data):
         raise StateError(f"damaged timer {describe(data)}: restore a snapshot")
     return Timer(_unpack(data)[0] + MIN_TIMESTAMP, key, namespace)
+
+
+class All:
+    """The type of `ALL`."""
+
+    def __repr__(self) -> str:
+        return "ALL"
+
+
+ALL: Final = All()
+"""Stands for every namespace, where None is the default one."""
 
 
 def check_timestamp(timestamp: int) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from asyncio_operator import state
+from asyncio_operator import state, timers
 from asyncio_operator.errors import ConfigurationError, StateError
 from asyncio_operator.state import (
     KeyGroupRange,
@@ -18,6 +19,7 @@ from asyncio_operator.state import (
     UpdateType,
     ValueStateDescriptor,
 )
+from asyncio_operator.state.keys import MAX_DEPTH
 
 # What a caller without a type checker may write.
 untyped: Any = state
@@ -95,6 +97,21 @@ def test_a_descriptor_of_another_class_is_refused(make):
         (lambda: untyped.StateTtlConfig(5, cleanup=(untyped.CleanupIncrementally(),) * 2), "cleanup"),
         (lambda: untyped.StateTtlConfig(5, cleanup="all"), "cleanup"),
         (lambda: untyped.CleanupIncrementally(size=0), "size"),
+        (lambda: untyped.CleanupIncrementally(size=5, every_record="no"), "every_record"),
+        (lambda: untyped.ValueStateDescriptor("a\0b"), r"name='a\\x00b'.*NUL"),
+        (lambda: untyped.MapStateDescriptor("\ud800"), r"name='\\ud800'.*surrogates"),
+        (lambda: untyped.HeapPriorityQueue(5), "key=5"),
+        (lambda: untyped.HeapPriorityQueueSet(max, 5, KeyGroupRange(0, 0), 1), "key_of=5"),
+        (lambda: untyped.KeyGroupPartitionedPriorityQueue(5, max, KeyGroupRange(0, 0), 1), "key=5"),
+        (lambda: untyped.BatchPriorityQueueSet(max, 5), "key_of=5"),
+        (lambda: untyped.RocksDBStateBackend("a\0b"), "directory"),
+        (lambda: untyped.RocksDBStateBackend("\ud800"), r"directory='\\ud800'"),
+        (lambda: untyped.RocksDBSnapshot("\ud800"), r"directory='\\ud800'"),
+        (lambda: untyped.RocksDBSnapshot(5), "directory=5"),
+        (lambda: timers.RocksDBQueues("\ud800"), r"directory='\\ud800'"),
+        (lambda: untyped.key_group(1, 128.0), "max_parallelism=128.0"),
+        (lambda: untyped.key_group(1, "128"), "max_parallelism='128'"),
+        (lambda: untyped.KeyGroupRange(10**5000, 0.5), "end=0.5"),
         (lambda: untyped.HeapStateBackend(key_groups=KeyGroupRange(0, 128)), "key_groups"),
         (lambda: untyped.HeapStateBackend(key_groups=(0, 127)), "KeyGroupRange"),
         (lambda: untyped.HeapStateBackend(max_parallelism=40_000), "max_parallelism"),
@@ -228,3 +245,77 @@ def test_a_missing_rocksdict_names_the_extra(monkeypatch):
         state.__getattr__("RocksDBStateBackend")
     with pytest.raises(AttributeError, match="nothing"):
         state.__getattr__("nothing")
+
+
+HUGE = 10**5000
+
+
+def test_S1_an_integer_of_any_length_is_a_key_and_may_stand_in_a_message(make):
+    backend = make(key_groups=KeyGroupRange(0, 0), max_parallelism=128)
+    outside = next(number for number in range(HUGE, HUGE + 10_000) if state.key_group(number, 128))
+    with pytest.raises(StateError, match="outside the range"):
+        backend.set_current_key(outside)
+    inside = next(number for number in range(HUGE, HUGE + 10_000) if not state.key_group(number, 128))
+    backend.set_current_key(inside)
+    backend.set_current_namespace(inside)
+    value = backend.value_state(VALUE)
+    value.update(HUGE)
+    assert value.value() == HUGE
+    for wrong in (object(), [HUGE, object()]):
+        with pytest.raises(StateError, match=r"'value', key <int.*, namespace <int.*cannot be stored"):
+            value.update(wrong)
+    with pytest.raises(StateError, match="None is no element"):
+        backend.list_state(state.ListStateDescriptor("list")).add_all([HUGE, None])
+
+
+def test_S8_a_refused_namespace_leaves_no_key(make):
+    backend = make()
+    backend.set_current_key("k")
+    backend.set_current_namespace("w")
+    value = backend.value_state(VALUE)
+    value.update("of w")
+    with pytest.raises(StateError, match="namespace"):
+        backend.set_current_namespace([1])
+    for use in (value.value, lambda: value.update("of nobody")):
+        with pytest.raises(StateError, match="set_current_key"):
+            use()
+    backend.set_current_key("k")
+    assert value.value() is None
+    backend.set_current_namespace("w")
+    assert value.value() == "of w"
+
+
+@pytest.mark.parametrize("write", ["value", "list", "map", "key"])
+def test_S4_what_is_nested_deeper_than_can_be_read_again_is_refused_alike(write, make):
+    backend = make()
+    backend.set_current_key(1)
+    writers: dict[str, Callable[[Any], None]] = {
+        "value": backend.value_state(VALUE).update,
+        "list": backend.list_state(state.ListStateDescriptor("list")).add,
+        "map": lambda value: backend.map_state(MapStateDescriptor("map")).put(1, value),
+        "key": backend.set_current_key,
+    }
+    containers: list[Any] = [tuple] if write == "key" else [tuple, frozenset, list, lambda items: {1: items[0]}]
+    for container in containers:
+        deep: Any = ()
+        for _ in range(MAX_DEPTH - 1):
+            deep = container([deep])
+        writers[write](deep)
+        with pytest.raises(StateError, match=f"nested too deeply, more than {MAX_DEPTH} levels"):
+            writers[write](container([deep]))
+    backend.snapshot().delete()
+
+
+def test_S4_what_was_written_can_be_read_from_deep_in_a_program(make):
+    backend = make()
+    backend.set_current_key(1)
+    value = backend.value_state(VALUE)
+    deep: list[Any] = []
+    for _ in range(MAX_DEPTH - 1):
+        deep = [deep]
+    value.update(deep)
+
+    def descend(levels):
+        return value.value() if levels == 0 else descend(levels - 1)
+
+    assert descend(300) == deep

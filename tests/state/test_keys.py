@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
 
 import pytest
@@ -17,10 +17,10 @@ from asyncio_operator.state.layout import (
     group_prefix,
     group_width,
     parse_slot,
-    prefix_end,
     sequence_bytes,
     serialize_namespace,
 )
+from asyncio_operator.state.rocksdb.records import prefix_end
 
 texts = st.text(st.characters(), max_size=5) | st.text("\x00\x01ab", max_size=4)
 scalars = st.one_of(
@@ -159,3 +159,20 @@ def test_the_end_of_a_prefix_is_its_end(prefix, data):
     end = prefix_end(prefix)
     inside = data >= prefix and (end is None or data < end)
     assert inside == data.startswith(prefix)
+
+
+class Vague(tzinfo):
+    """A zone that gives no offset: the machine's own would be taken."""
+
+    def utcoffset(self, moment):
+        return None
+
+    dst = utcoffset
+
+    def tzname(self, moment):
+        return "vague"
+
+
+def test_S1_a_datetime_whose_zone_gives_no_offset_is_no_key():
+    with pytest.raises(StateError, match="no offset"):
+        serialize_key(datetime(2024, 7, 1, tzinfo=Vague()))

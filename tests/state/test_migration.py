@@ -127,3 +127,27 @@ def test_S12_E2_a_move_keeps_the_age_that_reading_leaves(update_type, make):
     assert state.get("a") == 1
     clock.advance(6)
     assert state.get("b") == (2 if update_type is UpdateType.ON_READ_AND_WRITE else None)
+
+
+class Refusing:
+    name = "refusing"
+
+    def serialize(self, value):
+        raise LookupError("refused by the serialiser")
+
+    def deserialize(self, data):
+        return data
+
+
+@pytest.mark.parametrize("ttl", [None, StateTtlConfig(10.0)], ids=["for ever", "time to live"])
+def test_S12_an_error_of_the_new_serialiser_leaves_the_old_value(ttl, make):
+    backend = make()
+    backend.set_current_key("k")
+    old = ValueStateDescriptor("old", ttl=ttl)
+    backend.value_state(old).update({"a": 1})
+    state: MigratingMapState[str, int] = MigratingMapState(
+        backend, old, MapStateDescriptor("new", value_serializer=Refusing(), ttl=ttl)
+    )
+    with pytest.raises(StateMigrationError, match=r"state 'old', key 'k'.*LookupError: refused"):
+        state.get("a")
+    assert backend.value_state(old).value() == {"a": 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -249,12 +250,13 @@ class Copying(Broken):
         return value
 
 
-def test_a_value_that_a_heap_snapshot_cannot_write_is_named():
-    backend = HeapStateBackend()
+def test_a_value_that_a_snapshot_could_not_write_is_refused_when_it_is_stored(make):
+    backend = make()
     backend.set_current_key("k")
-    backend.value_state(ValueStateDescriptor("value", Copying(True))).update(1)
+    value = backend.value_state(ValueStateDescriptor("value", Copying(True)))
     with pytest.raises(StateError, match=r"state 'value', key 'k': .*writing: LookupError"):
-        backend.snapshot()
+        value.update(1)
+    backend.snapshot().delete()
 
 
 @pytest.mark.parametrize(
@@ -330,3 +332,33 @@ def test_the_names_of_both_backends_are_exported():
     assert {"HeapSnapshot", "RocksDBSnapshot", "RocksDBStateBackend", "KeySerializer"} <= set(state.__all__)
     assert not set(state.__all__) & set(dir(builtins))
     assert MigratingMapState.__name__ in state.__all__
+
+
+def test_S10_a_reopened_directory_refuses_what_does_not_fit_and_keeps_what_it_holds(tmp_path):
+    ttl = StateTtlConfig(10.0)
+    backend = RocksDBStateBackend(tmp_path / "state")
+    backend.set_current_key(1)
+    backend.value_state(VALUE).update(1)
+    backend.value_state(ValueStateDescriptor("ttl", ttl=ttl)).update(2)
+    backend.map_state(MAP).put("a", 3)
+    backend.close()
+    for ask, descriptor, says in (
+        ("value_state", ValueStateDescriptor("value", Broken(True)), "'builtin-1'.*'broken'"),
+        ("value_state", ValueStateDescriptor("value", ttl=ttl), "written without time to live"),
+        ("value_state", ValueStateDescriptor("ttl"), "written with time to live"),
+        ("map_state", MapStateDescriptor("map", key_serializer=Broken(True)), "key serialiser 'builtin-key-1'"),
+        ("map_state", MapStateDescriptor("map", value_serializer=Broken(True)), "value serialiser 'builtin-1'"),
+    ):
+        reopened = RocksDBStateBackend(tmp_path / "state")
+        with pytest.raises(StateMigrationError, match=f"state {descriptor.name!r} was written") as caught:
+            getattr(reopened, ask)(descriptor)
+        assert re.search(says, str(caught.value))
+        reopened.close()
+    reopened = RocksDBStateBackend(tmp_path / "state")
+    with pytest.raises(StateError, match="is a value state, not a list state"):
+        reopened.list_state(ListStateDescriptor("value"))
+    reopened.set_current_key(1)
+    assert reopened.value_state(VALUE).value() == 1
+    assert reopened.value_state(ValueStateDescriptor("ttl", ttl=StateTtlConfig(20.0))).value() == 2
+    assert dict(reopened.map_state(MAP).items()) == {"a": 3}
+    reopened.close()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import tracemalloc
 import weakref
+from collections import OrderedDict
 
 import pytest
 
@@ -300,3 +302,98 @@ def test_iteration_is_not_disturbed_by_changes(queue):
         queue.add((100 + len(seen), 1))
         queue.poll()
     assert sorted(seen) == [(number, 1) for number in range(5)]
+
+
+class Alike:
+    """Equal to every other one of its number, whatever its key."""
+
+    def __init__(self, number, key):
+        self.number, self.key = number, key
+
+    def __eq__(self, other):
+        return self.number == other.number
+
+    def __hash__(self):
+        return self.number
+
+
+@pytest.mark.parametrize("kind", HEAP_SETS, ids=name_of)
+@pytest.mark.parametrize("keys", [("a", "b"), (1, 2), ((1,), (2,))], ids=repr)
+def test_P3_equal_elements_of_different_keys_are_different(kind, keys):
+    for key_groups, max_parallelism in ((KeyGroupRange(0, 0), 1), (ALL_GROUPS, 128)):
+        queue = kind(lambda element: element.number, lambda element: element.key, key_groups, max_parallelism)
+        first, second = (Alike(1, key) for key in keys)
+        assert queue.add(first)
+        assert not queue.add(second)
+        assert len(queue) == 2
+        assert not queue.add(Alike(1, keys[0]))
+        assert queue.remove(Alike(1, keys[0]))
+        assert drain(queue) == [second]
+
+
+@pytest.mark.parametrize("kind", HEAP_SETS, ids=name_of)
+def test_a_priority_that_cannot_be_compared_across_key_groups_changes_nothing(kind):
+    queue = kind(lambda element: element[1], lambda element: element[0], ALL_GROUPS, 128)
+    queue.add_all([("a", 1), ("b", 2)])
+    with pytest.raises(TypeError):
+        queue.add(("c", "text"))
+    queue._check()
+    assert not queue.remove(("c", "text"))
+    assert drain(queue) == [("a", 1), ("b", 2)]
+    assert queue.add(("c", "text"))
+    assert drain(queue) == [("c", "text")]
+
+
+@pytest.mark.parametrize("kind", [HeapPriorityQueue, *HEAP_SETS, BatchPriorityQueueSet], ids=name_of)
+@pytest.mark.parametrize("way", ["poll", "remove"])
+def test_P4_memory_is_given_back_by_draining(kind, way, tmp_path):
+    elements = [(number, 1) for number in range(20_000)]
+    tracemalloc.start()
+    try:
+        queue = make_queue(kind, tmp_path)
+        queue.add_all(elements)
+        full = tracemalloc.get_traced_memory()[0]
+        for element in elements[:-1]:
+            queue.poll() if way == "poll" else queue.remove(element)
+        left = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert list(queue) == elements[-1:]
+    assert left < full / 10
+
+
+def test_P4_the_plain_queue_removes_an_object_that_is_in_it_often_as_fast():
+    queue: HeapPriorityQueue[object] = HeapPriorityQueue(lambda element: 0)
+    element = object()
+    queue.add_all([element] * 100)
+    held = queue._entries[id(element)]
+    assert isinstance(held, OrderedDict)  # whose first entry is found in constant time, unlike a dict's
+    for left in range(99, -1, -1):
+        assert queue.remove(element)
+        assert len(queue) == left
+    queue._check()
+
+
+def test_P6_clear_is_done_in_batches_and_goes_on_where_it_was_cut_short(tmp_path, monkeypatch):
+    queue = make_queue(128, tmp_path / "queue")
+    elements = [(number, 0) for number in range(2500)]
+    queue.add_all(elements)
+    commits = []
+    commit = queue._database.commit
+
+    def cut_short(batch):
+        commits.append(len(batch))
+        if len(commits) == 2:
+            raise StateError("the disk is full")
+        commit(batch)
+
+    queue.flush()
+    monkeypatch.setattr(queue._database, "commit", cut_short)
+    with pytest.raises(StateError, match="full"):
+        queue.clear()
+    queue._check()
+    assert list(queue) == elements[1000:]
+    queue.clear()
+    assert queue.is_empty()
+    assert max(commits) <= 2000
+    queue.close()

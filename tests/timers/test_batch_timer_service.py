@@ -6,7 +6,7 @@ import pytest
 
 from asyncio_operator.errors import StateError
 from asyncio_operator.testing.clock import ManualClock
-from asyncio_operator.timers import MAX_TIMESTAMP, MIN_TIMESTAMP, BatchTimerService, HeapQueues
+from asyncio_operator.timers import MAX_TIMESTAMP, MIN_TIMESTAMP, BatchTimerService
 
 END = 2**63 - 1
 
@@ -22,7 +22,7 @@ def batch_service(fired):
         return lambda timer: fired.append((kind, *timer, service.current_key, service.current_watermark))
 
     service = BatchTimerService(
-        on_event_time=note("event"), on_processing_time=note("processing"), clock=ManualClock(5.0), queues=HeapQueues()
+        on_event_time=note("event"), on_processing_time=note("processing"), clock=ManualClock(5.0)
     )
     return service
 

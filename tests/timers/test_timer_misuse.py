@@ -9,7 +9,8 @@ import pytest
 
 from asyncio_operator import timers
 from asyncio_operator.errors import ConfigurationError, StateError
-from asyncio_operator.state import KeyGroupRange
+from asyncio_operator.state import KeyGroupRange, key_group
+from asyncio_operator.state.serializers import BUILTIN
 from asyncio_operator.timers import BatchTimerService, HeapQueues, InternalTimerService, RocksDBQueues
 
 untyped: Any = timers
@@ -67,3 +68,41 @@ def test_all_key_groups_are_the_default(tmp_path):
     for queues in (HeapQueues(max_parallelism=64), RocksDBQueues(tmp_path / "timers", max_parallelism=64)):
         assert queues.key_groups == KeyGroupRange(0, 63)
     assert HeapQueues().key_groups == KeyGroupRange(0, 127)
+
+
+@pytest.mark.parametrize("cache_size", [0, -1, True, 1.5])
+def test_a_wrong_cache_size_is_refused_when_the_queues_are_made(cache_size, tmp_path):
+    with pytest.raises(ConfigurationError, match="cache_size="):
+        RocksDBQueues(tmp_path, cache_size=cache_size)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("wrong", [5, ["x"], [5], [b"x"], None, {b"x": 1}], ids=repr)
+@pytest.mark.parametrize("kind", ["event", "processing"])
+def test_T5_a_timer_snapshot_of_another_body_is_refused_and_adds_nothing(kind, wrong):
+    service = InternalTimerService()
+    service.current_key = "k"
+    group = key_group("k", 128)
+    service.register_event_time_timer(1)
+    body = {**BUILTIN.deserialize(service.snapshot(group)), kind: wrong}
+    target = InternalTimerService()
+    with pytest.raises(StateError, match="snapshot"):
+        target.restore(group, BUILTIN.serialize(body))
+    assert not [*target.event_time_timers(), *target.processing_time_timers()]
+
+
+def test_T6_a_refused_key_leaves_none_and_the_timers_of_the_old_one_wait():
+    fired = []
+    service = BatchTimerService(on_event_time=lambda timer: fired.append((timer.timestamp, service.current_key)))
+    service.current_key = "a"
+    service.register_event_time_timer(1)
+    with pytest.raises(StateError, match="no key"):
+        service.current_key = [1]
+    assert service.current_key is None
+    for use in (service.register_event_time_timer, service.delete_event_time_timer):
+        with pytest.raises(StateError, match="current_key"):
+            use(2)
+    assert fired == []
+    service.current_key = "b"
+    assert fired == [(1, "a")]
+    assert service.current_key == "b"

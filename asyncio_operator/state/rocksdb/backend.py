@@ -16,7 +16,6 @@ from asyncio_operator.clock import Clock
 from asyncio_operator.state.backend import StateBackend
 from asyncio_operator.state.descriptors import StateMeta
 from asyncio_operator.state.key_groups import KeyGroupRange
-from asyncio_operator.state.layout import STATE_PREFIX
 from asyncio_operator.state.rocksdb.database import Database
 from asyncio_operator.state.rocksdb.records import Records
 from asyncio_operator.state.rocksdb.snapshot import RocksDBSnapshot
@@ -24,6 +23,8 @@ from asyncio_operator.state.rocksdb.table import RocksDBTable
 from asyncio_operator.state.serializers import Serializer
 from asyncio_operator.state.snapshot import StateSnapshot, merge_states
 from asyncio_operator.state.table import Batch, Codec, Table
+from asyncio_operator.state.ttl import remove_expired
+from asyncio_operator.state.ttl_config import CleanupFullSnapshot
 
 RESTORE_BATCH = 1000
 """Entries written at once while restoring."""
@@ -47,7 +48,7 @@ class RocksDBStateBackend(StateBackend):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(key_groups, max_parallelism, clock)
-        self._database = Database(directory)
+        self._database = Database(directory, look=lambda seen: Records(seen).check(self.key_groups, max_parallelism))
         try:
             self._records = Records(self._database)
             self._records.claim(self.key_groups, max_parallelism)
@@ -126,14 +127,14 @@ class RocksDBStateBackend(StateBackend):
         self.metas = states
 
     def close(self) -> None:
-        self.forget_slot()
+        self.mark_closed()
         self._tables.clear()
         self._database.close()
 
     def _table(self, name: str) -> RocksDBTable:
         found = self._tables.get(name)
         if found is None:
-            found = self._tables[name] = RocksDBTable(self._database, STATE_PREFIX + name, self.group_width)
+            found = self._tables[name] = RocksDBTable(self._database, name, self.group_width)
         return found
 
     def _copy_in(self, name: str, snapshot: StateSnapshot) -> None:
@@ -145,19 +146,14 @@ class RocksDBStateBackend(StateBackend):
             self.commit(batch)
 
     def _leave_out_expired(self, target: Path) -> None:
-        leaving = {name: expiry.expired for name, expiry in self.expiries().items() if expiry.expired is not None}
+        leaving = list(self.ttl_cells(CleanupFullSnapshot))
         if not leaving:
             return
         database = Database(target)
         try:
-            for name, expired in leaving.items():
-                family = database.family(STATE_PREFIX + name)
-                handle = database.handle(STATE_PREFIX + name)
-                batch = database.new_batch()
-                for address, stored in database.scan(family, b"", None):
-                    if expired(stored):
-                        batch.delete(address, handle)
-                database.commit(batch)
+            for cells in leaving:
+                table = RocksDBTable(database, cells.name, self.group_width)
+                remove_expired(table, cells.is_expired, database.new_batch, database.commit)
         finally:
             database.close()
 

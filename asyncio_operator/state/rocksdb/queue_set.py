@@ -24,17 +24,19 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from asyncio_operator.errors import ConfigurationError, StateError
-from asyncio_operator.state.heap_set import check_group
-from asyncio_operator.state.key_groups import KeyGroupRange, check_key_groups, group_of
+from asyncio_operator.errors import ConfigurationError, StateError, describe, describe_error
+from asyncio_operator.state.key_groups import KeyGroupRange, check_group, check_key_groups, group_of
 from asyncio_operator.state.keys import Key
-from asyncio_operator.state.priority_queue import PriorityQueueSet
+from asyncio_operator.state.priority_queue import PriorityQueueSet, check_function
+from asyncio_operator.state.rocksdb.cursor import Row
 from asyncio_operator.state.rocksdb.database import Database
 from asyncio_operator.state.serializers import BUILTIN, Serializer, check_serializer
 from asyncio_operator.state.table import checked
 
 T = TypeVar("T")
 QUEUE_FORMAT = 1
+CLEAR_BATCH = 1000
+"""Elements that `clear` deletes in one batch."""
 _HEADER = b"queue"
 
 
@@ -67,15 +69,16 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
     ) -> None:
         check_key_groups(key_groups, max_parallelism)
         if type(cache_size) is not int or cache_size < 1:
-            raise ConfigurationError(f"cache_size={cache_size!r}: an int from 1 is needed")
+            raise ConfigurationError(f"cache_size={describe(cache_size)}: an int from 1 is needed")
         self._serializer = check_serializer("serializer", serializer)
         if self._serializer.name == BUILTIN.name:
             raise ConfigurationError(
-                f"serializer={serializer!r}: the built-in serialiser's bytes do not sort as the elements do, and the "
-                "queue's order is that of the bytes: take KeySerializer() with tuples as elements, or one of your own"
+                f"serializer={describe(serializer)}: the built-in serialiser's bytes do not sort as the elements do, "
+                "and the queue's order is that of the bytes: take KeySerializer() with tuples as elements, or one of "
+                "your own"
             )
         self._serialize = checked(self._serializer)
-        self._key_of = key_of
+        self._key_of = check_function("key_of", key_of)
         self._key_groups = key_groups
         self._max_parallelism = max_parallelism
         self._pending_limit = cache_size // 2
@@ -84,12 +87,19 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
         # By element: its key group, and whether it shall be on disk. The opposite is on disk now.
         self._pending: dict[bytes, tuple[bytes, bool]] = {}
         self._hint = b""
-        self._database = Database(directory)
+        self._header = {
+            "format": QUEUE_FORMAT,
+            "serializer": self._serializer.name,
+            "max_parallelism": max_parallelism,
+            "start": key_groups.start,
+            "end": key_groups.end,
+        }
+        self._database = Database(directory, look=self._is_ours)
         try:
             self._claim()
             self._elements = self._database.family("elements")
-            self._groups = self._database.family("groups")
-            self._size = sum(1 for _ in self._database.scan(self._elements, b"", None))
+            self._database.family("groups")
+            self._size = sum(1 for _ in self._database.scan("elements", b"", None))
         except BaseException:
             self._database.close()
             raise
@@ -144,23 +154,26 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
         return unsure or place == 0
 
     def clear(self) -> None:
-        """Takes every element out, in one batch."""
+        """Takes every element out, in batches."""
         self.flush()
-        batch = self._database.new_batch()
-        for name, family in (("elements", self._elements), ("groups", self._groups)):
-            handle = self._database.handle(name)
-            for row, _ in self._database.scan(family, b"", None):
-                batch.delete(row, handle)
-        self._database.commit(batch)
-        self._cache.clear()
-        self._size, self._complete, self._hint = 0, True, b""
+        handles = self._database.handles
+        rows = self._database.scan("elements", b"", None)
+        while chunk := list(islice(rows, CLEAR_BATCH)):
+            batch = self._database.new_batch()
+            for data, group in chunk:
+                batch.delete(data, handles["elements"])
+                batch.delete(group + data, handles["groups"])
+            self._database.commit(batch)
+            self._size -= len(chunk)
+            self._cache, self._complete = [], False
+        self._cache, self._complete, self._hint = [], True, b""
 
     def subset_for_key_group(self, group: int) -> list[T]:
         """The elements of a key group, smallest first: one scan of that group."""
         check_group(group, self._key_groups)
         self.flush()
-        end = (group + 1).to_bytes(2, "big")
-        return [self._element(row[2:]) for row, _ in self._database.scan(self._groups, group.to_bytes(2, "big"), end)]
+        rows = self._database.scan("groups", group.to_bytes(2, "big"), (group + 1).to_bytes(2, "big"))
+        return [self._element(row[2:]) for row, _ in rows]
 
     def flush(self) -> None:
         """Writes what has not reached the disk, as one batch."""
@@ -168,21 +181,28 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
             self._check_open()
             return
         batch = self._database.new_batch()
-        elements, groups = self._database.handle("elements"), self._database.handle("groups")
+        handles = self._database.handles
         for data, (group, present) in self._pending.items():
             if present:
-                batch.put(data, group, elements)
-                batch.put(group + data, b"", groups)
+                batch.put(data, group, handles["elements"])
+                batch.put(group + data, b"", handles["groups"])
             else:
-                batch.delete(data, elements)
-                batch.delete(group + data, groups)
+                batch.delete(data, handles["elements"])
+                batch.delete(group + data, handles["groups"])
         self._database.commit(batch)
         self._pending.clear()
 
     def close(self) -> None:
-        """Writes what is left and gives the directory free; called again it does nothing."""
-        if not self._database.closed:
+        """Writes what is left and gives the directory free, whatever happens; called again it does nothing.
+
+        Raises:
+            StateError: what was left could not be written (a full disk, damage).
+        """
+        if self._database.closed:
+            return
+        try:
             self.flush()
+        finally:
             self._cache.clear()
             self._database.close()
 
@@ -191,8 +211,12 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
 
     def __iter__(self) -> Iterator[T]:
         self.flush()
-        rows = self._database.scan(self._elements, b"", None)
-        return (self._element(data) for data, _ in rows)
+        return self._iterate(self._database.scan("elements", b"", None))
+
+    def _iterate(self, rows: Iterator[Row]) -> Iterator[T]:
+        for data, _ in rows:
+            self._check_open()
+            yield self._element(data)
 
     def _contains(self, data: bytes) -> bool:
         self._check_open()
@@ -205,7 +229,7 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
         try:
             return self._elements.get(data) is not None
         except Exception as error:
-            raise self._database.error(error) from error
+            raise self._database.error(error, "elements") from error
 
     def _drop(self, data: bytes, group: bytes) -> None:
         self._size -= 1
@@ -224,7 +248,7 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
         self._check_open()
         if self._size:
             self.flush()
-            self._cache = list(self._database.scan(self._elements, self._hint, None, self._cache_limit))
+            self._cache = self._database.head("elements", self._hint, None, self._cache_limit)
             self._complete = self._size == len(self._cache)
         return bool(self._cache)
 
@@ -235,7 +259,7 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
             raise
         except Exception as error:
             raise StateError(
-                f"{element!r:.200} cannot be put into the queue {self._database.path}: {type(error).__name__}: {error}"
+                f"{describe(element)} cannot be put into the queue {self._database.path}: {describe_error(error)}"
             ) from error
 
     def _element(self, data: bytes) -> T:
@@ -244,7 +268,7 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
             return element
         except Exception as error:
             raise StateError(
-                f"the queue {self._database.path} holds {data!r:.200}, which is no element: {error}"
+                f"the queue {self._database.path} holds {describe(data)}, which is no element: {error}"
             ) from error
 
     def _group(self, element: T) -> bytes:
@@ -252,27 +276,31 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
 
     def _claim(self) -> None:
         """Writes the header of a new directory, or checks that of an old one."""
-        family = self._database.family("default")
-        wanted = {
-            "format": QUEUE_FORMAT,
-            "serializer": self._serializer.name,
-            "max_parallelism": self._max_parallelism,
-            "start": self._key_groups.start,
-            "end": self._key_groups.end,
-        }
+        if not self._is_ours(self._database):
+            try:
+                self._database.family("default").put(_HEADER, BUILTIN.serialize(self._header))
+            except Exception as error:
+                raise self._database.error(error) from error
+
+    def _is_ours(self, database: Database) -> bool:
+        """Whether a directory has this queue's header; False if there is nothing in it yet.
+
+        Raises:
+            StateError: it holds something else.
+        """
         try:
-            data = family.get(_HEADER)
-            if data is None and self._database.names() == {"default"} and not list(islice(family.keys(), 1)):
-                family.put(_HEADER, BUILTIN.serialize(wanted))
-                return
+            data = database.family("default").get(_HEADER)
+            if data is None and database.names() == {"default"} and not database.head("default", b"", None, 1):
+                return False
             found = None if data is None else BUILTIN.deserialize(data)
         except Exception as error:
-            raise self._database.error(error) from error
-        if found != wanted:
+            raise database.error(error) from error
+        if found != self._header:
             what = "no priority queue" if found is None else f"a queue of {found}"
             raise StateError(
-                f"the RocksDB directory {self._database.path} holds {what}, not one of {wanted}: take another directory"
+                f"the RocksDB directory {database.path} holds {what}, not one of {self._header}: take another directory"
             )
+        return True
 
     def _check_open(self) -> None:
         if self._database.closed:
@@ -284,11 +312,11 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
         assert len(self._pending) <= self._pending_limit
         assert self._cache == sorted(self._cache)
         self.flush()
-        rows = list(self._database.scan(self._elements, b"", None))
+        rows = list(self._database.scan("elements", b"", None))
         assert len(rows) == self._size
         assert self._cache == rows[: len(self._cache)]
         assert self._complete == (len(self._cache) == len(rows))
         assert not rows or self._hint <= rows[0][0]
         assert sorted(group + data for data, group in rows) == [
-            row for row, _ in self._database.scan(self._groups, b"", None)
+            row for row, _ in self._database.scan("groups", b"", None)
         ]

@@ -1,6 +1,6 @@
 """What a state directory says about itself, in the column family ``default``: see `layout` for the format.
 
-A directory whose restore was cut short says so too (``"restoring"``), and is emptied when it is opened again.
+A directory whose restore was cut short says so too, and is emptied when it is opened again.
 """
 
 from __future__ import annotations
@@ -10,11 +10,17 @@ from typing import Any
 from asyncio_operator.errors import StateError
 from asyncio_operator.state.descriptors import StateMeta
 from asyncio_operator.state.key_groups import KeyGroupRange
-from asyncio_operator.state.layout import FORMAT_KEY, FORMAT_VERSION, SEQUENCE_BLOCK, SEQUENCE_KEY, STATE_PREFIX
+from asyncio_operator.state.layout import (
+    FORMAT_KEY,
+    FORMAT_VERSION,
+    RESTORING_KEY,
+    SEQUENCE_BLOCK,
+    SEQUENCE_KEY,
+    STATE_PREFIX,
+)
 from asyncio_operator.state.rocksdb.database import Database
 from asyncio_operator.state.serializers import BUILTIN
 
-RESTORING_KEY = b"restoring"
 _STATE = STATE_PREFIX.encode()
 
 
@@ -42,16 +48,14 @@ class Records:
             )
         return header
 
-    def claim(self, key_groups: KeyGroupRange, max_parallelism: int) -> None:
-        """Writes the format record of a new directory, or checks that of an old one.
+    def check(self, key_groups: KeyGroupRange, max_parallelism: int) -> bool:
+        """Whether the directory is one of these key groups; False if there is nothing in it yet.
 
         Raises:
             StateError: it is not keyed state, or of another version, range or maximum parallelism.
         """
         if self._is_new():
-            wanted = {"start": key_groups.start, "end": key_groups.end, "max_parallelism": max_parallelism}
-            self._write(FORMAT_KEY, {"format": FORMAT_VERSION, **wanted})
-            return
+            return False
         header = self.require_format()
         found = KeyGroupRange(header["start"], header["end"])
         if header["max_parallelism"] != max_parallelism or found != key_groups:
@@ -59,12 +63,19 @@ class Records:
                 f"the RocksDB directory {self._database.path} holds key groups {found} of {header['max_parallelism']}, "
                 f"not {key_groups} of {max_parallelism}: open it as it is, take a snapshot, and restore that"
             )
-        if self._read(RESTORING_KEY) is not None:
+        return True
+
+    def claim(self, key_groups: KeyGroupRange, max_parallelism: int) -> None:
+        """Writes the format record of a new directory, or empties one whose restore was cut short; else `check`."""
+        if not self.check(key_groups, max_parallelism):
+            wanted = {"start": key_groups.start, "end": key_groups.end, "max_parallelism": max_parallelism}
+            self._write(FORMAT_KEY, {"format": FORMAT_VERSION, **wanted})
+        elif self._read(RESTORING_KEY) is not None:
             self.empty()
 
     def states(self) -> dict[str, StateMeta]:
         """What is known of each state."""
-        rows = self._database.scan(self._family, _STATE, STATE_PREFIX.encode()[:-1] + b"0")
+        rows = self._database.scan("default", _STATE, prefix_end(_STATE))
         try:
             return {key[len(_STATE) :].decode(): StateMeta.from_dict(BUILTIN.deserialize(value)) for key, value in rows}
         except (KeyError, TypeError, ValueError) as error:
@@ -89,16 +100,13 @@ class Records:
 
     def end_restore(self) -> None:
         """What was restored is whole."""
-        try:
-            self._family.delete(RESTORING_KEY)
-        except Exception as error:
-            raise self._database.error(error) from error
+        self._delete(RESTORING_KEY)
 
     def _is_new(self) -> bool:
         return (
             self._read(FORMAT_KEY) is None
             and self._database.names() == {"default"}
-            and not list(self._database.scan(self._family, b"", None))
+            and not self._database.head("default", b"", None, 1)
         )
 
     def empty(self) -> None:
@@ -106,7 +114,7 @@ class Records:
         for name in self._database.names() - {"default"}:
             self._database.drop(name)
         for name in self.states():
-            self._family.delete(_STATE + name.encode())
+            self._delete(_STATE + name.encode())
         self.end_restore()
 
     def _read(self, key: bytes) -> Any:
@@ -127,3 +135,15 @@ class Records:
             self._family.put(key, BUILTIN.serialize(value))
         except Exception as error:
             raise self._database.error(error) from error
+
+    def _delete(self, key: bytes) -> None:
+        try:
+            self._family.delete(key)
+        except Exception as error:
+            raise self._database.error(error) from error
+
+
+def prefix_end(prefix: bytes) -> bytes | None:
+    """The smallest bytes above everything that begins with `prefix`; None if there are none."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from asyncio_operator.errors import StateError
 from asyncio_operator.state.descriptors import StateMeta
+from asyncio_operator.state.directories import check_directory
 from asyncio_operator.state.key_groups import KeyGroupRange
 from asyncio_operator.state.layout import STATE_PREFIX, group_prefix, group_width
 from asyncio_operator.state.rocksdb.database import Database
@@ -24,11 +25,12 @@ class RocksDBSnapshot(StateSnapshot):
     """A checkpoint directory.
 
     Raises:
+        ConfigurationError: `directory` is no path.
         StateError: the directory is missing, damaged, or no state of this format.
     """
 
     def __init__(self, directory: str | Path) -> None:
-        self.directory = Path(directory).absolute()
+        self.directory = check_directory(directory)
         database = self._open()
         try:
             records = Records(database)
@@ -53,7 +55,7 @@ class RocksDBSnapshot(StateSnapshot):
                 (end + 1).to_bytes(group_width(self.max_parallelism), "big") if end + 1 < self.max_parallelism else None
             )
             first = group_prefix(start, self.max_parallelism)
-            yield from database.scan(database.family(STATE_PREFIX + name), first, last)
+            yield from database.scan(STATE_PREFIX + name, first, last)
         finally:
             database.close()
 

@@ -1,0 +1,333 @@
+"""Directories that are damaged, foreign, full or not to be written: nothing is lost silently, nothing is touched."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import resource
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rocksdict import Options, Rdict
+
+from asyncio_operator.errors import StateError
+from asyncio_operator.state import (
+    CleanupFullSnapshot,
+    CleanupIncrementally,
+    HeapStateBackend,
+    KeyGroupRange,
+    KeySerializer,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    RocksDBCachingPriorityQueueSet,
+    RocksDBSnapshot,
+    RocksDBStateBackend,
+    StateTtlConfig,
+    ValueStateDescriptor,
+)
+from asyncio_operator.testing.clock import ManualClock
+from asyncio_operator.timers import InternalTimerService, RocksDBQueues
+
+MAP = MapStateDescriptor("entries")
+VALUE = ValueStateDescriptor("value")
+COUNT = 3000
+
+
+def filled(directory: Path, descriptor: MapStateDescriptor = MAP) -> RocksDBStateBackend:
+    backend = RocksDBStateBackend(directory)
+    backend.set_current_key("k")
+    backend.map_state(descriptor).put_all({number: f"{number}" * 20 for number in range(COUNT)})
+    return backend
+
+
+def damage(directory: Path) -> None:
+    """Flips bytes in the middle of the largest table file; a hard link to it elsewhere stays whole."""
+    table = max(directory.glob("*.sst"), key=lambda path: path.stat().st_size)
+    data = bytearray(table.read_bytes())
+    middle = len(data) // 3
+    data[middle : middle + 64] = bytes(byte ^ 0x5A for byte in data[middle : middle + 64])
+    table.unlink()
+    table.write_bytes(data)
+
+
+def new_queue(directory: Path, cache_size: int = 128) -> RocksDBCachingPriorityQueueSet[Any]:
+    return RocksDBCachingPriorityQueueSet(
+        directory,
+        key_of=lambda element: element,
+        key_groups=KeyGroupRange(0, 127),
+        max_parallelism=128,
+        serializer=KeySerializer(),
+        cache_size=cache_size,
+    )
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No file may grow beyond 20,000 bytes."""
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_S6_a_damaged_table_is_no_shorter_table(tmp_path):
+    filled(tmp_path / "state").close()
+    damage(tmp_path / "state")
+    backend = RocksDBStateBackend(tmp_path / "state")
+    backend.set_current_key("k")
+    entries = backend.map_state(MAP)
+    actions: dict[str, Callable[[], Any]] = {
+        "items": lambda: list(entries.items()),
+        "clear": entries.clear,
+        "num_entries": backend.num_entries,
+        "get": lambda: [entries.get(number) for number in range(COUNT)],
+    }
+    for name, action in actions.items():
+        with pytest.raises(StateError, match="damaged") as caught:
+            action()
+        for part in ("entries", str(tmp_path / "state"), "restore a snapshot into another directory"):
+            assert part in str(caught.value), name
+    with suppress(StateError):
+        backend.close()
+
+
+def test_S8_damage_among_the_keys_of_a_state_is_told(tmp_path):
+    backend = RocksDBStateBackend(tmp_path / "state")
+    value = backend.value_state(VALUE)
+    for key in range(COUNT):
+        backend.set_current_key(key)
+        value.update("x" * 50)
+    backend.close()
+    damage(tmp_path / "state")
+    backend = RocksDBStateBackend(tmp_path / "state")
+    with pytest.raises(StateError, match=r"state/value.*damaged: restore a snapshot"):
+        list(backend.keys("value"))
+    with suppress(StateError):
+        backend.close()
+
+
+def test_S9_a_damaged_snapshot_is_not_restored(make, tmp_path):
+    source = filled(tmp_path / "state")
+    whole, torn = source.snapshot(), source.snapshot()
+    source.close()
+    assert isinstance(torn, RocksDBSnapshot)
+    damage(torn.directory)
+    target = make()
+    with pytest.raises(StateError, match=r"state/entries.*damaged: restore a snapshot"):
+        target.restore([torn])
+    assert target.num_entries() == 0
+    target.restore([whole])
+    assert target.num_entries() == COUNT
+
+
+def test_E6_a_snapshot_that_leaves_out_the_expired_does_not_pass_over_damage(tmp_path):
+    descriptor = MapStateDescriptor("entries", ttl=StateTtlConfig(10, cleanup=CleanupFullSnapshot()))
+    filled(tmp_path / "state", descriptor).close()
+    damage(tmp_path / "state")
+    backend = RocksDBStateBackend(tmp_path / "state")
+    backend.map_state(descriptor)
+    with pytest.raises(StateError, match=r"state/entries.*damaged"):
+        backend.snapshot()
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+    with suppress(StateError):
+        backend.close()
+
+
+def test_a_bound_lives_as_long_as_its_iteration(tmp_path):
+    backend = filled(tmp_path / "state")
+    backend.set_current_key("l")
+    backend.map_state(MAP).put(1, "another key's")
+    backend.set_current_key("k")
+    iterations = [backend.map_state(MAP).keys() for _ in range(20)]
+    assert [len(list(keys)) for keys in iterations] == [COUNT] * 20
+    backend.close()
+
+
+@pytest.mark.parametrize("options", [{}, {"options": Options(raw_mode=True)}], ids=["pickling", "raw"])
+@pytest.mark.parametrize("open_it", [RocksDBStateBackend, RocksDBSnapshot, new_queue])
+def test_a_foreign_database_is_as_it_was_when_it_was_refused(options, open_it, tmp_path):
+    database = Rdict(str(tmp_path / "foreign"), **options)
+    key, value = (b"key", b"value") if options else ("key", {"value": 1})
+    database[key] = value
+    database.close()
+    before = contents(tmp_path / "foreign")
+    with pytest.raises(StateError, match="another directory"):
+        open_it(tmp_path / "foreign")
+    assert contents(tmp_path / "foreign") == before
+    database = Rdict(str(tmp_path / "foreign"), **options)
+    assert database[key] == value
+    database.close()
+
+
+def test_what_is_read_leaves_no_files_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "views"))
+    (tmp_path / "views").mkdir()
+    snapshot = filled(tmp_path / "state").snapshot()
+    HeapStateBackend().restore([snapshot])
+    with pytest.raises(StateError):
+        RocksDBStateBackend(tmp_path / "state")
+    assert not list((tmp_path / "views").iterdir())
+
+
+@pytest.mark.parametrize("name", ["state", "LOCK", "Corruption"])
+def test_a_path_says_nothing_about_the_cause(name, tmp_path):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "CURRENT").write_text("MANIFEST-000001\n")
+    (tmp_path / name / "MANIFEST-000001").mkdir()
+    with pytest.raises(StateError, match="cannot be used: see to the cause"):
+        RocksDBStateBackend(tmp_path / name)
+
+
+@contextmanager
+def whoever_is_not_root() -> Iterator[None]:
+    """For root no directory is closed to writing, so he becomes nobody for a while."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.setegid(65534)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+
+
+def test_S9_a_snapshot_on_a_medium_that_cannot_be_written_is_restored():
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        backend = filled(Path(directory) / "state")
+        snapshot = backend.snapshot()
+        backend.close()
+        assert isinstance(snapshot, RocksDBSnapshot)
+        for path in snapshot.directory.iterdir():
+            path.chmod(0o444)
+        snapshot.directory.chmod(0o555)
+        restored = HeapStateBackend()
+        with whoever_is_not_root():
+            with pytest.raises(PermissionError):
+                (snapshot.directory / "new").touch()
+            restored.restore([snapshot])
+        assert restored.num_entries() == COUNT
+        snapshot.directory.chmod(0o755)
+
+
+def test_S11_close_on_a_full_disk_says_so_once_and_gives_the_directory_free(tmp_path):
+    backend = RocksDBStateBackend(tmp_path / "state")
+    value, acknowledged = backend.value_state(VALUE), 0
+
+    def write():
+        nonlocal acknowledged
+        for acknowledged in itertools.count():
+            backend.set_current_key(acknowledged)
+            value.update("x" * 100)
+
+    with full_disk():
+        with pytest.raises(StateError, match=r"state 'value', key \d+: .*too large"):
+            write()
+        with pytest.raises(StateError, match=r"cannot be used: see to the cause.*too large") as caught:
+            backend.close()
+        backend.close()
+    again = RocksDBStateBackend(tmp_path / "state")
+    assert again.num_entries("value") == acknowledged
+    again.close()
+    assert str(tmp_path / "state") in str(caught.value)
+
+
+def test_P6_a_queue_on_a_full_disk_is_closed_all_the_same(tmp_path):
+    queue = new_queue(tmp_path / "queue", cache_size=4)
+    with full_disk():
+        with pytest.raises(StateError, match="too large"):
+            queue.add_all(range(100_000))
+        with pytest.raises(StateError, match="too large"):
+            queue.close()
+        queue.close()
+    again = new_queue(tmp_path / "queue")
+    assert list(again) == list(range(len(again)))
+    again.close()
+
+
+def test_T_queues_on_a_full_disk_are_all_closed(tmp_path):
+    queues = RocksDBQueues(tmp_path / "timers", cache_size=2)
+    service = InternalTimerService(queues=queues)
+    service.current_key = "k"
+    with full_disk():
+        for register in (service.register_event_time_timer, service.register_processing_time_timer):
+            with pytest.raises(StateError, match="too large"):
+                list(map(register, range(100_000)))
+        with pytest.raises(StateError, match="too large"):
+            queues.close()
+    again = InternalTimerService(queues=queues)
+    assert len(list(again.event_time_timers())) > 0
+    queues.close()
+
+
+def test_an_error_of_the_disk_names_state_and_key_wherever_it_comes(tmp_path):
+    clock = ManualClock()
+    backend = RocksDBStateBackend(tmp_path / "state", clock=clock)
+    ttl = StateTtlConfig(10, cleanup=CleanupIncrementally(every_record=True))
+    swept = backend.value_state(ValueStateDescriptor("swept", ttl=ttl))
+    entries = backend.map_state(MapStateDescriptor("map", ttl=StateTtlConfig(10, cleanup=())))
+    items = backend.list_state(ListStateDescriptor("list"))
+    for key in range(200):
+        backend.set_current_key(key)
+        swept.update(key)
+        entries.put(1, 1)
+    with full_disk():
+        with pytest.raises(StateError):
+            list(map(items.add, ["x" * 100] * 10_000))
+        clock.advance(20)
+        actions = {
+            "swept": lambda: backend.set_current_key(3),
+            "map": lambda: (entries.is_empty(), entries.is_empty()),
+            "list": lambda: items.add_all([1, 2]),
+        }
+        for name, action in actions.items():
+            with pytest.raises(StateError, match=rf"^state '{name}', key \d+: .*too large"):
+                action()
+        with pytest.raises(StateError):
+            backend.close()
+
+
+def test_S8_an_iteration_that_outlives_its_backend_raises(make):
+    backend = make()
+    small, large = MapStateDescriptor("small"), MapStateDescriptor("large")
+    backend.set_current_key("k")
+    backend.map_state(small).put_all(dict.fromkeys(range(10)))
+    backend.map_state(large).put_all(dict.fromkeys(range(1000)))
+    iterations = [
+        *(backend.map_state(small).items(), backend.map_state(large).keys(), backend.map_state(large).values()),
+        backend.keys("small"),
+    ]
+    begun = backend.map_state(large).items()
+    next(begun)
+    backend.close()
+    for iteration in (*iterations, begun):
+        with pytest.raises(StateError, match="closed"):
+            list(iteration)
+
+
+def test_P6_an_iteration_that_outlives_its_queue_raises(tmp_path):
+    queue = new_queue(tmp_path / "queue")
+    queue.add_all(range(1000))
+    iterations = [iter(queue), iter(queue)]
+    next(iterations[0])
+    queue.close()
+    for iteration in iterations:
+        with pytest.raises(StateError, match="closed"):
+            next(iteration)
+    shutil.rmtree(tmp_path / "queue")
