@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from asyncio_operator.errors import ConfigurationError
+from asyncio_operator.errors import ConfigurationError, StateError, describe
 
 Clock = Callable[[], float]
 """Seconds, as a float."""
@@ -19,13 +19,10 @@ monotonic: Clock = time.monotonic
 """What asyncio's own loops measure time with."""
 
 
-def system_clock() -> float:
-    """The system's time: seconds since the epoch."""
-    return time.time()
-
-
 def milliseconds(clock: Clock | None) -> Callable[[], int]:
     """The same clock in whole milliseconds, ``round(clock() * 1000)``; None is the system's.
+
+    What is given raises a `StateError` where the clock gives no finite number, which would fail far from here.
 
     Raises:
         ConfigurationError: `clock` cannot be called.
@@ -33,5 +30,15 @@ def milliseconds(clock: Clock | None) -> Callable[[], int]:
     if clock is None:
         clock = time.time
     if not callable(clock):
-        raise ConfigurationError(f"clock={clock!r:.200}: a callable that gives seconds as a float is needed")
-    return lambda: round(clock() * 1000)
+        raise ConfigurationError(f"clock={describe(clock)}: a callable that gives seconds as a float is needed")
+
+    def now() -> int:
+        try:
+            return round(clock() * 1000)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise StateError(
+                f"the clock {describe(clock)} gave no time ({type(error).__name__}: {error}): "
+                "a clock gives seconds as a finite float"
+            ) from error
+
+    return now

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Self
 
-from asyncio_operator.clock import Clock
+from asyncio_operator.clock import Clock, milliseconds
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.state.cells import Cells
 from asyncio_operator.state.descriptors import (
@@ -30,7 +30,6 @@ from asyncio_operator.state.descriptors import (
 from asyncio_operator.state.key_groups import KeyGroupRange, group_of, key_hash, resolve_key_groups
 from asyncio_operator.state.keys import NONE, Key, serialize_key
 from asyncio_operator.state.layout import group_prefix, group_width, parse_slot, serialize_namespace
-from asyncio_operator.state.now import now_of
 from asyncio_operator.state.serializers import Serializer
 from asyncio_operator.state.snapshot import StateSnapshot
 from asyncio_operator.state.states import AggregatingState, ListState, MapState, ReducingState, ValueState
@@ -62,7 +61,7 @@ class StateBackend(ABC):
     def __init__(self, key_groups: KeyGroupRange | None, max_parallelism: int, clock: Clock | None) -> None:
         self.key_groups = resolve_key_groups(key_groups, max_parallelism)
         self.max_parallelism = max_parallelism
-        self.now = now_of(clock)
+        self.now = milliseconds(clock)
         self.group_width = group_width(max_parallelism)
         self._group_prefixes = {group: group_prefix(group, max_parallelism) for group in self.key_groups}
         self.slot: bytes | None = None

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from asyncio_operator.clock import Clock
+from asyncio_operator.clock import Clock, milliseconds
 from asyncio_operator.errors import StateError, describe
 from asyncio_operator.state.batch_set import BatchPriorityQueueSet
 from asyncio_operator.state.keys import Key, serialize_key
-from asyncio_operator.state.now import now_of
 from asyncio_operator.timers.queues import key_of, timestamp_of
 from asyncio_operator.timers.service import Callback, check_callback, current_timer, of_namespace
 from asyncio_operator.timers.timer import ALL, MAX_TIMESTAMP, MIN_TIMESTAMP, All, Timer, check_timestamp
@@ -41,7 +40,7 @@ class BatchTimerService:
     ) -> None:
         self._on_event_time = check_callback("on_event_time", on_event_time)
         self._on_processing_time = check_callback("on_processing_time", on_processing_time)
-        self._now = now_of(clock)
+        self._now = milliseconds(clock)
         self._event: BatchPriorityQueueSet[Timer] = BatchPriorityQueueSet(timestamp_of, key_of)
         self._processing: BatchPriorityQueueSet[Timer] = BatchPriorityQueueSet(timestamp_of, key_of)
         self._watermark = MIN_TIMESTAMP

@@ -16,13 +16,12 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from asyncio_operator.clock import Clock
+from asyncio_operator.clock import Clock, milliseconds
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.state.key_groups import check_group
 from asyncio_operator.state.key_groups import key_group as key_group_of
 from asyncio_operator.state.keys import Key, serialize_key
 from asyncio_operator.state.layout import serialize_namespace
-from asyncio_operator.state.now import now_of
 from asyncio_operator.state.priority_queue import PriorityQueue
 from asyncio_operator.state.serializers import BUILTIN
 from asyncio_operator.timers.queues import HeapQueues, TimerQueues, check_queues
@@ -66,7 +65,7 @@ class InternalTimerService:
     ) -> None:
         self._on_event_time = check_callback("on_event_time", on_event_time)
         self._on_processing_time = check_callback("on_processing_time", on_processing_time)
-        self._now = now_of(clock)
+        self._now = milliseconds(clock)
         queues = HeapQueues() if queues is None else check_queues(queues)
         self._key_groups = queues.key_groups
         self._max_parallelism = queues.max_parallelism
