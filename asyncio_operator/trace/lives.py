@@ -91,7 +91,7 @@ class Life:
 
     def _backoffs(self, stop: float) -> Iterable[Span]:
         for start, until in self.backoffs:
-            following = (call.start for call in self.attempts if call.start >= start)
+            following = (call.start for call in self.attempts if call.start > start)
             yield Span("backing_off", start, min(until, *following, max(stop, start)))
 
 

@@ -1,0 +1,142 @@
+"""Ten calls of one to three milliseconds, made in six ways, side by side in one picture.
+
+    python examples/ordering_demo.py
+
+A blocking call, a pool of three threads, and the operator with three calls at once: in order, unordered, unordered
+between watermarks, and in order for each key. It prints the time until the last result is out and the order in which
+they came. Nothing is simulated: the times are those of this machine, the fastest of ten runs for each way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from asyncio_operator import AsyncWaitOperator, Record, Watermark
+from asyncio_operator.trace import Trace
+from examples import pictures
+
+NAME = "ordering_demo"
+TITLE = "Ten calls of 1 to 3 ms, in six ways"
+CALLS_AT_ONCE = 3
+
+
+class Element(NamedTuple):
+    """An element; a1, a2, ... have the key a. Its repr is what the picture shows."""
+
+    name: str
+    milliseconds: int
+
+    def __repr__(self) -> str:
+        return f"{self.name} {self.milliseconds}ms"
+
+
+ELEMENTS = [
+    Element("a1", 3),
+    Element("b1", 1),
+    Element("c1", 1),
+    Element("a2", 1),
+    Element("b2", 1),
+    Element("c2", 2),
+    Element("a3", 1),
+    Element("b3", 3),
+    Element("c3", 1),
+    Element("a4", 2),
+]
+RECORDS = [Record(element, timestamp) for timestamp, element in enumerate(ELEMENTS)]
+WITH_WATERMARKS = [*RECORDS[:4], Watermark(3), *RECORDS[4:8], Watermark(7), *RECORDS[8:]]
+"""A watermark says that everything with a timestamp up to its own has come."""
+
+
+def ask(element: Element) -> str:
+    """A call that blocks its thread."""
+    time.sleep(element.milliseconds / 1e3)
+    return element.name
+
+
+async def ask_async(element: Element) -> str:
+    """The same call, while its thread does something else."""
+    await asyncio.sleep(element.milliseconds / 1e3)
+    return element.name
+
+
+def key_of(element: Element) -> str:
+    """Elements with the same key stay in order."""
+    return element.name[0]
+
+
+def blocking_call(trace: Trace) -> Iterable[str]:
+    """One call after the other."""
+    trace.started(time.monotonic())
+    for number, element in enumerate(ELEMENTS):
+        trace.admitted(time.monotonic(), number, element)
+        answer = recorded(trace, number, element)
+        trace.emitted(time.monotonic(), number)
+        yield answer
+
+
+def thread_pool(trace: Trace) -> Iterable[str]:
+    """A thread for each call that runs; `map` gives the results in order."""
+    trace.started(time.monotonic())
+    for number, element in enumerate(ELEMENTS):
+        trace.admitted(time.monotonic(), number, element)
+    with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
+        answers = pool.map(partial(recorded, trace), range(len(ELEMENTS)), ELEMENTS)
+        for number, answer in enumerate(answers):
+            trace.emitted(time.monotonic(), number)
+            yield answer
+
+
+def recorded(trace: Trace, number: int, element: Element) -> str:
+    """A blocking call, written into the trace by hand; the operator does this itself."""
+    trace.attempt_started(time.monotonic(), number, attempt=1)
+    answer = ask(element)
+    trace.attempt_ended(time.monotonic(), number, attempt=1, outcome="result")
+    trace.completed(time.monotonic(), number, "result")
+    return answer
+
+
+def operator(trace: Trace, inputs: Iterable[Any] = ELEMENTS, **options: Any) -> list[str]:
+    """The asynchronous wait operator: one thread for all calls."""
+
+    async def outputs() -> list[str]:
+        wait_operator = AsyncWaitOperator(ask_async, capacity=CALLS_AT_ONCE, trace=trace, **options)
+        return [name_of(output) async for output in wait_operator.process(inputs)]
+
+    return asyncio.run(outputs())
+
+
+def name_of(output: str | Record[str] | Watermark) -> str:
+    """An output in one word."""
+    match output:
+        case Record(answer):
+            return answer
+        case Watermark():
+            return "|"
+        case _:
+            return output
+
+
+WAYS: dict[str, pictures.Way] = {
+    "blocking call": blocking_call,
+    f"pool of {CALLS_AT_ONCE} threads": thread_pool,
+    "async, ordered": partial(operator, mode="ordered"),
+    "async, unordered": partial(operator, mode="unordered"),
+    "async, unordered, watermarks": partial(operator, inputs=WITH_WATERMARKS, mode="unordered"),
+    "async, key-ordered": partial(operator, mode="key_ordered", key=key_of),
+}
+
+
+def demo(path: Path) -> dict[str, pictures.Run]:
+    """Go all ways, and show what they came to."""
+    return pictures.show(WAYS, path, TITLE, "| is a watermark")
+
+
+if __name__ == "__main__":
+    sys.exit(pictures.main(NAME, "Ten calls, made in six ways, side by side in one picture.", demo))

@@ -1,0 +1,84 @@
+"""What the demos with pictures share: they go some ways, print a table, and draw all ways side by side.
+
+A way writes into a trace and gives the names of its outputs in the order in which they came. It is gone several times,
+and the fastest run is shown: the one that no other program has disturbed. `--output` names the picture. With a suffix
+(.png, .svg, .pdf) that one is written, without one a PNG and an SVG. A picture that is there already is replaced, and
+this is said.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from asyncio_operator.trace import Trace, timelines
+from examples.stage import ProblemError, Stage, run
+
+ROUNDS = 10
+
+Way = Callable[[Trace], Iterable[str]]
+
+
+class Run(NamedTuple):
+    """What one way came to: its trace, its outputs in order, and milliseconds until the last of them."""
+
+    trace: Trace
+    order: list[str]
+    milliseconds: float
+
+
+def main(name: str, description: str, demo: Callable[[Path], object], arguments: list[str] | None = None) -> int:
+    """Run a demo with the picture that the command line names; the exit status."""
+    parser = argparse.ArgumentParser(prog=name, description=description)
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path(name),
+        metavar="PICTURE",
+        help="a .png, .svg or .pdf; without a suffix: a PNG and an SVG. What is there already is replaced "
+        f"(default: {name}.png and {name}.svg in the current directory)",
+    )
+    path: Path = parser.parse_args(arguments).output
+
+    def program(_stage: Stage) -> None:
+        demo(path)
+
+    return run(program)
+
+
+def show(ways: Mapping[str, Way], path: Path, title: str, note: str) -> dict[str, Run]:
+    """Go all ways, print the table, and draw the picture; the runs by title."""
+    runs = {name: fastest(way) for name, way in ways.items()}
+    width = max(map(len, runs))
+    print(f"{'way':<{width}}      ms  order of emission ({note})")
+    for name, went in runs.items():
+        print(f"{name:<{width}}  {went.milliseconds:6.1f}  {' '.join(went.order)}")
+    write([(f"{name}: {went.milliseconds:.1f} ms", went.trace) for name, went in runs.items()], path, title)
+    return runs
+
+
+def fastest(way: Way) -> Run:
+    """The fastest of some runs."""
+    return min((once(way) for _ in range(ROUNDS)), key=lambda went: went.milliseconds)
+
+
+def once(way: Way) -> Run:
+    """One run."""
+    trace = Trace()
+    order = list(way(trace))
+    return Run(trace, order, 1e3 * max(event.time for event in trace.events() if event.kind == "emitted"))
+
+
+def write(panels: list[tuple[str, Trace]], path: Path, title: str) -> None:
+    """Draw the panels, and say where."""
+    if path.is_dir():
+        raise ProblemError(f"{path} is a folder; give --output the name of a picture in it")
+    for picture in [path] if path.suffix else [Path(f"{path}.png"), Path(f"{path}.svg")]:
+        try:
+            replaced = " (replaced)" if picture.exists() else ""
+            timelines(panels, picture, title)
+        except OSError as error:
+            raise ProblemError(f"{picture} cannot be written: {error.strerror}") from error
+        print(f"Picture: {picture}{replaced}")

@@ -1,0 +1,104 @@
+"""What becomes of calls that hang or fail: deadline, fallback, attempt timeout, retry, back-off, circuit breaker.
+
+    python examples/timeout_demo.py
+
+Ten calls of one to three milliseconds, three at once, six times over; some calls hang for 15 ms, some fail. It prints
+the time until the last element is out and the order in which they came, and draws all runs side by side. Nothing is
+simulated but the trouble: the times are those of this machine, the fastest of ten runs each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from asyncio_operator import AsyncWaitOperator, CircuitBreaker, ExponentialBackoff, FixedBackoff, Retry
+from asyncio_operator.trace import Trace
+from examples import pictures
+
+NAME = "timeout_demo"
+TITLE = "Calls that hang or fail, and what is done about them"
+CALLS_AT_ONCE = 3
+MILLISECONDS = (1, 2, 1, 3, 1, 2, 1, 3, 1, 2)
+"""What the call for each of the elements 0 to 9 takes."""
+
+HANGING = 15
+"""Milliseconds that a call takes which hangs."""
+
+Troubles = Mapping[int, tuple[str, ...]]
+"""What goes wrong with the first calls for an element: each "hangs" or "fails"."""
+
+HANGS: Troubles = {1: ("hangs",), 6: ("hangs",)}
+FAILS: Troubles = {1: ("fails",) * 3, 4: ("fails",), 6: ("fails",) * 2}
+DOWN: Troubles = dict.fromkeys(range(5), ("fails",))
+
+
+def service(troubles: Troubles) -> Callable[[int], Awaitable[str]]:
+    """A service that has these troubles."""
+    ahead = {element: list(what) for element, what in troubles.items()}
+
+    async def ask(element: int) -> str:
+        trouble = ahead[element].pop(0) if ahead.get(element) else None
+        await asyncio.sleep((HANGING if trouble == "hangs" else MILLISECONDS[element]) / 1e3)
+        if trouble == "fails":
+            raise ConnectionError(f"no answer for {element}")
+        return str(element)
+
+    return ask
+
+
+def operator(trace: Trace, troubles: Troubles, **options: Any) -> list[str]:
+    """The asynchronous wait operator over the ten elements."""
+
+    async def outputs() -> list[str]:
+        wait_operator = AsyncWaitOperator(
+            service(troubles), capacity=CALLS_AT_ONCE, on_error="skip", trace=trace, **options
+        )
+        return [output async for output in wait_operator.process(range(10))]
+
+    return asyncio.run(outputs())
+
+
+def fallback(element: int) -> str:
+    """What an element gives that has no answer in time."""
+    return f"({element})"
+
+
+WAYS: dict[str, pictures.Way] = {
+    "no deadline": partial(operator, troubles=HANGS),
+    "deadline of 5 ms, skipped": partial(operator, troubles=HANGS, timeout=0.005),
+    "deadline of 5 ms, fallback": partial(operator, troubles=HANGS, timeout=0.005, on_timeout=fallback),
+    "attempt timeout of 5 ms": partial(
+        operator,
+        troubles=HANGS,
+        mode="unordered",
+        attempt_timeout=0.005,
+        retry=Retry(max_attempts=2, backoff=FixedBackoff(0.001)),
+    ),
+    "retry with back-off": partial(
+        operator,
+        troubles=FAILS,
+        mode="unordered",
+        retry=Retry(max_attempts=4, backoff=ExponentialBackoff(initial=0.001, jitter=False)),
+    ),
+    "circuit breaker": partial(
+        operator,
+        troubles=DOWN,
+        mode="unordered",
+        retry=Retry(max_attempts=9, backoff=FixedBackoff(0.004)),
+        circuit_breaker=CircuitBreaker(minimum_calls=3, open_for=0.006),
+    ),
+}
+
+
+def demo(path: Path) -> dict[str, pictures.Run]:
+    """Go all ways, and show what they came to."""
+    return pictures.show(WAYS, path, TITLE, "(n) is the fallback for n; who is missing was skipped")
+
+
+if __name__ == "__main__":
+    sys.exit(pictures.main(NAME, "Calls that hang or fail, and what is done about them, in one picture.", demo))

@@ -1,0 +1,136 @@
+"""The demo of orders: each way keeps its law, and the picture shows all of them. Times are not asserted."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from asyncio_operator.trace import Trace
+from examples import ordering_demo
+from examples.ordering_demo import CALLS_AT_ONCE, ELEMENTS, TITLE, WAYS
+from examples.pictures import Run
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = [element.name for element in ELEMENTS]
+
+
+class Shown(NamedTuple):
+    """What a demo showed: its runs, what it printed, and the folder with its pictures."""
+
+    runs: dict[str, Run]
+    printed: str
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ordering")
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        runs = ordering_demo.demo(folder / "orders")
+    return Shown(runs, printed.getvalue(), folder)
+
+
+def calls_at_once(trace: Trace) -> int:
+    """The most calls that ran together."""
+    running = most = 0
+    for event in trace.events():
+        running += {"attempt_started": 1, "attempt_ended": -1}.get(event.kind, 0)
+        most = max(most, running)
+    return most
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_element_comes_once(shown, way):
+    assert sorted(name for name in shown.runs[way].order if name != "|") == sorted(NAMES)
+
+
+@pytest.mark.parametrize("way", ["blocking call", "pool of 3 threads", "async, ordered"])
+def test_these_keep_the_order_of_the_input(shown, way):
+    assert shown.runs[way].order == NAMES
+
+
+def test_nothing_crosses_a_watermark(shown):
+    segments = " ".join(shown.runs["async, unordered, watermarks"].order).split(" | ")
+    assert [sorted(segment.split()) for segment in segments] == [
+        sorted(NAMES[:4]),
+        sorted(NAMES[4:8]),
+        sorted(NAMES[8:]),
+    ]
+
+
+def test_the_elements_of_a_key_keep_their_order(shown):
+    for key in "abc":
+        came = [name for name in shown.runs["async, key-ordered"].order if name[0] == key]
+        assert came == [name for name in NAMES if name[0] == key]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_bound_on_calls_at_once_holds(shown, way):
+    assert 1 <= calls_at_once(shown.runs[way].trace) <= (1 if way == "blocking call" else CALLS_AT_ONCE)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_trace_tells_what_was_emitted_in_which_order(shown, way):
+    trace = shown.runs[way].trace
+    names = {life.element: life.value.split()[0] for life in trace.story().lives}
+    emitted = [names.get(event.element, "|") for event in trace.events() if event.kind == "emitted"]
+    assert emitted == shown.runs[way].order
+
+
+def test_the_table_has_the_time_and_the_order_of_each_way(shown):
+    for way, run in shown.runs.items():
+        [line] = [line for line in shown.printed.splitlines() if line.startswith(f"{way} ")]
+        assert line.split(way)[1].split() == [f"{run.milliseconds:.1f}", *run.order]
+
+
+def test_the_picture_shows_every_way_by_its_title(shown):
+    assert sorted(path.name for path in shown.folder.iterdir()) == ["orders.png", "orders.svg"]
+    assert (shown.folder / "orders.png").read_bytes().startswith(b"\x89PNG")
+    svg = (shown.folder / "orders.svg").read_text(encoding="utf-8")
+    assert TITLE in svg
+    for way, run in shown.runs.items():
+        assert f"{way}: {run.milliseconds:.1f} ms" in svg
+
+
+def start(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    program = str(ROOT / "examples" / "ordering_demo.py")
+    return subprocess.run(
+        [sys.executable, program, *arguments],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_as_a_program_it_writes_into_the_current_directory_and_says_what_it_replaces(tmp_path):
+    (tmp_path / "ordering_demo.svg").write_text("old")
+    run = start(tmp_path)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.splitlines()[-2:] == ["Picture: ordering_demo.png", "Picture: ordering_demo.svg (replaced)"]
+    assert TITLE in (tmp_path / "ordering_demo.svg").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "sentence"),
+    [
+        (["--output", "orders.gif"], 1, "suffix '.gif'; a picture can be .png, .svg, .pdf"),
+        (["--output", "missing/orders.png"], 1, "a folder that does not exist"),
+        (["--output", "."], 1, "is a folder; give --output the name of a picture in it"),
+        (["--outptu", "orders.png"], 2, "unrecognized arguments: --outptu"),
+    ],
+)
+def test_a_wrong_argument_is_told_in_a_sentence(tmp_path, arguments, status, sentence):
+    run = start(tmp_path, *arguments)
+    assert run.returncode == status
+    assert sentence in run.stderr.splitlines()[-1]
+    assert "Traceback" not in run.stderr
+    assert list(tmp_path.iterdir()) == []
