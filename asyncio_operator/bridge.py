@@ -14,11 +14,11 @@ import logging
 import os
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
 from typing import Any, TypeVar
 
+from asyncio_operator.clock import monotonic
 from asyncio_operator.errors import ConfigurationError, StateError
 from asyncio_operator.loop_thread import loop_thread
 from asyncio_operator.run import AHEAD
@@ -177,7 +177,7 @@ class FromLoop:
     def __iter__(self) -> Iterator[Any]:
         """The elements, as they come; raises the error behind the last."""
         items, few, pulse = self._items, self._limit // 2, self._pulse
-        due = 0.0 if pulse is None else time.monotonic() + pulse
+        due = 0.0 if pulse is None else monotonic() + pulse
         while True:
             while items:
                 try:
@@ -187,11 +187,11 @@ class FromLoop:
                 if self._room is not None and len(items) == few:
                     _call(self._loop, self._wake)
                 yield item
-                if pulse is not None and time.monotonic() >= due:
+                if pulse is not None and monotonic() >= due:
                     break
-            if pulse is not None and time.monotonic() >= due:
+            if pulse is not None and monotonic() >= due:
                 yield PULSE
-                due = time.monotonic() + pulse
+                due = monotonic() + pulse
             self._filled.clear()
             ended = self.ended.is_set()
             if items:
@@ -199,7 +199,7 @@ class FromLoop:
             if ended:
                 self.raise_error()
                 return
-            self._filled.wait(None if pulse is None else max(0.0, due - time.monotonic()))
+            self._filled.wait(None if pulse is None else max(0.0, due - monotonic()))
 
     def raise_error(self) -> None:
         """Raise the error that the channel ended with, unless that has been done."""

@@ -91,16 +91,26 @@ class StateMigrationError(StateError):
 def describe(value: object, limit: int = 200) -> str:
     """The ``repr`` of a value for a message, cut at `limit` characters; a ``repr`` that fails gives the type's name."""
     try:
-        text = repr(value)
-    except Exception as error:
-        text = f"<{type(value).__name__}, whose repr raised {type(error).__name__}>"
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+        return _told(repr(value), limit)
+    except BaseException as error:
+        return f"<{type(value).__name__}, whose repr raised {type(error).__name__}>"
 
 
 def describe_error(error: BaseException) -> str:
     """Type and text of an error for a message; a text that cannot be made is left out."""
     try:
-        text = str(error)
-    except Exception:
+        text = text_of(error)
+    except BaseException:
         text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def text_of(value: object, limit: int = 2000) -> str:
+    """The ``str`` of a value, mostly an error, cut at `limit` characters. Raises what it raises."""
+    return _told(str(value), limit)
+
+
+def _told(text: str, limit: int) -> str:
+    """Text that can be encoded; what cannot, such as a byte of a file name, is written as its code."""
+    text = text[: limit + 1].encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= limit else text[: limit - 3] + "..."

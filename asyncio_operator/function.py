@@ -127,6 +127,9 @@ class _PlainFunction(AsyncFunction[In, Out]):
     def __init__(self, function: Callable[[In], Awaitable[Out]]) -> None:
         self.invoke = function  # type: ignore[method-assign,assignment]
 
+    def __repr__(self) -> str:
+        return describe(self.invoke)
+
 
 def as_async_function(function: Any) -> AsyncFunction[Any, Any]:
     """The function as an `AsyncFunction`.
@@ -141,6 +144,9 @@ def as_async_function(function: Any) -> AsyncFunction[Any, Any]:
         call = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
         if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
             return _PlainFunction(function)
+    if inspect.iscoroutine(function):
+        function.close()
+        raise ConfigurationError(f"function is {describe(function)}, which has been called already; pass it uncalled")
     raise ConfigurationError(
         f"function is {describe(function)}; it must be an `async def` function or an AsyncFunction. Wrap an ordinary "
         "function that blocks in BlockingFunction, and one that returns an awaitable in an `async def` that awaits it"

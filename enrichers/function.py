@@ -42,6 +42,11 @@ class FunctionEnricher(Enricher):
                 f"async_function is {describe(async_function)}; it must be an `async def` function of one argument, "
                 "the key. Wrap a function that returns an awaitable in an `async def` that awaits it"
             )
+        if not _takes_a_key(async_function):
+            raise ConfigurationError(
+                f"async_function is {describe(async_function)}, which cannot be called with one argument; it gets the "
+                "key: one value, or for a composite key one tuple, in the order of the key columns"
+            )
         self._schema = as_schema(schema)
         self.lookup = async_function  # type: ignore[assignment,method-assign]
 
@@ -70,6 +75,17 @@ def enricher(schema: pa.Schema | str) -> Callable[[Lookup], FunctionEnricher]:
     """A decorator that makes a `FunctionEnricher` of an ``async def f(key)``. It needs no Spark session."""
     parsed = as_schema(schema)
     return lambda async_function: FunctionEnricher(async_function, parsed)
+
+
+def _takes_a_key(function: Lookup) -> bool:
+    """Whether it can be called with one argument; True where that cannot be known."""
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True
 
 
 def _gives_coroutines(function: Any) -> bool:

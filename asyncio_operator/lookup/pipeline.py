@@ -271,7 +271,8 @@ class LookupPipeline:
     def timed_out(self, key: Any, started: float) -> Failure:
         self.timeouts += 1
         error = ElementTimeoutError(
-            f"the lookup of key {describe(key)} gave no answer within its timeout of {self._options.timeout} s"
+            f"the lookup of key {describe(key)} gave no answer within its timeout of {self._options.timeout} s; raise "
+            "timeout= if healthy answers take as long"
         )
         if self._options.fail:
             self._fail(key, error)
@@ -279,7 +280,8 @@ class LookupPipeline:
 
     def _fail(self, key: Any, error: BaseException) -> None:
         failure = FunctionError(
-            f"{describe(self._enricher)} failed for key {describe(key)}: {describe_error(error)}",
+            f"{describe(self._enricher)} failed for key {describe(key)}: {describe_error(error)} "
+            '(on_error="null" or "drop" lets the job go on without its rows)',
             element=describe(key),
             attempts=1,
         )

@@ -15,13 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from asyncio_operator.errors import ResultError
+from asyncio_operator.errors import ResultError, text_of
 from asyncio_operator.lookup.keys import PENDING, Failure, KeyBatch, Timed
 from asyncio_operator.spark.answers import FOUND, Answers, Ints, failure_of, read_answers
-from asyncio_operator.spark.columns import check_row, column
-
-OUTPUT_ROWS = 10_000
-"""Rows of an output batch at most: what Spark's own batches hold by default."""
+from asyncio_operator.spark.columns import Column, check_row, column
+from asyncio_operator.spark.pieces import cut, pick, places, row_bytes
 
 STATUS = pa.struct(
     [
@@ -141,6 +139,19 @@ class Enrichment:
         self._schema: pa.Schema | None = None
         self._empty = dict.fromkeys(layout.found.names)
 
+    def expect(self, rows: pa.Schema) -> None:
+        """The schema of the input is known. It never changes, so it does not matter which thread says so."""
+        if self._schema is None:
+            fields = [*rows, *self.layout.found]
+            if self.layout.status:
+                fields.append(pa.field("status", STATUS))
+            self._schema = _distinctly_named(fields)
+
+    def nothing(self) -> Iterator[pa.RecordBatch]:
+        """An output batch without rows, if the schema is known."""
+        if self._schema is not None:
+            yield pa.RecordBatch.from_pylist([], self._schema)
+
     def leading(self, batch: KeyBatch, ready: int) -> tuple[Iterator[pa.RecordBatch], int]:
         """Ordered mode: the rows before the first one that needs a key not among the `ready` first; how many keys left.
 
@@ -186,50 +197,27 @@ class Enrichment:
         self, rows: pa.RecordBatch, codes: Ints, keys: list[Any], outcomes: list[Any]
     ) -> Iterator[pa.RecordBatch]:
         """The output for rows of which each has the key with the number in `codes`, or none for -1."""
-        answers, columns = self._columns(keys, outcomes)
+        self.expect(rows.schema)
+        answers, added = self._columns(keys, outcomes)
         # The last place, which -1 reaches, is the null key's.
         starts, copies = answers.starts[codes], answers.copies[codes]
         self.kinds += np.bincount(answers.kinds[codes], minlength=3)
-        statuses = self._statuses(outcomes, answers, codes) if self.layout.status else None
-        if (copies == 1).all():
-            for done in range(0, rows.num_rows, OUTPUT_ROWS):
-                now = slice(done, done + OUTPUT_ROWS)
-                said = None if statuses is None else statuses[now]
-                yield self._assemble(rows.slice(done, OUTPUT_ROWS), columns, starts[now], said)
-            return
-        ends = np.cumsum(copies)
-        total = int(ends[-1])
-        for done in range(0, total, OUTPUT_ROWS):
-            places = np.arange(done, min(total, done + OUTPUT_ROWS))
-            row = np.searchsorted(ends, places, side="right")
-            taken = pa.array(row)
-            said = None if statuses is None else statuses.take(taken)
-            yield self._assemble(rows.take(taken), columns, starts[row] + places - (ends - copies)[row], said)
+        statuses = [self._statuses(outcomes, answers)] if self.layout.status else []
+        added_bytes = row_bytes(added, len(answers.rows))
+        # Where no row stands twice in the output, the input's columns take no more in it than they do.
+        own = rows.columns if (copies > 1).any() else []
+        for row, found in cut(places(starts, copies), row_bytes(own, rows.num_rows), added_bytes):
+            columns = pick(rows.columns, row) + pick(added, found)
+            if statuses:
+                columns += pick(statuses, codes[row] % len(statuses[0]))
+            yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
-    def _assemble(
-        self, rows: pa.RecordBatch, columns: list[pa.Array], index: Ints, statuses: pa.Array | None
-    ) -> pa.RecordBatch:
-        """Rows, each beside the found row with the number in `index`."""
-        first = int(index[0])
-        if np.array_equal(index, np.arange(first, first + len(index))):
-            added = [values.slice(first, len(index)) for values in columns]
-        else:
-            places = pa.array(index)
-            added = [values.take(places) for values in columns]
-        if statuses is not None:
-            added.append(statuses)
-        if self._schema is None:
-            fields = [*rows.schema, *self.layout.found]
-            if self.layout.status:
-                fields.append(pa.field("status", STATUS))
-            self._schema = _distinctly_named(fields)
-        return pa.RecordBatch.from_arrays([*rows.columns, *added], schema=self._schema)
-
-    def _statuses(self, outcomes: list[Any], answers: Answers, codes: Ints) -> pa.Array:
+    def _statuses(self, outcomes: list[Any], answers: Answers) -> Column:
+        """One for each key, and behind the last for the null key."""
         told = [_status(outcome, kind) for outcome, kind in zip(outcomes, answers.kinds.tolist(), strict=False)]
-        return pa.array([*told, NOTHING_ASKED], STATUS).take(pa.array(np.where(codes < 0, len(told), codes)))
+        return pa.array([*told, NOTHING_ASKED], STATUS)
 
-    def _columns(self, keys: list[Any], outcomes: list[Any]) -> tuple[Answers, list[pa.Array]]:
+    def _columns(self, keys: list[Any], outcomes: list[Any]) -> tuple[Answers, list[Column]]:
         """What the outcomes mean, and the columns of their rows. Rows that do not fit are failures of their key."""
         while True:
             answers = read_answers(
@@ -279,8 +267,8 @@ def _status(outcome: Any, kind: int) -> dict[str, Any]:
 def _message(error: BaseException) -> str:
     """The text of an error, such that Arrow can hold it."""
     try:
-        return str(error).encode("utf-8", "replace").decode("utf-8")
-    except Exception as second:
+        return text_of(error)
+    except BaseException as second:
         return f"its text cannot be made: {type(second).__name__}"
 
 

@@ -18,12 +18,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from asyncio_operator.errors import ResultError, describe
+from asyncio_operator.errors import ResultError, describe, describe_error
+
+Column = Any
+"""A `pyarrow.Array`, or a `pyarrow.ChunkedArray` of what one array cannot hold, which is more than 2 GB of text."""
 
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
-def column(rows: Sequence[Mapping[str, Any]], field: pa.Field) -> pa.Array:
+def column(rows: Sequence[Mapping[str, Any]], field: pa.Field) -> Column:
     """The values of one field of rows; absent ones are null. Raises some error if a value does not fit."""
     try:
         values = list(map(itemgetter(field.name), rows))
@@ -32,7 +35,11 @@ def column(rows: Sequence[Mapping[str, Any]], field: pa.Field) -> pa.Array:
     if _can_lose(field.type) and not set(map(type, values)) <= _exact_types(field.type):
         for value in values:
             _check(value, field.type)
-    return pa.array(values, field.type)
+    try:
+        return pa.array(values, field.type)
+    except Exception:
+        # A struct that is a dict in one row and a tuple in another fits alone, and not together.
+        return pa.concat_arrays([pa.array([value], field.type) for value in values])
 
 
 def check_row(row: Mapping[str, Any], schema: pa.Schema) -> None:
@@ -47,7 +54,7 @@ def check_row(row: Mapping[str, Any], schema: pa.Schema) -> None:
         except Exception as error:
             raise ResultError(
                 f"column {field.name!r} is {field.type}, which the answer does not fit: "
-                f"{describe(row.get(field.name))} ({error})"
+                f"{describe(row.get(field.name))} ({describe_error(error)})"
             ) from error
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.bridge import FromLoop, LoopTask, ToLoop
+from asyncio_operator.bridge import PULSE, FromLoop, LoopTask, ToLoop
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import FunctionError, ResultError, describe, describe_error
 from asyncio_operator.lookup.keys import Failure, KeyBatch
@@ -24,12 +24,16 @@ from asyncio_operator.loop_thread import loop_thread
 from asyncio_operator.spark.arrow import Enrichment, Layout, key_batch
 from asyncio_operator.spark.clients import clients
 from asyncio_operator.spark.figures import EnrichmentFigures
+from asyncio_operator.spark.portable import portable
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 READ_AHEAD = 2
 """Batches read from Spark and not yet taken by the loop: one is being taken while the next is read."""
+
+WATCH = 1.0
+"""Seconds between two looks whether Spark is still there; with the grace period, within the 5 s of law X7."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +57,30 @@ class EnrichTask:
         Raises:
             FunctionError: a lookup failed, and failures are not to be hidden.
         """
-        loop = loop_thread().loop
-        source, sink = ToLoop(loop, READ_AHEAD), FromLoop(loop, watch=_spark_watch())
+        try:
+            yield from self._rows(batches)
+        except BaseException as error:
+            told = portable(error)
+            if told is error:
+                raise
+            raise told from told.__cause__
+
+    def _rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        loop, watch = loop_thread().loop, _spark_watch()
+        source, sink = ToLoop(loop, READ_AHEAD), FromLoop(loop, pulse=None if watch is None else WATCH)
         enrichment = Enrichment(self.layout, self._on_result_error)
         life = _Life(self, source, sink)
         threading.Thread(
-            target=_feed, args=(batches, self.layout, source), name="asyncio-operator-feeder", daemon=True
+            target=_feed, args=(batches, enrichment, source), name="asyncio-operator-feeder", daemon=True
         ).start()
         run = LoopTask(loop, life.run, sink)
         try:
-            for batch, ready, ended in sink:
+            for element in sink:
+                if element is PULSE and watch is not None:
+                    yield from enrichment.nothing()
+                    watch()
+                    continue
+                batch, ready, ended = element
                 output, keys = enrichment.leading(batch, ready) if self.options.ordered else enrichment.answered(batch)
                 yield from output
                 loop.call_soon_threadsafe(life.emitted, keys, batch if ended else None)
@@ -125,11 +143,12 @@ class _Life:
         )
 
 
-def _feed(batches: Iterator[pa.RecordBatch], layout: Layout, source: ToLoop) -> None:
+def _feed(batches: Iterator[pa.RecordBatch], enrichment: Enrichment, source: ToLoop) -> None:
     """Read Spark's input and find the keys."""
     try:
         for batch in batches:
-            if not source.put(key_batch(batch, layout.keys)):
+            enrichment.expect(batch.schema)
+            if not source.put(key_batch(batch, enrichment.layout.keys)):
                 return
     except BaseException as error:
         source.end(error)
@@ -138,12 +157,14 @@ def _feed(batches: Iterator[pa.RecordBatch], layout: Layout, source: ToLoop) -> 
 
 
 def _spark_watch() -> Callable[[], None] | None:
-    """What a task does from time to time while it waits: hand what is ready to Spark, and raise if Spark is gone.
+    """What a task does from time to time: hand what is ready to Spark, and raise if Spark is gone.
 
     Spark's own buffer leaves for the JVM when 64 KB are in it; a task that waits for a slow answer would keep the rows
-    of the fast ones that long. And Spark ends a task that has enough rows (`limit`) by closing its end of the socket,
-    which a worker that waits would notice only at its next write. The socket is not handed to user code, so it is
-    looked for on the stack; where it is not found, both come later.
+    of the fast ones that long. And Spark ends a task that has failed, or has enough rows (`limit`), by closing its end
+    of the socket, which a worker that waits would notice only at its next write. It has to write something before each
+    look: while input that it does not read yet fills the socket, the end of the connection waits behind that, and only
+    data that nobody takes any more is answered by the kernel at once. Where the socket, which is not handed to user
+    code, is not found on the stack, all this comes late.
     """
     frame: FrameType | None = sys._getframe()
     while frame is not None and not hasattr(frame.f_locals.get("outfile"), "flush"):
@@ -154,9 +175,9 @@ def _spark_watch() -> Callable[[], None] | None:
     poll = _poll_for_hangup(output)
 
     def watch() -> None:
+        output.flush()
         if poll is not None and poll.poll(0):
             raise BrokenPipeError("Spark has closed the connection to this Python worker: the task is over")
-        output.flush()
 
     return watch
 

@@ -112,7 +112,7 @@ async def connection_string(source: Dsn) -> str:
         # Of other errors nothing more is shown: they may hold a secret.
         missing = missing_here(error)
         why = f": {missing}" if missing else ""
-        raise ConfigurationError(f"{function} raised {type(error).__name__}{why}") from None
+        raise ConfigurationError(f"{function} raised {type(error).__name__}{why}") from (error if missing else None)
     if dsn is None:
         raise ConfigurationError(
             f"{function} gave None; if it reads an environment variable, that is not set in this process (Spark gives "

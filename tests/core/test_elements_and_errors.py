@@ -80,6 +80,31 @@ class MuteError(Exception):
         raise RuntimeError("secret")
 
 
+class Leaving:
+    def __repr__(self) -> str:
+        raise SystemExit(3)
+
+
+class LeavingError(Exception):
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
+class Bytes:
+    def __repr__(self) -> str:
+        return "\udc80"
+
+
+def test_X5_a_message_can_always_be_made_and_written():
+    assert describe(Leaving()) == "<Leaving, whose repr raised SystemExit>"
+    assert describe_error(LeavingError()) == "LeavingError"
+    assert describe(Bytes()) == "\\udc80"
+    assert describe_error(OSError("no file \udc80.txt")) == "OSError: no file \\udc80.txt"
+    assert len(describe("\udc80" * 1000)) == 200
+    assert describe_error(ValueError("x" * 10_000)) == f"ValueError: {'x' * 1997}..."
+    assert len(describe_error(ValueError("\udc80" * 10_000))) == 2000 + len("ValueError: ")
+
+
 def test_describe_cuts_and_never_fails():
     assert describe([1, "a"]) == "[1, 'a']"
     assert len(describe("x" * 1000)) == 200

@@ -10,13 +10,14 @@ from typing import Any
 from unittest import mock
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncio_operator import ElementTimeoutError, ResultError
 from asyncio_operator.lookup.keys import PENDING, Failure, KeyBatch, Timed
-from asyncio_operator.spark import arrow
+from asyncio_operator.spark import pieces
 from asyncio_operator.spark.arrow import Enrichment, Layout, key_batch
 
 FOUND = pa.schema([("x", pa.int64()), ("y", pa.string())])
@@ -173,15 +174,23 @@ def rows_of(output: list[pa.RecordBatch]) -> list[tuple[Any, ...]]:
     inner=st.booleans(),
     drop=st.booleans(),
     size=st.sampled_from([1, 3, 1000]),
+    most=st.sampled_from([1, 40, 2**26]),
     ordered=st.booleans(),
 )
 def test_X1_rows_out_are_those_of_the_join(
-    keys: list[int | None], fates: list[Any], steps: list[int], inner: bool, drop: bool, size: int, ordered: bool
+    keys: list[int | None],
+    fates: list[Any],
+    steps: list[int],
+    inner: bool,
+    drop: bool,
+    size: int,
+    most: int,
+    ordered: bool,
 ) -> None:
     batch = key_batch(batch_of(k=pa.array(keys, pa.int64()), n=pa.array(range(len(keys)), pa.int64())), [0])
     outcomes = {key: fates[key] for key in batch.keys}
     built, output, freed = enrichment(inner=inner, drop_failed=drop), [], 0
-    with mock.patch.object(arrow, "OUTPUT_ROWS", size):
+    with mock.patch.object(pieces, "OUTPUT_ROWS", size), mock.patch.object(pieces, "OUTPUT_BYTES", most):
         for step in [*sorted(steps), 8]:
             ready, batch.ended = min(step, len(batch.keys)), step == 8
             for i, key in enumerate(batch.keys):
@@ -228,8 +237,31 @@ def test_X9_a_key_with_a_hundred_thousand_rows_leaves_in_batches_of_bounded_rows
     for part in output:
         sizes.append(part.num_rows)
         values += part.column(1).to_pylist()
-    assert max(sizes) == arrow.OUTPUT_ROWS
+    assert max(sizes) == pieces.OUTPUT_ROWS
     assert values == [*range(100_000), None, *range(100_000), -1]
+
+
+def test_X9_one_large_value_that_many_rows_have_leaves_in_batches_of_bounded_bytes() -> None:
+    keyed = key_batch(batch_of(k=[1, 2] * 5000), [0])
+    keyed.outcomes = [{"y": "d" * 500_000}, {"y": "small"}]
+    output, _ = enrichment(status=True).leading(keyed, 2)
+    rows = size = 0
+    for part in output:
+        assert part.get_total_buffer_size() < 2 * pieces.OUTPUT_BYTES
+        rows += part.num_rows
+        size += int(pc.sum(pc.binary_length(part.column(2))).as_py())
+    assert (rows, size) == (10_000, 5000 * 500_005)
+
+
+def test_X9_a_large_input_row_that_fans_out_leaves_in_batches_of_bounded_bytes() -> None:
+    keyed = key_batch(batch_of(k=[1, 2], wide=["w" * 3_000_000, ""]), [0])
+    keyed.outcomes = [[{"x": i} for i in range(1000)], [{"x": i} for i in range(1000)]]
+    output, _ = enrichment().leading(keyed, 2)
+    values = []
+    for part in output:
+        assert part.get_total_buffer_size() < 2 * pieces.OUTPUT_BYTES
+        values += part.column(2).to_pylist()
+    assert values == [*range(1000), *range(1000)]
 
 
 def test_X1_nothing_found_at_all_is_no_output_of_an_inner_join() -> None:
@@ -306,12 +338,30 @@ def test_X6_the_status_column_tells_every_row_what_happened() -> None:
     ]
 
 
+def test_X5_rows_that_fit_alone_and_not_together_are_all_found() -> None:
+    layout = Layout((0,), pa.schema([("s", pa.struct([("x", pa.int64())]))]))
+    keyed = key_batch(batch_of(k=[1, 2, 3, 4]), [0])
+    keyed.outcomes = [{"s": {"x": 1}}, {"s": (2,)}, {"s": (2.5,)}, [{"s": [("x", 3)]}, {"s": {"x": 4}}]]
+    [part], _ = Enrichment(layout, lambda key, error: Failure(error, 0.0)).leading(keyed, 4)
+    assert part.column(1).to_pylist() == [{"x": 1}, {"x": 2}, None, {"x": 3}, {"x": 4}]
+
+
+def test_X6_the_text_of_an_error_is_cut() -> None:
+    rows = enrich_batch(batch_of(k=[1, 1]), {1: Failure(ValueError("x" * 300_000), 0.0)}, status=True)
+    assert [row["status"]["error_message"] for row in rows] == ["x" * 1997 + "..."] * 2
+
+
+class LeavingError(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
 class MuteError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")
 
 
-@pytest.mark.parametrize("error", [MuteError(), ValueError("\udc80"), ValueError("\0")])
+@pytest.mark.parametrize("error", [MuteError(), LeavingError(), ValueError("\udc80"), ValueError("\0")])
 def test_X6_an_error_whose_text_is_odd_is_told_all_the_same(error: Exception) -> None:
     [row] = enrich_batch(batch_of(k=[1]), {1: Failure(error, 0.0)}, status=True)
     assert row["status"]["error_type"] == type(error).__name__
@@ -332,6 +382,19 @@ def test_no_columns_at_all_tell_whether_there_is_a_row() -> None:
     keyed.outcomes = [{}, None, [{}, {}]]
     output, _ = built.leading(keyed, 3)
     assert rows_of(list(output)) == [(1,), (3,), (3,)]
+
+
+def test_X7_a_batch_without_rows_can_be_made_as_soon_as_the_input_is_known() -> None:
+    built = enrichment(status=True)
+    assert list(built.nothing()) == []
+    batch = batch_of(x=[1, 2], t=pa.array([[{"a": None}], []], pa.list_(pa.struct([("a", pa.timestamp("us", "UTC"))]))))
+    built.expect(batch.schema)
+    [empty] = built.nothing()
+    keyed = key_batch(batch, [0])
+    keyed.outcomes = [None, None]
+    [part], _ = built.leading(keyed, 2)
+    assert empty.num_rows == 0
+    assert empty.schema.equals(part.schema, check_metadata=True)
 
 
 def test_a_key_whose_rows_leave_in_two_parts_is_counted_by_rows() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import traceback
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -106,10 +107,12 @@ def refused(df: Any, enricher: Any = None, **options: Any) -> str:
         ({"columns": "x"}, "columns is 'x'; it must be a list of the enricher's columns"),
         ({"columns": {"x"}}, "columns is {'x'}; it must be a list"),
         ({"columns": 5}, "columns is 5"),
-        ({"columns": ["z"]}, "columns names 'z', which FunctionEnricher"),
+        ({"columns": ["z"]}, "columns names 'z', which FunctionEnricher(source.<locals>.look_up, x, y) has not; there"),
+        ({"columns": ["X"]}, "has not; did you mean 'x'?"),
         ({"columns": ["x", None]}, "columns names None"),
         ({"columns": ["x", "x"]}, "the column 'x' of FunctionEnricher"),
-        ({"on": "nope"}, "on names 'nope', which is not a column of the DataFrame: id, text, a.b"),
+        ({"on": "nope"}, "on names 'nope', which is not a column of the DataFrame; there are id, text, a.b"),
+        ({"on": "txet"}, "on names 'txet', which is not a column of the DataFrame; did you mean 'text'?"),
         ({"on": ["id", "nope"]}, "on names 'nope'"),
         ({"on": "struct.a"}, "on names 'struct.a', which is not a column"),
         ({"on": []}, "on is []; it must be a column, a list of columns, or a mapping"),
@@ -179,7 +182,19 @@ def test_X4_keys_are_matched_by_name_and_else_by_position(df: DataFrame) -> None
     assert "on has 1 columns, ['id']; the enricher's key has 2: ['text', 'id']" in refused(df, enricher, on="id")
     assert "on has 3 columns" in refused(df, enricher, on=["id", "text", "id"])
     for on in ({"id": "id"}, {"id": "id", "text": "nope"}, {"id": "id", "text": "id"}, {}):
-        assert "it must map to the enricher's key columns ['text', 'id'], each once" in refused(df, enricher, on=on)
+        message = refused(df, enricher, on=on)
+        assert "it must map columns of the DataFrame to the enricher's key columns ['text', 'id'], each once" in message
+        assert "wrong way round" not in message
+
+
+def test_X4_a_mapping_that_is_reversed_is_told_so(df: DataFrame) -> None:
+    message = refused(df, Keyed(k=pa.int64(), word=pa.string()), on={"k": "id", "word": "text"})
+    assert "It is the wrong way round; write on={'id': 'k', 'text': 'word'}" in message
+
+
+def test_X4_a_name_that_two_columns_have_is_no_key(spark: SparkSession) -> None:
+    twice = spark.range(1).selectExpr("id AS a", "id AS a")
+    assert "on names 'a', which is the name of more than one column" in refused(twice, on="a")
 
 
 @pytest.mark.parametrize("what", ["lock", "spark", "df", "generator", "socket"])
@@ -208,6 +223,25 @@ def test_X4_a_column_that_spark_cannot_hand_to_python_is_told(spark: SparkSessio
         message = refused(spark.range(1).selectExpr("id", f"{expression} AS odd"))
         assert "column 'odd' is " in message
         assert "which Spark cannot hand to Python in Arrow: drop it, or cast it first" in message
+
+
+def test_X4_an_error_of_enrich_comes_with_few_frames(df: DataFrame) -> None:
+    lock = threading.Lock()
+
+    async def look_up(key: Any) -> Any:
+        return {"x": lock}
+
+    wrong: list[dict[str, Any]] = [
+        {"on": "nope"},
+        {"enricher": FunctionEnricher(look_up, "x long")},
+        {"enricher": FunctionEnricher(look_up, pa.schema([("x", pa.month_day_nano_interval())]))},
+    ]
+    for options in wrong:
+        with pytest.raises(ConfigurationError) as caught:
+            enrich(df, options.get("enricher", source()), on=options.get("on", "id"))
+        told = "".join(traceback.format_exception(caught.value))
+        assert told.count("Traceback") == 1
+        assert told.count('  File "') <= 5
 
 
 @pytest.mark.parametrize("thing", [None, 5, "df", [1, 2]])

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,73 @@ def test_X7_a_cancelled_job_leaves_nothing(spark: SparkSession, server: Hanging)
     assert_nothing_is_left(spark, server)
 
 
+@pytest.mark.parametrize("mode", ["ordered", "unordered"])
+def test_X7_enough_rows_of_an_input_that_is_still_being_sent_leave_nothing(
+    spark: SparkSession, server: Hanging, mode: str
+) -> None:
+    df = spark.range(0, 200_000, numPartitions=1)
+    out = enrich(df, hanging_from(server.port, first=3), on="id", timeout=None, mode=mode)
+    assert len(out.limit(3).collect()) == 3
+    assert_nothing_is_left(spark, server)
+
+
+@pytest.mark.parametrize("mode", ["ordered", "unordered"])
+def test_X7_a_task_that_fails_behind_enrich_leaves_nothing(spark: SparkSession, server: Hanging, mode: str) -> None:
+    df = spark.range(0, 200_000, numPartitions=1)
+    out = enrich(df, hanging_from(server.port, first=3), on="id", timeout=None, mode=mode)
+    with pytest.raises(Exception, match="behind"):
+        out.selectExpr("if(x = 1, raise_error('behind'), x)").collect()
+    assert_nothing_is_left(spark, server)
+
+
+def test_X7_a_task_whose_input_fails_before_it_has_any_output_leaves_nothing(
+    spark: SparkSession, server: Hanging
+) -> None:
+    df = spark.range(0, 200_000, numPartitions=1).selectExpr("if(id = 199999, raise_error('before'), id) AS id")
+    with pytest.raises(Exception, match="before"):
+        enrich(df, hanging_from(server.port, first=0), on="id", timeout=None).collect()
+    assert_nothing_is_left(spark, server)
+
+
+@pytest.mark.parametrize("how", ["left", "inner"])
+def test_X7_answers_that_trickle_in_do_not_hide_that_spark_has_enough(
+    spark: SparkSession, server: Hanging, how: str
+) -> None:
+    port = server.port
+
+    async def look_up(key: int) -> Any:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.sleep(0.3)
+        writer.close()
+        return {"x": key} if key == 0 or how == "left" else None
+
+    out = enrich(
+        spark.range(0, 200, numPartitions=1),
+        FunctionEnricher(look_up, "x long"),
+        on="id",
+        how=how,
+        mode="unordered",
+        capacity=1,
+    )
+    assert out.limit(1).collect() == [(0, 0)]
+    assert server.ever < 30, "the first row has waited for others"
+    changes = {server.ever: time.monotonic()}
+
+    def quiet() -> bool:
+        return time.monotonic() - changes.setdefault(server.ever, time.monotonic()) > 1.5
+
+    wait_until(quiet, GONE + 1.5, "no more lookups")
+    assert server.ever < 100
+
+
+def test_X5_a_task_that_fails_of_what_is_no_text_fails_and_does_not_hang(spark: SparkSession) -> None:
+    async def look_up(key: int) -> Any:
+        raise OSError("no such file: \udc80.txt")
+
+    with pytest.raises(Exception, match=r"failed for key 0: OSError: no such file: \\udc80\.txt"):
+        enrich(spark.range(1), FunctionEnricher(look_up, "x long"), on="id").collect()
+
+
 PROGRAM = """
     import asyncio, os, sys
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -178,7 +246,7 @@ PROGRAM = """
         return {{"x": key, "pid": os.getpid()}}
 
     hanging, slow = FunctionEnricher(look_up, "x long, pid long"), FunctionEnricher(slow, "x long, pid long")
-    print(enrich(spark.range(0, 40, numPartitions=1), hanging, on="id", timeout=None).limit(3).count(), flush=True)
+    print(enrich(spark.range(0, 200_000, numPartitions=1), hanging, on="id", timeout=None).limit(3).count(), flush=True)
     rows = enrich(spark.range(0, 100, numPartitions=2), slow, on="id", timeout=None).collect()
     print([row.x for row in rows] == list(range(100)), flush=True)
     sys.stdin.read()
@@ -209,4 +277,4 @@ def test_X7_other_ways_of_spark_to_talk_to_its_workers(server: Hanging) -> None:
             assert told == ["3", "True"]
         finally:
             process.communicate("")
-    assert server.ever == 37
+    assert server.ever == 100

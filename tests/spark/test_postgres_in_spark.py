@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import asyncpg
 import pytest
+from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 from asyncio_operator.errors import ConfigurationError
@@ -176,6 +178,20 @@ def test_X5_the_password_is_nowhere(spark: SparkSession, shop: PostgresServer) -
     told = f"{plan} {enricher!r} {wrong!r} {refused.value} {refused.value.__cause__!r}"
     assert shop.password not in told
     assert "wr0ng-Passw0rd" not in told
+
+
+@pytest.mark.parametrize("on_error", ["fail", "null"])
+def test_X5_a_variable_that_only_the_driver_has_is_told_as_such(
+    spark: SparkSession, shop: PostgresServer, monkeypatch: pytest.MonkeyPatch, on_error: str
+) -> None:
+    monkeypatch.setenv("ONLY_ON_THE_DRIVER", shop.dsn)
+    customers = PostgresEnricher(lambda: os.environ["ONLY_ON_THE_DRIVER"], table="shop.customers", key="id")
+    with pytest.raises(PythonException) as failed:
+        enrich(orders(spark, 10), customers, on="who", on_error=on_error).collect()
+    assert "could not be opened: ConfigurationError: dsn: the function" in str(failed.value)
+    assert "no environment variable 'ONLY_ON_THE_DRIVER': give it to the executors" in str(failed.value)
+    assert "spark.executorEnv.ONLY_ON_THE_DRIVER=" in str(failed.value)
+    assert "for key" not in str(failed.value)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import logging
 import pickle
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -216,6 +217,74 @@ def test_X5_a_wrong_answer_fails_the_task_or_its_row_alone() -> None:
         list(task_of(look_up)(batches_of(4)))
     [batch] = task_of(look_up, fail=False)(batches_of(4))
     assert batch.column(1).to_pylist() == [0, None, None, 3]
+
+
+def told(error: BaseException) -> str:
+    """What PySpark writes of an error."""
+    return "".join(traceback.format_exception(error)).encode().decode()
+
+
+class SilentError(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+@pytest.mark.parametrize("where", ["text", "cause", "context", "note"])
+def test_X5_an_error_whose_traceback_is_no_text_is_told_all_the_same(where: str) -> None:
+    async def look_up(key: int) -> Any:
+        odd = OSError("no such file: \udc80.txt")
+        match where:
+            case "text":
+                raise odd
+            case "cause":
+                raise ValueError("bad luck") from odd
+            case "context":
+                try:
+                    raise odd
+                except OSError:
+                    raise ValueError("bad luck")  # noqa: B904
+        error = ValueError("bad luck")
+        error.add_note(str(odd))
+        raise error
+
+    pattern = r"look_up, x\) failed for key 0: " + ("OSError: no such" if where == "text" else "ValueError: bad luck")
+    with pytest.raises(FunctionError, match=pattern) as caught:
+        list(task_of(look_up)(batches_of(3)))
+    assert (caught.value.element, caught.value.attempts) == ("0", 1)
+    text = told(caught.value)
+    assert "no such file: \\udc80.txt" in text
+    assert "in look_up" in text
+
+
+def test_X5_an_error_of_the_input_whose_traceback_is_no_text_is_told_all_the_same() -> None:
+    def source() -> Iterator[pa.RecordBatch]:
+        yield from batches_of(3)
+        raise EOFError("\udc80")
+
+    with pytest.raises(FunctionError, match=r"EOFError: \\udc80") as caught:
+        list(task_of(double)(source()))
+    assert "in source" in told(caught.value)
+
+
+@pytest.mark.parametrize("text", ["x" * 10_000_000, "one\n" * 2_000_000])
+def test_X5_a_text_of_megabytes_is_cut(text: str) -> None:
+    async def look_up(key: int) -> Any:
+        raise ValueError(text)
+
+    with pytest.raises(FunctionError, match=f"failed for key 0: ValueError: {text[:3]}") as caught:
+        list(task_of(look_up)(batches_of(3)))
+    assert len(str(caught.value)) < 3000
+    assert len(told(caught.value)) < 200_000
+    assert "in look_up" in told(caught.value)
+
+
+def test_X5_an_error_without_a_text_fails_the_task_by_its_type() -> None:
+    async def look_up(key: int) -> Any:
+        raise SilentError
+
+    with pytest.raises(FunctionError, match=r"failed for key 0: SilentError$"):
+        list(task_of(look_up)(batches_of(3)))
+    assert ids_of(task_of(look_up, fail=False)(batches_of(3))) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("error", [OSError("no route to host"), SystemExit(3)])

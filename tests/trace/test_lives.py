@@ -38,14 +38,12 @@ def test_a_retry_is_a_call_a_back_off_a_wait_and_a_call():
 
 def test_an_attempt_that_is_refused_at_once_backs_off_from_that_moment():
     trace = new_trace()
-    trace.admitted(0.0, 0, "a")
-    trace.attempt_started(0.0, 0, 1)
-    trace.attempt_ended(0.0, 0, 1, "error")
-    trace.backing_off(0.0, 0, 0.02)
-    trace.attempt_started(0.02, 0, 2)
-    trace.attempt_ended(0.03, 0, 2, "result")
-    trace.completed(0.03, 0, "result")
-    trace.emitted(0.03, 0)
+    trace.admitted(at(0), 0, "a")
+    call(trace, 0, 0, 0, "error")
+    trace.backing_off(at(0), 0, until=at(20))
+    call(trace, 0, 20, 30, attempt=2)
+    trace.completed(at(30), 0, "result")
+    trace.emitted(at(30), 0)
     assert [span for span in spans_of(trace, 0) if span[1] < span[2]] == [("backing_off", 0, 20), ("result", 20, 30)]
 
 
