@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 from asyncio_operator.flights import Flight
 from asyncio_operator.policies.batching import Batching
@@ -12,18 +13,20 @@ IDLE_TURNS = 10
 """Turns of the loop without a new element after which it counts as idle, for ``linger=0``: an element of an
 asynchronous input takes a few."""
 
+A_TURN_LATER = -inf
+"""Instead of a time: when the loop has turned."""
+
 
 class BatchFormer:
     """Collects elements for one batch after the other.
 
     Attributes:
-        closes: when the batch that is being formed is called at the latest.
-        turning: whether it is called when the loop is idle: count its turns by `turned`.
+        closes: when to ask for the batch that is being formed again: infinity if there is none, `A_TURN_LATER` if it
+            waits for the loop to be idle.
     """
 
     def __init__(self, batching: Batching, take: Callable[[float], Flight | None]) -> None:
-        self.closes = 0.0
-        self.turning = False
+        self.closes = inf
         self._max_size = batching.max_size
         self._linger = seconds(batching.linger)
         self._take = take
@@ -38,25 +41,31 @@ class BatchFormer:
         """The loop has turned, and nothing new has come."""
         self._turns += 1
 
+    def fill(self, now: float) -> None:
+        """Take what there is, as long as there is room in the batch."""
+        # An element that is here for another attempt may have ended by its deadline.
+        batch = self._batch = [flight for flight in self._batch if not flight.ended]
+        while len(batch) < self._max_size and (flight := self._take(now)) is not None:
+            if not batch:
+                self.closes = now + self._linger if self._linger else A_TURN_LATER
+            self._turns = 0
+            batch.append(flight)
+        if not batch:
+            self.closes = inf
+
     def batch(self, now: float, hurry: Callable[[], bool]) -> list[Flight] | None:
         """Take what there is, and give the batch if it is to be called now.
 
         Args:
             hurry: whether it makes no sense to wait for more.
         """
-        # An element that is here for another attempt may have ended by its deadline.
-        batch = self._batch = [flight for flight in self._batch if not flight.ended]
-        self.turning = False
-        while len(batch) < self._max_size and (flight := self._take(now)) is not None:
-            if not batch:
-                self.closes = now + self._linger
-            self._turns = 0
-            batch.append(flight)
+        self.fill(now)
+        batch = self._batch
         if not batch:
             return None
         over = now >= self.closes if self._linger else self._turns >= IDLE_TURNS
         if len(batch) < self._max_size and not over and not hurry():
-            self.turning = not self._linger
             return None
         self._batch = []
+        self.closes = inf
         return batch

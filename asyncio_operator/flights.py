@@ -23,19 +23,19 @@ class Flight:
         deadline: when it has to end; known from the start of its first attempt, infinity before.
         begun: when its present attempt started, or None before the first.
         wakes: when it has to be looked at, while it is in `Waits`.
-        backing_off: whether it waits for its next attempt.
+        split: whether it waits for a call as part of a batch that failed.
         late: calls for it that run on though they are past their limit.
     """
 
     __slots__ = (
         "admitted",
         "attempts",
-        "backing_off",
         "begun",
         "deadline",
         "entry",
         "late",
         "number",
+        "split",
         "value",
         "wakes",
     )
@@ -49,7 +49,7 @@ class Flight:
         self.deadline = inf
         self.begun: float | None = None
         self.wakes = inf
-        self.backing_off = False
+        self.split = False
         self.late = 0
 
     @property
@@ -61,60 +61,77 @@ class Call:
     """A call for one element, or for the elements of a batch.
 
     Attributes:
-        present: the elements that it may still give an outcome.
+        flights: the elements, in the order of the values that it is called with.
         late: those that have left it, at their deadlines, while it runs on.
         half: whether it is a part of a batch that failed, and belongs to the attempt of that.
         started: when it started.
     """
 
-    __slots__ = ("half", "late", "present", "started")
+    __slots__ = ("flights", "half", "late", "started")
 
     def __init__(self, flights: list[Flight], half: bool = False) -> None:
-        self.present = flights
-        self.late: list[Flight] = []
+        self.flights = flights
+        self.late: dict[Flight, None] = {}
         self.half = half
         self.started = 0.0
 
+    @property
+    def present(self) -> list[Flight]:
+        """The elements that it may still give an outcome."""
+        return [flight for flight in self.flights if flight not in self.late] if self.late else self.flights
+
 
 class Waits:
-    """Which elements have to be looked at, and when."""
+    """Which elements have to be looked at, and when: the ends of back-offs, and the limits of those that wait."""
 
     def __init__(self) -> None:
-        self.backing_off = 0
-        self._heap: HeapPriorityQueue[Flight] = HeapPriorityQueue(lambda flight: flight.wakes)
+        self._back_offs: HeapPriorityQueue[Flight] = HeapPriorityQueue(_wakes)
+        self._limits: HeapPriorityQueue[Flight] = HeapPriorityQueue(_wakes)
+
+    @property
+    def backing_off(self) -> int:
+        """How many elements wait for their next attempt."""
+        return len(self._back_offs)
 
     def back_off(self, flight: Flight, until: float) -> None:
         """Wait for the next attempt."""
-        flight.backing_off = True
-        self.backing_off += 1
         flight.wakes = until
-        self._heap.add(flight)
+        self._back_offs.add(flight)
 
-    def guard(self, flight: Flight) -> None:
-        """Watch the deadline of an element that waits for a place."""
-        if flight.deadline < inf:
-            flight.wakes = flight.deadline
-            self._heap.add(flight)
+    def guard(self, flight: Flight, until: float) -> None:
+        """Watch the limit of an element that waits for a place."""
+        if until < inf:
+            flight.wakes = until
+            self._limits.add(flight)
 
     def leave(self, flight: Flight) -> None:
-        """The element waits no more."""
+        """The element waits for its place no more."""
         if flight.wakes < inf:
+            self._limits.remove(flight)
             flight.wakes = inf
-            self._heap.remove(flight)
 
-    def due(self, now: float) -> tuple[list[Flight], list[Flight]]:
-        """Take out those whose back-off is over, and those that are past their deadline."""
-        ready: list[Flight] = []
-        overdue: list[Flight] = []
-        while (flight := self._heap.peek()) is not None and flight.wakes <= now:
-            self._heap.poll()
-            flight.wakes = inf
-            (ready if flight.backing_off else overdue).append(flight)
-            self.backing_off -= flight.backing_off
-            flight.backing_off = False
-        return ready, overdue
+    def ready(self, now: float) -> list[Flight]:
+        """Take out those whose back-off is over by now."""
+        return _take(self._back_offs, now)
 
-    def next_due(self) -> float | None:
-        """When to call `due` again, or None if nothing waits."""
-        flight = self._heap.peek()
-        return None if flight is None else flight.wakes
+    def overdue(self, now: float) -> list[Flight]:
+        """Take out those whose limit is reached by now."""
+        return _take(self._limits, now)
+
+    def next_due(self) -> float:
+        """When one of these has something to give; infinity if nothing waits."""
+        first, second = self._back_offs.peek(), self._limits.peek()
+        return min(inf if first is None else first.wakes, inf if second is None else second.wakes)
+
+
+def _wakes(flight: Flight) -> float:
+    return flight.wakes
+
+
+def _take(heap: HeapPriorityQueue[Flight], now: float) -> list[Flight]:
+    taken = []
+    while (flight := heap.peek()) is not None and flight.wakes <= now:
+        heap.poll()
+        flight.wakes = inf
+        taken.append(flight)
+    return taken

@@ -39,6 +39,10 @@ class Guards:
         """The state of the circuit breaker, if there is one."""
         return None if self._breaker is None else self._breaker.state
 
+    def has_room(self) -> bool:
+        """Whether fewer calls are running than the capacity that adapts allows."""
+        return self._controller is None or self.calls < self._controller.limit
+
     def next_start(self, now: float) -> float:
         """The earliest time, not before `now`, at which a call may start."""
         return now if self._limiter is None else self._limiter.next_start(now)

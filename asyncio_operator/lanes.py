@@ -18,14 +18,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from math import inf
-from typing import Any, Protocol
+from typing import Any
 
 from asyncio_operator.clock import monotonic
 from asyncio_operator.deadlines import Deadlines
 from asyncio_operator.errors import describe
 from asyncio_operator.metrics import Histogram
+from asyncio_operator.windows import Intake, Window
 
 logger = logging.getLogger("asyncio_operator")
 
@@ -41,51 +42,6 @@ MANY_SAMPLES = 1024
 """Latencies that are counted in bulk; counting fewer at a time costs more each."""
 
 IDLE: Any = object()
-
-
-class Window(Protocol):
-    """A run of work that lanes share."""
-
-    lanes: int
-    """How many lanes are in it; kept by the lanes."""
-    instant: bool
-    """Taking from it takes no time, so that the end of a call may pass for the start of the next."""
-
-    @property
-    def begin(self) -> Callable[[Any, float], float] | None:
-        """Called with a slot and the time when its call starts; gives the seconds that it may take. What this and the
-        methods below raise ends the run. None if every call may take the lanes' `timeout`, and nobody wants to know."""
-
-    def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        """Pairs of a slot, which says where the outcome goes, and a value to call the function with."""
-
-    def complete(self, slot: Any, result: Any) -> object:
-        """The call gave a result."""
-
-    def failed(self, slot: Any, error: BaseException, started: float) -> None:
-        """The call, which started at this time, raised."""
-
-    def timed_out(self, slot: Any, started: float) -> float | None:
-        """The call is past its limit. It is cancelled, unless this gives a new limit, in seconds from its start."""
-
-    def returned(self, slot: Any) -> None:
-        """A call that was past its limit has returned. Nothing more will be heard of the slot."""
-
-    def value_of(self, slot: Any) -> Any:
-        """What the function was called with, for a message."""
-
-    def left(self) -> None:
-        """The window is exhausted, and the last lane has left it."""
-
-
-class Intake(Protocol):
-    """Where the work comes from."""
-
-    async def window(self) -> Window | None:
-        """The present window while something is left of it, else wait for the next; None if there will be no more.
-
-        Only one lane at a time waits here.
-        """
 
 
 class Lane:
@@ -233,7 +189,8 @@ class Lanes:
         self._seeking = False
         if window is None:
             self._drained = True
-            for turn in self._idle:
+            while self._idle:
+                turn = self._idle.pop()
                 if not turn.done():
                     turn.set_result(True)
         return window

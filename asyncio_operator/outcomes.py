@@ -46,22 +46,25 @@ class Outcomes:
         self._on_late = handling.on_timeout or on_late
         self._buffer = buffer
 
-    def complete(self, entry: Entry, result: Any) -> object:
-        """End an element with its result. Returns nothing of interest."""
+    def complete(self, entry: Entry, result: Any, attempts: int = 1, what: str = "the function") -> str:
+        """End an element with a result of the function, or of a hook, after so many attempts; how it has ended:
+        "result", or, where the result cannot be flattened, as `failed` says.
+        """
         if self._flatten:
             try:
                 outputs = outputs_of(result)
             except BaseException as error:
-                return self.failed(entry, error)
+                return self.failed(entry, error, attempts, what)
         else:
             outputs = (result,)
         entry.complete(outputs)
         if self._buffer.ready is not None:
             self._buffer.completed()
-        return None
+        return "result"
 
-    def failed(self, entry: Entry, error: BaseException, attempts: int = 1, what: str = "the function") -> bool:
-        """End an element with an error of the function, or of a hook, after so many attempts; whether it is skipped.
+    def failed(self, entry: Entry, error: BaseException, attempts: int = 1, what: str = "the function") -> str:
+        """End an element with an error of the function, or of a hook, after so many attempts; how it has ended:
+        "skipped", or with a "result" in its place.
 
         Raises:
             FunctionError: that ends the run.
@@ -86,10 +89,12 @@ class Outcomes:
             raise function_error(what, value, error, remedy, attempts) from error
         entry.complete(outputs)
         self._buffer.completed()
-        return on_error == "skip"
+        return "skipped" if on_error == "skip" else "result"
 
-    def timed_out(self, entry: Entry, attempts: int = 1) -> None:
-        """End an element at its deadline, with the result that a hook gives for it, or with the hook's error."""
+    def timed_out(self, entry: Entry, attempts: int = 1) -> str:
+        """End an element at its deadline, with the result that a hook gives for it, or with the hook's error; how it
+        has ended: "timeout", or "skipped".
+        """
         value = value_of(entry)
         self.timeouts += 1
         if getattr(self._on_late, "__func__", None) is AsyncFunction.timeout:
@@ -97,15 +102,15 @@ class Outcomes:
                 f"element {describe(value)} had no result within its timeout of {self._handling.timeout} s; raise "
                 "the timeout, or give on_timeout for a result in its place"
             )
-            self.failed(entry, error, attempts)
-            return
+            return "skipped" if self.failed(entry, error, attempts) == "skipped" else "timeout"
+        hook = "on_timeout" if self._handling.on_timeout is not None else "the function's timeout"
         try:
             result = self._on_late(value)
         except BaseException as hook_error:
-            hook = "on_timeout" if self._handling.on_timeout is not None else "the function's timeout"
             self.failed(entry, hook_error, attempts, hook)
         else:
-            self.complete(entry, result)
+            self.complete(entry, result, attempts, hook)
+        return "timeout"
 
 
 def value_of(entry: Entry) -> Any:
@@ -122,7 +127,7 @@ def outputs_of(result: Any) -> tuple[Any, ...]:
     """The items of a result under ``flatten=True``."""
     if isinstance(result, str | bytes | bytearray | Mapping) or not isinstance(result, Iterable):
         raise ResultError(
-            f"with flatten=True the function must return an iterable of outputs, such as a list; it returned "
+            f"with flatten=True a result must be an iterable of outputs, such as a list; this one is of type "
             f"{type(result).__name__}: {describe(result)}"
         )
     return tuple(result)
@@ -131,8 +136,9 @@ def outputs_of(result: Any) -> tuple[Any, ...]:
 def function_error(what: str, value: Any, error: BaseException, remedy: str, attempts: int) -> FunctionError:
     """The error that ends a run, for one that the function, or a hook, has raised; to be raised from that."""
     element = describe(value)
+    attempt = f" in attempt {attempts}" if attempts else ""
     return FunctionError(
-        f"{what} failed for element {element} in attempt {attempts} with {describe_error(error)}; {remedy}",
+        f"{what} failed for element {element}{attempt} with {describe_error(error)}; {remedy}",
         element=element,
         attempts=attempts,
     )

@@ -102,7 +102,7 @@ class Run:
         self._restore = restore
         self._starting = starting
         self._in_transit = in_transit
-        self._latest: deque[Entry] = deque(maxlen=AHEAD)
+        self._latest: deque[tuple[Entry, int]] = deque(maxlen=AHEAD)
         self._partly = 0
         self._closing = False
         self._abandoned = False
@@ -167,22 +167,20 @@ class Run:
         """What has been admitted and not handed over, and what was read ahead. On the run's loop only."""
         supply = self._supply
         attempts_of = _none_used if supply is None else supply.attempts_of
-        inside = [(entry.element, attempts_of(entry)) for entry in [*self._on_their_way(), *self._queue.entries()]]
+        inside = [(entry.element, attempts_of(entry)) for entry in self._queue.entries()]
         to_come = [(element, 0) for element in self._input.read_ahead()] if supply is None else supply.to_come()
-        return OperatorSnapshot((*inside, *to_come))
+        return OperatorSnapshot((*self._on_their_way(), *inside, *to_come))
 
-    def _on_their_way(self) -> list[Entry]:
-        """Entries that have been emitted, and whose outputs nobody has taken yet."""
+    def _on_their_way(self) -> list[tuple[Any, int]]:
+        """What has been emitted, and whose outputs nobody has taken yet, with the attempts that it has used."""
         missing = 0 if self._in_transit is None else self._in_transit() - self._partly
-        entries: list[Entry] = []
-        for entry in reversed(self._latest):
+        elements: list[tuple[Any, int]] = []
+        for entry, attempts in reversed(self._latest):
             if missing <= 0:
                 break
-            outputs = 1 if type(entry.element) is Watermark else len(entry.outputs or ())
-            if outputs:
-                entries.append(entry)
-            missing -= outputs
-        return entries[::-1]
+            elements.append((entry.element, attempts))
+            missing -= 1 if type(entry.element) is Watermark else len(entry.outputs or ())
+        return elements[::-1]
 
     def statistics(self) -> OperatorStatistics:
         buffer, outcomes, managed = self._buffer, self._outcomes, self._attempts
@@ -280,8 +278,8 @@ class Run:
                         queue.poll_completed()
                     if buffer.room is not None:
                         buffer.made_room()
-                    if latest is not None:
-                        latest.append(entry)
+                    if latest is not None and (outputs or kind is Watermark):
+                        latest.append((entry, 0 if supply is None else supply.attempts_of(entry)))
                     if supply is not None:
                         supply.emitted(entry, self._now())
                     if kind is Watermark:

@@ -35,7 +35,8 @@ class Supply:
         flights: by the entries of records that are inside the buffer.
         keyed: the queue, if it has keys.
         over: whether the input has ended.
-        wants_input: whether the last `take` found the input with nothing to read.
+        wants_input: whether there was nothing to read of the input; whoever waits for it takes that back.
+        waiting: records that have been admitted, and not taken.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Supply:
         self.flights: dict[Entry, Flight] = {}
         self.keyed = buffer.queue if isinstance(buffer.queue, KeyOrderedStreamElementQueue) else None
         self.wants_input = False
+        self.waiting = 0
         self._buffer = buffer
         self._restored = deque(restored)
         self._input = elements
@@ -53,6 +55,7 @@ class Supply:
         self._error: BaseException | None = None
         self._recorder = recorder
         self._number = 0
+        self._ready: Flight | None = None
 
     @property
     def over(self) -> bool:
@@ -61,19 +64,27 @@ class Supply:
 
     def take(self, now: float) -> Flight | None:
         """The next element that may have its first attempt, if there is one."""
-        self.wants_input = False
-        while True:
+        self.prepare(now)
+        flight, self._ready = self._ready, None
+        if flight is not None:
+            self.waiting -= 1
+        return flight
+
+    def prepare(self, now: float) -> None:
+        """Admit elements until there is one to take."""
+        while self._ready is None:
             if self.keyed is not None and (entry := self.keyed.next_runnable()) is not None:
-                return self.flights[entry]
+                self._ready = self.flights[entry]
+                return
             if self._buffer.is_full():
-                return None
+                return
             element, attempts = self._restored.popleft() if self._restored else (self._read(), 0)
             if element is NOTHING:
                 self.wants_input = not self._input_over
-                return None
+                return
             flight = self._admit(element, attempts, now)
-            if flight is not None and self.keyed is None:
-                return flight
+            if self.keyed is None:
+                self._ready = flight
 
     def _read(self) -> Any:
         if self._error is not None:
@@ -100,10 +111,13 @@ class Supply:
         value = element.value if type(element) is Record else element
         try:
             entry = queue.put(element)
-        except Exception as error:
-            raise function_error("key", value, error, "it must give a key that can be hashed", 0) from error
+        except BaseException as error:
+            # A snapshot of the failed run holds it.
+            self._restored.appendleft((element, attempts))
+            raise function_error("key", value, error, "it must give a key that can be hashed", attempts) from error
         flight = self.flights[entry] = Flight(entry, value, number, now, attempts)
         self._buffer.admitted += 1
+        self.waiting += 1
         self._recorder.admitted(flight)
         return flight
 

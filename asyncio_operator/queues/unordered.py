@@ -74,7 +74,7 @@ class UnorderedStreamElementQueue(StreamElementQueue):
         return first.watermark
 
     def entries(self) -> list[Entry]:
-        entries = []
+        entries: list[Entry] = []
         for segment in self._segments:
             entries += segment.inside
             if segment.watermark is not None:

@@ -12,6 +12,12 @@ from asyncio_operator import FunctionError
 from tests.core.helpers import forever, late, process, virtual
 
 
+def cancel_myself() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
 async def swallow(value: Any) -> Any:
     try:
         await forever()
@@ -166,7 +172,7 @@ async def test_O12_a_cancellation_that_a_call_leaves_behind_hits_nobody(mode, ca
 
     async def call(value):
         if value == 3:
-            asyncio.current_task().cancel()
+            cancel_myself()
             return value
         if pause:
             await asyncio.sleep(pause)
@@ -179,7 +185,7 @@ async def test_O12_a_cancellation_that_a_call_leaves_behind_hits_nobody(mode, ca
 async def test_O12_a_call_that_fails_and_leaves_a_cancellation_behind_fails_alone(mode):
     async def call(value):
         if value == 3:
-            asyncio.current_task().cancel()
+            cancel_myself()
             raise ValueError(value)
         return value
 

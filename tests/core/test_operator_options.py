@@ -10,7 +10,19 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator import AsyncFunction, AsyncWaitOperator, BlockingFunction, ConfigurationError, Record
+from asyncio_operator import (
+    AdaptiveCapacity,
+    AsyncFunction,
+    AsyncWaitOperator,
+    BatchAsyncFunction,
+    Batching,
+    BlockingFunction,
+    CircuitBreaker,
+    ConfigurationError,
+    RateLimit,
+    Record,
+    Retry,
+)
 from tests.core.helpers import collect, same, virtual
 
 
@@ -27,11 +39,17 @@ SECONDS = "a number of seconds or a timedelta, finite and not negative"
 NAN, INFINITE = float("nan"), float("inf")
 
 WRONG: list[tuple[str, list[Any], str]] = [
-    ("mode", ["key", "Ordered", "", None, 1], '"ordered" | "unordered"'),
-    ("capacity", [0, -1, 1.0, True, "1", None], INT),
+    ("mode", ["key", "Ordered", "", None, 1, ["ordered"]], '"ordered" | "unordered" | "key_ordered"'),
+    ("capacity", [0, -1, 1.0, True, "1", None, AdaptiveCapacity], INT),
     ("buffer", [0, -1, 1.0, True, "1"], INT),
     ("timeout", [-1, -0.1, NAN, INFINITE, "1", True, timedelta(seconds=-1)], SECONDS),
     ("grace_period", [-1, NAN, INFINITE, "1", None, timedelta(seconds=-1)], SECONDS),
+    ("attempt_timeout", [-1, -0.1, NAN, INFINITE, "1", True, timedelta(seconds=-1)], SECONDS),
+    ("retry", [3, True, RateLimit(1), Retry, {"max_attempts": 3}], "a Retry, or None"),
+    ("rate_limit", [100, 1.5, Retry(), RateLimit], "a RateLimit, or None"),
+    ("circuit_breaker", [0.5, True, RateLimit(1), CircuitBreaker], "a CircuitBreaker, or None"),
+    ("batching", [100, True, Retry(), Batching], "a Batching, or None"),
+    ("trace", [True, "trace.png"], "a Trace, or None"),
     ("on_timeout", [1, "skip"], "a function of the value"),
     ("on_error", ["ignore", None, 1], '"fail", "skip", or a function of value and error'),
     ("flatten", [1, None, "yes"], "True or False"),
@@ -49,6 +67,87 @@ def test_a_wrong_option_names_the_argument_the_value_and_what_is_allowed(name, v
     assert message.startswith(f"{name} is {value!r}")
     assert allowed in message
     assert isinstance(failure.value, ValueError)
+
+
+# -- in combination
+
+
+def test_key_ordered_without_a_key_is_refused():
+    with pytest.raises(ConfigurationError, match='mode is "key_ordered", and key is missing; give a function of the'):
+        AsyncWaitOperator(same, mode="key_ordered")
+
+
+@pytest.mark.parametrize("mode", ["ordered", "unordered"])
+def test_a_key_is_for_key_ordered_only(mode):
+    with pytest.raises(
+        ConfigurationError, match=f'key is given, and mode is "{mode}"; a key is for mode="key_ordered"'
+    ):
+        AsyncWaitOperator(same, mode=mode, key=plain)
+
+
+@pytest.mark.parametrize(("key", "allowed"), [(1, "a function of the value"), ("id", "a function"), (hook, "ordinary")])
+def test_a_key_has_to_be_an_ordinary_function(key, allowed):
+    with pytest.raises(ConfigurationError, match=f"key is .*; it must be .*{allowed}"):
+        AsyncWaitOperator(same, mode="key_ordered", key=key)
+
+
+class Many(BatchAsyncFunction[Any, Any]):
+    async def invoke_batch(self, values: Any) -> Any:
+        return [[value, value] for value in values]
+
+
+@pytest.mark.parametrize("function", [same, BlockingFunction(plain)])
+def test_batching_is_for_a_BatchAsyncFunction_only(function):
+    with pytest.raises(
+        ConfigurationError, match=r"batching is given, and function is .*; batches are for a BatchAsync"
+    ):
+        AsyncWaitOperator(function, batching=Batching())
+
+
+def test_a_timeout_method_of_a_BatchAsyncFunction_that_is_async_is_refused():
+    class Function(Many):
+        async def timeout(self, value: Any) -> Any:
+            return value
+
+    with pytest.raises(ConfigurationError, match="timeout"):
+        AsyncWaitOperator(Function())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"timeout": 1.0, "attempt_timeout": 5.0},
+        {"timeout": timedelta(seconds=1), "attempt_timeout": timedelta(seconds=5)},
+        {"attempt_timeout": 5.0},
+        {"buffer": 1, "capacity": 10},
+        {"buffer": 1, "capacity": AdaptiveCapacity()},
+        {"retry": Retry(), "rate_limit": RateLimit(100), "circuit_breaker": CircuitBreaker()},
+        {"on_timeout": plain},
+        {"key": hash, "mode": "key_ordered"},
+    ],
+)
+@virtual
+async def test_what_makes_sense_only_at_second_sight_is_allowed(options):
+    assert await collect(AsyncWaitOperator(same, **options).process(range(9))) == list(range(9))
+    assert await collect(AsyncWaitOperator(Many(), flatten=True, **options).process([1, 2])) == [1, 1, 2, 2]
+
+
+@virtual
+async def test_a_BatchAsyncFunction_is_called_in_batches_whatever_else_is_given():
+    assert await collect(AsyncWaitOperator(Many(), batching=Batching(max_size=1)).process([1])) == [[1, 1]]
+    assert await collect(AsyncWaitOperator(Many()).process([1])) == [[1, 1]]
+
+
+def test_an_operator_with_every_option_travels_by_pickle():
+    operator = AsyncWaitOperator(
+        Many(), mode="key_ordered", key=hash, capacity=AdaptiveCapacity(), timeout=9.0, attempt_timeout=3.0,
+        retry=Retry(), batching=Batching(), rate_limit=RateLimit(1000), circuit_breaker=CircuitBreaker(), flatten=True,
+        on_error=max, on_timeout=plain,
+    )  # fmt: skip
+    assert list(pickle.loads(pickle.dumps(operator))([1, 2])) == [1, 1, 2, 2]
+
+
+# -- functions
 
 
 @pytest.mark.parametrize("function", [plain, 1, None, "f", AsyncFunction, lambda v: v, functools.partial(plain)])

@@ -1,4 +1,4 @@
-"""Q1 to Q6: the ordered and the unordered queue of stream elements."""
+"""Q1 to Q7: the ordered, the unordered and the key-ordered queue of stream elements."""
 
 from __future__ import annotations
 
@@ -11,13 +11,31 @@ from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, precondition, rule
 
 from asyncio_operator import ConfigurationError, Record, StateError, Watermark
-from asyncio_operator.queues import Entry, OrderedStreamElementQueue, StreamElementQueue, UnorderedStreamElementQueue
+from asyncio_operator.queues import (
+    Entry,
+    KeyOrderedStreamElementQueue,
+    OrderedStreamElementQueue,
+    StreamElementQueue,
+    UnorderedStreamElementQueue,
+)
 from asyncio_operator.testing import check_element_queue
 
 Make = Callable[[int], StreamElementQueue]
 
 
-@pytest.fixture(params=[OrderedStreamElementQueue, UnorderedStreamElementQueue])
+def key_of(value: Any) -> Any:
+    return value % 3 if isinstance(value, int) else value
+
+
+def key_ordered(capacity: int) -> KeyOrderedStreamElementQueue:
+    return KeyOrderedStreamElementQueue(capacity, key=key_of)
+
+
+def one_key(capacity: int) -> KeyOrderedStreamElementQueue:
+    return KeyOrderedStreamElementQueue(capacity, key=lambda value: None)
+
+
+@pytest.fixture(params=[OrderedStreamElementQueue, UnorderedStreamElementQueue, key_ordered, one_key])
 def make(request: pytest.FixtureRequest) -> Make:
     queue: Make = request.param
     return queue
@@ -271,11 +289,11 @@ class QueueMachine(RuleBasedStateMachine):
 
     running = Bundle("running")
     ordered = False
+    make: Any = UnorderedStreamElementQueue
 
     def __init__(self) -> None:
         super().__init__()
-        make: Make = OrderedStreamElementQueue if self.ordered else UnorderedStreamElementQueue
-        self.queue = make(5)
+        self.queue = type(self).make(5)
         self.model = Model(self.ordered)
         self.count = 0
 
@@ -288,6 +306,7 @@ class QueueMachine(RuleBasedStateMachine):
         if entry is None:
             return multiple()
         self.model.inside.append(record)
+        self.came(record)
         return record, entry
 
     @rule()
@@ -303,6 +322,13 @@ class QueueMachine(RuleBasedStateMachine):
         assert entry.complete(iter(outputs))
         assert not entry.complete(["again"])
         self.model.completed.append((record, outputs))
+        self.completed(record)
+
+    def came(self, record: Record[Any]) -> None:
+        """It is inside."""
+
+    def completed(self, record: Record[Any]) -> None:
+        """It is complete."""
 
     @rule()
     def emit(self) -> None:
@@ -340,7 +366,7 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def Q4_a_replay_ends_in_the_same_place(self) -> None:
         """What is inside, put into a new queue and completed, leaves with the watermarks where they were."""
-        replayed = type(self.queue)(5)
+        replayed = type(self).make(5)
         for element in self.queue.values():
             entry = put(replayed, element)
             if isinstance(element, Record):
@@ -350,10 +376,11 @@ class QueueMachine(RuleBasedStateMachine):
 
 class OrderedQueueMachine(QueueMachine):
     ordered = True
+    make = OrderedStreamElementQueue
 
 
 class UnorderedQueueMachine(QueueMachine):
-    ordered = False
+    pass
 
 
 LONG = settings(max_examples=2 * settings().max_examples, stateful_step_count=40)

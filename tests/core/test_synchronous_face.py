@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from asyncio_operator import AsyncWaitOperator, FunctionError, Record, StateError, Watermark
-from asyncio_operator.bridge import AHEAD
 from asyncio_operator.loop_thread import loop_thread
+from asyncio_operator.run import AHEAD
 from tests.core.helpers import Life, one_then_forever, same
 
 

@@ -1,0 +1,109 @@
+"""Which elements go into the next call: halves of a batch that failed, then those that are due again, then new ones.
+
+Within a batch the order is the same; `batch_former` decides when it is full or old enough. Law: whoever has ended, or
+has left the half of a batch that it waited in, goes into no call. Pure; it is given the time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import inf
+
+from asyncio_operator.batch_former import BatchFormer
+from asyncio_operator.buffer import Buffer
+from asyncio_operator.flights import Call, Flight
+from asyncio_operator.policies.batching import Batching
+from asyncio_operator.supply import Supply
+
+
+class Lineup:
+    """The elements that wait for a call.
+
+    Args:
+        retrying: whether an element may come back for another attempt.
+
+    Attributes:
+        unfinished: elements that have been handed out and have not ended; kept by who ends them.
+    """
+
+    def __init__(self, buffer: Buffer, supply: Supply, batching: Batching | None, retrying: bool) -> None:
+        self.unfinished = 0
+        self._buffer = buffer
+        self._supply = supply
+        self._retrying = retrying
+        self._due: deque[Flight] = deque()
+        self._halves: deque[Call] = deque()
+        self._former = None if batching is None else BatchFormer(batching, self._take)
+
+    @property
+    def over(self) -> bool:
+        """Whether no element is left, and none will come."""
+        return self._supply.over and not self.unfinished and not self._supply.waiting
+
+    @property
+    def forming(self) -> bool:
+        """Whether a batch is being formed."""
+        return self._former is not None and len(self._former) > 0
+
+    def again(self, flight: Flight) -> None:
+        """The element is due for its next attempt."""
+        self._due.append(flight)
+
+    def split(self, flights: list[Flight]) -> None:
+        """Call the halves of a batch that has failed."""
+        middle = len(flights) // 2
+        for half in (flights[:middle], flights[middle:]):
+            for flight in half:
+                flight.split = True
+            self._halves.append(Call(half, half=True))
+
+    def next_call(self, now: float, running: int) -> tuple[Call | None, float]:
+        """A call that may start now, or when to ask again, as `BatchFormer.closes` says it.
+
+        Args:
+            running: calls, also those that run on past their limit.
+        """
+        while self._halves:
+            half = self._halves.popleft()
+            half.flights = [flight for flight in half.flights if flight.split]
+            for flight in half.flights:
+                flight.split = False
+            if half.flights:
+                return half, inf
+        if self._former is None:
+            one = self._take(now)
+            return (None if one is None else Call([one])), inf
+        batch = self._former.batch(now, lambda: self._nobody_can_join(running))
+        return (None if batch is None else Call(batch)), self._former.closes
+
+    def prepare(self, now: float) -> None:
+        """No call may start now: take in what can be taken in for one."""
+        if self._former is None:
+            self._supply.prepare(now)
+        else:
+            self._former.fill(now)
+
+    def turned(self) -> None:
+        """The loop has turned, and nothing new has come."""
+        if self._former is not None:
+            self._former.turned()
+
+    def _take(self, now: float) -> Flight | None:
+        while self._due:
+            flight = self._due.popleft()
+            if not flight.ended:
+                return flight
+        new = self._supply.take(now)
+        if new is not None:
+            self.unfinished += 1
+        return new
+
+    def _nobody_can_join(self, running: int) -> bool:
+        """Whether no other element can come to the batch that is being formed."""
+        if self._buffer.is_full():
+            return True
+        elsewhere = self.unfinished > len(self._former or ())
+        coming_back = elsewhere and self._retrying
+        # An element may wait for the key of another one, or of a call that runs on though its element has ended.
+        getting_its_key = self._supply.waiting and (elsewhere or running)
+        return self._supply.over and not coming_back and not getting_its_key
