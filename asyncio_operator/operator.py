@@ -188,7 +188,8 @@ class AsyncWaitOperator:
         return iterate(self._outputs, elements, patience=2 * self._options.grace_period + 5.0)
 
     def snapshot(self) -> OperatorSnapshot:
-        """The inputs of the latest run that have been read and not yet emitted; empty before the first run.
+        """The inputs of the latest run that have been read and not yet emitted; empty before the first run has begun,
+        which it does with its first step: until then, keep what it restores.
 
         It may be taken at any moment, from any thread. Outputs that are handed over after it come again from a run that
         restores it: take it between two outputs, and go on with one of the two runs only.

@@ -306,6 +306,7 @@ class Run:
             if not self._closing:
                 life.cancel()
             # Open, calls and close each get the grace period; what ignores its cancellation longer is left behind.
+            # A consumer that is cancelled once more waits no longer; the run ends all the same.
             await asyncio.wait([life], timeout=3 * self._options.grace_period + LAST_WORDS)
         if not life.done():
             logger.error("a run did not end: opening the function ignores its cancellation, and is left behind")
