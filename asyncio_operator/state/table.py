@@ -47,6 +47,10 @@ class Table(ABC):
     def delete(self, slot: bytes, sub: bytes) -> None:
         """Removes one entry, if there is one."""
 
+    def holds(self, slot: bytes, sub: bytes, stored: Stored) -> bool:
+        """Whether an entry that was read is still there, and not another one, written since, though it be equal."""
+        return self.get(slot, sub) is stored
+
     def stage(self, batch: Batch, slot: bytes, changes: Iterable[tuple[bytes, Stored | None]], clear: bool) -> None:
         """Adds changes of one slot to a batch: entries by sub, None to delete; `clear` empties the slot before.
 

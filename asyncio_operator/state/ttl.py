@@ -8,8 +8,9 @@ What removes expired entries:
 
 - reading: whatever a read finds expired is deleted, entry by entry;
 - incrementally: with every access the next few entries of an endless round through the table are looked at, whoever
-  they belong to. A round costs bounded work per access and no memory, where an index by expiry would cost a second
-  write for each write and a third for each touch;
+  they belong to. A round ends where the table ended when it began. It costs no memory, and bounded work per access but
+  for the room that RocksDB makes now and then; an index by expiry would cost a second write for each write and a third
+  for each touch;
 - in full snapshots: the backend leaves out of what it writes what `is_expired`;
 - in compaction: `compact` sweeps the table once, in batches, then RocksDB drops the space. RocksDB's own expiry filter
   follows the wall clock, and would not obey the clock that was passed in.
@@ -184,7 +185,7 @@ class TtlCells(Cells):
         timestamp = self.codec.timestamp(stored)
         expired = timestamp + self._ttl <= now
         ages = expired or (self._touch and timestamp != now)
-        if ages and self.table.get(slot, sub) != stored:
+        if ages and not self.table.holds(slot, sub, stored):
             return None if expired and not self._return_expired else self.codec.unstamp(stored)
         return self._living(slot, sub, stored, now)
 

@@ -53,21 +53,24 @@ class BatchTimerService:
     def current_key(self) -> Key | None:
         """The key that is present. Setting another one fires all timers of the old one.
 
-        A key that is refused, with a StateError, leaves none set; the timers of the old one wait for the next.
+        A key that is refused, with a StateError, leaves none set; the timers of the old one wait for the next, or for
+        the end of input. In their callbacks the old one is the current key.
         """
-        return None if self._refused else self._key
+        return None if self._refused and not self._flushing else self._key
 
     @current_key.setter
     def current_key(self, key: Key) -> None:
-        self._refused = not self._flushing
+        if self._flushing:
+            if serialize_key(key) != self._key_bytes:
+                raise StateError(
+                    f"the key cannot change from {describe(self._key)} to {describe(key)} while its timers fire"
+                )
+            return
+        self._refused = True
         name = serialize_key(key)
         self._refused = False
         if self._key is not None and name == self._key_bytes:
             return
-        if self._flushing:
-            raise StateError(
-                f"the key cannot change from {describe(self._key)} to {describe(key)} while its timers fire"
-            )
         self._flush()
         self._key, self._key_bytes = key, name
 

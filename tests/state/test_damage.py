@@ -7,7 +7,10 @@ import os
 import resource
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -46,12 +49,13 @@ def filled(directory: Path, descriptor: MapStateDescriptor = MAP) -> RocksDBStat
     return backend
 
 
-def damage(directory: Path) -> None:
-    """Flips bytes in the middle of the largest table file; a hard link to it elsewhere stays whole."""
+def damage(directory: Path, parts: int = 1) -> None:
+    """Flips bytes at one place or more in the largest table file; a hard link to it elsewhere stays whole."""
     table = max(directory.glob("*.sst"), key=lambda path: path.stat().st_size)
     data = bytearray(table.read_bytes())
-    middle = len(data) // 3
-    data[middle : middle + 64] = bytes(byte ^ 0x5A for byte in data[middle : middle + 64])
+    for part in range(parts):
+        place = len(data) // 3 if parts == 1 else 10 + part * (len(data) * 3 // 4) // parts
+        data[place : place + 64] = bytes(byte ^ 0x5A for byte in data[place : place + 64])
     table.unlink()
     table.write_bytes(data)
 
@@ -72,11 +76,11 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 @contextmanager
-def full_disk() -> Iterator[None]:
-    """No file may grow beyond 20,000 bytes."""
+def full_disk(limit: int = 20_000) -> Iterator[None]:
+    """No file may grow beyond `limit` bytes."""
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     try:
         yield
     finally:
@@ -103,6 +107,31 @@ def test_S6_a_damaged_table_is_no_shorter_table(tmp_path):
             assert part in str(caught.value), name
     with suppress(StateError):
         backend.close()
+
+
+@pytest.mark.parametrize("action", ["items", "get", "is_empty", "keys", "num_entries", "sweep"])
+def test_S11_an_error_in_hand_does_not_keep_the_directory(action, tmp_path):
+    ttl = StateTtlConfig(60, cleanup=CleanupIncrementally(5))
+    descriptor = MapStateDescriptor("entries", ttl=ttl)
+    filled(tmp_path / "state", descriptor).close()
+    damage(tmp_path / "state", parts=20)
+    backend = RocksDBStateBackend(tmp_path / "state")
+    backend.set_current_key("k")
+    entries = backend.map_state(descriptor)
+    actions: dict[str, Callable[[], Any]] = {
+        "items": lambda: list(entries.items()),
+        "get": lambda: [entries.get(number) for number in range(COUNT)],
+        "is_empty": lambda: [entries.is_empty() for _ in range(COUNT)],
+        "keys": lambda: list(backend.keys("entries")),
+        "num_entries": backend.num_entries,
+        "sweep": lambda: [entries.contains(-1) for _ in range(COUNT)],
+    }
+    with pytest.raises(StateError, match="damaged") as caught:
+        actions[action]()
+    with suppress(StateError):
+        backend.close()
+    RocksDBStateBackend(tmp_path / "state").close()
+    assert caught.value.__traceback__ is not None
 
 
 def test_S8_damage_among_the_keys_of_a_state_is_told(tmp_path):
@@ -181,6 +210,68 @@ def test_what_is_read_leaves_no_files_behind(tmp_path, monkeypatch):
     with pytest.raises(StateError):
         RocksDBStateBackend(tmp_path / "state")
     assert not list((tmp_path / "views").iterdir())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["LOGBOOK.txt", "LOCKERS", "IDENTITY_theft.doc", "MANIFEST-o", "x.dbtmp", "LOG", "LOG.old.1", "IDENTITY", "LOCK"],
+)
+@pytest.mark.parametrize("open_it", [RocksDBStateBackend, new_queue])
+def test_a_directory_of_other_files_is_left_alone(open_it, name, tmp_path):
+    (tmp_path / name).write_text("a diary")
+    with pytest.raises(StateError, match="take another directory"):
+        open_it(tmp_path)
+    assert contents(tmp_path) == {name: b"a diary"}
+
+
+@pytest.mark.parametrize("left", [[], ["LOG"], ["LOG", "IDENTITY", "MANIFEST-"]])
+def test_S11_what_a_process_leaves_that_died_at_the_beginning_is_taken(left, tmp_path):
+    filled(tmp_path / "whole").close()
+    (tmp_path / "state").mkdir()
+    for path in (tmp_path / "whole").iterdir():
+        if any(path.name.startswith(name) for name in left):
+            shutil.copy(path, tmp_path / "state")
+    for empty in ("LOCK", "LOG.old.17", "000001.dbtmp"):
+        (tmp_path / "state" / empty).touch()
+    filled(tmp_path / "state").close()
+
+
+@pytest.mark.parametrize("open_it", [RocksDBStateBackend, RocksDBSnapshot, new_queue])
+def test_a_foreign_database_is_as_it_was_where_no_temporary_directory_is(open_it, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    database = Rdict(str(tmp_path / "foreign"), options=Options(raw_mode=True))
+    database[b"key"] = b"value"
+    database.close()
+    before = contents(tmp_path / "foreign")
+    with pytest.raises(StateError, match=r"foreign.*set TMPDIR"):
+        open_it(tmp_path / "foreign")
+    assert contents(tmp_path / "foreign") == before
+
+
+def test_a_view_on_a_full_disk_names_TMPDIR(tmp_path):
+    filled(tmp_path / "state").close()
+    before = contents(tmp_path / "state")
+    with full_disk(0), pytest.raises(StateError, match=r"state .*set TMPDIR"):
+        RocksDBStateBackend(tmp_path / "state")
+    assert contents(tmp_path / "state") == before
+
+
+def test_what_a_killed_reader_left_is_removed_with_the_next_view(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "views"))
+    died = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    dead, days = int(died.stdout), {"old": 2, "new": 0}
+    views = {
+        (process, age): tmp_path / "views" / f"asyncio-operator-view-{process}-{age}"
+        for process in (dead, os.getpid())
+        for age in days
+    }
+    for (_, age), view in views.items():
+        view.mkdir(parents=True)
+        (view / "000001.log").symlink_to(tmp_path)
+        os.utime(view, (time.time() - 86_400 * days[age],) * 2)
+    filled(tmp_path / "state").close()
+    RocksDBStateBackend(tmp_path / "state").close()
+    assert set((tmp_path / "views").iterdir()) == set(views.values()) - {views[dead, "old"]}
 
 
 @pytest.mark.parametrize("name", ["state", "LOCK", "Corruption"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,23 @@ class Count:
 
     def merge(self, a, b):
         return a + b
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [(1, True), (1.0, 1), ([1], [True]), (Decimal("1.0"), Decimal("1.00")), (0.0, -0.0)], ids=repr
+)
+def test_E2_what_is_written_meanwhile_outlives_the_touch_of_an_iteration(old, new, make):
+    clock = ManualClock()
+    backend = make(clock=clock)
+    ttl = StateTtlConfig(60, update_type=UpdateType.ON_READ_AND_WRITE)
+    entries = backend.map_state(MapStateDescriptor("map", ttl=ttl))
+    backend.set_current_key("k")
+    entries.put("x", old)
+    iteration = entries.items()
+    entries.put("x", new)
+    clock.advance(5)
+    assert repr(list(iteration)) == repr([("x", old)])
+    assert repr(entries.get("x")) == repr(new)
 
 
 @pytest.mark.parametrize("visibility", StateVisibility)

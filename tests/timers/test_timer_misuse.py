@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -11,7 +11,7 @@ from asyncio_operator import timers
 from asyncio_operator.errors import ConfigurationError, StateError
 from asyncio_operator.state import KeyGroupRange, key_group
 from asyncio_operator.state.serializers import BUILTIN
-from asyncio_operator.timers import BatchTimerService, HeapQueues, InternalTimerService, RocksDBQueues
+from asyncio_operator.timers import MAX_TIMESTAMP, BatchTimerService, HeapQueues, InternalTimerService, RocksDBQueues
 
 untyped: Any = timers
 
@@ -106,3 +106,21 @@ def test_T6_a_refused_key_leaves_none_and_the_timers_of_the_old_one_wait():
     service.current_key = "b"
     assert fired == [(1, "a")]
     assert service.current_key == "b"
+
+
+def test_T6_after_a_refused_key_the_last_timers_still_fire_for_the_old_one():
+    fired: list[Any] = []
+
+    def on_event_time(timer):
+        service.current_key = timer.key
+        service.register_event_time_timer(5)
+        fired.append((timer.key, service.current_key))
+
+    service = BatchTimerService(on_event_time=on_event_time)
+    service.current_key = "a"
+    service.register_event_time_timer(1)
+    with pytest.raises(StateError, match="no key"):
+        service.current_key = cast(Any, None)
+    service.advance_watermark(MAX_TIMESTAMP)
+    assert fired == [("a", "a")]
+    assert service.current_key is None

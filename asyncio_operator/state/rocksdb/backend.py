@@ -89,7 +89,7 @@ class RocksDBStateBackend(StateBackend):
         return sequence
 
     def compact(self) -> None:
-        """As of `StateBackend`; then RocksDB compacts."""
+        """As of `StateBackend`; then RocksDB rewrites every file, without what was deleted."""
         super().compact()
         self._database.compact()
 

@@ -8,25 +8,29 @@ end with `close`. What is only read, a snapshot or a directory that is looked at
 Every write is in the write-ahead log, in the operating system's memory at least, when it returns: it survives the
 death of the process, but not the loss of power, in which the last writes may go, in order, and nothing else.
 
-What was deleted stays in the way of iterators until RocksDB compacts it. A read that has to pass too much of it, all at
-once, has its range compacted: so filling and clearing one place over and over costs the same each time.
+What was deleted stays in the way of iterators until RocksDB rewrites the file it is in. A read that has to pass too
+much of it, all at once, has the files of its range rewritten: so filling and clearing one place over and over costs the
+same each time, and what was cleared once is not passed for ever.
 
 This module does not know what the column families hold.
 """
 
 from __future__ import annotations
 
-import shutil
+import re
 import weakref
 from collections.abc import Callable, Iterator
 from math import isqrt
 from pathlib import Path
+from typing import TypeVar
 
 from rocksdict import (
     AccessType,
     BlockBasedOptions,
+    BottommostLevelCompaction,
     Checkpoint,
     ColumnFamily,
+    CompactOptions,
     DbClosedError,
     Options,
     Rdict,
@@ -36,13 +40,18 @@ from rocksdict import (
 from asyncio_operator.errors import StateError, describe_error
 from asyncio_operator.state.directories import check_directory
 from asyncio_operator.state.rocksdb.cursor import Cursor, Row
-from asyncio_operator.state.rocksdb.view import FOREIGN, is_abandoned, is_foreign, view_of
+from asyncio_operator.state.rocksdb.view import FOREIGN, is_abandoned, is_foreign, leave, view_of
+
+T = TypeVar("T")
 
 CHUNK = 256
 """Rows that a scan reads at once; most scans end within, and then leave no iterator open."""
 
+_MISSING = re.compile("orruption|No such file")
+_DAMAGED = re.compile(r"orruption|No such file.*(\.sst|MANIFEST)|(\.sst|MANIFEST).*No such file", re.DOTALL)
+
 PATIENCE = 2000
-"""Deleted entries that a read passes at once before its range is compacted: 0.1 ms, against some 4 ms."""
+"""Deleted entries that a read passes at once before its range is rewritten: 0.1 ms, against some 4 ms."""
 
 
 class Database:
@@ -82,7 +91,7 @@ class Database:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
             self._db = Rdict(str(self._view or self.path), _options(), {name: _options() for name in names}, access)
         except Exception as error:
-            self._leave_view()
+            leave(self._view)
             raise self.error(error) from error
         self._families["default"] = self._db
         self._names = set(names) | {"default"}
@@ -131,17 +140,11 @@ class Database:
 
     def head(self, name: str, start: bytes, end: bytes | None, count: int) -> list[Row]:
         """The first rows of a column family with ``start <= key < end``, in order, `count` at most, read now."""
-        family = self.family(name)
-        patience = self._patience.get(name, PATIENCE)
-        try:
-            cursor = Cursor(family, start, end, 0 if self._read_only else patience)
-            rows = cursor.take(count)
-            if cursor.crowded:
-                self._make_room(name, start, end, patience)
-                rows = Cursor(family, start, end).take(count)
-            return rows
-        except Exception as error:
-            raise self.error(error, name) from error
+        return self._read(name, start, end, lambda cursor: cursor.take(count))
+
+    def last(self, name: str) -> Row | None:
+        """The last row of a column family."""
+        return self._read(name, b"", None, Cursor.last)
 
     def scan(self, name: str, start: bytes, end: bytes | None) -> Iterator[Row]:
         """The rows of a column family with ``start <= key < end``, in order, as they are now."""
@@ -149,21 +152,24 @@ class Database:
         if len(head) < CHUNK:
             return iter(head)
         try:
-            rest = Cursor(self.family(name), head[-1][0] + b"\x00", end)
+            patient = 0 if self._read_only else self._patience.get(name, PATIENCE)
+            rest = self.cursor(name, head[-1][0] + b"\x00", end, patient)
+            spare = self.cursor(name, None, end) if patient else rest
         except Exception as error:
             raise self.error(error, name) from error
-        self._cursors.add(rest)
-        return self._rows(name, head, rest)
+        return self._rows(name, head, end, rest, spare)
 
-    def cursor(self, name: str, start: bytes, end: bytes | None, steps: int = 0) -> Cursor:
-        """An iterator for use within one call, which maps its errors itself; see `Cursor`."""
-        return Cursor(self.family(name), start, end, steps)
+    def cursor(self, name: str, start: bytes | None, end: bytes | None, steps: int = 0) -> Cursor:
+        """An iterator that ends with `close`, for whoever maps its errors himself; see `Cursor`."""
+        cursor = Cursor(self.family(name), start, end, steps)
+        self._cursors.add(cursor)
+        return cursor
 
     def compact(self) -> None:
-        """Compacts every column family, which drops what was deleted."""
+        """Rewrites every column family, without what was deleted."""
         for name in sorted(self._names):
             try:
-                self.family(name).compact_range(None, None)
+                self.family(name).compact_range(None, None, _rewriting())
             except Exception as error:
                 raise self.error(error, name) from error
 
@@ -192,7 +198,7 @@ class Database:
                 family.close()
             except Exception as error:
                 failure = failure or error
-        self._leave_view()
+        leave(self._view)
         if failure is not None:
             raise self.error(failure) from failure
 
@@ -213,37 +219,58 @@ class Database:
                 f"{where} is in use by another backend, here or in another process: "
                 f"close that one, or take another directory ({text})"
             )
-        if "orruption" in cause or ("No such file" in cause and (".sst" in cause or "MANIFEST" in cause)):
+        if _DAMAGED.search(cause):
             return StateError(f"{where} is damaged: restore a snapshot into another directory ({text})")
-        return StateError(
-            f"{where} cannot be used: see to the cause and open it again, or take another directory ({text})"
-        )
+        other = "take another directory" if self._view is None else "set TMPDIR to a directory that can be written"
+        return StateError(f"{where} cannot be used: see to the cause and open it again, or {other} ({text})")
 
-    def _rows(self, name: str, head: list[Row], rest: Cursor) -> Iterator[Row]:
-        while head:
-            yield from head
+    def _read(self, name: str, start: bytes, end: bytes | None, read: Callable[[Cursor], T]) -> T:
+        patience = self._patience.get(name, PATIENCE)
+        try:
+            cursor = self.cursor(name, start, end, 0 if self._read_only else patience)
+            found = read(cursor)
+            if cursor.crowded:
+                self._make_room(name, start, end, patience)
+                found = read(self.cursor(name, start, end))
+            return found
+        except Exception as error:
+            raise self.error(error, name) from error
+
+    def _rows(self, name: str, rows: list[Row], end: bytes | None, rest: Cursor, spare: Cursor) -> Iterator[Row]:
+        """The rows and the rest; where that is crowded, `spare` goes on, which sees the same moment."""
+        while rows:
+            yield from rows
+            after = rows[-1][0] + b"\x00"
             try:
-                head = rest.take(CHUNK)
+                rows = rest.take(CHUNK)
+                if rest.crowded:
+                    self._make_room(name, after, end, rest.steps)
+                    spare.seek(after)
+                    rest = spare
+                    rows = rest.take(CHUNK)
             except Exception as error:
                 raise self.error(error, name) from error
 
     def _make_room(self, name: str, start: bytes, end: bytes | None, patience: int) -> None:
-        """After a read that passed `patience` deleted entries: compacts its range, or has patience with more.
+        """After a read that passed `patience` deleted entries: rewrites its range, or has patience with more.
 
-        With n entries in a family, passing up to p deleted ones costs p per read, and compacting n per p deletions:
+        With n entries in a family, passing up to p deleted ones costs p per read, and rewriting n per p deletions:
         both together are least where p is as the root of n. The factor is their prices, measured.
         """
         family = self._families[name]
         worth = max(PATIENCE, 16 * isqrt(family.property_int_value("rocksdb.estimate-num-keys") or 0))
         self._patience[name] = worth
         if patience >= worth:
-            family.compact_range(start, end)
+            family.compact_range(start, end, _rewriting())
 
     def _show(self, look: Callable[[Database], object]) -> None:
         try:
             seen = Database(self.path, read_only=True)
-        except StateError:
-            return  # In use, or damaged: opening it says which.
+        except StateError as error:
+            cause = error.__cause__
+            if cause is None or not is_store_error(cause) or not _MISSING.search(str(cause)):
+                raise
+            return  # Damaged, or in use, so that files went meanwhile: opening it says which.
         try:
             look(seen)
         finally:
@@ -264,17 +291,20 @@ class Database:
         except Exception as error:
             raise self.error(error) from error
 
-    def _leave_view(self) -> None:
-        if self._view is not None:
-            shutil.rmtree(self._view, ignore_errors=True)
-
     def __repr__(self) -> str:
         return f"<Database {str(self.path)!r}>"
 
 
-def is_store_error(error: Exception) -> bool:
+def is_store_error(error: BaseException) -> bool:
     """Whether RocksDB raised it: rocksdict raises bare exceptions."""
     return type(error) is Exception or isinstance(error, DbClosedError)
+
+
+def _rewriting() -> CompactOptions:
+    """Rewrites files that overlap no other too: RocksDB would move them down a level, with all that was deleted."""
+    options = CompactOptions()
+    options.set_bottommost_level_compaction(BottommostLevelCompaction.force_optimized())
+    return options
 
 
 def _options() -> Options:

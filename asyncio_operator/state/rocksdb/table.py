@@ -3,10 +3,9 @@
 A slot's entries stand together, so reading or clearing a list or a map is one bounded scan. Clearing writes one
 deletion per entry, in one batch: a range deletion would be one record, but slows every later read that passes it.
 
-The endless round (`next_entries`) meets stretches where everything was deleted, which may be longer than one access
-may last. It crosses them in blocks: all addresses whose first bits are those of the round's position. A block in which
-an iterator has to pass more than `STEPS` deleted entries is halved, by one bit more; one that it gets through lets the
-next be twice as large. So each access does bounded work, and no entry is left out.
+The endless round (`next_entries`) is read by address. It goes to the address that was the last one when it began, so
+that whoever adds behind it cannot lead it away from the beginning. What was deleted stands in its way as it does in any
+other read's, and `Database` makes room.
 """
 
 from __future__ import annotations
@@ -17,12 +16,6 @@ from asyncio_operator.state.layout import STATE_PREFIX, parse_slot
 from asyncio_operator.state.rocksdb.database import Database, is_store_error
 from asyncio_operator.state.rocksdb.records import prefix_end
 from asyncio_operator.state.table import Batch, Stored, Table
-
-STEPS = 256
-"""Deleted entries that the round passes at once: 15 microseconds, five times a new iterator."""
-
-BLOCKS = 4
-"""Blocks that one access looks into at most. One is the rule, two where the round begins anew."""
 
 
 class RocksDBTable(Table):
@@ -35,9 +28,9 @@ class RocksDBTable(Table):
         self._group_width = group_width
         self.get_slot = self._family.get
         self.put_slot = self._family.put
-        # Of the round: where it is, and how many first bits make a block; with none the table is one block.
+        # Of the round: where it is, and where it ends, which is open until an access finds more than it looks at.
         self._position = b""
-        self._bits = 0
+        self._end: bytes | None = None
 
     def get(self, slot: bytes, sub: bytes) -> Stored | None:
         return self.get_slot(slot + sub)
@@ -47,6 +40,10 @@ class RocksDBTable(Table):
 
     def delete(self, slot: bytes, sub: bytes) -> None:
         self._family.delete(slot + sub)
+
+    def holds(self, slot: bytes, sub: bytes, stored: Stored) -> bool:
+        found: bool = self.get(slot, sub) == stored  # Equal bytes are the same value, of the same time.
+        return found
 
     def error(self, error: Exception) -> Exception:
         return self._database.error(error, self._name) if is_store_error(error) else error
@@ -72,27 +69,15 @@ class RocksDBTable(Table):
         return [(address[len(slot) :], stored) for address, stored in rows]
 
     def next_entries(self, count: int) -> list[tuple[bytes, bytes, Stored]]:
-        found: list[tuple[bytes, bytes]] = []
-        beginning, wrapped = self._position, False
-        for _ in range(BLOCKS):
-            end = block_end(self._position, self._bits)
-            last = wrapped and (end is None or end >= beginning)
-            cursor = self._database.cursor(self._name, self._position, beginning if last else end, STEPS)
-            rows = cursor.take(count - len(found))
-            found += rows
-            if rows:
-                self._position = rows[-1][0] + b"\x00"  # the smallest address above it
-            if len(found) == count:
-                break
-            if cursor.crowded:
-                self._bits += 1
-                continue
-            self._bits = max(self._bits - 1, 0)
-            if last or (end is None and not beginning):
-                self._position = beginning
-                break
-            wrapped = wrapped or end is None
-            self._position = end or b""
+        begun = self._position
+        found = self._database.head(self._name, begun, self._end, count)
+        if len(found) < count:
+            self._end = None
+            if begun:
+                found += self._database.head(self._name, b"", None, count - len(found))
+        if len(found) == count and self._end is None and (last := self._database.last(self._name)):
+            self._end = _after(last[0])
+        self._position = _after(found[-1][0]) if found else b""
         return [(address, b"", stored) for address, stored in found]
 
     def entries(self) -> Iterator[tuple[bytes, bytes, Stored]]:
@@ -120,9 +105,6 @@ class RocksDBTable(Table):
         return sum(1 for _ in self.entries())
 
 
-def block_end(address: bytes, bits: int) -> bytes | None:
-    """The smallest bytes above every address that has the same first `bits` bits; None if there are none."""
-    length = (bits + 7) // 8
-    spare = 8 * length - bits
-    first = int.from_bytes(address[:length].ljust(length, b"\x00"), "big") >> spare
-    return (first + 1 << spare).to_bytes(length, "big") if (first + 1) >> bits == 0 else None
+def _after(address: bytes) -> bytes:
+    """The smallest address above another."""
+    return address + b"\x00"

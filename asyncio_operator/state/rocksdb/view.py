@@ -1,41 +1,103 @@
 """Directories as they lie on the disk, before RocksDB opens them.
 
 Opening a directory writes to it, even read-only: rocksdict its configuration, RocksDB its log. So what must not change
-is opened through a view, a temporary directory of symbolic links to its files.
+is opened through a view, a temporary directory of symbolic links to its files. It bears the number of its process;
+what a process leaves that was killed is removed with the next view, a day later.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import tempfile
+import time
 from pathlib import Path
+
+from asyncio_operator.errors import StateError
 
 FOREIGN = "holds another program's data"
 
+LEFT_FOR = 86_400
+"""Seconds until a dead process's view is removed: where processes have a number each in several containers, one that
+seems dead may live."""
+
+_PREFIX = "asyncio-operator-view-"
 _CONFIGURATION = "rocksdict-config.json"
 _WRITTEN = ("LOCK", "LOG", _CONFIGURATION)
-_BEGINNINGS = ("LOCK", "LOG", "IDENTITY", "MANIFEST-", "OPTIONS-", _CONFIGURATION)
+
+_MADE_FIRST = (
+    ("LOCK", b""),
+    (r"LOG(\.old\.\d+)?", rb"[^\n]* RocksDB version: .*"),
+    ("IDENTITY", rb"[0-9a-f-]{36}\n?"),
+    (re.escape(_CONFIGURATION), rb"\{.*"),
+    (r"MANIFEST-\d+|OPTIONS-\d+(\.dbtmp)?|\d+\.dbtmp", b".*"),
+)
+"""What the files are called that RocksDB makes before a database is one, and how they begin unless they are empty."""
 
 
 def view_of(directory: Path) -> Path:
-    """A new directory of links to the files of a database; whoever asks for it removes it."""
-    view = Path(tempfile.mkdtemp(prefix="asyncio-operator-view-"))
+    """A new directory of links to the files of a database; whoever asks for it removes it.
+
+    Raises:
+        StateError: there is no temporary directory that can be written.
+        OSError: the directory cannot be read.
+    """
+    entries = [entry for entry in directory.iterdir() if entry.name not in _WRITTEN]
+    view = None
     try:
-        for entry in directory.iterdir():
-            if entry.name not in _WRITTEN:
-                (view / entry.name).symlink_to(entry)
-    except BaseException:
-        shutil.rmtree(view, ignore_errors=True)
-        raise
+        _remove_left()
+        view = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+        for entry in entries:
+            (view / entry.name).symlink_to(entry)
+    except OSError as error:
+        leave(view)
+        raise StateError(
+            f"the RocksDB directory {directory} cannot be looked at without a temporary directory: "
+            f"set TMPDIR to a directory that can be written ({error})"
+        ) from error
     return view
+
+
+def leave(view: Path | None) -> None:
+    """Removes a view, if there is one."""
+    if view is not None:
+        shutil.rmtree(view, ignore_errors=True)
 
 
 def is_abandoned(directory: Path) -> bool:
     """Whether it holds only what a process leaves that died while making a database."""
-    return directory.is_dir() and all(
-        entry.name.startswith(_BEGINNINGS) or entry.name.endswith(".dbtmp") for entry in directory.iterdir()
-    )
+    return directory.is_dir() and all(_is_made_first(entry) for entry in directory.iterdir())
+
+
+def _is_made_first(entry: Path) -> bool:
+    for name, beginning in _MADE_FIRST:
+        if re.fullmatch(name, entry.name) and entry.is_file():
+            with entry.open("rb") as file:
+                data = file.read(200)
+            return not data or re.fullmatch(beginning, data, re.DOTALL) is not None
+    return False
+
+
+def _remove_left() -> None:
+    for view in Path(tempfile.gettempdir()).glob(_PREFIX + "*"):
+        process = view.name.removeprefix(_PREFIX).split("-")[0]
+        try:
+            if time.time() - view.stat().st_mtime > LEFT_FOR and not (process.isdecimal() and _lives(int(process))):
+                leave(view)
+        except OSError:
+            continue  # Its owner was faster.
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def is_foreign(directory: Path) -> bool:
