@@ -10,7 +10,8 @@ An enricher needs the names of `asyncio_operator` and of this module, and no oth
 | --- | --- |
 | `Enricher`, `Row`, `Found` | the contract, and the types of its answers |
 | `as_schema` | takes the columns as a `pyarrow.Schema` or as Spark DDL text; loads pyarrow when it is first asked for |
-| `positive_int`, `duration` | check an option, with the words in which all others are checked |
+| `positive_int`, `natural`, `duration` | check an option, with the words in which all others are checked |
+| `gives_coroutines` | whether something is a coroutine function, or an object that is called as one |
 | `describe`, `did_you_mean` | a value in a message, cut where it is long; the nearest of the names that there are |
 | `missing_here` | the module or environment variable that this process lacks, if an error says so |
 """
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.environment import missing_here
 from asyncio_operator.errors import describe
-from asyncio_operator.policies.options import duration, positive_int
+from asyncio_operator.policies.options import duration, gives_coroutines, natural, positive_int
 from asyncio_operator.suggestions import did_you_mean
 
 if TYPE_CHECKING:
@@ -40,7 +41,9 @@ __all__ = [
     "describe",
     "did_you_mean",
     "duration",
+    "gives_coroutines",
     "missing_here",
+    "natural",
     "positive_int",
 ]
 

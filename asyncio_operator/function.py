@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
 from asyncio_operator.errors import ConfigurationError, ElementTimeoutError, describe
-from asyncio_operator.policies.options import plain_function, positive_int
+from asyncio_operator.policies.options import gives_coroutines, plain_function, positive_int
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -140,10 +140,8 @@ def as_async_function(function: Any) -> AsyncFunction[Any, Any]:
     if isinstance(function, AsyncFunction):
         plain_function("timeout", function.timeout, "a method of the value")
         return function
-    if callable(function) and not inspect.isclass(function):
-        call = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
-        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
-            return _PlainFunction(function)
+    if gives_coroutines(function):
+        return _PlainFunction(function)
     if inspect.iscoroutine(function):
         function.close()
         raise ConfigurationError(f"function is {describe(function)}, which has been called already; pass it uncalled")

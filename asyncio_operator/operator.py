@@ -23,7 +23,7 @@ from asyncio_operator.outcomes import Handling, OnError
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
-from asyncio_operator.policies.options import Duration, duration, one_of, plain_function, positive_int
+from asyncio_operator.policies.options import Duration, duration, flag, one_of, plain_function, positive_int
 from asyncio_operator.policies.options import timeout as optional_duration
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
@@ -33,7 +33,7 @@ from asyncio_operator.queues import (
     StreamElementQueue,
     UnorderedStreamElementQueue,
 )
-from asyncio_operator.run import Run, RunOptions
+from asyncio_operator.run import Run, RunOptions, longest_end
 from asyncio_operator.snapshot import OperatorSnapshot
 from asyncio_operator.trace import Trace
 
@@ -56,18 +56,30 @@ class AsyncWaitOperator:
     """Runs an asynchronous function for every element, with bounded concurrency, order and deadlines.
 
     Args:
-        function: an ``async def`` function of one value, an `AsyncFunction`, or a `BlockingFunction`.
-        mode: "ordered", results leave in input order; "unordered", as they complete, but never across a watermark.
-        capacity: calls in flight at most. 100 keeps a service with 10 ms latency busy at 10,000 calls a second.
-        buffer: elements admitted and not yet emitted, at most; default 64 x `capacity`. With ``buffer=capacity`` one
-            slow call stops all others in ordered mode, as it does in Flink.
-        timeout: deadline of an element, in seconds from the start of its call; None or 0 for none.
+        function: an ``async def`` function of one value, an `AsyncFunction`, a `BatchAsyncFunction`, or a
+            `BlockingFunction`.
+        mode: "ordered", results leave in input order; "unordered", as they complete, but never across a watermark;
+            "key_ordered", likewise, and elements of one key are called one after the other.
+        capacity: calls in flight at most, or an `AdaptiveCapacity`. 100 keeps a service with 10 ms latency busy at
+            10,000 calls a second.
+        buffer: elements admitted and not yet emitted, at most; default 64 x `capacity`, or its `maximum`. With
+            ``buffer=capacity`` one slow call stops all others in ordered mode, as it does in Flink.
+        timeout: deadline of an element, in seconds from the start of its first call to the end of its last, waits
+            included; None or 0 for none.
+        attempt_timeout: seconds that each call may take; None or 0 for no limit.
+        retry: when an element gets another call; None for never.
         on_timeout: gives the result of a late element from its value; default: the function's `timeout`, which raises.
         on_error: "fail" ends the run with `FunctionError`; "skip" drops the element; a function of value and error
             gives a result in its place.
+        key: gives the key of a value, for "key_ordered"; anything that can be hashed.
         flatten: the function returns an iterable, each item of which is one output; none is allowed.
+        batching: how batches are formed for a `BatchAsyncFunction`.
+        rate_limit: how many calls may start in a time; None for any number.
+        circuit_breaker: refuses calls while too many fail; None for never.
+        trace: records what happens to every element.
         clock: gives seconds; default: the time of the running loop.
-        grace_period: seconds that the end of a run waits for calls that ignore their cancellation, and for `close`.
+        grace_period: seconds that the end of a run waits for calls that ignore their cancellation, and for `close`:
+            30, which outlasts the usual timeouts of clients, so that what ends by itself is not left behind.
 
     Raises:
         ConfigurationError: an option is wrong.
@@ -105,8 +117,6 @@ class AsyncWaitOperator:
             plain_function("on_timeout", on_timeout, "a function of the value")
         if on_error not in ("fail", "skip"):
             plain_function("on_error", on_error, '"fail", "skip", or a function of value and error')
-        if not isinstance(flatten, bool):
-            raise ConfigurationError(f"flatten is {describe(flatten)}; it must be True or False")
         if clock is not None:
             plain_function("clock", clock, "a function that gives seconds")
         limits = {"retry": retry, "batching": batching, "rate_limit": rate_limit, "circuit_breaker": circuit_breaker}
@@ -115,7 +125,7 @@ class AsyncWaitOperator:
         batching = _checked_batching(self._function, batching)
         whole, attempt = optional_duration("timeout", timeout), optional_duration("attempt_timeout", attempt_timeout)
         self._options = RunOptions(
-            handling=Handling(on_error, on_timeout, whole, flatten),
+            handling=Handling(on_error, on_timeout, whole, flag("flatten", flatten)),
             attempting=Attempting(whole, attempt, retry, batching),
             capacity=capacity,
             rate_limit=rate_limit,
@@ -159,8 +169,8 @@ class AsyncWaitOperator:
         self, elements: Any, in_transit: Callable[[], int] | None = None, restore: OperatorSnapshot | None = None
     ) -> AsyncGenerator[Any, None]:
         function, options = self._function, self._options
-        if function.max_concurrency is not None and isinstance(options.capacity, int):
-            options = replace(options, capacity=min(options.capacity, function.max_concurrency))
+        if function.max_concurrency is not None:
+            options = replace(options, capacity=_at_most(options.capacity, function.max_concurrency))
         invoke = function.invoke_batch if isinstance(function, BatchAsyncFunction) else function.invoke
         queue = self._new_queue()
         elements = as_input(elements)
@@ -185,7 +195,7 @@ class AsyncWaitOperator:
         """
         from asyncio_operator.bridge import iterate
 
-        return iterate(self._outputs, elements, patience=2 * self._options.grace_period + 5.0)
+        return iterate(self._outputs, elements, patience=longest_end(self._options.grace_period))
 
     def snapshot(self) -> OperatorSnapshot:
         """The inputs of the latest run that have been read and not yet emitted; empty before the first run has begun,
@@ -204,6 +214,12 @@ class AsyncWaitOperator:
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_run": None}
+
+
+def _at_most(capacity: int | AdaptiveCapacity, most: int) -> int | AdaptiveCapacity:
+    if isinstance(capacity, int):
+        return min(capacity, most)
+    return AdaptiveCapacity(min(capacity.initial, most), min(capacity.minimum, most), min(capacity.maximum, most))
 
 
 def _check_kind(name: str, value: object) -> None:

@@ -233,7 +233,7 @@ class Run:
         """Whatever reads the input ends, and the function is closed, once each."""
         if self._attempts is not None and self._supply is not None:
             self._attempts.close()
-            await self._supply.close()
+            await self._supply.close(self._options.grace_period)
             self._recorder.ended(self._now())
         grace = self._options.grace_period
         loop = self._life.get_loop() if self._life is not None else None
@@ -307,13 +307,18 @@ class Run:
                 life.cancel()
             # Open, calls and close each get the grace period; what ignores its cancellation longer is left behind.
             # A consumer that is cancelled once more waits no longer; the run ends all the same.
-            await asyncio.wait([life], timeout=3 * self._options.grace_period + LAST_WORDS)
+            await asyncio.wait([life], timeout=longest_end(self._options.grace_period))
         if not life.done():
             logger.error("a run did not end: opening the function ignores its cancellation, and is left behind")
             return
         failure = asyncio.CancelledError() if life.cancelled() else life.result()
         if failure is not None and not (self._abandoned and isinstance(failure, asyncio.CancelledError)):
             raise failure
+
+
+def longest_end(grace_period: float) -> float:
+    """Seconds that the end of a run may take: the input, calls, opening and closing each have the grace period."""
+    return 4 * grace_period + LAST_WORDS
 
 
 async def _error_of(close: Callable[[], Awaitable[None]]) -> BaseException | None:

@@ -7,6 +7,7 @@ waits for the input in a task of its own, so that whoever seeks work can be call
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -19,8 +20,7 @@ from asyncio_operator.outcomes import function_error
 from asyncio_operator.queues import Entry, KeyOrderedStreamElementQueue
 from asyncio_operator.recorder import Recorder
 
-GRACE = 5.0
-"""Seconds that an input is given to honour its cancellation."""
+logger = logging.getLogger("asyncio_operator")
 
 NOTHING: Any = object()
 
@@ -149,8 +149,13 @@ class Supply:
         flight = self.flights.pop(entry, None)
         self._recorder.emitted(entry, flight, now)
 
-    async def close(self) -> None:
-        """Nothing is read any more."""
-        if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.wait([self._reading], timeout=GRACE)
+    async def close(self, grace_period: float) -> None:
+        """Nothing is read any more. An input that ignores its cancellation for `grace_period` seconds is left."""
+        reading = self._reading
+        if reading is not None:
+            reading.cancel()
+            await asyncio.wait([reading], timeout=grace_period)
+            if not reading.done():
+                logger.error(
+                    "the input ignored its cancellation for the grace period of %.1f s and is left behind", grace_period
+                )

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator import ConfigurationError, Enricher
-from asyncio_operator.enricher import Found, as_schema, describe
+from asyncio_operator.enricher import Found, as_schema, describe, gives_coroutines
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +37,7 @@ class FunctionEnricher(Enricher):
     """
 
     def __init__(self, async_function: Lookup, schema: pa.Schema | str) -> None:
-        if not _gives_coroutines(async_function):
+        if not gives_coroutines(async_function):
             raise ConfigurationError(
                 f"async_function is {describe(async_function)}; it must be an `async def` function of one argument, "
                 "the key. Wrap a function that returns an awaitable in an `async def` that awaits it"
@@ -86,10 +86,3 @@ def _takes_a_key(function: Lookup) -> bool:
     except ValueError:
         return True
     return True
-
-
-def _gives_coroutines(function: Any) -> bool:
-    if inspect.isclass(function):
-        return False
-    call = getattr(function, "__call__", None)  # noqa: B004
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)

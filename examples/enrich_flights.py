@@ -157,10 +157,12 @@ def tables(dsn: str, data: dict[str, pd.DataFrame], keep: bool) -> Iterator[str]
     """A schema with the tables, loaded; its name. It is dropped at the end unless it is to be kept."""
     import asyncio
 
-    from enrichers.postgres.dsn import check_dsn, location
+    from enrichers import PostgresEnricher
 
+    # Asked for its schema, an enricher tells in a sentence what is wrong with the connection, and never the password.
+    PostgresEnricher(dsn, query="SELECT key, 1 AS one FROM unnest($1::text[]) AS key", key="key").schema()
     schema = f"enrich_flights_{secrets.token_hex(4)}"
-    asyncio.run(load(check_dsn(dsn), schema, data))
+    asyncio.run(load(dsn, schema, data))
     try:
         yield schema
     finally:
@@ -169,16 +171,13 @@ def tables(dsn: str, data: dict[str, pd.DataFrame], keep: bool) -> Iterator[str]
             if not keep:
                 asyncio.run(execute(dsn, statement))
         except Exception as error:
-            failed = f"\nThe schema could not be dropped ({type(error).__name__}); please do so in {location(dsn)}:"
+            failed = f"\nThe schema could not be dropped ({type(error).__name__}); please do so:"
             print(failed, statement, file=sys.stderr)
 
 
 async def load(dsn: str, schema: str, data: dict[str, pd.DataFrame]) -> None:
     """Make the schema and fill it, all or nothing."""
     import io
-
-    from enrichers.postgres.dsn import location
-    from enrichers.postgres.errors import source_error
 
     try:
         connection = await connect(dsn)
@@ -193,7 +192,8 @@ async def load(dsn: str, schema: str, data: dict[str, pd.DataFrame]) -> None:
         finally:
             await connection.close(timeout=5)
     except Exception as error:
-        raise source_error(error, f"the PostgreSQL at {location(dsn)}", dsn) from None
+        # Its own words, and what it came from, might tell the password.
+        raise ProblemError(f"the tables could not be loaded into the PostgreSQL ({type(error).__name__})") from None
 
 
 async def execute(dsn: str, statement: str) -> None:

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from asyncio_operator.state import HeapStateBackend, ReducingStateDescriptor, StateBackend
 from asyncio_operator.timers import HeapQueues, InternalTimerService, Timer
+from asyncio_operator.watermarks import BoundedOutOfOrderness
 
 WINDOW = 10_000
 LATENESS = 5_000
-OUT_OF_ORDER = 1_000
 
 
 class Reading(NamedTuple):
@@ -101,13 +101,12 @@ def main() -> None:
     """Prints what each reading, and the watermark behind it, makes fire."""
     backend = HeapStateBackend()
     windows = TumblingWindows(backend)
-    latest = 0
+    watermarks = BoundedOutOfOrderness(delay=1.0)
     for reading in READINGS:
         fired = list(windows.process(reading))
-        latest = max(latest, reading.timestamp)
-        watermark = latest - OUT_OF_ORDER - 1
-        fired += windows.advance(watermark)
-        print(f"{reading} watermark {watermark}")
+        watermarks.on_event(reading.timestamp)
+        fired += windows.advance(watermarks.current_watermark())
+        print(f"{reading} watermark {watermarks.current_watermark()}")
         for each in fired:
             print(f"    {each}")
     print("end of input")

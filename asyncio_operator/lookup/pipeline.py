@@ -47,6 +47,7 @@ class LookupOptions:
     Attributes:
         fail: the first failure ends the run.
         timed: latencies of answers are wanted.
+        remedy: what the user can do about a failure, for the end of a message.
         grace_period: for calls that ignore their cancellation at the end. With the second after which a task sees that
             Spark is gone, it stays within the 5 s of law X7.
     """
@@ -57,6 +58,7 @@ class LookupOptions:
     timeout: float | None = None
     fail: bool = True
     timed: bool = False
+    remedy: str = ""
     grace_period: float = 2.5
 
 
@@ -280,8 +282,7 @@ class LookupPipeline:
 
     def _fail(self, key: Any, error: BaseException) -> None:
         failure = FunctionError(
-            f"{describe(self._enricher)} failed for key {describe(key)}: {describe_error(error)} "
-            '(on_error="null" or "drop" lets the job go on without its rows)',
+            f"{describe(self._enricher)} failed for key {describe(key)}: {describe_error(error)}{self._options.remedy}",
             element=describe(key),
             attempts=1,
         )

@@ -64,7 +64,7 @@ class AdaptiveCapacity:
     Attributes:
         initial: the calls at once to begin with; its default yields to the bounds.
         minimum: never fewer.
-        maximum: never more.
+        maximum: never more; its default is far above what one service bears, and cheap for one event loop to hold.
 
     Raises:
         ConfigurationError: a value is wrong.

@@ -37,8 +37,8 @@ class Batching:
 def splits(error: Exception) -> bool:
     """Whether a batch that failed of this is called again in halves: one of its elements may be to blame (law B4).
 
-    A refusal, a timeout, a lost connection, overload and whatever the source itself calls worth repeating are nobody's
-    fault in the batch, and more calls would make them worse.
+    A refusal, a timeout, a lost connection, overload, what any other key would have met too, and whatever the source
+    itself calls worth repeating are nobody's fault in the batch, and more calls would make them worse.
     """
     if isinstance(error, CircuitOpenError | TimeoutError | ConnectionError):
         return False

@@ -4,7 +4,7 @@
                Enough calls, and of them too many failures: -> open.
     open       no call passes until `open_for` is over.
     half open  one call passes, the probe. It succeeds: -> closed, with nothing counted.
-               It fails: -> open. It ends without an outcome: the next call is the probe.
+               It fails: -> open.
 
 All transitions live here (law R10). The window is 30 slices, so it forgets in steps of a thirtieth of its length; an
 outcome is counted for at least 29/30 and at most all of `window`.
@@ -12,6 +12,10 @@ outcome is counted for at least 29/30 and at most all of `window`.
 Outcomes come late: a call that started before the breaker opened says nothing about the service of now, and must not
 be taken for the probe. So it is told when the call started, and such outcomes are ignored. It knows neither clocks nor
 calls.
+
+The defaults: a half of failures is more than any healthy service has; below 20 calls it may be chance; 30 s is long
+enough for as many calls to a slow service, and short enough to forget what is mended; after 10 s a restarted service is
+back, and one that is down is asked six times a minute.
 """
 
 from __future__ import annotations
@@ -56,8 +60,7 @@ class CircuitBreaker:
 class Breaker:
     """The state of one breaker.
 
-    Whoever got True from `allow` calls one of `succeeded`, `failed` and `abandoned` later, once. `started` is the time
-    at which that call started; without it an outcome that comes while the probe runs is taken for the probe's.
+    Whoever got True from `allow` calls `succeeded` or `failed` later, once; `started` is when that call started.
     """
 
     def __init__(self, spec: CircuitBreaker) -> None:
@@ -88,7 +91,7 @@ class Breaker:
         self._probing = True
         return True
 
-    def succeeded(self, now: float, started: float | None = None) -> None:
+    def succeeded(self, now: float, started: float) -> None:
         """A call gave a result."""
         if self._state == "closed" and not self._is_old(started):
             self._count(now, failures=0)
@@ -97,22 +100,17 @@ class Breaker:
             self._probing = False
             self._window.clear()
 
-    def failed(self, now: float, started: float | None = None) -> None:
+    def failed(self, now: float, started: float) -> None:
         """A call raised, or passed its deadline."""
         if self._state == "closed" and not self._is_old(started):
             self._count(now, failures=1)
         elif self._is_probe(started):
             self._open(now)
 
-    def abandoned(self, now: float, started: float | None = None) -> None:
-        """A call was cancelled before it had an outcome."""
-        if self._is_probe(started):
-            self._probing = False
+    def _is_old(self, started: float) -> bool:
+        return started <= self._opened
 
-    def _is_old(self, started: float | None) -> bool:
-        return started is not None and started <= self._opened
-
-    def _is_probe(self, started: float | None) -> bool:
+    def _is_probe(self, started: float) -> bool:
         return self._probing and not self._is_old(started)
 
     def _count(self, now: float, failures: int) -> None:

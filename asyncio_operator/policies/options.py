@@ -84,3 +84,11 @@ def one_of(name: str, value: object, allowed: tuple[str, ...]) -> str:
         words = " | ".join(f'"{word}"' for word in allowed)
         raise ConfigurationError(f"{name} is {describe(value)}; it must be {words}")
     return value
+
+
+def gives_coroutines(function: object) -> bool:
+    """Whether it is a coroutine function, or an object, but no class, that is called as one."""
+    if not callable(function) or inspect.isclass(function):
+        return False
+    call = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)

@@ -5,8 +5,10 @@ result (law R5). The wait before the next attempt is computed from the number of
 nothing is shared between elements, and a `Retry` has no state. No attempt is planned past the deadline (R3).
 
 The default back-off, 0.1 s doubled up to 10 s, outlasts a restarted connection with a few attempts and asks a service
-that is down six times a minute. Its jitter is full: uniform between nothing and the computed wait, because calls that
-failed together shall not come back together. Source: Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog.
+that is down six times a minute. Three attempts get over a lost connection and one unlucky call more; what fails three
+times in a row is seldom saved by a fourth, which a service under load would have to bear. The jitter is full: uniform
+between nothing and the computed wait, because calls that failed together shall not come back together. Source: Brooker,
+"Exponential Backoff And Jitter", AWS Architecture Blog.
 
 It knows neither clocks nor a source of chance: `now` and `random` are passed in.
 """

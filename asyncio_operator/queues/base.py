@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from asyncio_operator.elements import Record, Watermark
-from asyncio_operator.errors import ConfigurationError, StateError
+from asyncio_operator.errors import StateError
+from asyncio_operator.policies.options import positive_int
 
 Element = Record[Any] | Watermark
 Emit = Callable[[Element], None]
@@ -63,9 +64,7 @@ class StreamElementQueue(ABC):
     """
 
     def __init__(self, capacity: int) -> None:
-        if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
-            raise ConfigurationError(f"capacity is {capacity!r}; it must be an int of at least 1")
-        self.capacity = capacity
+        self.capacity = positive_int("capacity", capacity)
 
     def try_put(self, element: Element) -> Entry | None:
         """Take an element in, or give None if the queue is full. Never blocks.

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from asyncio_operator.enricher import Row
 from asyncio_operator.errors import ResultError, describe
 from asyncio_operator.lookup.keys import Failure, Timed
+from asyncio_operator.spark.columns import Ints
 
 FOUND, MISSING, FAILED = 0, 1, 2
 
-Ints = np.ndarray[Any, np.dtype[np.int64]]
-Row = Mapping[str, Any]
 OnResultError = Callable[[Any, ResultError], Failure]
 
 

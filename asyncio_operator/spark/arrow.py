@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from asyncio_operator.errors import ResultError, text_of
 from asyncio_operator.lookup.keys import PENDING, Failure, KeyBatch, Timed
-from asyncio_operator.spark.answers import FOUND, Answers, Ints, failure_of, read_answers
-from asyncio_operator.spark.columns import Column, check_row, column
+from asyncio_operator.spark.answers import FOUND, Answers, failure_of, read_answers
+from asyncio_operator.spark.columns import Column, Ints, check_row, column
 from asyncio_operator.spark.pieces import cut, pick, places, row_bytes
 
 STATUS = pa.struct(

@@ -20,6 +20,8 @@ import pyarrow.types as kinds
 
 from asyncio_operator.errors import ResultError, describe, describe_error
 
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+
 Column = Any
 """A `pyarrow.Array`, or a `pyarrow.ChunkedArray` of what one array cannot hold, which is more than 2 GB of text."""
 

@@ -29,6 +29,9 @@ from asyncio_operator.spark.worker import EnrichTask
 from asyncio_operator.specification import fingerprint
 from asyncio_operator.suggestions import did_you_mean
 
+REMEDY = '; on_error="null" or "drop" lets the job go on without'
+"""The end of the message of a failed lookup."""
+
 On = str | Sequence[str] | Mapping[str, str]
 
 
@@ -85,6 +88,7 @@ def enrich(
         timeout=optional_duration("timeout", timeout),
         fail=on_error == "fail",
         timed=status_column is not None,
+        remedy=REMEDY,
     )
     found = _found(enricher, columns)
     layout = Layout(_key_positions(df.schema, enricher, on), found, inner, drop_failed, status_column is not None)
@@ -120,10 +124,7 @@ def _check_enricher(enricher: object) -> None:
             raise ConfigurationError(
                 f"{describe(enricher)}.{name} is an ordinary function; it must be `async def {name}`"
             )
-    if isinstance(enricher.max_batch, bool) or not isinstance(enricher.max_batch, int) or enricher.max_batch < 1:
-        raise ConfigurationError(
-            f"{describe(enricher)}.max_batch is {describe(enricher.max_batch)}; it must be an int of at least 1"
-        )
+    positive_int(f"{describe(enricher)}.max_batch", enricher.max_batch)
 
 
 def _found(enricher: Enricher, columns: Sequence[str] | None) -> pa.Schema:

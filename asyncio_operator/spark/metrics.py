@@ -27,7 +27,13 @@ class _Adding(AccumulatorParam[EnrichmentFigures]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnrichmentStatistics(OperatorStatistics):
-    """The fields of `OperatorStatistics`, and those of `EnrichmentFigures`."""
+    """The fields of `OperatorStatistics`, and those of `EnrichmentFigures`.
+
+    `admitted` and `emitted` are input rows, and `latency` is that of calls, the same as `attempt_latency`: a lookup is
+    one attempt. In this version these are always 0: `in_flight`, `buffered` and `backing_off`, because tasks report
+    when they end; `backpressure_seconds`, which is not measured here; `retries`, `cache_hits` and `shared`, because
+    `enrich` neither retries nor caches yet.
+    """
 
     rows: int = 0
     found: int = 0

@@ -8,17 +8,13 @@ the offsets of its column, without a look at the values.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from asyncio_operator.spark.columns import Column
-
-Ints = np.ndarray[Any, np.dtype[np.int64]]
-
+from asyncio_operator.spark.columns import Column, Ints
 
 OUTPUT_ROWS = 10_000
 """Rows of an output batch at most: what Spark's own batches hold by default."""

@@ -93,7 +93,8 @@ class EnrichTask:
     def _on_result_error(self, key: Any, error: ResultError) -> Failure:
         if self.options.fail:
             raise FunctionError(
-                f"{describe(self.enricher)} gave an unusable answer for key {describe(key)}: {describe_error(error)}",
+                f"{describe(self.enricher)} gave an unusable answer for key {describe(key)}: {describe_error(error)}"
+                f"{self.options.remedy}",
                 element=describe(key),
                 attempts=1,
             ) from error

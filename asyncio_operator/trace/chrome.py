@@ -1,8 +1,8 @@
 """Chrome trace events, which Perfetto and chrome://tracing open. Times are microseconds from the start of the run.
 
-- Process 1, "calls": a thread for each lane, an X event for each call. A call that ignored its cancellation lasts until
-  it gave its slot back, and holds an inner X event from the cut on. On one thread events are nested or apart: a call
-  that overlaps another in its lane, or has no lane, gets the next thread that is free.
+- Process 1, "calls": an X event for each call, on the next thread that is free; there are as many threads as there were
+  calls at once. A call that ignored its cancellation lasts until it gave its slot back, and holds an inner X event from
+  the cut on.
 - Process 2, "elements": nestable b/e events, the id of which is the number of the element: its life, and in it the
   times in which it waited, backed off and was held back. Instants tell emissions.
 - Instants of global scope tell watermarks and the circuit breaker, counters the calls in flight and the elements in
@@ -56,9 +56,8 @@ def _named(kind: str, name: str, process: int, thread: int = 0) -> Json:
 
 def _calls(story: Story) -> Iterator[Json]:
     yield _named("process_name", "calls", CALLS)
-    tracks = _tracks(story)
-    for thread, (track, calls) in enumerate(sorted(tracks.items()), start=1):
-        yield _named("thread_name", _thread_name(*track), CALLS, thread)
+    for thread, calls in enumerate(_tracks(story), start=1):
+        yield _named("thread_name", f"calls {thread}", CALLS, thread)
         yield {**_named("thread_sort_index", "", CALLS, thread), "args": {"sort_index": thread}}
         for life, call in calls:
             yield from _call(story, thread, life, call)
@@ -85,23 +84,16 @@ def _slice(name: str, start: float, end: float, thread: int, args: Json, categor
     return _event("X", name, start, CALLS, thread, dur=duration, args=args, cat=category)
 
 
-def _tracks(story: Story) -> dict[tuple[int, int], list[tuple[Life, Attempt]]]:
-    """The calls by lane (-1: none is known) and place in it, so that those of one track do not overlap."""
-    tracks: dict[tuple[int, int], list[tuple[Life, Attempt]]] = {}
+def _tracks(story: Story) -> list[list[tuple[Life, Attempt]]]:
+    """The calls, such that those of one track do not overlap; each is on the first that was free."""
+    tracks: list[list[tuple[Life, Attempt]]] = []
     calls = [(life, call) for life in story.lives for call in life.attempts]
     for life, call in sorted(calls, key=lambda pair: pair[1].start):
-        lane = -1 if call.lane is None else call.lane
-        place = 0
-        while (others := tracks.get((lane, place))) and _slot_free(story, others[-1][1]) > call.start:
-            place += 1
-        tracks.setdefault((lane, place), []).append((life, call))
+        free = next((track for track in tracks if _slot_free(story, track[-1][1]) <= call.start), None)
+        if free is None:
+            tracks.append(free := [])
+        free.append((life, call))
     return tracks
-
-
-def _thread_name(lane: int, place: int) -> str:
-    if lane < 0:
-        return f"calls {place}"
-    return f"lane {lane}" if not place else f"lane {lane} ({place + 1})"
 
 
 # -- elements

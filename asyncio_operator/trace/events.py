@@ -21,7 +21,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "started": (),
     "admitted": ("element", "value", "key"),
     "watermark": ("element", "timestamp"),
-    "attempt_started": ("element", "attempt", "lane"),
+    "attempt_started": ("element", "attempt"),
     "attempt_ended": ("element", "attempt", "outcome", "text"),
     "backing_off": ("element", "until"),
     "call_returned": ("element", "attempt"),
@@ -42,7 +42,6 @@ class Event:
         element: number of the element or watermark in input order, from 0.
         value, key: short texts of the element's value, and of its key if it has one.
         attempt: number of the call for this element, from 1.
-        lane: which of the `capacity` places the call ran in, from 0.
         outcome: of an attempt "result" | "error" | "timed_out" | "cancelled"; of an element "result" | "timeout" |
             "failed" | "skipped".
         text: more about an outcome, such as the error.
@@ -57,7 +56,6 @@ class Event:
     value: str | None = None
     key: str | None = None
     attempt: int | None = None
-    lane: int | None = None
     outcome: str | None = None
     text: str | None = None
     until: float | None = None

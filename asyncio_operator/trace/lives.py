@@ -31,7 +31,6 @@ class Attempt:
     """One call; `end` is None while it runs, and `returned` is when it gave its slot back if it ignored being cut."""
 
     number: int
-    lane: int | None
     start: float
     end: float | None = None
     outcome: str = "running"
@@ -142,7 +141,7 @@ class _Teller:
         self.watermarks[event.element] = Mark(event.element, event.timestamp, event.time)
 
     def attempt_started(self, event: Event) -> None:
-        self._life(event).attempts.append(Attempt(event.attempt or 0, event.lane, event.time))
+        self._life(event).attempts.append(Attempt(event.attempt or 0, event.time))
 
     def attempt_ended(self, event: Event) -> None:
         call = self._call(event, lambda call: call.number == event.attempt)

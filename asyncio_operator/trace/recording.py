@@ -58,9 +58,9 @@ class Trace:
         """A watermark was read from the input; `emitted` with the same number says when it left."""
         self._recorded.append(("watermark", now, element, timestamp))
 
-    def attempt_started(self, now: float, element: int, attempt: int, lane: int | None = None) -> None:
+    def attempt_started(self, now: float, element: int, attempt: int) -> None:
         """A call began, the element's `attempt`-th, from 1."""
-        self._recorded.append(("attempt_started", now, element, attempt, lane))
+        self._recorded.append(("attempt_started", now, element, attempt))
 
     def attempt_ended(
         self, now: float, element: int, attempt: int, outcome: AttemptOutcome, text: str | None = None

@@ -13,10 +13,12 @@
 
 import sys
 
+from asyncio_operator import ConfigurationError
+
 try:
     import asyncpg  # noqa: F401
 except ImportError as error:
-    raise ImportError(
+    raise ConfigurationError(
         f"PostgresEnricher needs asyncpg, which {sys.executable} has not: pip install 'asyncio-operator[postgres]'; "
         "with Spark, in the Python of every worker"
     ) from error

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from asyncio_operator import ConfigurationError, Enricher, EnricherError
-from asyncio_operator.enricher import Found, duration, positive_int
+from asyncio_operator.enricher import Found, duration, natural, positive_int
 from asyncio_operator.enricher import describe as shown
 from enrichers.postgres.connections import Connections, Dsn, ask, connection_string, run_in_thread, shown_source
 from enrichers.postgres.describe import Wanted, describe
@@ -79,8 +79,7 @@ class PostgresEnricher(Enricher):
         self._set("connect_timeout", duration("connect_timeout", self.connect_timeout))
         positive_int("pool_size", self.pool_size)
         positive_int("max_batch", self.max_batch)
-        if self.statement_cache_size != 0:
-            positive_int("statement_cache_size", self.statement_cache_size)
+        natural("statement_cache_size", self.statement_cache_size)
 
     def schema(self) -> pa.Schema:
         """The columns of a found row, with the types that docs/postgres.md lists. The first call asks the server."""

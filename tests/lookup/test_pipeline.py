@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -446,6 +447,17 @@ async def test_O8_an_error_of_the_source_ends_the_run_unwrapped() -> None:
 FATES = st.sampled_from(["found", "missing", "error", "hang", "stubborn", "poison"])
 
 
+@pytest.fixture
+def silence() -> Iterator[None]:
+    """Calls that ignore their cancellation are reported; here there are many of them."""
+    logger = logging.getLogger("asyncio_operator")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    yield
+    logger.setLevel(level)
+
+
+@pytest.mark.usefixtures("silence")
 @given(
     sizes=st.lists(st.integers(0, 9), max_size=8),
     fates=st.lists(st.tuples(FATES, st.sampled_from([0, 0, 1, 5, 40])), min_size=1, max_size=12),
@@ -466,8 +478,6 @@ def test_every_key_gets_its_outcome_whatever_happens(
     pause: float,
     source_pause: float,
 ) -> None:
-    logging.getLogger("asyncio_operator").setLevel(logging.CRITICAL)
-
     async def one(key: int) -> Any:
         fate, delay = fates[key % len(fates)]
         await asyncio.sleep(delay / 10)

@@ -16,7 +16,7 @@ def opened(at=0.0, spec=SPEC):
     breaker = Breaker(spec)
     for _ in range(spec.minimum_calls):
         assert breaker.allow(at)
-        breaker.failed(at)
+        breaker.failed(at, started=at)
     return breaker
 
 
@@ -54,9 +54,6 @@ class Model:
                 self.state = "closed"
                 self.outcomes = []
 
-    def abandoned(self):
-        self.probing = False
-
     def open(self, now):
         self.state = "open"
         self.until = now + self.spec.open_for
@@ -65,10 +62,7 @@ class Model:
 
 
 steps = st.lists(
-    st.tuples(
-        st.sampled_from([0, 0, 0, 1, 2, 7, 29, 30, 31]),
-        st.sampled_from(["good", "good", "bad", "bad", "bad", "abandoned"]),
-    ),
+    st.tuples(st.sampled_from([0, 0, 0, 1, 2, 7, 29, 30, 31]), st.sampled_from([False, False, True, True, True])),
     max_size=120,
 )
 
@@ -78,35 +72,29 @@ steps = st.lists(
     st.sampled_from([0.1, 0.3, 0.5, 0.7, 1.0]),
     st.integers(1, 8),
     st.sampled_from([1.0, 5.0, 30.0]),
-    st.booleans(),
 )
-def test_R10_it_does_what_a_simple_model_does(steps, ratio, minimum_calls, open_for, told):
+def test_R10_it_does_what_a_simple_model_does(steps, ratio, minimum_calls, open_for):
     spec = CircuitBreaker(ratio, float(SLICES), minimum_calls, open_for)
     breaker, model = Breaker(spec), Model(spec)
     now = 0.0
-    for gap, outcome in steps:
+    for gap, fails in steps:
         now += gap
         allowed = breaker.allow(now)
         assert allowed == model.allow(now)
         assert breaker.state == model.state
         if allowed:
-            started = now if told else None
-            if outcome == "abandoned":
-                breaker.abandoned(now, started)
-                model.abandoned()
-            else:
-                (breaker.failed if outcome == "bad" else breaker.succeeded)(now, started)
-                model.ended(now, outcome == "bad")
+            (breaker.failed if fails else breaker.succeeded)(now, now)
+            model.ended(now, fails)
             assert breaker.state == model.state
 
 
 def test_R10_it_opens_when_enough_calls_and_too_many_of_them_failed():
     breaker = Breaker(SPEC)
-    breaker.succeeded(0.0)
-    breaker.failed(0.0)
-    breaker.failed(0.0)
+    breaker.succeeded(0.0, started=0.0)
+    breaker.failed(0.0, started=0.0)
+    breaker.failed(0.0, started=0.0)
     assert breaker.opens_again_at() is None
-    breaker.succeeded(0.0)
+    breaker.succeeded(0.0, started=0.0)
     assert breaker.state == "open"
     assert breaker.opens_again_at() == 10.0
 
@@ -114,13 +102,13 @@ def test_R10_it_opens_when_enough_calls_and_too_many_of_them_failed():
 def test_R10_failures_beyond_the_window_are_forgotten():
     breaker = Breaker(SPEC)
     for _ in range(3):
-        breaker.failed(0.0)
-    breaker.failed(30.0)
+        breaker.failed(0.0, started=0.0)
+    breaker.failed(30.0, started=30.0)
     assert breaker.state == "closed"
     breaker = Breaker(SPEC)
     for _ in range(3):
-        breaker.failed(0.0)
-    breaker.failed(29.0)
+        breaker.failed(0.0, started=0.0)
+    breaker.failed(29.0, started=29.0)
     assert breaker.state == "open"
 
 
@@ -134,41 +122,31 @@ def test_R10_while_open_nothing_passes_and_then_one_call():
 def test_R10_a_probe_that_succeeds_closes_it_with_nothing_counted():
     breaker = opened()
     assert breaker.allow(10.0)
-    breaker.succeeded(11.0)
+    breaker.succeeded(11.0, started=10.0)
     assert breaker.state == "closed"
     assert breaker.opens_again_at() is None
     for _ in range(SPEC.minimum_calls - 1):
         assert breaker.allow(11.0)
-        breaker.failed(11.0)
+        breaker.failed(11.0, started=11.0)
     assert breaker.state == "closed"
 
 
 def test_R10_a_probe_that_fails_opens_it_for_as_long_again():
     breaker = opened()
     assert breaker.allow(10.0)
-    breaker.failed(15.0)
+    breaker.failed(15.0, started=10.0)
     assert breaker.opens_again_at() == 25.0
     assert [breaker.allow(now) for now in (15.0, 24.9, 25.0)] == [False, False, True]
-
-
-def test_R10_a_probe_without_an_outcome_frees_its_place():
-    breaker = opened()
-    assert breaker.allow(10.0)
-    assert not breaker.allow(12.0)
-    breaker.abandoned(12.0)
-    assert breaker.allow(12.0)
-    assert not breaker.allow(12.0)
 
 
 def test_R10_calls_that_started_before_it_opened_are_not_the_probe():
     breaker = opened(5.0)
     breaker.succeeded(6.0, started=4.0)
-    breaker.failed(6.0)
+    breaker.failed(6.0, started=6.0)
     assert breaker.opens_again_at() == 15.0
     assert breaker.allow(15.0)
     breaker.succeeded(16.0, started=4.0)
     breaker.failed(16.0, started=4.0)
-    breaker.abandoned(16.0, started=4.0)
     assert breaker.state == "half_open"
     assert not breaker.allow(16.0)
     breaker.succeeded(17.0, started=15.0)
@@ -181,14 +159,14 @@ def test_R10_calls_that_started_before_it_opened_are_not_the_probe():
 def test_R10_a_ratio_is_met_exactly():
     breaker = Breaker(CircuitBreaker(failure_ratio=0.3, minimum_calls=10))
     for _ in range(7):
-        breaker.succeeded(0.0)
+        breaker.succeeded(0.0, started=0.0)
     for _ in range(3):
-        breaker.failed(0.0)
+        breaker.failed(0.0, started=0.0)
     assert breaker.state == "open"
 
 
 def test_R10_a_clock_that_goes_back_loses_no_outcome():
     breaker = Breaker(SPEC)
     for now in (100.0, 90.0, 10.0, 100.0):
-        breaker.failed(now)
+        breaker.failed(now, started=now)
     assert breaker.state == "open"

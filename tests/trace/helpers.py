@@ -17,15 +17,15 @@ def new_trace(limit=100_000):
     return trace
 
 
-def call(trace, element, start, end, outcome="result", attempt=1, lane=0, text=None):
-    trace.attempt_started(at(start), element, attempt, lane)
+def call(trace, element, start, end, outcome="result", attempt=1, text=None):
+    trace.attempt_started(at(start), element, attempt)
     trace.attempt_ended(at(end), element, attempt, outcome, text)
 
 
-def simple(trace, element, start, end, emitted=None, lane=0, value=None):
+def simple(trace, element, start, end, emitted=None, value=None):
     """An element that is called at once, and gives a result."""
     trace.admitted(at(start), element, f"v{element}" if value is None else value)
-    call(trace, element, start, end, lane=lane)
+    call(trace, element, start, end)
     trace.completed(at(end), element, "result")
     trace.emitted(at(end if emitted is None else emitted), element)
 
@@ -33,9 +33,9 @@ def simple(trace, element, start, end, emitted=None, lane=0, value=None):
 def head_of_line():
     """Three elements, in order; the first takes long."""
     trace = new_trace()
-    simple(trace, 0, 0, 100, lane=0)
-    simple(trace, 1, 0, 10, emitted=100, lane=1)
-    simple(trace, 2, 10, 30, emitted=100, lane=1)
+    simple(trace, 0, 0, 100)
+    simple(trace, 1, 0, 10, emitted=100)
+    simple(trace, 2, 10, 30, emitted=100)
     trace.ended(at(100))
     return trace
 
@@ -50,21 +50,21 @@ def everything():
     trace.completed(at(50), 0, "result")
     trace.emitted(at(50), 0)
     trace.admitted(at(0), 1, "b")  # times out, and its call ignores that
-    call(trace, 1, 0, 40, "timed_out", lane=1)
+    call(trace, 1, 0, 40, "timed_out")
     trace.completed(at(40), 1, "timeout")
     trace.emitted(at(50), 1)
     trace.watermark(at(5), 2, 5_000)
     trace.emitted(at(50), 2)
     trace.admitted(at(5), 3, "c")  # skipped
-    call(trace, 3, 5, 20, "error", lane=2)
+    call(trace, 3, 5, 20, "error")
     trace.completed(at(20), 3, "skipped")
     trace.emitted(at(50), 3)
     trace.admitted(at(10), 4, "d")
-    trace.attempt_started(at(12), 4, 1, 3)
+    trace.attempt_started(at(12), 4, 1)
     trace.admitted(at(10), 5, "e")  # cancelled with the run
-    call(trace, 5, 12, 95, "cancelled", lane=4)
+    call(trace, 5, 12, 95, "cancelled")
     trace.admitted(at(60), 6, "f")  # ends the run
-    call(trace, 6, 60, 90, "error", lane=0)
+    call(trace, 6, 60, 90, "error")
     trace.circuit(at(65), "open")
     trace.circuit(at(75), "half_open")
     trace.circuit(at(80), "closed")

@@ -72,12 +72,12 @@ def test_the_events_are_valid(write):
     check(write(everything()))
 
 
-def test_a_call_is_a_slice_on_the_thread_of_its_lane(write):
+def test_a_call_is_a_slice_on_the_next_thread_that_is_free(write):
     events = write(everything())
     names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     error = next(event for event in events if event.get("cat") == "error")
     assert (error["name"], error["ts"], error["dur"]) == ("'a'", 2_000.0, 8_000.0)
-    assert names[error["tid"]] == "lane 0"
+    assert names[error["tid"]] == "calls 2"
     assert error["args"] == {
         "element": 0,
         "value": "'a'",
@@ -111,11 +111,10 @@ def test_counters_tell_calls_in_flight_and_elements_in_the_buffer(write):
     assert levels == [(0.0, 2), (10_000.0, 3), (100_000.0, 0)]
 
 
-@pytest.mark.parametrize("lane", [0, None])
-def test_calls_that_overlap_get_threads_of_their_own(write, lane):
+def test_calls_that_overlap_get_threads_of_their_own(write):
     trace = new_trace()
     for element in range(3):
-        simple(trace, element, 5 * element, 5 * element + 8, lane=lane)
+        simple(trace, element, 5 * element, 5 * element + 8)
     events = write(trace)
     check(events)
     assert len({event["tid"] for event in of_phase(events, "X")}) == 2
@@ -132,12 +131,12 @@ def test_hostile_values_are_text(write, value):
 times = st.floats(0, 100, allow_nan=False)
 
 
-@given(calls=st.lists(st.tuples(times, times, times, st.sampled_from([None, 0, 1])), max_size=12))
+@given(calls=st.lists(st.tuples(times, times, times), max_size=12))
 def test_slices_are_nested_or_apart_whatever_the_times(tmp_path_factory, calls):
     trace = new_trace()
-    for element, (start, length, late, lane) in enumerate(calls):
+    for element, (start, length, late) in enumerate(calls):
         trace.admitted(at(0), element, element)
-        call(trace, element, start, start + length, "timed_out", lane=lane)
+        call(trace, element, start, start + length, "timed_out")
         trace.call_returned(at(start + length + late), element, 1)
     path = tmp_path_factory.mktemp("chrome") / "run.json"
     trace.chrome(path)

@@ -87,7 +87,7 @@ def test_without_an_attempt_a_return_belongs_to_the_last_call_that_was_cut():
     trace = new_trace()
     trace.admitted(at(0), 0, "a")
     call(trace, 0, 0, 10, "timed_out", attempt=1)
-    trace.attempt_started(at(20), 0, 2, 1)
+    trace.attempt_started(at(20), 0, 2)
     trace.call_returned(at(30), 0)
     [life] = trace.story().lives
     assert [attempt.returned is not None for attempt in life.attempts] == [True, False]

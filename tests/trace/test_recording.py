@@ -20,7 +20,7 @@ def test_every_kind_of_event_comes_back_with_its_fields():
     trace.started(10.0)
     trace.admitted(10.5, 0, "a", key=7)
     trace.watermark(10.5, 1, 5_000)
-    trace.attempt_started(11.0, 0, 1, lane=3)
+    trace.attempt_started(11.0, 0, 1)
     trace.attempt_ended(11.5, 0, 1, "timed_out", "too late")
     trace.backing_off(11.5, 0, until=12.5)
     trace.call_returned(12.0, 0, 1)
@@ -33,7 +33,7 @@ def test_every_kind_of_event_comes_back_with_its_fields():
         Event("started", 0.0),
         Event("admitted", 0.5, element=0, value="'a'", key="7"),
         Event("watermark", 0.5, element=1, timestamp=5_000),
-        Event("attempt_started", 1.0, element=0, attempt=1, lane=3),
+        Event("attempt_started", 1.0, element=0, attempt=1),
         Event("attempt_ended", 1.5, element=0, attempt=1, outcome="timed_out", text="too late"),
         Event("backing_off", 1.5, element=0, until=2.5),
         Event("call_returned", 2.0, element=0, attempt=1),
@@ -43,7 +43,7 @@ def test_every_kind_of_event_comes_back_with_its_fields():
         Event("ended", 4.5),
     ]
     assert {event.kind for event in events} == set(FIELDS)
-    assert repr(events[3]) == "Event(kind='attempt_started', time=1.0, element=0, attempt=1, lane=3)"
+    assert repr(events[3]) == "Event(kind='attempt_started', time=1.0, element=0, attempt=1)"
 
 
 def test_a_run_without_a_start_begins_with_its_first_event():

@@ -12,9 +12,9 @@ import os
 import re
 import shutil
 import tempfile
-import time
 from pathlib import Path
 
+from asyncio_operator.clock import milliseconds
 from asyncio_operator.errors import StateError
 
 FOREIGN = "holds another program's data"
@@ -81,10 +81,11 @@ def _is_made_first(entry: Path) -> bool:
 
 
 def _remove_left() -> None:
+    today = milliseconds(None)() / 1000
     for view in Path(tempfile.gettempdir()).glob(_PREFIX + "*"):
         process = view.name.removeprefix(_PREFIX).split("-")[0]
         try:
-            if time.time() - view.stat().st_mtime > LEFT_FOR and not (process.isdecimal() and _lives(int(process))):
+            if today - view.stat().st_mtime > LEFT_FOR and not (process.isdecimal() and _lives(int(process))):
                 leave(view)
         except OSError:
             continue  # Its owner was faster.
