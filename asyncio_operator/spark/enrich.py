@@ -29,6 +29,10 @@ from asyncio_operator.spark.worker import EnrichTask
 from asyncio_operator.specification import fingerprint
 from asyncio_operator.suggestions import did_you_mean
 
+TWO_BATCHES = 20_000
+"""Rows of two of Spark's Arrow batches, unless it is told otherwise: with a smaller buffer every batch would leave in
+pieces, which costs more than the keys. As many rows are in the pipe anyway."""
+
 REMEDY = '; on_error="null" or "drop" lets the job go on without'
 """The end of the message of a failed lookup."""
 
@@ -67,7 +71,8 @@ def enrich(
         prefix: put before the name of every added column, but not of the status column.
         mode: "ordered", the rows of a partition stay in order; "unordered", they come as their answers come.
         capacity: calls in flight at most, per task; as many tasks run at once as there are cores.
-        buffer: keys looked up and not yet handed on, per task; default 64 x `capacity`. Below it, it bounds calls too.
+        buffer: keys looked up and not yet handed on, per task; default 64 x `capacity`, and at least 20,000. Below
+            `capacity`, it bounds calls too.
         timeout: seconds (or a timedelta) from the start of a key's call to its deadline; None or 0 for none. The
             default, 30, is far beyond a healthy lookup, and ends a hanging one before an operator looks for it.
         on_error: "fail": a lookup that fails or times out fails the task; "null": its rows get nulls; "drop": its rows
@@ -84,7 +89,7 @@ def enrich(
     options = LookupOptions(
         ordered=one_of("mode", mode, ("ordered", "unordered")) == "ordered",
         capacity=positive_int("capacity", capacity),
-        buffer=BUFFER_FACTOR * capacity if buffer is None else positive_int("buffer", buffer),
+        buffer=max(BUFFER_FACTOR * capacity, TWO_BATCHES) if buffer is None else positive_int("buffer", buffer),
         timeout=optional_duration("timeout", timeout),
         fail=on_error == "fail",
         timed=status_column is not None,
