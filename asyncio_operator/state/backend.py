@@ -184,7 +184,13 @@ class StateBackend(ABC):
         """
         self.check_open()
         if self._restored or self.metas:
-            raise StateError("restore() is called once, on an empty backend, before states are asked for")
+            why = (
+                "was called before" if self._restored else f"comes too late: there is state {min(self.metas)!r} already"
+            )
+            raise StateError(
+                f"{self!r}: restore() {why}; it is called once, on an empty backend, before states are asked for: "
+                "take a new backend, on RocksDB with a new directory"
+            )
         if isinstance(snapshots, StateSnapshot):
             snapshots = [snapshots]
         if not isinstance(snapshots, Iterable) or isinstance(snapshots, str | bytes):

@@ -46,8 +46,8 @@ class InternalTimerService:
     """Timers of a range of key groups.
 
     Args:
-        on_event_time: called with each event-time timer that fires.
-        on_processing_time: called with each processing-time timer that fires.
+        on_event_time: called with each event-time timer that fires; with None they fire, and nobody hears of it.
+        on_processing_time: the same for processing-time timers.
         clock: seconds as a float; None is the system's.
         queues: gives the sets that hold the timers, and the range; None keeps them in memory, for 128 key groups.
 

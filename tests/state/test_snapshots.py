@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import pickle
 
@@ -146,6 +147,20 @@ def test_S9_an_open_directory_keeps_what_nobody_asks_for(tmp_path):
     restored = HeapStateBackend()
     restored.restore([snapshot])
     assert contents([restored]) == expected
+
+
+def test_S9_a_restore_that_comes_too_late_says_why_and_where(tmp_path):
+    directory = tmp_path / "db"
+    with contextlib.closing(RocksDBStateBackend(directory)) as backend:
+        backend.set_current_key("k")
+        backend.value_state(ValueStateDescriptor("visits")).update(1)
+        with pytest.raises(StateError, match="state 'visits' already") as caught:
+            backend.restore([])
+        assert str(directory) in str(caught.value)
+    with contextlib.closing(HeapStateBackend()) as backend:
+        backend.restore([])
+        with pytest.raises(StateError, match="was called before"):
+            backend.restore([])
 
 
 def test_S9_a_rocksdb_snapshot_shares_its_files(tmp_path):
