@@ -39,6 +39,23 @@ class Service:
     jitter: str
     level: int | None = None
 
+    def phases(self) -> Iterator[Phase]:
+        """What it goes through."""
+        calls = max(4_000, 20 * self.workers)
+        slow = replace(self, seconds=4 * self.seconds)
+        fewer = replace(self, workers=max(1, self.workers // 4))
+        refusing = replace(self, level=max(1, self.workers // 2))
+        for name, now in (
+            ("begins", self),
+            ("is 4x slower", slow),
+            ("recovers from that", self),
+            ("loses 3/4 of its workers", fewer),
+            ("recovers from that", self),
+            ("refuses above half", refusing),
+            ("recovers from that", self),
+        ):
+            yield Phase(name, now, calls)
+
 
 @dataclass(frozen=True, slots=True)
 class Phase:
@@ -161,27 +178,9 @@ def adaptive() -> Rows:
             yield from _rows(Service(workers, seconds, jitter))
 
 
-def phases(service: Service) -> Iterator[Phase]:
-    """What a service goes through."""
-    calls = max(4_000, 20 * service.workers)
-    slow = replace(service, seconds=4 * service.seconds)
-    fewer = replace(service, workers=max(1, service.workers // 4))
-    refusing = replace(service, level=max(1, service.workers // 2))
-    for name, now in (
-        ("begins", service),
-        ("is 4x slower", slow),
-        ("recovers from that", service),
-        ("loses 3/4 of its workers", fewer),
-        ("recovers from that", service),
-        ("refuses above half", refusing),
-        ("recovers from that", service),
-    ):
-        yield Phase(name, now, calls)
-
-
 def _rows(service: Service) -> Rows:
     client = Simulation(Controller(AdaptiveCapacity()), SEED)
-    for phase in phases(service):
+    for phase in service.phases():
         ours = client.run(phase)
         best, theirs = max(_fixed(phase), key=lambda found: found[1].rate)
         what = f"{service.workers} workers, {service.seconds * 1e3:g} ms {service.jitter}: {phase.name}"

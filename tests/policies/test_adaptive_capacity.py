@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, Controller
-from benchmarks.adaptive import GRACE, Phase, Service, Simulation, phases
+from benchmarks.adaptive import GRACE, Phase, Service, Simulation
 
 
 def feed(controller, latency, calls, in_flight=None, start=0.0):
@@ -176,7 +176,7 @@ SERVICES = [Service(20, 0.001, "constant"), Service(100, 0.05, "uniform"), Servi
 @pytest.mark.parametrize("service", SERVICES, ids=lambda service: f"{service.workers} {service.jitter}")
 def test_R11_it_keeps_a_simulated_service_busy_in_every_phase(service):
     client = Simulation(Controller(AdaptiveCapacity()), 7)
-    for phase in phases(service):
+    for phase in service.phases():
         outcome = client.run(phase)
         now = phase.service
         possible = min(now.workers, now.level or now.workers) / now.seconds

@@ -1,0 +1,15 @@
+"""The benchmarks are found by their names; their speeds are nobody's test."""
+
+from __future__ import annotations
+
+import inspect
+
+from benchmarks.__main__ import known
+
+
+def test_every_public_function_of_a_benchmark_module_is_a_benchmark() -> None:
+    found = known()
+    assert {"s1", "s5", "s12", "adaptive", "buffers", "comparison", "retries"} <= {*found}
+    for name, benchmark in found.items():
+        assert inspect.signature(benchmark).bind() is not None, name
+        assert inspect.signature(benchmark).return_annotation == "Rows", name
