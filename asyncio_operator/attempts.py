@@ -18,7 +18,7 @@ from math import inf, nextafter
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.batch_former import A_TURN_LATER
-from asyncio_operator.buffer import Buffer, wake
+from asyncio_operator.buffer import Buffer
 from asyncio_operator.errors import ElementTimeoutError, ResultError, describe
 from asyncio_operator.flights import Call, Flight, Waits
 from asyncio_operator.guards import Guards
@@ -29,6 +29,7 @@ from asyncio_operator.policies.batching import Batching, splits
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.recorder import Recorder
 from asyncio_operator.supply import Supply
+from asyncio_operator.waiting import COARSEST, Alarm, wake
 
 if TYPE_CHECKING:
     from asyncio_operator.lanes import Lanes
@@ -95,7 +96,8 @@ class Attempts:
         self._next: tuple[Call, Any] | None = None
         self._try_again = inf
         self._news: asyncio.Future[None] | None = None
-        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(self._loop, clock, self._ring)
+        self._reminder = Alarm(self._loop, clock, self._tell)
 
     @property
     def backing_off(self) -> int:
@@ -104,8 +106,7 @@ class Attempts:
 
     def close(self) -> None:
         """The run is over."""
-        if self._alarm is not None:
-            self._alarm.cancel()
+        self._alarm.cancel()
 
     # -- the intake of the lanes
 
@@ -120,20 +121,23 @@ class Attempts:
     async def _wait(self) -> None:
         """Wait until there may be something to start."""
         if self._supply.wants_input:
-            self._supply.read_ahead(lambda: wake(self._news))
+            self._supply.read_ahead(self._tell)
         if self._try_again == A_TURN_LATER:
             await asyncio.sleep(0)
             self._lineup.turned()
             return
         news = self._news = self._loop.create_future()
-        at = self._try_again
-        timer = self._loop.call_at(self._on_loop(at), wake, news) if at < inf else None
+        if self._try_again < inf:
+            self._reminder.set(self._try_again)
         try:
             await self._buffer.wait(news)
         finally:
             self._news = None
-            if timer is not None:
-                timer.cancel()
+            self._reminder.cancel()
+
+    def _tell(self) -> None:
+        """There is news for the one who waits, if anybody does."""
+        wake(self._news)
 
     def __iter__(self) -> Iterator[tuple[Call, Any]]:
         return iter(self._take, None)
@@ -247,7 +251,7 @@ class Attempts:
             for flight in flights:
                 self._waits.guard(flight, self._limit_of(flight))
             self._set_alarm()
-            wake(self._news)
+            self._tell()
             return
         for flight in flights:
             self._attempt_failed(flight, error, now)
@@ -284,13 +288,13 @@ class Attempts:
         self._guards.returned()
         if self._guards.limit is not None:
             self.driver.resize(self._guards.limit)
-            wake(self._news)
+            self._tell()
         for flight in call.late:
             flight.late -= 1
             self._recorder.call_returned(flight, self._now())
             if self._keyed is not None and not flight.late:
                 self._keyed.release(flight.entry)  # type: ignore[arg-type]
-                wake(self._news)
+                self._tell()
 
     def value_of(self, call: Call) -> Any:
         return [flight.value for flight in call.flights] if self._batched else call.flights[0].value
@@ -334,7 +338,7 @@ class Attempts:
         self.latency.samples.append(now - flight.admitted)
         self._recorder.completed(flight, how, now)
         if self._keyed is not None or not self._lineup.unfinished or self._lineup.forming:
-            wake(self._news)
+            self._tell()
 
     # -- waits
 
@@ -351,10 +355,10 @@ class Attempts:
             self._waits.guard(flight, flight.deadline)
 
     def _set_alarm(self, earliest: float = 0.0) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
+        self._alarm.cancel()
         due = self._waits.next_due()
-        self._alarm = None if due == inf else self._loop.call_at(self._on_loop(max(due, earliest)), self._ring)
+        if due < inf:
+            self._alarm.set(max(due, earliest))
 
     def _ring(self) -> None:
         now = self._now()
@@ -363,10 +367,5 @@ class Attempts:
         except BaseException as error:
             self.driver.fail(error)
             return
-        # A loop with a coarse clock may wake too early; a millisecond is the coarsest of them.
-        self._set_alarm(now + 0.001)
-        wake(self._news)
-
-    def _on_loop(self, at: float) -> float:
-        """The loop's time for one of the run's clock."""
-        return self._loop.time() + (at - self._now())
+        self._set_alarm(now + COARSEST)
+        self._tell()

@@ -22,6 +22,7 @@ from asyncio_operator.clock import monotonic
 from asyncio_operator.errors import ConfigurationError, StateError
 from asyncio_operator.loop_thread import loop_thread
 from asyncio_operator.run import AHEAD
+from asyncio_operator.waiting import wake
 
 T = TypeVar("T")
 
@@ -77,8 +78,7 @@ class ToLoop:
     # -- the loop's side
 
     def _wake(self) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+        wake(self._waiting)
 
     async def ready(self) -> bool:
         while not self._items:
@@ -169,8 +169,7 @@ class FromLoop:
         self._filled.set()
 
     def _wake(self) -> None:
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
+        wake(self._room)
 
     # -- the thread's side
 

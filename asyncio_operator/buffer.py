@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from asyncio_operator.queues import StreamElementQueue
+from asyncio_operator.waiting import wake
 
 
 class Buffer:
@@ -57,20 +58,9 @@ class Buffer:
         """Seconds in which admission has waited for room."""
         return self._blocked + (0.0 if self._blocked_since is None else self._now() - self._blocked_since)
 
-    def made_room(self) -> None:
-        """An element has left."""
-        if self.room is not None:
-            wake(self.room)
-
     def completed(self) -> None:
         """An element has completed: if one may leave now, wake the emission."""
         ready = self.ready
         if ready is not None and self.queue.peek_completed() is not None:
             self.ready = None
             wake(ready)
-
-
-def wake(waiter: asyncio.Future[None] | None) -> None:
-    """Complete a future that somebody may be waiting for."""
-    if waiter is not None and not waiter.done():
-        waiter.set_result(None)

@@ -22,10 +22,10 @@ from collections.abc import Awaitable, Callable
 from math import inf
 from typing import Any
 
-from asyncio_operator.clock import monotonic
 from asyncio_operator.deadlines import Deadlines
 from asyncio_operator.errors import describe
 from asyncio_operator.metrics import Histogram
+from asyncio_operator.waiting import COARSEST, Alarm
 from asyncio_operator.windows import Intake, Window
 
 logger = logging.getLogger("asyncio_operator")
@@ -104,7 +104,7 @@ class Lanes:
         self._drained = False
         self._stopping = False
         self._deadlines: Deadlines[Lane] = Deadlines()
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(self._loop, clock, self._wake)
 
     @property
     def in_flight(self) -> int:
@@ -281,15 +281,9 @@ class Lanes:
 
     def _watch(self, lane: Lane) -> None:
         if self._deadlines.watch(lane):
-            self._set_timer(lane.due)
-
-    def _set_timer(self, due: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_at(due + (self._loop.time() - self._clock()), self._wake)
+            self._alarm.set(lane.due)
 
     def _wake(self) -> None:
-        self._timer = None
         if self._finished.done():
             return
         now = self._clock()
@@ -298,8 +292,7 @@ class Lanes:
             self._loop.call_soon(self._last_turn, late, LAST_TURNS)
         due = self._deadlines.next_due()
         if due is not None:
-            # A loop with a coarse clock may wake too early; a millisecond is the coarsest of them.
-            self._set_timer(max(due, now + 0.001))
+            self._alarm.set(max(due, now + COARSEST))
 
     def _last_turn(self, late: list[tuple[Lane, Window, Any, float]], turns: int) -> None:
         late = [call for call in late if call == (call[0], call[0].window, call[0].slot, call[0].started)]
@@ -356,8 +349,7 @@ class Lanes:
         if self._stopping:
             return
         self._stopping = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.cancel()
         for lane in self._lanes - self._late:
             lane.expired = True
             lane.task.cancel()
@@ -389,16 +381,6 @@ class Lanes:
             "the input" if lane.slot is IDLE else f"a call for element {describe(lane.window.value_of(lane.slot))}",
             self._grace_period,
         )
-
-
-def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
-    """The loop's time, exactly and cheaply.
-
-    asyncio's own loops wrap a Python frame around the monotonic clock, which doubles its price, and uvloop cuts it off
-    to milliseconds, with which a deadline would come too early.
-    """
-    plain = isinstance(loop, asyncio.BaseEventLoop) and type(loop).time is asyncio.BaseEventLoop.time
-    return monotonic if plain or type(loop).__module__.partition(".")[0] == "uvloop" else loop.time
 
 
 def _uncancel(task: asyncio.Task[None]) -> None:

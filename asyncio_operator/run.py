@@ -19,13 +19,13 @@ from typing import Any
 
 from asyncio_operator.admission import Admission
 from asyncio_operator.attempts import Attempting, Attempts
-from asyncio_operator.buffer import Buffer, wake
+from asyncio_operator.buffer import Buffer
 from asyncio_operator.elements import Record, Watermark
 from asyncio_operator.errors import describe_error
 from asyncio_operator.function import AsyncFunction
 from asyncio_operator.guards import Guards
 from asyncio_operator.inputs import Input
-from asyncio_operator.lanes import Lanes, clock_of
+from asyncio_operator.lanes import Lanes
 from asyncio_operator.metrics import OperatorStatistics
 from asyncio_operator.outcomes import Handling, Outcomes
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
@@ -36,6 +36,7 @@ from asyncio_operator.recorder import SILENT, recorder_of
 from asyncio_operator.snapshot import OperatorSnapshot
 from asyncio_operator.supply import Supply
 from asyncio_operator.trace import Trace
+from asyncio_operator.waiting import clock_of, wake
 
 logger = logging.getLogger("asyncio_operator")
 
@@ -277,7 +278,7 @@ class Run:
                         self._partly = 0
                         queue.poll_completed()
                     if buffer.room is not None:
-                        buffer.made_room()
+                        wake(buffer.room)
                     if latest is not None and (outputs or kind is Watermark):
                         latest.append((entry, 0 if supply is None else supply.attempts_of(entry)))
                     if supply is not None:

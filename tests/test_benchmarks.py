@@ -11,5 +11,5 @@ def test_every_public_function_of_a_benchmark_module_is_a_benchmark() -> None:
     found = known()
     assert {"s1", "s5", "s12", "adaptive", "buffers", "comparison", "retries"} <= {*found}
     for name, benchmark in found.items():
-        assert inspect.signature(benchmark).bind() is not None, name
+        assert not inspect.signature(benchmark).parameters, name
         assert inspect.signature(benchmark).return_annotation == "Rows", name

@@ -25,10 +25,11 @@ from asyncio_operator.errors import (
     describe_error,
 )
 from asyncio_operator.inputs import Input
-from asyncio_operator.lanes import Lanes, clock_of
+from asyncio_operator.lanes import Lanes
 from asyncio_operator.lookup.keys import Chunk, Failure, KeyBatch, Timed
 from asyncio_operator.metrics import Histogram
 from asyncio_operator.policies.batching import splits
+from asyncio_operator.waiting import clock_of, wake
 
 BATCHES = 4
 """Batches that may be in the pipe whatever their size: one being emitted, one waiting for a slow key, two in flight."""
@@ -133,8 +134,7 @@ class LookupPipeline:
         if batch is not None:
             self._rows -= batch.rows
             self._count -= 1
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
+        wake(self._room)
 
     # -- the intake of the lanes
 

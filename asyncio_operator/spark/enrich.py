@@ -58,18 +58,17 @@ def enrich(
     """The rows of `df`, each with the columns that `enricher` has for its key.
 
     The input's columns pass through untouched. A key that occurs several times in a batch is looked up once. A null in
-    any part of a key is never looked up, and is a miss. A key with several rows gives several rows. The enricher gets
-    keys as Python values, a timestamp as a datetime in UTC, whatever the time zone of the session.
+    any part of a key is never looked up, and is a miss. Several rows of a key give several rows. The enricher gets keys
+    as Python values, timestamps as datetimes in UTC.
 
     Args:
         enricher: what looks keys up, such as `enrichers.PostgresEnricher`.
-        on: the key: a column of `df`, a list of columns, or a mapping from columns of `df` to the enricher's key
-            columns. A list is matched to the enricher's key columns by name if the names are the same, else by
-            position.
+        on: the key: a column of `df`, a list of columns (matched to the enricher's key columns by name if the names are
+            the same, else by position), or a mapping from columns of `df` to the enricher's key columns.
         how: "left" keeps rows without a match, with nulls; "inner" drops them.
         columns: which of the enricher's columns to add; default: all.
         prefix: put before the name of every added column, but not of the status column.
-        mode: "ordered", the rows of a partition stay in order; "unordered", they come as their answers come.
+        mode: "ordered", the rows of a partition stay in order; "unordered", they come as answers come.
         capacity: calls in flight at most, per task; as many tasks run at once as there are cores.
         buffer: keys looked up and not yet handed on, per task; default 64 x `capacity`, and at least 20,000. Below
             `capacity`, it bounds calls too.

@@ -109,3 +109,18 @@ class Batches(BatchAsyncFunction[Any, Any]):
 def retry(max_attempts: int = 3, delay: float = 1.0, **options: Any) -> Retry:
     """Retries after a fixed time."""
     return Retry(max_attempts=max_attempts, backoff=FixedBackoff(delay), **options)
+
+
+MODES: dict[str, dict[str, Any]] = {
+    "ordered": {"mode": "ordered"},
+    "unordered": {"mode": "unordered"},
+    "key_ordered": {"mode": "key_ordered", "key": lambda value: value % 3},
+}
+
+
+async def stop(run: Any, task: asyncio.Future[Any] | None = None) -> None:
+    """Close a run, after the task that reads it."""
+    if task is not None:
+        task.cancel()
+        await asyncio.wait([task])
+    await run.aclose()

@@ -7,9 +7,6 @@ once an attempt has begun (`schedules_model`); the laws are checked after every 
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 
@@ -31,14 +28,7 @@ ADAPTS_WHILE_DRAINED = Schedule(
 )
 
 
-@pytest.fixture(autouse=True)
-def silence() -> Iterator[None]:
-    """Calls that ignore their cancellation are reported; here there are too many of them."""
-    logger = logging.getLogger("asyncio_operator")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    yield
-    logger.setLevel(level)
+pytestmark = pytest.mark.usefixtures("silence")
 
 
 @pytest.mark.timeout(3600)

@@ -18,7 +18,7 @@ from asyncio_operator import (
     Record,
     Watermark,
 )
-from tests.core.attempts import BAD, OK, Act, Batches, Script, retry
+from tests.core.attempts import BAD, OK, Act, Batches, Script, retry, stop
 from tests.core.helpers import (
     Doors,
     Source,
@@ -31,24 +31,6 @@ from tests.core.helpers import (
     same,
     virtual,
 )
-
-MODES: dict[str, dict[str, Any]] = {
-    "ordered": {"mode": "ordered"},
-    "unordered": {"mode": "unordered"},
-    "key_ordered": {"mode": "key_ordered", "key": lambda value: value % 3},
-}
-
-
-@pytest.fixture(params=list(MODES))
-def any_mode(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return MODES[request.param]
-
-
-async def stop(run: Any, task: asyncio.Future[Any] | None = None) -> None:
-    if task is not None:
-        task.cancel()
-        await asyncio.wait([task])
-    await run.aclose()
 
 
 async def restored(snapshot: OperatorSnapshot, rest: Any = (), function: Any = same, **options: Any) -> list[Any]:

@@ -20,7 +20,7 @@ from asyncio_operator import (
     Watermark,
 )
 from asyncio_operator.testing import VirtualTimeLoop
-from tests.core.attempts import BAD, OK, Act, Batches, Script, retry
+from tests.core.attempts import BAD, MODES, OK, Act, Batches, Script, retry, stop
 from tests.core.helpers import (
     Source,
     collect,
@@ -28,25 +28,6 @@ from tests.core.helpers import (
     run_on,
     same,
 )
-
-MODES: dict[str, dict[str, Any]] = {
-    "ordered": {"mode": "ordered"},
-    "unordered": {"mode": "unordered"},
-    "key_ordered": {"mode": "key_ordered", "key": lambda value: value % 3},
-}
-
-
-@pytest.fixture(params=list(MODES))
-def any_mode(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return MODES[request.param]
-
-
-async def stop(run: Any, task: asyncio.Future[Any] | None = None) -> None:
-    if task is not None:
-        task.cancel()
-        await asyncio.wait([task])
-    await run.aclose()
-
 
 # -- at any moment
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -447,14 +446,26 @@ async def test_O8_an_error_of_the_source_ends_the_run_unwrapped() -> None:
 FATES = st.sampled_from(["found", "missing", "error", "hang", "stubborn", "poison"])
 
 
-@pytest.fixture
-def silence() -> Iterator[None]:
-    """Calls that ignore their cancellation are reported; here there are many of them."""
-    logger = logging.getLogger("asyncio_operator")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    yield
-    logger.setLevel(level)
+async def meet(fate: tuple[str, float], key: int, batched: bool) -> Any:
+    """What a lookup comes to."""
+    kind, delay = fate
+    await asyncio.sleep(delay / 10)
+    match kind:
+        case "missing":
+            return None
+        case "error":
+            raise ValueError(key)
+        case "poison" if batched:
+            raise ValueError(key)
+        case "stubborn":
+            try:
+                await asyncio.sleep(30)
+            except asyncio.CancelledError:
+                await asyncio.sleep(1.5)
+            return {"x": "late"}
+        case "hang":
+            await forever()
+    return {"x": key}
 
 
 @pytest.mark.usefixtures("silence")
@@ -478,34 +489,12 @@ def test_every_key_gets_its_outcome_whatever_happens(
     pause: float,
     source_pause: float,
 ) -> None:
-    async def one(key: int) -> Any:
-        fate, delay = fates[key % len(fates)]
-        await asyncio.sleep(delay / 10)
-        match fate:
-            case "found":
-                return {"x": key}
-            case "missing":
-                return None
-            case "error":
-                raise ValueError(key)
-            case "poison" if max_batch > 1:
-                raise ValueError(key)
-            case "stubborn":
-                try:
-                    await asyncio.sleep(30)
-                except asyncio.CancelledError:
-                    await asyncio.sleep(1.5)
-                return {"x": "late"}
-            case "hang":
-                await forever()
-        return {"x": key}
-
     async def answer(key: Any) -> Any:
         if not isinstance(key, list):
-            return await one(key)
+            return await meet(fates[key % len(fates)], key, batched=max_batch > 1)
         answers = []
         for k in key:
-            answers.append(await one(k))
+            answers.append(await meet(fates[k % len(fates)], k, batched=max_batch > 1))
             if answers[-1] == {"x": "late"}:
                 return [None] * len(key)
         return answers

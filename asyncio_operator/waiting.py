@@ -1,0 +1,53 @@
+"""What the loop's side waits with: a future that may be completed twice, a timer by another clock, and that clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from asyncio_operator.clock import monotonic
+
+COARSEST = 0.001
+"""Seconds that the coarsest of loops' clocks counts. Such a loop may wake too early; then it wakes this later again."""
+
+
+class Alarm:
+    """At most one timer of a loop, for a time of another clock.
+
+    Args:
+        clock: gives seconds.
+        ring: called when the time has come, perhaps a little early.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float], ring: Callable[[], object]) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._ring = ring
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, at: float) -> None:
+        """Ring at this time of the clock, and at no other."""
+        self.cancel()
+        self._timer = self._loop.call_at(at + (self._loop.time() - self._clock()), self._ring)
+
+    def cancel(self) -> None:
+        """Do not ring."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def wake(waiter: asyncio.Future[None] | None) -> None:
+    """Complete a future that somebody may be waiting for."""
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)
+
+
+def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
+    """The loop's time, exactly and cheaply.
+
+    asyncio's own loops wrap a Python frame around the monotonic clock, which doubles its price, and uvloop cuts it off
+    to milliseconds, with which a deadline would come too early.
+    """
+    plain = isinstance(loop, asyncio.BaseEventLoop) and type(loop).time is asyncio.BaseEventLoop.time
+    return monotonic if plain or type(loop).__module__.partition(".")[0] == "uvloop" else loop.time
