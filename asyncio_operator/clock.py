@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
+from math import inf
 
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 
@@ -17,6 +19,22 @@ Clock = Callable[[], float]
 
 monotonic: Clock = time.monotonic
 """What asyncio's own loops measure time with."""
+
+running_call: ContextVar[Callable[[], float]] = ContextVar("running_call")
+"""Gives the seconds that the call which runs in this context has left; set by whoever runs calls."""
+
+
+def time_left() -> float | None:
+    """Seconds until the call that this is a part of is cancelled, for a client that can be told a limit.
+
+    It is negative past the limit. None if there is no limit, or this is no part of a call of the operator.
+    """
+    left = running_call.get(_no_limit)()
+    return None if left == inf else left
+
+
+def _no_limit() -> float:
+    return inf
 
 
 def milliseconds(clock: Clock | None) -> Callable[[], int]:

@@ -13,6 +13,7 @@ An enricher needs the names of `asyncio_operator` and of this module, and no oth
 | `positive_int`, `natural`, `duration` | check an option, with the words in which all others are checked |
 | `gives_coroutines` | whether something is a coroutine function, or an object that is called as one |
 | `describe`, `did_you_mean` | a value in a message, cut where it is long; the nearest of the names that there are |
+| `time_left` | the seconds until the running lookup is cancelled, for a source that can be told a limit |
 | `missing_here` | the module or environment variable that this process lacks, if an error says so |
 """
 
@@ -23,6 +24,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from asyncio_operator.clock import time_left
 from asyncio_operator.environment import missing_here
 from asyncio_operator.errors import describe
 from asyncio_operator.policies.options import duration, gives_coroutines, natural, positive_int
@@ -45,6 +47,7 @@ __all__ = [
     "missing_here",
     "natural",
     "positive_int",
+    "time_left",
 ]
 
 Row = Mapping[str, Any]

@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable
 from math import inf
 from typing import Any
 
+from asyncio_operator.clock import running_call
 from asyncio_operator.deadlines import Deadlines
 from asyncio_operator.errors import describe
 from asyncio_operator.metrics import Histogram
@@ -155,6 +156,7 @@ class Lanes:
         """A new lane is the seeker from birth; see `_appoint`."""
         appointed = True
         failure: BaseException | None = None
+        running_call.set(lambda: lane.started + lane.limit - self._clock())
         try:
             if not hasattr(lane, "task"):
                 # An eager task factory runs it inside of the lane that appoints it.
