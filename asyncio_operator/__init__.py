@@ -22,6 +22,7 @@ from asyncio_operator.metrics import Latency, OperatorStatistics
 from asyncio_operator.operator import AsyncWaitOperator
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
+from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import ExponentialBackoff, FixedBackoff, Retry
@@ -37,6 +38,7 @@ __all__ = [
     "BatchAsyncFunction",
     "Batching",
     "BlockingFunction",
+    "Cache",
     "CircuitBreaker",
     "CircuitOpenError",
     "ConfigurationError",

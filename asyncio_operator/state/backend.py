@@ -41,6 +41,10 @@ MEMO_SIZE = 1 << 15
 """Keys whose bytes are remembered: about 6 MB at most, and hashing a key again costs a microsecond."""
 
 
+_PLAIN = frozenset((str, int))
+"""Types of keys, and of parts of keys, of which equal values are equal keys."""
+
+
 class StateBackend(ABC):
     """Keyed state of a range of key groups.
 
@@ -88,7 +92,7 @@ class StateBackend(ABC):
                 set.
         """
         kind = type(key)
-        plain = kind is str or kind is int
+        plain = kind is str or kind is int or (kind is tuple and _PLAIN.issuperset(map(type, key)))
         prefix = self._memo.get(key) if plain else None
         if prefix is None:
             self._key = self.slot = None

@@ -59,7 +59,11 @@ class TtlCells(Cells):
 
     def is_expired(self, stored: Any) -> bool:
         """Whether a stored entry has outlived its time."""
-        return self.codec.timestamp(stored) + self._ttl <= self._now()
+        return self.is_over(stored, self._now())
+
+    def is_over(self, stored: Any, now: int) -> bool:
+        """The same at some time, in milliseconds."""
+        return self.codec.timestamp(stored) + self._ttl <= now
 
     def get(self, slot: bytes, sub: bytes) -> Any:
         """The value of a cell, or ABSENT; an expired one is removed."""
@@ -171,20 +175,18 @@ class TtlCells(Cells):
 
     def _living(self, slot: bytes, sub: bytes, stored: Any, now: int) -> Any | None:
         """What is below the timestamp of an entry that was found, or None; deletes it if expired, else may touch it."""
-        timestamp = self.codec.timestamp(stored)
         rest = self.codec.unstamp(stored)
-        if timestamp + self._ttl <= now:
+        if self.is_over(stored, now):
             self.table.delete(slot, sub)
             return rest if self._return_expired else None
-        if self._touch and timestamp != now:
+        if self._touch and self.codec.timestamp(stored) != now:
             self._put(slot, sub, self.codec.stamp(now, rest))
         return rest
 
     def _scanned(self, slot: bytes, sub: bytes, stored: Any, now: int) -> Any | None:
         """The same for an entry of a scan: the user may have changed it meanwhile, and then it is his."""
-        timestamp = self.codec.timestamp(stored)
-        expired = timestamp + self._ttl <= now
-        ages = expired or (self._touch and timestamp != now)
+        expired = self.is_over(stored, now)
+        ages = expired or (self._touch and self.codec.timestamp(stored) != now)
         if ages and not self.table.holds(slot, sub, stored):
             return None if expired and not self._return_expired else self.codec.unstamp(stored)
         return self._living(slot, sub, stored, now)

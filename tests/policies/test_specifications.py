@@ -13,6 +13,7 @@ from pyspark.cloudpickle import cloudpickle
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
+from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import ExponentialBackoff, FixedBackoff, Retry
@@ -20,6 +21,20 @@ from asyncio_operator.policies.retry import ExponentialBackoff, FixedBackoff, Re
 EXAMPLES: list[tuple[Any, dict[str, Any]]] = [
     (AdaptiveCapacity, {"initial": 7, "minimum": 2, "maximum": 70}),
     (Batching, {"max_size": 5, "linger": 0.25}),
+    (
+        Cache,
+        {
+            "max_rows": 5,
+            "expire_after_write": 9.0,
+            "expire_after_access": 8.0,
+            "cache_missing": True,
+            "missing_ttl": 1.0,
+            "refresh_after": 2.5,
+            "stale_if_error": True,
+            "store": "rocksdb",
+            "directory": "cache",
+        },
+    ),
     (CircuitBreaker, {"failure_ratio": 0.25, "window": 5.0, "minimum_calls": 3, "open_for": 1.5}),
     (RateLimit, {"rate": 5, "per": 2.0, "burst": 3}),
     (ExponentialBackoff, {"initial": 0.5, "multiplier": 3.0, "maximum": 5.0, "jitter": False}),
@@ -41,6 +56,21 @@ WRONG = [
     (AdaptiveCapacity, {"minimum": 9, "maximum": 8}, "maximum is 8; it must not be less than minimum, 9"),
     (Batching, {"max_size": 0}, "max_size is 0;"),
     (Batching, {"linger": -0.1}, r"linger is -0\.1;"),
+    (Cache, {"max_rows": 0}, "max_rows is 0;"),
+    (Cache, {"max_rows": True}, "max_rows is True;"),
+    (Cache, {"expire_after_write": 0}, "expire_after_write is 0;"),
+    (Cache, {"expire_after_write": 0.0001}, r"expire_after_write is 0\.0001; it must be at least 0\.001"),
+    (Cache, {"expire_after_access": -1}, "expire_after_access is -1;"),
+    (Cache, {"missing_ttl": "1"}, "missing_ttl is '1';"),
+    (Cache, {"missing_ttl": 1, "cache_missing": False}, "missing_ttl is 1.0, and cache_missing is False"),
+    (Cache, {"cache_missing": 1}, "cache_missing is 1;"),
+    (Cache, {"stale_if_error": None}, "stale_if_error is None;"),
+    (Cache, {"refresh_after": 5, "expire_after_write": 5}, "refresh_after is 5.0, and expire_after_write is 5.0"),
+    (Cache, {"refresh_after": 5, "expire_after_access": 4}, "refresh_after is 5.0, and expire_after_access is 4.0"),
+    (Cache, {"store": "disk"}, "store is 'disk';"),
+    (Cache, {"store": "rocksdb"}, "directory is None;"),
+    (Cache, {"store": "rocksdb", "directory": ""}, "directory is '';"),
+    (Cache, {"directory": "here"}, "directory is 'here', and store is \"heap\""),
     (CircuitBreaker, {"failure_ratio": 0}, "failure_ratio is 0;"),
     (CircuitBreaker, {"failure_ratio": 1.1}, r"failure_ratio is 1\.1;"),
     (CircuitBreaker, {"failure_ratio": math.nan}, "failure_ratio is nan;"),

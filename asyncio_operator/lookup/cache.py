@@ -1,0 +1,240 @@
+"""Answers that are kept and used again, over a state backend: in memory, or on disk where they outlive the process.
+
+An answer is an entry of keyed state with time to live, stamped with the time at which it was written; every lifetime
+(of a row, of a miss, of a fresh answer, since the last use) is a view on such stamps, and the rule of expiry is that of
+State TTL. The order of use is kept in memory, by key.
+
+Laws: a lookup never fails of its cache: what cannot be kept or read is logged once, and looked up. Nothing here belongs
+to an event loop. An answer that is found is shared by all who find it; whoever hands it to a user makes a copy.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from asyncio_operator.errors import describe, describe_error
+from asyncio_operator.policies.cache import Cache
+from asyncio_operator.state.backend import StateBackend
+from asyncio_operator.state.cells import ABSENT
+from asyncio_operator.state.descriptors import ValueStateDescriptor
+from asyncio_operator.state.serializers import BUILTIN
+from asyncio_operator.state.ttl import TtlCells
+from asyncio_operator.state.ttl_config import StateTtlConfig
+
+logger = logging.getLogger("asyncio_operator")
+
+FOREVER: Final = 1e12
+"""Seconds: 30,000 years."""
+
+SWEPT = 2
+"""Entries, of those that were not used for longest, that every write looks at: twice as many as it adds."""
+
+SPECIFICATION = ValueStateDescriptor("specification")
+"""Of a cache on disk: whose answers these are."""
+
+
+class Answers:
+    """The serialiser of answers. In memory they are kept as they are, for nobody changes them."""
+
+    name = "answers-1"
+    serialize = staticmethod(BUILTIN.serialize)
+    deserialize = staticmethod(BUILTIN.deserialize)
+
+    @staticmethod
+    def copy(value: Any) -> Any:
+        return value
+
+
+class LookupCache:
+    """The answers of one specification.
+
+    Args:
+        fields: the columns of a row; what else is in an answer is not kept.
+        backend: holds nothing else.
+        release: closes the backend; called once, when the cache is closed.
+    """
+
+    def __init__(
+        self, options: Cache, fields: Sequence[str], backend: StateBackend, release: Callable[[], None] | None = None
+    ) -> None:
+        self._options = options
+        self._fields = tuple(fields)
+        self._backend = backend
+        self._release = release or backend.close
+        self._now = backend.now
+        self._written = self._cells("answers", options.expire_after_write)
+        self._codec = self._written.codec
+        self._load, self._store = self._written.table.get_slot, self._written.table.put_slot
+        self._miss = self._codec.encode(None)
+        self._missing = self._view(options.missing_ttl)
+        self._fresh = self._view(options.refresh_after)
+        self._used = None if options.expire_after_access is None else self._cells("used", options.expire_after_access)
+        self._told: set[str] = set()
+        self._order: OrderedDict[bytes, None] = self._order_of_use()
+
+    def __len__(self) -> int:
+        """How many keys are kept, expired ones too."""
+        return len(self._order)
+
+    def get(self, key: Any) -> Any:
+        """The answer for a key, None for a miss; ABSENT if there is none that is alive. It counts as a use."""
+        try:
+            backend = self._backend
+            backend.set_current_key(key)
+            slot = backend.slot
+            assert slot is not None
+            stored = self._load(slot)
+            if stored is None:
+                return ABSENT
+            codec, now = self._codec, self._now()
+            if self._life(stored).is_over(stored, now) or (self._used is not None and not self._use(slot, now)):
+                if not self._options.stale_if_error:
+                    self._remove(slot)
+                return ABSENT
+            self._order.move_to_end(slot)
+            return codec.decode(codec.unstamp(stored))
+        except Exception as error:
+            self._tell("cannot be read", key, error)
+            return ABSENT
+
+    def is_old(self, key: Any) -> bool:
+        """Whether the answer for a key is there, and due to be refreshed."""
+        if self._options.refresh_after is None:
+            return False
+        stored = self._stored(key)
+        return stored is not None and self._fresh.is_over(stored, self._now())
+
+    def stale(self, key: Any) -> Any:
+        """The answer for a key, expired or not; ABSENT if none is there."""
+        stored = self._stored(key)
+        return ABSENT if stored is None else self._codec.decode(self._codec.unstamp(stored))
+
+    def put(self, key: Any, answer: Any) -> None:
+        """Keep the answer for a key; what is no answer is not kept."""
+        kept = self._kept(answer)
+        if kept is ABSENT:
+            self.discard(key)
+            return
+        try:
+            self._backend.set_current_key(key)
+            slot = self._backend.slot
+            assert slot is not None
+            now = self._now()
+            self._store(slot, self._codec.stamp(now, self._codec.encode(kept)))
+            if self._used is not None:
+                self._used.table.put_slot(slot, self._used.codec.stamp(now, self._used.codec.encode(True)))
+            self._order[slot] = None
+            self._order.move_to_end(slot)
+            self._make_room(now)
+        except Exception as error:
+            self._tell("cannot be kept", key, error)
+
+    def discard(self, key: Any) -> None:
+        """Forget a key."""
+        try:
+            self._backend.set_current_key(key)
+            self._remove(self._backend.slot or b"")
+        except Exception as error:
+            self._tell("cannot be removed", key, error)
+
+    def close(self) -> None:
+        """Give files and memory back; called again it does nothing."""
+        self._order.clear()
+        if not self._backend.closed:
+            self._release()
+
+    def _cells(self, name: str, seconds: Any) -> TtlCells:
+        ttl = StateTtlConfig(FOREVER if seconds is None else seconds, cleanup=())
+        cells = self._backend.cells(ValueStateDescriptor(name, serializer=Answers(), ttl=ttl), ValueStateDescriptor)
+        assert isinstance(cells, TtlCells)
+        return cells
+
+    def _view(self, seconds: Any) -> TtlCells:
+        """The answers with another lifetime; None for the same."""
+        if seconds is None:
+            return self._written
+        ttl = StateTtlConfig(seconds, cleanup=())
+        return TtlCells("answers", self._backend, self._written.table, self._codec, ttl)
+
+    def _life(self, stored: Any) -> TtlCells:
+        """The lifetime of an answer."""
+        return self._missing if self._codec.unstamp(stored) == self._miss else self._written
+
+    def _stored(self, key: Any) -> Any:
+        try:
+            self._backend.set_current_key(key)
+            return self._load(self._backend.slot or b"")
+        except Exception as error:
+            self._tell("cannot be read", key, error)
+            return None
+
+    def _use(self, slot: bytes, now: int) -> bool:
+        """Whether the last use is not too long ago; then this is one."""
+        assert self._used is not None
+        table, codec = self._used.table, self._used.codec
+        stored = table.get_slot(slot)
+        if stored is None or self._used.is_over(stored, now):
+            return False
+        if codec.timestamp(stored) != now:
+            table.put_slot(slot, codec.stamp(now, codec.unstamp(stored)))
+        return True
+
+    def _kept(self, answer: Any) -> Any:
+        """What is kept of an answer; ABSENT for nothing."""
+        if type(answer) is dict or isinstance(answer, Mapping):
+            return self._row(answer)
+        if answer is None or (isinstance(answer, Sequence) and not answer):
+            return None if self._options.cache_missing else ABSENT
+        if isinstance(answer, Sequence) and all(isinstance(row, Mapping) for row in answer):
+            return [self._row(row) for row in answer]
+        return ABSENT
+
+    def _row(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: row[name] for name in self._fields if name in row}
+
+    def _make_room(self, now: int) -> None:
+        """The least recently used go while there are too many, and of the next ones what has expired."""
+        order = self._order
+        while len(order) > self._options.max_rows:
+            self._remove(next(iter(order)))
+        if self._options.stale_if_error:
+            return
+        for _ in range(SWEPT):
+            slot = next(iter(order))
+            if not self._is_over(slot, now):
+                return
+            self._remove(slot)
+            if not order:
+                return
+
+    def _is_over(self, slot: bytes, now: int) -> bool:
+        stored = self._load(slot)
+        used = None if self._used is None else self._used.table.get_slot(slot)
+        return (stored is not None and self._life(stored).is_over(stored, now)) or (
+            used is not None and self._used is not None and self._used.is_over(used, now)
+        )
+
+    def _remove(self, slot: bytes) -> None:
+        self._order.pop(slot, None)
+        self._written.table.delete(slot, b"")
+        if self._used is not None:
+            self._used.table.delete(slot, b"")
+
+    def _order_of_use(self) -> OrderedDict[bytes, None]:
+        """Of what was there before, by the time of the last use that was written down."""
+        cells = self._used or self._written
+        rows = [(cells.codec.timestamp(stored), slot + sub) for slot, sub, stored in cells.table.entries()]
+        return OrderedDict.fromkeys(slot for _, slot in sorted(rows))
+
+    def _tell(self, what: str, key: Any, error: Exception) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            logger.warning(
+                "the answer for key %s %s in its cache, and is looked up every time: %s; this is logged once",
+                describe(key),
+                what,
+                describe_error(error),
+            )

@@ -1,0 +1,153 @@
+"""Where caches live: made in memory, or leased on disk.
+
+The directory that a `Cache` names holds one numbered directory for each worker that ever used it at the same time as
+others. A worker locks the first free one that holds the answers of its specification, and finds them there; if there is
+none it takes the first free one and clears it. A lock ends with the process, however that ends.
+
+Law L7: two workers never share a directory, and what was written for another specification, by another version, or is
+damaged, is not trusted: it is cleared, and this is logged.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from itertools import count
+from pathlib import Path
+
+from asyncio_operator.clock import Clock
+from asyncio_operator.errors import ConfigurationError, StateError, describe_error
+from asyncio_operator.lookup.cache import SPECIFICATION, LookupCache
+from asyncio_operator.policies.cache import Cache
+from asyncio_operator.state.backend import StateBackend
+from asyncio_operator.state.directories import check_directory
+from asyncio_operator.state.heap_backend import HeapStateBackend
+
+logger = logging.getLogger("asyncio_operator")
+
+_locked: set[Path] = set()
+"""Directories that this process has locked: a lock of the system does not keep a process from itself."""
+
+
+def open_cache(options: Cache, fields: Sequence[str], specification: str, clock: Clock | None = None) -> LookupCache:
+    """The cache of a specification; it blocks for as long as the disk takes.
+
+    Args:
+        fields: the columns of a row.
+        specification: equal for what may share answers.
+
+    Raises:
+        ConfigurationError: the directory cannot be used.
+    """
+    if options.store == "heap":
+        return LookupCache(options, fields, HeapStateBackend(clock=clock))
+    place = _lease(check_directory(str(options.directory)), specification, clock)
+    try:
+        return LookupCache(options, fields, place.backend, place.release)
+    except BaseException:
+        place.release()
+        raise
+
+
+def _lease(directory: Path, specification: str, clock: Clock | None) -> Place:
+    """A place of the specification; warm, if one is free."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for path in _existing(directory):
+            if (place := _locked_place(path)) is not None:
+                if place.holds(specification, clock):
+                    return place
+                place.unlock()
+        place = next(place for number in count() if (place := _locked_place(directory / str(number))) is not None)
+        place.clear(specification, clock)
+    except OSError as error:
+        raise ConfigurationError(
+            f"the directory {str(directory)!r} of a cache cannot be used: {describe_error(error)}; give a directory on "
+            "a local disk that the workers may write to"
+        ) from error
+    return place
+
+
+class Place:
+    """A directory that is locked by `lock`, an open file, and the state in it, once it is open."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self.backend: StateBackend
+        self._lock = lock
+        _locked.add(path)
+
+    def holds(self, specification: str, clock: Clock | None) -> bool:
+        """Whether there are answers of the specification here; then they are open."""
+        if not self.path.exists():
+            return False
+        try:
+            backend = _backend(self.path, clock)
+        except StateError:
+            return False
+        try:
+            backend.set_current_key("")
+            if backend.value_state(SPECIFICATION).value() == specification:
+                self.backend = backend
+                return True
+        except StateError:
+            pass
+        backend.close()
+        return False
+
+    def clear(self, specification: str, clock: Clock | None) -> None:
+        """Remove what is here, and open it for answers of the specification."""
+        try:
+            if self.path.exists():
+                logger.warning(
+                    "the cache directory %s is cleared: it was written for another specification or by another "
+                    "version, or is damaged",
+                    self.path,
+                )
+                shutil.rmtree(self.path)
+            self.backend = _backend(self.path, clock)
+            self.backend.set_current_key("")
+            self.backend.value_state(SPECIFICATION).update(specification)
+        except BaseException:
+            self.unlock()
+            raise
+
+    def release(self) -> None:
+        """Give the place back; what is in it stays."""
+        self.backend.close()
+        self.unlock()
+
+    def unlock(self) -> None:
+        os.close(self._lock)
+        _locked.discard(self.path)
+
+
+def _backend(path: Path, clock: Clock | None) -> StateBackend:
+    from asyncio_operator.state import RocksDBStateBackend
+
+    return RocksDBStateBackend(path, clock=clock)
+
+
+def _existing(directory: Path) -> Iterator[Path]:
+    names = sorted(int(path.name) for path in directory.iterdir() if path.is_dir() and path.name.isdecimal())
+    return (directory / str(number) for number in names)
+
+
+def _locked_place(path: Path) -> Place | None:
+    """The place, unless somebody has locked it. The lock, on a file beside it, ends with the process."""
+    import fcntl
+
+    if path in _locked:
+        return None
+    lock = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        os.close(lock)
+        return None
+    except BaseException:
+        os.close(lock)
+        raise
+    return Place(path, lock)

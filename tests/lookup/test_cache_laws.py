@@ -1,0 +1,378 @@
+"""L3 to L7: what a lookup cache keeps, for how long, where, and whose."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncio_operator import Cache, ConfigurationError
+from asyncio_operator.lookup.cache import LookupCache
+from asyncio_operator.lookup.stores import open_cache
+from asyncio_operator.state.cells import ABSENT
+from asyncio_operator.testing import ManualClock
+
+Make = Callable[..., LookupCache]
+ROW = {"name": "Ada", "born": 1815}
+FIELDS = ("name", "born")
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(1_000.0)
+
+
+@pytest.fixture(params=["heap", "rocksdb"])
+def make(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[Make]:
+    """Makes caches of a store, and closes them."""
+    made = []
+
+    def make(**options: Any) -> LookupCache:
+        place: dict[str, Any] = {"store": "rocksdb", "directory": tmp_path / "cache"} if request.param != "heap" else {}
+        cache = open_cache(Cache(**options, **place), FIELDS, "specification", clock)
+        made.append(cache)
+        return cache
+
+    yield make
+    for cache in made:
+        cache.close()
+
+
+def kept(cache: LookupCache, *keys: Any) -> list[Any]:
+    """Those of the keys that are there."""
+    return [key for key in keys if cache.get(key) is not ABSENT]
+
+
+def test_what_was_put_is_found_as_it_was(make):
+    cache = make()
+    several = [ROW, {"name": "Charles", "born": None}]
+    for key in (1, "1", (1, "x"), b"1", 1.5, True):
+        assert cache.get(key) is ABSENT
+        cache.put(key, [{"name": repr(key)}])
+    for key in (1, "1", (1, "x"), b"1", 1.5, True):
+        assert cache.get(key) == [{"name": repr(key)}]
+    cache.put("a", ROW)
+    cache.put("b", several)
+    assert (cache.get("a"), cache.get("b")) == (ROW, several)
+
+
+def test_only_the_columns_of_a_row_are_kept(make):
+    cache = make()
+    cache.put("a", {"name": "Ada", "story": "x" * 1_000_000})
+    assert cache.get("a") == {"name": "Ada"}
+
+
+def test_L3_misses_are_kept_as_misses(make):
+    cache = make()
+    cache.put("a", None)
+    cache.put("b", [])
+    assert cache.get("a") is None
+    assert cache.get("b") is None
+    assert cache.get("c") is ABSENT
+
+
+def test_L3_misses_are_not_kept_where_nobody_wants_them(make):
+    cache = make(cache_missing=False)
+    cache.put("a", ROW)
+    cache.put("a", None)
+    assert cache.get("a") is ABSENT
+
+
+def test_L3_misses_have_their_own_time_to_live(make, clock):
+    cache = make(missing_ttl=5.0, expire_after_write=60.0)
+    cache.put("a", None)
+    cache.put("b", ROW)
+    clock.advance(4.999)
+    assert kept(cache, "a", "b") == ["a", "b"]
+    clock.advance(0.001)
+    assert kept(cache, "a", "b") == ["b"]
+
+
+def test_L3_misses_may_live_longer_than_rows(make, clock):
+    cache = make(missing_ttl=60.0, expire_after_write=5.0)
+    cache.put("a", None)
+    cache.put("b", ROW)
+    clock.advance(5.0)
+    cache.put("c", ROW)
+    assert kept(cache, "a", "b", "c") == ["a", "c"]
+
+
+def test_L4_the_least_recently_used_key_makes_room_and_a_miss_takes_a_place_too(make):
+    cache = make(max_rows=3)
+    for key, answer in (("a", ROW), ("b", None), ("c", [ROW, ROW])):
+        cache.put(key, answer)
+    assert cache.get("a") == ROW
+    cache.put("d", ROW)
+    assert len(cache) == 3
+    assert kept(cache, "a", "b", "c", "d") == ["a", "c", "d"]
+    cache.put("a", ROW)
+    cache.put("e", ROW)
+    assert kept(cache, "a", "b", "c", "d", "e") == ["a", "d", "e"]
+
+
+@pytest.mark.parametrize("expiry", ["expire_after_write", "expire_after_access"])
+def test_L5_at_its_time_to_live_an_entry_is_gone(make, clock, expiry):
+    cache = make(**{expiry: 10.0})
+    cache.put("a", ROW)
+    clock.advance(9.999)
+    assert cache.get("a") == ROW
+    clock.advance(0.001)
+    assert (cache.get("a") is ABSENT) == (expiry == "expire_after_write")
+    clock.advance(10.0)
+    assert cache.get("a") is ABSENT
+
+
+def test_L5_both_expiries_hold_at_once(make, clock):
+    cache = make(expire_after_write=10.0, expire_after_access=4.0)
+    cache.put("a", ROW)
+    cache.put("b", ROW)
+    for _ in range(3):
+        clock.advance(3.0)
+        assert cache.get("a") == ROW
+    assert cache.get("b") is ABSENT
+    clock.advance(1.0)
+    assert cache.get("a") is ABSENT
+
+
+def test_L5_writing_again_begins_a_new_life(make, clock):
+    cache = make(expire_after_write=10.0)
+    cache.put("a", ROW)
+    clock.advance(9.0)
+    cache.put("a", None)
+    clock.advance(9.0)
+    assert cache.get("a") is None
+
+
+@pytest.mark.parametrize("expiry", ["expire_after_write", "expire_after_access"])
+def test_what_has_expired_goes_while_others_come(make, clock, expiry):
+    cache = make(**{expiry: 10.0})
+    for key in range(100):
+        cache.put(key, ROW)
+    clock.advance(10.0)
+    for key in range(100, 210):
+        cache.put(key, ROW)
+    assert len(cache) == 110
+
+
+def test_L6_an_answer_is_old_from_refresh_after_on_and_still_found(make, clock):
+    cache = make(refresh_after=5.0, expire_after_write=10.0)
+    cache.put("a", ROW)
+    clock.advance(4.999)
+    assert not cache.is_old("a")
+    clock.advance(0.001)
+    assert cache.is_old("a")
+    assert cache.get("a") == ROW
+    assert not cache.is_old("b")
+    cache.put("a", ROW)
+    assert not cache.is_old("a")
+
+
+@pytest.mark.parametrize("expiry", ["expire_after_write", "expire_after_access"])
+def test_L6_an_expired_answer_is_still_there_for_a_failure(make, clock, expiry):
+    cache = make(stale_if_error=True, **{expiry: 5.0})
+    cache.put("a", ROW)
+    clock.advance(5.0)
+    for _ in range(2):
+        assert cache.get("a") is ABSENT
+        assert cache.stale("a") == ROW
+    assert cache.stale("b") is ABSENT
+
+
+def test_what_is_discarded_is_gone(make):
+    cache = make(expire_after_access=1.0)
+    cache.put("a", ROW)
+    cache.discard("a")
+    cache.discard("b")
+    assert cache.get("a") is ABSENT
+    assert len(cache) == 0
+
+
+@pytest.mark.parametrize("answer", ["text", 5, [5], {"a"}, [ROW, None]])
+def test_L9_what_is_no_answer_is_not_kept(make, answer):
+    cache = make()
+    cache.put("a", ROW)
+    cache.put("a", answer)
+    assert cache.get("a") is ABSENT
+
+
+@pytest.mark.parametrize("key", [None, [1], {"a": 1}, object(), ("a", None)])
+def test_a_key_that_cannot_be_kept_is_looked_up_every_time_and_told_once(make, caplog, key):
+    cache = make()
+    for _ in range(3):
+        cache.put(key, ROW)
+        assert cache.get(key) is ABSENT
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2  # of reading, and of keeping
+    assert "is looked up every time" in told[0]
+
+
+def test_a_value_that_cannot_be_written_to_disk_is_told_once(tmp_path, caplog):
+    cache = open_cache(Cache(store="rocksdb", directory=tmp_path), FIELDS, "s")
+    for key in "ab":
+        cache.put(key, {"name": np.int64(5)})
+        assert cache.get(key) is ABSENT
+    cache.put("c", ROW)
+    assert cache.get("c") == ROW
+    cache.close()
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_L4_L5_it_is_what_a_dictionary_in_order_of_use_says(data):
+    clock = ManualClock()
+    write, access = data.draw(st.sampled_from([(None, None), (4, None), (None, 3), (5, 3)]))
+    most = data.draw(st.integers(1, 4))
+    cache = open_cache(Cache(max_rows=most, expire_after_write=write, expire_after_access=access), FIELDS, "s", clock)
+    model: OrderedDict[int, list[Any]] = OrderedDict()  # key: answer, written, used
+    for step in data.draw(st.lists(st.tuples(st.sampled_from("gpt"), st.integers(0, 5)), max_size=40)):
+        match step:
+            case ("t", seconds):
+                clock.advance(seconds / 2)
+            case ("p", key):
+                model.pop(key, None)
+                model[key] = [{"born": key}, clock(), clock()]
+                cache.put(key, {"born": key})
+                if len(model) > most:
+                    model.popitem(last=False)
+            case (_, key):
+                found = model.get(key)
+                if found and ((write and clock() - found[1] >= write) or (access and clock() - found[2] >= access)):
+                    del model[key]
+                    found = None
+                if found:
+                    model.move_to_end(key)
+                    found[2] = clock()
+                assert cache.get(key) == (found[0] if found else ABSENT)
+        assert len(cache) <= most
+
+
+# -- on disk
+
+
+def on_disk(directory: Path, specification: str = "s", clock: ManualClock | None = None, **options: Any) -> LookupCache:
+    return open_cache(Cache(store="rocksdb", directory=directory, **options), FIELDS, specification, clock)
+
+
+def test_L7_it_is_warm_for_who_comes_after(tmp_path, clock):
+    cache = on_disk(tmp_path, clock=clock, expire_after_write=10.0, max_rows=2)
+    cache.put("a", ROW)
+    clock.advance(1.0)
+    cache.put("b", None)
+    cache.close()
+    cache.close()
+    clock.advance(8.0)
+    cache = on_disk(tmp_path, clock=clock, expire_after_write=10.0, max_rows=2)
+    assert len(cache) == 2
+    cache.put("c", ROW)
+    assert kept(cache, "a", "b", "c") == ["b", "c"]
+    clock.advance(1.0)
+    assert cache.get("b") is None
+    clock.advance(1.0)
+    assert cache.get("b") is ABSENT
+    cache.close()
+
+
+def test_L7_two_never_share_a_directory(tmp_path):
+    first, second = on_disk(tmp_path), on_disk(tmp_path)
+    first.put("a", ROW)
+    assert second.get("a") is ABSENT
+    second.put("b", ROW)
+    second.close()
+    third = on_disk(tmp_path)
+    assert kept(third, "a", "b") == ["b"]
+    first.close()
+    third.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "0.lock", "1", "1.lock"]
+
+
+def test_L7_a_link_to_the_directory_is_the_same_directory(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    first, second = on_disk(tmp_path / "real"), on_disk(tmp_path / "link")
+    first.put("a", ROW)
+    assert second.get("a") is ABSENT
+    assert first.get("a") == ROW
+    first.close()
+    second.close()
+
+
+def test_L7_what_was_written_for_another_specification_is_cleared_and_logged(tmp_path, caplog):
+    cache = on_disk(tmp_path, "one")
+    cache.put("a", ROW)
+    cache.close()
+    cache = on_disk(tmp_path, "two")
+    assert cache.get("a") is ABSENT
+    cache.close()
+    assert "is cleared" in caplog.text
+    assert str(tmp_path) in caplog.text
+    cache = on_disk(tmp_path, "one")
+    assert cache.get("a") is ABSENT
+    cache.close()
+
+
+def test_L7_ones_own_directory_is_preferred_to_another_ones(tmp_path, caplog):
+    one, two = on_disk(tmp_path, "one"), on_disk(tmp_path, "two")
+    two.put("a", ROW)
+    one.close()
+    two.close()
+    two = on_disk(tmp_path, "two")
+    assert two.get("a") == ROW
+    two.close()
+    assert not caplog.text
+
+
+@pytest.mark.parametrize("damage", ["CURRENT", "MANIFEST", "all"])
+def test_L7_what_is_damaged_is_cleared_and_logged(tmp_path, caplog, damage):
+    cache = on_disk(tmp_path)
+    cache.put("a", ROW)
+    cache.close()
+    for path in (tmp_path / "0").iterdir():
+        if damage == "all" or path.name.startswith(damage):
+            path.write_bytes(b"damaged")
+    cache = on_disk(tmp_path)
+    assert cache.get("a") is ABSENT
+    cache.put("a", ROW)
+    assert cache.get("a") == ROW
+    cache.close()
+    assert "is cleared" in caplog.text
+
+
+def test_a_directory_that_cannot_be_used_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match=r"file.* of a cache cannot be used: .*; give a directory"):
+        on_disk(tmp_path / "file")
+
+
+def _hold(directory: str, ready: Any) -> None:
+    cache = on_disk(Path(directory))
+    cache.put("a", ROW)
+    ready.send(None)
+    ready.recv()
+
+
+def test_L7_a_killed_workers_directory_is_taken_over_warm(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    worker = context.Process(target=_hold, args=(str(tmp_path), there))
+    worker.start()
+    here.recv()
+    other = on_disk(tmp_path)
+    assert other.get("a") is ABSENT
+    other.close()
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.join()
+    taken = on_disk(tmp_path)
+    assert taken.get("a") == ROW
+    taken.close()
