@@ -15,20 +15,19 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf, nextafter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from asyncio_operator.batch_former import A_TURN_LATER
-from asyncio_operator.buffer import Buffer
 from asyncio_operator.errors import ElementTimeoutError, ResultError, describe
 from asyncio_operator.flights import Call, Flight, Waits
 from asyncio_operator.guards import Guards
 from asyncio_operator.lineup import Lineup
 from asyncio_operator.metrics import Histogram
-from asyncio_operator.outcomes import Outcomes, function_error, is_ordinary
+from asyncio_operator.outcomes import function_error, is_ordinary
 from asyncio_operator.policies.batching import Batching, splits
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.recorder import Recorder
-from asyncio_operator.supply import Supply
+from asyncio_operator.sources import Source
 from asyncio_operator.waiting import COARSEST, Alarm, wake
 
 if TYPE_CHECKING:
@@ -49,6 +48,17 @@ class Attempting:
     batching: Batching | None = None
 
 
+class Endings(Protocol):
+    """What becomes of elements: each method ends the one with this entry, after so many attempts, and says how, in a
+    word for a trace. What they raise ends the run."""
+
+    def complete(self, entry: Any, result: Any, attempts: int) -> str: ...
+
+    def failed(self, entry: Any, error: BaseException, attempts: int) -> str: ...
+
+    def timed_out(self, entry: Any, attempts: int) -> str: ...
+
+
 class Attempts:
     """The intake of the lanes, and its one window.
 
@@ -62,9 +72,8 @@ class Attempts:
 
     def __init__(
         self,
-        buffer: Buffer,
-        supply: Supply,
-        outcomes: Outcomes,
+        source: Source,
+        outcomes: Endings,
         options: Attempting,
         guards: Guards,
         recorder: Recorder,
@@ -78,9 +87,8 @@ class Attempts:
         self.retries = 0
         self.latency = Histogram()
         self.driver: Lanes
-        self._buffer = buffer
-        self._supply = supply
-        self._keyed = supply.keyed
+        self._source = source
+        self._keyed = source.keyed
         self._outcomes = outcomes
         self._retry = options.retry
         self._timeout = inf if options.timeout is None else options.timeout
@@ -92,7 +100,7 @@ class Attempts:
         self._random = random
         self._loop = asyncio.get_running_loop()
         self._waits = Waits()
-        self._lineup = Lineup(buffer, supply, options.batching, options.retry is not None)
+        self._lineup = Lineup(source, options.batching, options.retry is not None)
         self._next: tuple[Call, Any] | None = None
         self._try_again = inf
         self._news: asyncio.Future[None] | None = None
@@ -120,8 +128,8 @@ class Attempts:
 
     async def _wait(self) -> None:
         """Wait until there may be something to start."""
-        if self._supply.wants_input:
-            self._supply.read_ahead(self._tell)
+        if self._source.wants_input:
+            self._source.read_ahead(self._tell)
         if self._try_again == A_TURN_LATER:
             await asyncio.sleep(0)
             self._lineup.turned()
@@ -130,7 +138,7 @@ class Attempts:
         if self._try_again < inf:
             self._reminder.set(self._try_again)
         try:
-            await self._buffer.wait(news)
+            await self._source.wait(news)
         finally:
             self._news = None
             self._reminder.cancel()
@@ -151,7 +159,7 @@ class Attempts:
     def _start(self) -> tuple[Call, Any] | None:
         """The call that starts now, and what it is called with; None if none may."""
         guards, lineup = self._guards, self._lineup
-        self._supply.wants_input = False
+        self._source.wants_input = False
         while True:
             now = self._now()
             self._try_again = inf

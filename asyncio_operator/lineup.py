@@ -10,10 +10,9 @@ from collections import deque
 from math import inf
 
 from asyncio_operator.batch_former import BatchFormer
-from asyncio_operator.buffer import Buffer
 from asyncio_operator.flights import Call, Flight
 from asyncio_operator.policies.batching import Batching
-from asyncio_operator.supply import Supply
+from asyncio_operator.sources import Source
 
 
 class Lineup:
@@ -26,10 +25,9 @@ class Lineup:
         unfinished: elements that have been handed out and have not ended; kept by who ends them.
     """
 
-    def __init__(self, buffer: Buffer, supply: Supply, batching: Batching | None, retrying: bool) -> None:
+    def __init__(self, source: Source, batching: Batching | None, retrying: bool) -> None:
         self.unfinished = 0
-        self._buffer = buffer
-        self._supply = supply
+        self._source = source
         self._retrying = retrying
         self._due: deque[Flight] = deque()
         self._halves: deque[Call] = deque()
@@ -38,7 +36,7 @@ class Lineup:
     @property
     def over(self) -> bool:
         """Whether no element is left, and none will come."""
-        return self._supply.over and not self.unfinished and not self._supply.waiting
+        return self._source.over and not self.unfinished and not self._source.waiting
 
     @property
     def forming(self) -> bool:
@@ -79,7 +77,7 @@ class Lineup:
     def prepare(self, now: float) -> None:
         """No call may start now: take in what can be taken in for one."""
         if self._former is None:
-            self._supply.prepare(now)
+            self._source.prepare(now)
         else:
             self._former.fill(now)
 
@@ -93,17 +91,17 @@ class Lineup:
             flight = self._due.popleft()
             if not flight.ended:
                 return flight
-        new = self._supply.take(now)
+        new = self._source.take(now)
         if new is not None:
             self.unfinished += 1
         return new
 
     def _nobody_can_join(self, running: int) -> bool:
         """Whether no other element can come to the batch that is being formed."""
-        if self._buffer.is_full():
+        if self._source.is_full():
             return True
         elsewhere = self.unfinished > len(self._former or ())
         coming_back = elsewhere and self._retrying
         # An element may wait for the key of another one, or of a call that runs on though its element has ended.
-        getting_its_key = self._supply.waiting and (elsewhere or running)
-        return self._supply.over and not coming_back and not getting_its_key
+        getting_its_key = self._source.waiting and (elsewhere or running)
+        return self._source.over and not coming_back and not getting_its_key

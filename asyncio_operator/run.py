@@ -129,7 +129,6 @@ class Run:
             recorder = self._recorder = recorder_of(options.trace, now())
             supply = self._supply = Supply(buffer, self._input, restored, recorder)
             self._attempts = intake = Attempts(
-                buffer,
                 supply,
                 outcomes,
                 options.attempting,

@@ -1,15 +1,10 @@
-"""Where new elements come from in a managed run: a snapshot first, then the input; in key-ordered mode, free keys.
-
-`take` never waits. When it finds nothing because the input has nothing now, `wants_input` says so, and `read_ahead`
-waits for the input in a task of its own, so that whoever seeks work can be called away from waiting for it.
-"""
+"""The source of flights in a managed run: a snapshot first, then the input; in key-ordered mode, free keys."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from asyncio_operator.buffer import Buffer
@@ -19,24 +14,17 @@ from asyncio_operator.inputs import Input
 from asyncio_operator.outcomes import function_error
 from asyncio_operator.queues import Entry, KeyOrderedStreamElementQueue
 from asyncio_operator.recorder import Recorder
-
-logger = logging.getLogger("asyncio_operator")
-
-NOTHING: Any = object()
+from asyncio_operator.sources import NOTHING, Reader
 
 
 class Supply:
-    """Admits elements as flights.
+    """Admits elements as flights; a `Source`.
 
     Args:
         restored: elements that go in before the input, with the attempts they have used.
 
     Attributes:
         flights: by the entries of records that are inside the buffer.
-        keyed: the queue, if it has keys.
-        over: whether the input has ended.
-        wants_input: whether there was nothing to read of the input; whoever waits for it takes that back.
-        waiting: records that have been admitted, and not taken.
     """
 
     def __init__(
@@ -48,11 +36,7 @@ class Supply:
         self.waiting = 0
         self._buffer = buffer
         self._restored = deque(restored)
-        self._input = elements
-        self._input_over = False
-        self._elements: Iterator[Any] | None = None
-        self._reading: asyncio.Task[None] | None = None
-        self._error: BaseException | None = None
+        self._reader = Reader(elements)
         self._recorder = recorder
         self._number = 0
         self._ready: Flight | None = None
@@ -60,7 +44,7 @@ class Supply:
     @property
     def over(self) -> bool:
         """Whether no element will come any more."""
-        return self._input_over and not self._restored
+        return self._reader.over and not self._restored
 
     def take(self, now: float) -> Flight | None:
         """The next element that may have its first attempt, if there is one."""
@@ -78,27 +62,13 @@ class Supply:
                 return
             if self._buffer.is_full():
                 return
-            element, attempts = self._restored.popleft() if self._restored else (self._read(), 0)
+            element, attempts = self._restored.popleft() if self._restored else (self._reader.read(), 0)
             if element is NOTHING:
-                self.wants_input = not self._input_over
+                self.wants_input = not self._reader.over
                 return
             flight = self._admit(element, attempts, now)
             if self.keyed is None:
                 self._ready = flight
-
-    def _read(self) -> Any:
-        if self._error is not None:
-            raise self._error
-        while not self._input_over:
-            if self._elements is None:
-                if not self._input.has_some():
-                    return NOTHING
-                self._elements = iter(self._input)
-            for element in self._elements:
-                return element
-            self._input.exhausted()
-            self._elements = None
-        return NOTHING
 
     def _admit(self, element: Any, attempts: int, now: float) -> Flight | None:
         queue, number = self._buffer.queue, self._number
@@ -122,22 +92,17 @@ class Supply:
         return flight
 
     def read_ahead(self, news: Callable[[], None]) -> None:
-        """Wait for the input, if nobody does, and then call `news`."""
-        if self._reading is None:
-            self._reading = asyncio.get_running_loop().create_task(self._wait_for_input(news))
+        self._reader.read_ahead(news)
 
-    async def _wait_for_input(self, news: Callable[[], None]) -> None:
-        """An error is kept for the next `take`, because ``SystemExit`` would pass through the loop."""
-        try:
-            self._input_over = not await self._input.ready()
-        except BaseException as error:
-            self._error = error
-        self._reading = None
-        news()
+    def is_full(self) -> bool:
+        return self._buffer.is_full()
+
+    async def wait(self, news: asyncio.Future[None]) -> None:
+        await self._buffer.wait(news)
 
     def to_come(self) -> list[tuple[Any, int]]:
         """What was restored, or read, and has not been admitted, with the attempts that it has used."""
-        return [*self._restored, *[(element, 0) for element in self._input.read_ahead()]]
+        return [*self._restored, *[(element, 0) for element in self._reader.to_come()]]
 
     def attempts_of(self, entry: Entry) -> int:
         """Attempts for the element that have ended in failure."""
@@ -150,12 +115,5 @@ class Supply:
         self._recorder.emitted(entry, flight, now)
 
     async def close(self, grace_period: float) -> None:
-        """Nothing is read any more. An input that ignores its cancellation for `grace_period` seconds is left."""
-        reading = self._reading
-        if reading is not None:
-            reading.cancel()
-            await asyncio.wait([reading], timeout=grace_period)
-            if not reading.done():
-                logger.error(
-                    "the input ignored its cancellation for the grace period of %.1f s and is left behind", grace_period
-                )
+        """Nothing is read any more."""
+        await self._reader.close(grace_period)

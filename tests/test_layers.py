@@ -47,7 +47,7 @@ LAYERS = (
     core(1, "watermarks metrics trace", "asyncio random"),
     core(2, "timers deadlines", "asyncio random"),
     core(2, "function enricher schema", "pyspark random"),
-    core(3, "waiting windows lanes inputs flights guards snapshot batch_former recorder", "pyspark"),
+    core(3, "waiting windows lanes inputs flights guards sources snapshot batch_former recorder", "pyspark"),
     core(3, "lookup", "pyspark"),
     core(3, "buffer outcomes admission supply lineup attempts", "pyspark"),
     core(3, "operator run bridge loop_thread", "pyspark"),
