@@ -15,11 +15,11 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf, nextafter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.batch_former import A_TURN_LATER
 from asyncio_operator.errors import ElementTimeoutError, ResultError, describe
-from asyncio_operator.flights import Call, Flight, Waits
+from asyncio_operator.flights import Call, Endings, Flight, Waits
 from asyncio_operator.guards import Guards
 from asyncio_operator.lineup import Lineup
 from asyncio_operator.metrics import Histogram
@@ -40,23 +40,17 @@ differences of the same times."""
 
 @dataclass(frozen=True, slots=True)
 class Attempting:
-    """How often and when calls are made: options of the operator, durations in seconds."""
+    """How often and when calls are made: options of the operator, durations in seconds.
+
+    Attributes:
+        batch_method: what a call with several values is called in a message.
+    """
 
     timeout: float | None = None
     attempt_timeout: float | None = None
     retry: Retry | None = None
     batching: Batching | None = None
-
-
-class Endings(Protocol):
-    """What becomes of elements: each method ends the one with this entry, after so many attempts, and says how, in a
-    word for a trace. What they raise ends the run."""
-
-    def complete(self, entry: Any, result: Any, attempts: int) -> str: ...
-
-    def failed(self, entry: Any, error: BaseException, attempts: int) -> str: ...
-
-    def timed_out(self, entry: Any, attempts: int) -> str: ...
+    batch_method: str = "invoke_batch"
 
 
 class Attempts:
@@ -68,6 +62,8 @@ class Attempts:
 
     Attributes:
         driver: the lanes; to be set before they run.
+        calls: that have been started.
+        retries: attempts beyond the first of an element.
     """
 
     def __init__(
@@ -84,6 +80,7 @@ class Attempts:
     ) -> None:
         self.lanes = 0
         self.instant = instant
+        self.calls = 0
         self.retries = 0
         self.latency = Histogram()
         self.driver: Lanes
@@ -94,6 +91,7 @@ class Attempts:
         self._timeout = inf if options.timeout is None else options.timeout
         self._attempt_timeout = inf if options.attempt_timeout is None else options.attempt_timeout
         self._batched = options.batching is not None
+        self._batch_method = options.batch_method
         self._guards = guards
         self._recorder = recorder
         self._now = clock
@@ -105,7 +103,7 @@ class Attempts:
         self._try_again = inf
         self._news: asyncio.Future[None] | None = None
         self._alarm = Alarm(self._loop, clock, self._ring)
-        self._reminder = Alarm(self._loop, clock, self._tell)
+        self._reminder = Alarm(self._loop, clock, self.news)
 
     @property
     def backing_off(self) -> int:
@@ -115,6 +113,27 @@ class Attempts:
     def close(self) -> None:
         """The run is over."""
         self._alarm.cancel()
+
+    def news(self) -> None:
+        """There may be something to start now."""
+        wake(self._news)
+
+    def abandon(self, flight: Flight) -> None:
+        """Nobody waits for the element any more: it ends without an outcome. A call for it alone is cancelled."""
+        if flight.ended:
+            return
+        flight.ended = True
+        flight.split = False
+        self._lineup.unfinished -= 1
+        self._waits.forget(flight)
+        call = flight.call
+        if call is not None and flight not in call.late and self.driver.is_running(call):
+            call.late[flight] = None
+            flight.late += 1
+            if not call.present:
+                self._guards.abandoned(call.started)
+                self.driver.cut(call)
+        self.news()
 
     # -- the intake of the lanes
 
@@ -129,7 +148,7 @@ class Attempts:
     async def _wait(self) -> None:
         """Wait until there may be something to start."""
         if self._source.wants_input:
-            self._source.read_ahead(self._tell)
+            self._source.read_ahead(self.news)
         if self._try_again == A_TURN_LATER:
             await asyncio.sleep(0)
             self._lineup.turned()
@@ -142,10 +161,6 @@ class Attempts:
         finally:
             self._news = None
             self._reminder.cancel()
-
-    def _tell(self) -> None:
-        """There is news for the one who waits, if anybody does."""
-        wake(self._news)
 
     def __iter__(self) -> Iterator[tuple[Call, Any]]:
         return iter(self._take, None)
@@ -180,6 +195,7 @@ class Attempts:
             self._recorder.circuit(guards.circuit, now)
             if refusal is None:
                 guards.started(now)
+                self.calls += 1
                 return call, self.value_of(call)
             self.begin(call, now)
             for flight in call.present:
@@ -192,12 +208,14 @@ class Attempts:
         call.started = started
         for flight in call.present:
             self._waits.leave(flight)
+            flight.call = call
             if not call.half:
                 self._begin(flight, started)
         return self._limit(call) - started
 
     def _begin(self, flight: Flight, now: float) -> None:
         if flight.begun is None:
+            flight.started = now
             flight.deadline = now + self._timeout
         if flight.attempts:
             self.retries += 1
@@ -227,8 +245,8 @@ class Attempts:
         else:
             shape = f"{len(result)} results" if isinstance(result, Sequence) else f"{type(result).__name__}"
             error = ResultError(
-                f"invoke_batch gave {shape} for {len(flights)} values; it must give a sequence with one result for "
-                "each, in their order"
+                f"{self._batch_method} gave {shape} for {len(flights)} values; it must give a sequence with one result "
+                "for each, in their order"
             )
             for flight in call.present:
                 self._attempt_failed(flight, error, now)
@@ -259,7 +277,7 @@ class Attempts:
             for flight in flights:
                 self._waits.guard(flight, self._limit_of(flight))
             self._set_alarm()
-            self._tell()
+            self.news()
             return
         for flight in flights:
             self._attempt_failed(flight, error, now)
@@ -275,7 +293,7 @@ class Attempts:
         for flight in late:
             flight.late += 1
             if self._keyed is not None:
-                self._keyed.hold(flight.entry)  # type: ignore[arg-type]
+                self._keyed.hold(flight.entry)
             self._pass_limit(flight, now)
         return self._limit(call) - started if going_on else None
 
@@ -296,13 +314,13 @@ class Attempts:
         self._guards.returned()
         if self._guards.limit is not None:
             self.driver.resize(self._guards.limit)
-            self._tell()
+            self.news()
         for flight in call.late:
             flight.late -= 1
             self._recorder.call_returned(flight, self._now())
             if self._keyed is not None and not flight.late:
-                self._keyed.release(flight.entry)  # type: ignore[arg-type]
-                self._tell()
+                self._keyed.release(flight.entry)
+                self.news()
 
     def value_of(self, call: Call) -> Any:
         return [flight.value for flight in call.flights] if self._batched else call.flights[0].value
@@ -342,11 +360,12 @@ class Attempts:
         except BaseException:
             self._recorder.completed(flight, "failed", now)
             raise
+        flight.ended = True
         self._lineup.unfinished -= 1
         self.latency.samples.append(now - flight.admitted)
         self._recorder.completed(flight, how, now)
         if self._keyed is not None or not self._lineup.unfinished or self._lineup.forming:
-            self._tell()
+            self.news()
 
     # -- waits
 
@@ -376,4 +395,4 @@ class Attempts:
             self.driver.fail(error)
             return
         self._set_alarm(now + COARSEST)
-        self._tell()
+        self.news()

@@ -17,6 +17,9 @@ Clock = Callable[[], float]
 """Seconds, as a float."""
 
 
+wall: Clock = time.time
+"""The time of day, by which state that outlives a process is stamped."""
+
 monotonic: Clock = time.monotonic
 """What asyncio's own loops measure time with."""
 
@@ -46,7 +49,7 @@ def milliseconds(clock: Clock | None) -> Callable[[], int]:
         ConfigurationError: `clock` cannot be called.
     """
     if clock is None:
-        clock = time.time
+        clock = wall
     if not callable(clock):
         raise ConfigurationError(f"clock={describe(clock)}: a callable that gives seconds as a float is needed")
 

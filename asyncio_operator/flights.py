@@ -7,9 +7,8 @@ that wait: in back-off for their next attempt, or for a place while their deadli
 from __future__ import annotations
 
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
-from asyncio_operator.queues import Entry
 from asyncio_operator.state.heap_queue import HeapPriorityQueue
 
 
@@ -17,11 +16,15 @@ class Flight:
     """An element in flight.
 
     Attributes:
+        entry: what its outcome is for; with keys, its place in the queue.
         number: of the record, in the order of the input.
         admitted: when it came in.
         attempts: those that have ended in failure.
         deadline: when it has to end; known from the start of its first attempt, infinity before.
         begun: when its present attempt started, or None before the first.
+        call: its present call, or its latest.
+        ended: whether it has an outcome, or nobody wants one any more.
+        started: when its first attempt started.
         wakes: when it has to be looked at, while it is in `Waits`.
         split: whether it waits for a call as part of a batch that failed.
         late: calls for it that run on though they are past their limit.
@@ -31,16 +34,19 @@ class Flight:
         "admitted",
         "attempts",
         "begun",
+        "call",
         "deadline",
+        "ended",
         "entry",
         "late",
         "number",
         "split",
+        "started",
         "value",
         "wakes",
     )
 
-    def __init__(self, entry: Entry, value: Any, number: int, admitted: float, attempts: int) -> None:
+    def __init__(self, entry: Any, value: Any, number: int, admitted: float, attempts: int) -> None:
         self.entry = entry
         self.value = value
         self.number = number
@@ -48,13 +54,12 @@ class Flight:
         self.attempts = attempts
         self.deadline = inf
         self.begun: float | None = None
+        self.started = 0.0
         self.wakes = inf
         self.split = False
         self.late = 0
-
-    @property
-    def ended(self) -> bool:
-        return self.entry.outputs is not None
+        self.ended = False
+        self.call: Call | None = None
 
 
 class Call:
@@ -79,6 +84,17 @@ class Call:
     def present(self) -> list[Flight]:
         """The elements that it may still give an outcome."""
         return [flight for flight in self.flights if flight not in self.late] if self.late else self.flights
+
+
+class Endings(Protocol):
+    """What becomes of elements: each method ends the one with this entry, after so many attempts, and says how, in a
+    word for a trace. What it raises ends the run."""
+
+    def complete(self, entry: Any, result: Any, attempts: int) -> str: ...
+
+    def failed(self, entry: Any, error: BaseException, attempts: int) -> str: ...
+
+    def timed_out(self, entry: Any, attempts: int) -> str: ...
 
 
 class Waits:
@@ -109,6 +125,11 @@ class Waits:
         if flight.wakes < inf:
             self._limits.remove(flight)
             flight.wakes = inf
+
+    def forget(self, flight: Flight) -> None:
+        """The element waits for nothing any more."""
+        self._back_offs.remove(flight)
+        self.leave(flight)
 
     def ready(self, now: float) -> list[Flight]:
         """Take out those whose back-off is over by now."""

@@ -76,6 +76,11 @@ class Guards:
             overload = error is None or isinstance(error, TimeoutError) or bool(getattr(error, "overload", False))
             self._controller.failed(now, now - started, self.calls, overload)
 
+    def abandoned(self, started: float) -> None:
+        """The call is cancelled because nobody wants its result."""
+        if self._breaker is not None:
+            self._breaker.abandoned(started)
+
     def returned(self) -> None:
-        """A call is over; it has succeeded, failed or passed its limit before."""
+        """A call is over; it has succeeded, failed, passed its limit or been abandoned before."""
         self.calls -= 1

@@ -150,6 +150,15 @@ class Lanes:
             self._finished.set_result(None)
             self.stop()
 
+    def is_running(self, slot: Any) -> bool:
+        """Whether there is a call for this slot that is not late."""
+        return any(lane.slot is slot and lane.busy for lane in self._lanes)
+
+    def cut(self, slot: Any) -> None:
+        """Cancel the call for this slot, as if it were late."""
+        for lane in [lane for lane in self._lanes if lane.slot is slot and lane.busy]:
+            self._cut(lane)
+
     # -- the life of a lane
 
     async def _live(self, lane: Lane) -> None:
@@ -327,7 +336,7 @@ class Lanes:
     def _call_ended_late(self, lane: Lane, swallowed: bool) -> None:
         if swallowed and lane in self._late:
             logger.warning(
-                "a call ignored its cancellation at the deadline, held its place in the capacity for %.3f s after it "
+                "a call ignored its cancellation, held its place in the capacity for %.3f s after it "
                 "started, and its outcome is dropped; element: %s",
                 self._clock() - lane.started,
                 describe(lane.window.value_of(lane.slot)),

@@ -27,8 +27,10 @@ class Source(Protocol):
     """The queue that they are in, if it has keys."""
     wants_input: bool
     """Whether there was nothing to read of the input; whoever waits for it takes that back."""
-    waiting: int
-    """Flights that have been made, and not taken."""
+
+    @property
+    def waiting(self) -> int:
+        """Flights that have been made, and not taken."""
 
     @property
     def over(self) -> bool:

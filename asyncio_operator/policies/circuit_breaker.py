@@ -60,7 +60,8 @@ class CircuitBreaker:
 class Breaker:
     """The state of one breaker.
 
-    Whoever got True from `allow` calls `succeeded` or `failed` later, once; `started` is when that call started.
+    Whoever got True from `allow` calls `succeeded`, `failed` or `abandoned` later, once; `started` is when that call
+    started.
     """
 
     def __init__(self, spec: CircuitBreaker) -> None:
@@ -106,6 +107,12 @@ class Breaker:
             self._count(now, failures=1)
         elif self._is_probe(started):
             self._open(now)
+
+    def abandoned(self, started: float) -> None:
+        """A call was cancelled because nobody wants its result: it says nothing, and another one may try."""
+        if self._is_probe(started):
+            self._state = "open"
+            self._probing = False
 
     def _is_old(self, started: float) -> bool:
         return started <= self._opened

@@ -6,8 +6,12 @@ import inspect
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from types import CoroutineType
+from typing import TypeVar
 
-from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.errors import ConfigurationError, ResultError, describe
+
+T = TypeVar("T")
 
 Duration = float | timedelta
 
@@ -70,12 +74,55 @@ def timeout(name: str, value: object) -> float | None:
     return None if value is None else duration(name, value) or None
 
 
-def plain_function(name: str, value: object, allowed: str) -> None:
-    """Check that `value` can be called and is not ``async``: hooks are called where nothing can be awaited."""
+def plain_function(name: str, value: object, allowed: str, *arguments: str) -> None:
+    """Check that `value` can be called, with these arguments if any are named, and is not ``async``: hooks are called
+    where nothing can be awaited."""
     if not callable(value):
         raise ConfigurationError(f"{name} is {describe(value)}; it must be {allowed}")
-    if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(type(value).__call__):
+    if gives_coroutines(value):
         raise ConfigurationError(f"{name} is {describe(value)}; it must be an ordinary function, not an `async def`")
+    if arguments:
+        takes(name, value, *arguments)
+
+
+def takes(name: str, function: Callable[..., object], *arguments: str) -> None:
+    """Check that `function` can be called with these arguments, which are named in words. What has no signature, as
+    some functions written in C, passes."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        # Without defaults, which may hold a secret.
+        bare = [one.replace(default=one.empty, annotation=one.empty) for one in signature.parameters.values()]
+        count = ("no arguments", "one argument, ", "two arguments, ")[len(arguments)]
+        raise ConfigurationError(
+            f"{name} is {describe(function)}, which takes {inspect.Signature(bare)}; it must take "
+            f"{count}{' and '.join(arguments)}"
+        ) from None
+
+
+def plain_result(name: str, result: T) -> T:
+    """What a hook gave.
+
+    Raises:
+        ResultError: it is a coroutine, which nobody would await.
+    """
+    if isinstance(result, CoroutineType):
+        raise not_awaited(name, result)
+    return result
+
+
+FUNCTION = "the function"
+
+
+def not_awaited(name: str, result: CoroutineType[object, object, object]) -> ResultError:
+    """The error for a coroutine in place of a result. It is closed, so that Python does not warn of it too."""
+    result.close()
+    hooks = "hooks are ordinary functions: do what has to be awaited in the function itself"
+    return ResultError(f"{name} gave a coroutine; {'`await` is missing in it' if name == FUNCTION else hooks}")
 
 
 def one_of(name: str, value: object, allowed: tuple[str, ...]) -> str:
@@ -92,3 +139,9 @@ def gives_coroutines(function: object) -> bool:
         return False
     call = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def of_kind(name: str, value: object, kind: type) -> None:
+    """Check that `value` is a specification of this kind, or None."""
+    if value is not None and not isinstance(value, kind):
+        raise ConfigurationError(f"{name} is {describe(value)}; it must be a {kind.__name__}, or None")

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from asyncio_operator.columns import Ints
 from asyncio_operator.enricher import Row
 from asyncio_operator.errors import ResultError, describe
-from asyncio_operator.lookup.keys import Failure, Timed
-from asyncio_operator.spark.columns import Ints
+from asyncio_operator.lookup.keys import Failure, Told
 
 FOUND, MISSING, FAILED = 0, 1, 2
 
@@ -68,7 +68,7 @@ def read_answers(
     added: list[int] = []
     fates: list[int] = []
     for i, outcome in enumerate(outcomes):
-        answer = outcome.answer if type(outcome) is Timed else outcome
+        answer = outcome.answer if type(outcome) is Told else outcome
         several: Sequence[Row] = ()
         if isinstance(answer, Mapping):
             several = (dict(answer),) if hasattr(answer, "__missing__") else (answer,)
@@ -90,8 +90,8 @@ def read_answers(
 
 def failure_of(outcome: Any, failure: Failure) -> Failure:
     """The failure that takes the place of an outcome; it took as long."""
-    if type(outcome) is Timed:
-        failure.latency = outcome.latency
+    if type(outcome) is Told:
+        failure.latency, failure.attempts, failure.source = outcome.latency, outcome.attempts, outcome.source
     return failure
 
 

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from asyncio_operator.columns import Column, Ints, check_row, column
 from asyncio_operator.errors import ResultError, text_of
-from asyncio_operator.lookup.keys import PENDING, Failure, KeyBatch, Timed
+from asyncio_operator.lookup.keys import PENDING, Failure, KeyBatch
 from asyncio_operator.spark.answers import FOUND, Answers, failure_of, read_answers
-from asyncio_operator.spark.columns import Column, Ints, check_row, column
 from asyncio_operator.spark.pieces import cut, pick, places, row_bytes
 
 STATUS = pa.struct(
@@ -252,15 +252,19 @@ NOTHING_ASKED = {"status": "missing", "source": "none", "attempts": 0}
 
 
 def _status(outcome: Any, kind: int) -> dict[str, Any]:
-    status: dict[str, Any] = {"source": "call", "attempts": 1}
-    if isinstance(outcome, Timed | Failure):
-        status["latency_ms"] = outcome.latency * 1000
+    """The status of a key, from its outcome, which says how it was come by."""
+    status: dict[str, Any] = {
+        "source": outcome.source,
+        "attempts": outcome.attempts,
+        "latency_ms": None if outcome.latency is None else outcome.latency * 1000,
+    }
     if isinstance(outcome, Failure):
         status["status"] = "timed_out" if outcome.timed_out else "failed"
-        status["error_type"] = type(outcome.error).__name__
-        status["error_message"] = _message(outcome.error)
     else:
         status["status"] = "found" if kind == FOUND else "missing"
+    if outcome.error is not None:
+        status["error_type"] = type(outcome.error).__name__
+        status["error_message"] = _message(outcome.error)
     return status
 
 

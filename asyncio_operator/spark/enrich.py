@@ -6,9 +6,9 @@ What travels to the workers is an `EnrichTask`; the enricher is asked for its sc
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -18,10 +18,15 @@ from pyspark.sql.types import StructField, StructType
 
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe, describe_error
-from asyncio_operator.lookup.pipeline import LookupOptions
+from asyncio_operator.lookup.options import checked, require_enricher
 from asyncio_operator.operator import BUFFER_FACTOR
+from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
+from asyncio_operator.policies.batching import Batching
+from asyncio_operator.policies.cache import Cache
+from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.options import Duration, one_of, positive_int
-from asyncio_operator.policies.options import timeout as optional_duration
+from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.policies.retry import Retry
 from asyncio_operator.spark.arrow import STATUS, Layout
 from asyncio_operator.spark.metrics import EnrichmentMetrics
 from asyncio_operator.spark.types import arrow_type, check_key_types, check_passes_through, spark_field
@@ -48,17 +53,24 @@ def enrich(
     columns: Sequence[str] | None = None,
     prefix: str = "",
     mode: str = "ordered",
-    capacity: int = 100,
+    capacity: int | AdaptiveCapacity = 100,
     buffer: int | None = None,
     timeout: Duration | None = 30.0,
+    attempt_timeout: Duration | None = None,
+    retry: Retry | None = None,
+    cache: Cache | None = None,
+    batching: Batching | None = None,
+    rate_limit: RateLimit | None = None,
+    circuit_breaker: CircuitBreaker | None = None,
     on_error: str = "fail",
     status_column: str | None = None,
     metrics: EnrichmentMetrics | None = None,
 ) -> DataFrame:
     """The rows of `df`, each with the columns that `enricher` has for its key.
 
-    The input's columns pass through untouched. A key that occurs several times in a batch is looked up once. A null in
-    any part of a key is never looked up, and is a miss. Several rows of a key give several rows. The enricher gets keys
+    The input's columns pass through untouched. A key that occurs several times in a batch is looked up once, and one
+    that is being looked up for an earlier batch is not looked up again. A null in any part of a key is never looked up,
+    and is a miss. Several rows of a key give several rows. The enricher gets keys
     as Python values, timestamps as datetimes in UTC.
 
     Args:
@@ -69,11 +81,19 @@ def enrich(
         columns: which of the enricher's columns to add; default: all.
         prefix: put before the name of every added column, but not of the status column.
         mode: "ordered", the rows of a partition stay in order; "unordered", they come as answers come.
-        capacity: calls in flight at most, per task; as many tasks run at once as there are cores.
+        capacity: calls in flight at most, per task, or an `AdaptiveCapacity`; as many tasks run at once as there are
+            cores.
         buffer: keys looked up and not yet handed on, per task; default 64 x `capacity`, and at least 20,000. Below
             `capacity`, it bounds calls too.
-        timeout: seconds (or a timedelta) from the start of a key's call to its deadline; None or 0 for none. The
-            default, 30, is far beyond a healthy lookup, and ends a hanging one before an operator looks for it.
+        timeout: seconds (or a timedelta) from the start of a key's first call to its deadline, over all its attempts;
+            None or 0 for none. The default, 30, is far beyond a healthy lookup, and ends a hanging one before an
+            operator looks for it.
+        attempt_timeout: seconds that each call may take; None or 0 for no limit.
+        retry: when a failed lookup is made again; None for never.
+        cache: which answers are kept in the Python worker, across tasks and micro-batches; None for none.
+        batching: how calls with several keys are formed; default: with as many as the enricher takes at once.
+        rate_limit: calls that may start in a time, per task; None for any number.
+        circuit_breaker: refuses calls while too many fail, per task; None for never.
         on_error: "fail": a lookup that fails or times out fails the task; "null": its rows get nulls; "drop": its rows
             are dropped. Both are counted in `metrics`, and told row by row in the status column.
         status_column: name of a column struct<status, source, attempts, latency_ms, error_type, error_message>.
@@ -85,19 +105,32 @@ def enrich(
     _check_arguments(df, enricher, metrics)
     inner = one_of("how", how, ("left", "inner")) == "inner"
     drop_failed = one_of("on_error", on_error, ("fail", "null", "drop")) == "drop"
-    options = LookupOptions(
+    options = checked(
+        enricher,
+        capacity=capacity,
+        timeout=timeout,
+        attempt_timeout=attempt_timeout,
+        retry=retry,
+        cache=cache,
+        batching=batching,
+        rate_limit=rate_limit,
+        circuit_breaker=circuit_breaker,
+    )
+    most = capacity.maximum if isinstance(capacity, AdaptiveCapacity) else capacity
+    options = replace(
+        options,
         ordered=one_of("mode", mode, ("ordered", "unordered")) == "ordered",
-        capacity=positive_int("capacity", capacity),
-        buffer=max(BUFFER_FACTOR * capacity, TWO_BATCHES) if buffer is None else positive_int("buffer", buffer),
-        timeout=optional_duration("timeout", timeout),
+        buffer=max(BUFFER_FACTOR * most, TWO_BATCHES) if buffer is None else positive_int("buffer", buffer),
         fail=on_error == "fail",
         timed=status_column is not None,
         remedy=REMEDY,
     )
-    found = _found(enricher, columns)
+    schema = _schema(enricher)
+    found = _found(enricher, schema, columns)
     layout = Layout(_key_positions(df.schema, enricher, on), found, inner, drop_failed, status_column is not None)
     added = _added_fields(df.schema, found, prefix, status_column)
-    task = EnrichTask(enricher, _identity(enricher), layout, options, None if metrics is None else metrics.report)
+    report = None if metrics is None else metrics.report
+    task = EnrichTask(enricher, _identity(enricher), layout, options, report, tuple(schema.names))
     return _addressable(df).mapInArrow(task, StructType([*df.schema.fields, *added]))
 
 
@@ -110,32 +143,21 @@ def _check_arguments(df: object, enricher: object, metrics: object) -> None:
     """Whether they are what they must be, and the columns of `df` can pass through."""
     if not isinstance(df, DataFrame):
         raise ConfigurationError(f"df is of type {type(df).__name__}; it must be a Spark DataFrame")
-    _check_enricher(enricher)
+    require_enricher(enricher)
     if metrics is not None and not isinstance(metrics, EnrichmentMetrics):
         raise ConfigurationError(f"metrics is {describe(metrics)}; it must be an EnrichmentMetrics")
     check_passes_through(df.schema)
 
 
-def _check_enricher(enricher: object) -> None:
-    if isinstance(enricher, type) and issubclass(enricher, Enricher):
-        raise ConfigurationError(f"enricher is the class {enricher.__name__}; pass an object of it")
-    if not isinstance(enricher, Enricher):
-        remedy = '; put @enricher("column type, ...") before the function' if inspect.isfunction(enricher) else ""
-        raise ConfigurationError(f"enricher is {describe(enricher)}; it must be an Enricher{remedy}")
-    for name in ("open", "close", "lookup", "lookup_many"):
-        method = getattr(enricher, name)
-        if inspect.isroutine(method) and not inspect.iscoroutinefunction(method):
-            raise ConfigurationError(
-                f"{describe(enricher)}.{name} is an ordinary function; it must be `async def {name}`"
-            )
-    positive_int(f"{describe(enricher)}.max_batch", enricher.max_batch)
-
-
-def _found(enricher: Enricher, columns: Sequence[str] | None) -> pa.Schema:
-    """The fields that a found row adds, under the enricher's names and in the types that Spark takes."""
+def _schema(enricher: Enricher) -> pa.Schema:
     schema = enricher.schema()
     if not isinstance(schema, pa.Schema):
         raise ConfigurationError(f"{describe(enricher)}.schema() gave {describe(schema)}; it must be a pyarrow.Schema")
+    return schema
+
+
+def _found(enricher: Enricher, schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+    """The fields that a found row adds, under the enricher's names and in the types that Spark takes."""
     names = schema.names if columns is None else columns
     if isinstance(names, str) or not isinstance(names, Sequence):
         raise ConfigurationError(f"columns is {describe(columns)}; it must be a list of the enricher's columns")

@@ -16,6 +16,9 @@ class EnrichmentFigures:
         found, missing: input rows with a match, and without one.
         failures: input rows whose lookup failed or timed out; `skipped`, those of them that were dropped.
         calls: calls of the enricher.
+        retries: attempts of keys beyond their first.
+        cache_hits: keys, of batches of rows, that were found in the cache.
+        shared: keys that took the outcome of a call that ran already.
         timeouts: keys that passed their deadline.
         latency: of calls.
     """
@@ -26,6 +29,9 @@ class EnrichmentFigures:
     failures: int = 0
     skipped: int = 0
     calls: int = 0
+    retries: int = 0
+    cache_hits: int = 0
+    shared: int = 0
     timeouts: int = 0
     latency: Histogram = field(default_factory=Histogram)
 

@@ -29,10 +29,9 @@ class _Adding(AccumulatorParam[EnrichmentFigures]):
 class EnrichmentStatistics(OperatorStatistics):
     """The fields of `OperatorStatistics`, and those of `EnrichmentFigures`.
 
-    `admitted` and `emitted` are input rows, and `latency` is that of calls, the same as `attempt_latency`: a lookup is
-    one attempt. In this version these are always 0: `in_flight`, `buffered` and `backing_off`, because tasks report
-    when they end; `backpressure_seconds`, which is not measured here; `retries`, `cache_hits` and `shared`, because
-    `enrich` neither retries nor caches yet.
+    `admitted` and `emitted` are input rows, and `latency` is that of calls, the same as `attempt_latency`. These are
+    always 0: `in_flight`, `buffered` and `backing_off`, because tasks report when they end; `backpressure_seconds`,
+    which is not measured here.
     """
 
     rows: int = 0
@@ -76,6 +75,9 @@ class EnrichmentMetrics:
             found=figures.found,
             missing=figures.missing,
             calls=figures.calls,
+            retries=figures.retries,
+            cache_hits=figures.cache_hits,
+            shared=figures.shared,
         )
 
     def show(self) -> None:
@@ -83,7 +85,8 @@ class EnrichmentMetrics:
         s = self.statistics()
         print(
             f"{s.rows:,} rows: {s.found:,} found, {s.missing:,} missing, {s.failures:,} failed "
-            f"({s.timeouts:,} keys timed out, {s.skipped:,} rows dropped); {s.calls:,} calls, "
+            f"({s.timeouts:,} keys timed out, {s.skipped:,} rows dropped); {s.cache_hits:,} keys from the cache, "
+            f"{s.shared:,} shared, {s.calls:,} calls, {s.retries:,} retries, "
             f"p50 {s.latency.p50 * 1000:.2f} ms, p95 {s.latency.p95 * 1000:.2f} ms, "
             f"p99 {s.latency.p99 * 1000:.2f} ms, max {s.latency.max * 1000:.2f} ms"
         )

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from asyncio_operator.spark.columns import Column, Ints
+from asyncio_operator.columns import Column, Ints
 
 OUTPUT_ROWS = 10_000
 """Rows of an output batch at most: what Spark's own batches hold by default."""

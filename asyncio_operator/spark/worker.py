@@ -18,10 +18,13 @@ from typing import TYPE_CHECKING, Any
 from asyncio_operator.bridge import PULSE, FromLoop, LoopTask, ToLoop
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import FunctionError, ResultError, describe, describe_error
+from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.keys import Failure, KeyBatch
-from asyncio_operator.lookup.pipeline import LookupOptions, LookupPipeline
+from asyncio_operator.lookup.options import LookupOptions
+from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.loop_thread import loop_thread
 from asyncio_operator.spark.arrow import Enrichment, Layout, key_batch
+from asyncio_operator.spark.caches import caches
 from asyncio_operator.spark.clients import clients
 from asyncio_operator.spark.figures import EnrichmentFigures
 from asyncio_operator.spark.portable import portable
@@ -43,6 +46,7 @@ class EnrichTask:
     Attributes:
         fingerprint: of the enricher; equal ones share their clients.
         report: called with the figures of the task when it ends, on its main thread.
+        fields: all columns of the enricher, which its cache keeps.
     """
 
     enricher: Enricher
@@ -50,6 +54,7 @@ class EnrichTask:
     layout: Layout
     options: LookupOptions
     report: Callable[[EnrichmentFigures], None] | None = None
+    fields: tuple[str, ...] = ()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of `batches`, enriched.
@@ -68,8 +73,8 @@ class EnrichTask:
     def _rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         loop, watch = loop_thread().loop, _spark_watch()
         source, sink = ToLoop(loop, READ_AHEAD), FromLoop(loop, pulse=None if watch is None else WATCH)
-        enrichment = Enrichment(self.layout, self._on_result_error)
         life = _Life(self, source, sink)
+        enrichment = Enrichment(self.layout, lambda key, error: self._on_result_error(life, key, error))
         threading.Thread(
             target=_feed, args=(batches, enrichment, source), name="asyncio-operator-feeder", daemon=True
         ).start()
@@ -90,7 +95,8 @@ class EnrichTask:
                 self.report(life.figures(enrichment))
             run.stop(self.options.grace_period + 1.0)
 
-    def _on_result_error(self, key: Any, error: ResultError) -> Failure:
+    def _on_result_error(self, life: _Life, key: Any, error: ResultError) -> Failure:
+        loop_thread().loop.call_soon_threadsafe(life.discard, key)
         if self.options.fail:
             raise FunctionError(
                 f"{describe(self.enricher)} gave an unusable answer for key {describe(key)}: {describe_error(error)}"
@@ -109,15 +115,32 @@ class _Life:
         self._source = source
         self._sink = sink
         self._pipeline: LookupPipeline | None = None
+        self._cache: LookupCache | None = None
 
     async def run(self) -> None:
-        task = self._task
+        task, options = self._task, self._task.options
         enricher = await clients.lease(task.fingerprint, task.enricher)
         try:
-            self._pipeline = LookupPipeline(enricher, self._source, self._deliver, task.options)
-            await self._pipeline.run()
+            if options.cache is None:
+                await self._run(enricher)
+                return
+            self._cache = await caches.lease(task.fingerprint, options.cache, task.fields)
+            try:
+                await self._run(enricher)
+            finally:
+                self._cache = None
+                caches.release(task.fingerprint, options.cache, task.fields)
         finally:
             clients.release(task.fingerprint)
+
+    async def _run(self, enricher: Enricher) -> None:
+        self._pipeline = LookupPipeline(enricher, self._source, self._deliver, self._task.options, self._cache)
+        await self._pipeline.run()
+
+    def discard(self, key: Any) -> None:
+        """The answer for the key will not do: it is not to be found again."""
+        if self._cache is not None:
+            self._cache.discard(key)
 
     def _deliver(self, batch: KeyBatch, ready: int) -> None:
         self._sink.put_nowait((batch, ready, batch.ended))
@@ -139,6 +162,9 @@ class _Life:
             failures=failed,
             skipped=failed if enrichment.layout.drop_failed else 0,
             calls=pipeline.calls,
+            retries=pipeline.retries,
+            cache_hits=pipeline.cache_hits,
+            shared=pipeline.shared,
             timeouts=pipeline.timeouts,
             latency=pipeline.latency,
         )

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from asyncio_operator import Enricher
 from asyncio_operator.lookup.keys import PENDING, KeyBatch
-from asyncio_operator.lookup.pipeline import LookupOptions, LookupPipeline
+from asyncio_operator.lookup.options import LookupOptions, batching_of
+from asyncio_operator.lookup.pipeline import LookupPipeline
 
 
 def now() -> float:
@@ -136,7 +137,8 @@ async def look_up(
     enricher: Enricher, batches: Sequence[KeyBatch], *, pause: float = 0.0, source_pause: float = 0.0, **options: Any
 ) -> Consumer:
     """Run a pipeline to its end; one that would wait for ever is a `TimeoutError` at the end of time."""
-    chosen = LookupOptions(**{"fail": False} | options)
+    batching = batching_of(enricher, options.pop("batching", None))
+    chosen = LookupOptions(**{"fail": False, "batching": batching} | options)
     consumer = Consumer(batches, chosen.ordered, pause)
     consumer.pipeline = LookupPipeline(enricher, Source(batches, source_pause), consumer.deliver, chosen)
     async with asyncio.timeout(1e6):

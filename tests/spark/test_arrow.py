@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncio_operator import ElementTimeoutError, ResultError
-from asyncio_operator.lookup.keys import PENDING, Failure, KeyBatch, Timed
+from asyncio_operator.lookup.keys import PENDING, Failure, KeyBatch, Told
 from asyncio_operator.spark import pieces
 from asyncio_operator.spark.arrow import Enrichment, Layout, key_batch
 
@@ -215,10 +215,17 @@ def _is_failure(outcome: Any) -> bool:
     return isinstance(outcome, Failure) or outcome == 7 or outcome == {"x": "text"}
 
 
+def told(outcomes: list[Any]) -> list[Any]:
+    """Outcomes as they come where there is a status column."""
+    return [o if isinstance(o, Told | Failure) else Told(o, "call", 1, 0.0) for o in outcomes]
+
+
 def enrich_batch(batch: pa.RecordBatch, outcomes: dict[Any, Any], **layout: Any) -> list[dict[str, Any]]:
     """One batch whose first column is the key, at once."""
     keyed = key_batch(batch, [0])
     keyed.outcomes = [outcomes.get(key) for key in keyed.keys]
+    if layout.get("status"):
+        keyed.outcomes = told(keyed.outcomes)
     output, _ = enrichment(**layout).leading(keyed, len(keyed.keys))
     return [row for part in output for row in part.to_pylist()]
 
@@ -243,7 +250,7 @@ def test_X9_a_key_with_a_hundred_thousand_rows_leaves_in_batches_of_bounded_rows
 
 def test_X9_one_large_value_that_many_rows_have_leaves_in_batches_of_bounded_bytes() -> None:
     keyed = key_batch(batch_of(k=[1, 2] * 5000), [0])
-    keyed.outcomes = [{"y": "d" * 500_000}, {"y": "small"}]
+    keyed.outcomes = told([{"y": "d" * 500_000}, {"y": "small"}])
     output, _ = enrichment(status=True).leading(keyed, 2)
     rows = size = 0
     for part in output:
@@ -311,7 +318,8 @@ def test_X5_an_answer_of_the_wrong_shape_is_a_result_error_for_its_key_only(answ
 
 
 def test_X5_a_value_that_does_not_fit_is_a_result_error_for_its_key_only() -> None:
-    outcomes = {1: {"x": 1}, 2: {"x": 1.5}, 3: [{"x": 3}, {"x": 2**70}], 4: {"x": 4, "y": 4}, 5: Timed({"x": "5"}, 0.5)}
+    outcomes: dict[int, Any] = {1: {"x": 1}, 2: {"x": 1.5}, 3: [{"x": 3}, {"x": 2**70}], 4: {"x": 4, "y": 4}}
+    outcomes[5] = Told({"x": "5"}, "call", 1, 0.5)
     rows = enrich_batch(batch_of(k=[1, 2, 3, 4, 5]), outcomes, status=True)
     assert [row["x"] for row in rows] == [1, None, None, None, None]
     messages = [row["status"]["error_message"] for row in rows]
@@ -325,16 +333,22 @@ def test_X5_a_value_that_does_not_fit_is_a_result_error_for_its_key_only() -> No
 
 
 def test_X6_the_status_column_tells_every_row_what_happened() -> None:
-    answers = {1: Timed({"x": 1}, 0.5), 2: Timed(None, 0.1), 3: FAILED, 4: LATE, 5: Timed([{"x": 5}, {"x": 6}], 0.2)}
+    answers = {
+        1: Told({"x": 1}, "call", 1, 0.5),
+        2: Told(None, "cache", 0, None),
+        3: FAILED,
+        4: LATE,
+        5: Told([{"x": 5}, {"x": 6}], "shared", 2, 0.2),
+    }
     rows = enrich_batch(batch_of(k=[1, 2, 3, 4, None, 5]), answers, status=True)
     assert [tuple(row["status"].values()) for row in rows] == [
         ("found", "call", 1, 500.0, None, None),
-        ("missing", "call", 1, 100.0, None, None),
+        ("missing", "cache", 0, None, None, None),
         ("failed", "call", 1, 250.0, "ValueError", "no"),
         ("timed_out", "call", 1, 1000.0, "ElementTimeoutError", "late"),
         ("missing", "none", 0, None, None, None),
-        ("found", "call", 1, 200.0, None, None),
-        ("found", "call", 1, 200.0, None, None),
+        ("found", "shared", 2, 200.0, None, None),
+        ("found", "shared", 2, 200.0, None, None),
     ]
 
 
@@ -391,7 +405,7 @@ def test_X7_a_batch_without_rows_can_be_made_as_soon_as_the_input_is_known() -> 
     built.expect(batch.schema)
     [empty] = built.nothing()
     keyed = key_batch(batch, [0])
-    keyed.outcomes = [None, None]
+    keyed.outcomes = told([None, None])
     [part], _ = built.leading(keyed, 2)
     assert empty.num_rows == 0
     assert empty.schema.equals(part.schema, check_metadata=True)

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from asyncio_operator.lookup.pipeline import LookupOptions
+from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.loop_thread import loop_thread
 from asyncio_operator.spark import worker
 from asyncio_operator.spark.arrow import Layout

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from asyncio_operator import FunctionError
-from asyncio_operator.lookup.pipeline import LookupOptions
+from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.loop_thread import loop_thread
 from asyncio_operator.spark.arrow import Layout
 from asyncio_operator.spark.figures import EnrichmentFigures

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncio_operator import ResultError
-from asyncio_operator.spark.columns import check_row, column
+from asyncio_operator.columns import check_row, column
 
 MOMENT = dt.datetime(2020, 1, 2, 3, 4, 5, 6)
 BERLIN = dt.timezone(dt.timedelta(hours=1))

@@ -1,0 +1,177 @@
+"""The managed way: keys go through the cache, then to a call that is running for them already, then to a call.
+
+A key that needs a call is a flight of `Attempts`, with retries, batches, limits and one deadline, and knows whom to
+tell the outcome: who asked first, and those who asked while it was on its way.
+
+Laws: L1 (the order: cache, share, batch, call), L2 (concurrent lookups of one key make one call, whose error goes to
+all who wait and is kept nowhere), L6 (an old answer is refreshed in the background, once; a failure may be covered by
+an answer that has expired).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from asyncio_operator.errors import ResultError
+from asyncio_operator.flights import Flight
+from asyncio_operator.lookup.cache import LookupCache
+from asyncio_operator.lookup.keys import Failure, Told
+from asyncio_operator.lookup.keys import shared as as_shared
+from asyncio_operator.lookup.outcomes import KeyOutcomes
+from asyncio_operator.outcomes import is_ordinary
+from asyncio_operator.state.cells import ABSENT
+
+
+class Asker(Protocol):
+    """Who wants outcomes, each for a position of his own."""
+
+    def answer(self, position: int, outcome: Any) -> None:
+        """The outcome for a position."""
+
+
+class Wanted:
+    """A key that is being looked up.
+
+    Attributes:
+        askers: those who wait for it, the first one first; nobody, if it is only refreshed.
+    """
+
+    __slots__ = ("askers", "flight", "key")
+
+    def __init__(self, key: Any) -> None:
+        self.key = key
+        self.askers: list[tuple[Asker, int]] = []
+        self.flight: Flight
+
+
+class Calls:
+    """The keys that are being looked up; what becomes of elements, for `Attempts`.
+
+    Args:
+        told: outcomes say how they were come by.
+        refreshing, stale: as of `Cache`.
+        check: gives an answer as it is to be kept and handed out, or raises what is wrong with it.
+
+    Attributes:
+        cache_hits: answers from the cache.
+        shared: outcomes of a call that somebody else had asked for.
+        background: flights of refreshes, to be taken before others.
+    """
+
+    def __init__(
+        self,
+        outcomes: KeyOutcomes,
+        cache: LookupCache | None,
+        *,
+        told: bool,
+        refreshing: bool = False,
+        stale: bool = False,
+        check: Callable[[Any, Any], Any] | None = None,
+    ) -> None:
+        self.cache_hits = 0
+        self.shared = 0
+        self.background: deque[Flight] = deque()
+        self._outcomes = outcomes
+        self._cache = cache
+        self._told = told
+        self._refreshing = refreshing
+        self._stale = stale
+        self._check = check
+        self._running: dict[Any, Wanted] = {}
+
+    def cached(self, key: Any, now: float) -> Any:
+        """The outcome that the cache has for a key, or ABSENT; starts a refresh if that is due."""
+        cache = self._cache
+        if cache is None:
+            return ABSENT
+        answer = cache.get(key)
+        if answer is ABSENT:
+            return ABSENT
+        self.cache_hits += 1
+        if self._refreshing and cache.is_old(key) and identity(key) not in self._running:
+            self.background.append(self._flight(key, now))
+        return Told(answer, "cache", 0, None) if self._told else answer
+
+    def ask(self, key: Any, asker: Asker, position: int, now: float) -> Flight | None:
+        """Wait for the outcome of a key that is not in the cache; gives its flight, if nobody asks for it already."""
+        wanted = self._running.get(identity(key))
+        if wanted is not None:
+            self.shared += 1
+            wanted.askers.append((asker, position))
+            return None
+        flight = self._flight(key, now)
+        flight.entry.askers.append((asker, position))
+        return flight
+
+    def leave(self, key: Any, asker: Asker) -> Flight | None:
+        """The asker waits no more; gives the flight, if nobody does now, to be abandoned."""
+        wanted = self._running.get(identity(key))
+        if wanted is None:
+            return None
+        wanted.askers = [one for one in wanted.askers if one[0] is not asker]
+        if wanted.askers:
+            return None
+        del self._running[identity(key)]
+        return wanted.flight
+
+    def end_all(self, outcome: Any) -> None:
+        """Give everybody who waits this outcome."""
+        for wanted in list(self._running.values()):
+            self._end(wanted, outcome)
+
+    # -- what becomes of flights
+
+    def complete(self, wanted: Wanted, answer: Any, attempts: int) -> str:
+        if self._check is not None:
+            try:
+                answer = self._check(wanted.key, answer)
+            except ResultError as error:
+                return self._fail(wanted, error, attempts)
+        if self._cache is not None:
+            self._cache.put(wanted.key, answer)
+        self._end(wanted, Told(answer, "call", attempts, self._latency(wanted)) if self._told else answer)
+        return "result"
+
+    def failed(self, wanted: Wanted, error: BaseException, attempts: int) -> str:
+        return self._fail(wanted, error, attempts)
+
+    def timed_out(self, wanted: Wanted, attempts: int) -> str:
+        return self._fail(wanted, self._outcomes.timeout_error(wanted.key), attempts, timed_out=True)
+
+    def _fail(self, wanted: Wanted, error: BaseException, attempts: int, timed_out: bool = False) -> str:
+        outcome: Told | Failure | Any = None
+        if self._stale and self._cache is not None and is_ordinary(error):
+            answer = self._cache.stale(wanted.key)
+            if answer is not ABSENT:
+                told = Told(answer, "stale", attempts, self._latency(wanted), error)
+                self._end(wanted, told if self._told else answer)
+                return "result"
+        if wanted.askers or not is_ordinary(error):
+            outcome = self._outcomes.failure(wanted.key, error, wanted.flight.started, attempts, timed_out)
+        self._end(wanted, outcome)
+        return "timeout" if timed_out else "failed"
+
+    def _end(self, wanted: Wanted, outcome: Any) -> None:
+        del self._running[identity(wanted.key)]
+        first = True
+        for asker, position in wanted.askers:
+            asker.answer(position, outcome if first else as_shared(outcome))
+            first = False
+
+    def _flight(self, key: Any, now: float) -> Flight:
+        wanted = self._running[identity(key)] = Wanted(key)
+        flight = wanted.flight = Flight(wanted, key, 0, now, 0)
+        return flight
+
+    def _latency(self, wanted: Wanted) -> float:
+        return self._outcomes.now() - wanted.flight.started
+
+
+def identity(key: Any) -> Any:
+    """What tells keys apart: equal values of different types are different keys, as they are in the cache."""
+    kind = type(key)
+    if kind is str or kind is int:
+        return key
+    return (kind, *map(type, key), key) if kind is tuple else (kind, key)

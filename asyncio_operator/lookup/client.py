@@ -1,0 +1,346 @@
+"""`Lookup`: keys looked up without Spark, on a loop of one's own, with cache, sharing, batches, retries and limits.
+
+    async with Lookup(enricher, cache=Cache(expire_after_write=60)) as lookup:
+        row = await lookup.get("key")
+
+It belongs to the loop that opens it. Any number of tasks may ask at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+from asyncio_operator.clock import wall
+from asyncio_operator.enricher import Enricher, Found
+from asyncio_operator.errors import ConfigurationError, EnricherError, ResultError, StateError, describe
+from asyncio_operator.flights import Flight
+from asyncio_operator.lookup.cache import LookupCache
+from asyncio_operator.lookup.calls import Calls
+from asyncio_operator.lookup.keys import Failure
+from asyncio_operator.lookup.options import LookupOptions, checked
+from asyncio_operator.lookup.outcomes import KeyOutcomes
+from asyncio_operator.lookup.pipeline import managed_calls
+from asyncio_operator.lookup.stores import open_cache
+from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
+from asyncio_operator.policies.batching import Batching
+from asyncio_operator.policies.cache import Cache
+from asyncio_operator.policies.circuit_breaker import CircuitBreaker
+from asyncio_operator.policies.options import Duration, plain_function
+from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.policies.retry import Retry
+from asyncio_operator.queues import KeyOrderedStreamElementQueue
+from asyncio_operator.specification import fingerprint
+from asyncio_operator.state.cells import ABSENT
+from asyncio_operator.waiting import clock_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CLOSE_TIMEOUT = 10.0
+"""Seconds that closing the enricher may take."""
+
+ATOMIC = frozenset((type(None), bool, int, float, str, bytes))
+"""Types of values that nobody can change."""
+
+
+class Lookup:
+    """Looks keys up.
+
+    Args:
+        enricher: the source of rows.
+        cache: which answers are kept; None for none.
+        batching: how calls with several keys are formed; default: with as many as the enricher takes at once.
+        retry: when a failed lookup is made again; None for never.
+        timeout: seconds from the start of a key's first call to its deadline, over all its attempts; None for none.
+        rate_limit: calls that may start in a time; None for any number.
+        circuit_breaker: refuses calls while too many fail; None for never.
+        clock: gives seconds; default: the time of the running loop.
+        attempt_timeout: seconds that each call may take; None for no limit.
+        capacity: calls in flight at most, or an `AdaptiveCapacity`.
+
+    Raises:
+        ConfigurationError: an argument is wrong.
+    """
+
+    def __init__(
+        self,
+        enricher: Enricher,
+        *,
+        cache: Cache | None = None,
+        batching: Batching | None = None,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        rate_limit: RateLimit | None = None,
+        circuit_breaker: CircuitBreaker | None = None,
+        clock: Callable[[], float] | None = None,
+        attempt_timeout: Duration | None = None,
+        capacity: int | AdaptiveCapacity = 100,
+    ) -> None:
+        self._options = checked(
+            enricher,
+            capacity=capacity,
+            timeout=timeout,
+            attempt_timeout=attempt_timeout,
+            retry=retry,
+            cache=cache,
+            batching=batching,
+            rate_limit=rate_limit,
+            circuit_breaker=circuit_breaker,
+        )
+        if clock is not None:
+            plain_function("clock", clock, "a function that gives seconds")
+        self._enricher = enricher
+        self._clock = clock
+        self._engine: _Engine | None = None
+        self._opening = False
+
+    async def open(self) -> None:
+        """Open the enricher and the cache, on the running loop.
+
+        Raises:
+            StateError: it is open already.
+            ConfigurationError: the enricher's schema is none, or the cache cannot be opened.
+        """
+        if self._opening or self._engine is not None:
+            raise StateError("the lookup is open already")
+        self._opening = True
+        try:
+            self._engine = await _opened(self._enricher, replace(self._options, fail=False), self._clock)
+        finally:
+            self._opening = False
+
+    async def close(self) -> None:
+        """Cancel what runs, and close the enricher and the cache. Whoever still waits gets a `StateError`. Called again
+        it does nothing."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await engine.close()
+
+    async def get(self, key: Any) -> Found:
+        """The row of a key, a list of rows, or None where there is none, or where a part of the key is None.
+
+        Rows hold the columns of the enricher's schema. They are the caller's own.
+
+        Raises:
+            EnricherError: or whatever the enricher's `lookup` raised in the last attempt.
+            ElementTimeoutError: the key passed its deadline.
+            CircuitOpenError: the circuit breaker refused the call.
+            ResultError: the answer does not fit the schema.
+            StateError: the lookup is not open, or was closed meanwhile.
+        """
+        if self._engine is None:
+            raise StateError("the lookup is not open; use `async with Lookup(...) as lookup`, or await lookup.open()")
+        return await self._engine.get(key)
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"Lookup({describe(self._enricher)})"
+
+
+class _Keys:
+    """The flights of keys that were asked for and wait for a call; a `Source`."""
+
+    keyed: KeyOrderedStreamElementQueue | None = None
+    over = False
+
+    def __init__(self) -> None:
+        self.wants_input = False
+        self.flights: deque[Flight] = deque()
+        self.background: deque[Flight] = deque()
+
+    @property
+    def waiting(self) -> int:
+        return len(self.flights) + len(self.background)
+
+    def take(self, now: float) -> Flight | None:
+        flights = self.background or self.flights
+        return flights.popleft() if flights else None
+
+    def prepare(self, now: float) -> None:
+        """They are there."""
+
+    def read_ahead(self, news: Callable[[], None]) -> None:
+        """There is no input."""
+
+    def is_full(self) -> bool:
+        return False
+
+    async def wait(self, news: asyncio.Future[None]) -> None:
+        await news
+
+
+class _Waiter:
+    """A task that waits for an outcome."""
+
+    def __init__(self) -> None:
+        self.outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def answer(self, position: int, outcome: Any) -> None:
+        if not self.outcome.done():
+            self.outcome.set_result(outcome)
+
+
+class _Engine:
+    """What an open lookup has."""
+
+    def __init__(
+        self,
+        enricher: Enricher,
+        options: LookupOptions,
+        schema: pa.Schema,
+        cache: LookupCache | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self._enricher = enricher
+        self._schema = schema
+        self._names = tuple(schema.names)
+        self._cache = cache
+        self._now = clock
+        outcomes = KeyOutcomes(enricher, timeout=options.timeout, fail=False, remedy="", clock=clock)
+        chosen = options.cache or Cache()
+        self._calls = Calls(
+            outcomes,
+            cache,
+            told=False,
+            refreshing=chosen.refresh_after is not None,
+            stale=chosen.stale_if_error,
+            check=self._checked,
+        )
+        self._source = _Keys()
+        self._source.background = self._calls.background
+        self._attempts, self._driver = managed_calls(enricher, self._source, self._calls, options, clock)
+        outcomes.end = self._driver.fail
+        self._failure: BaseException | None = None
+        self._running = asyncio.ensure_future(self._run())
+
+    async def _run(self) -> None:
+        """Until it is cancelled, or something fails that ends everything."""
+        try:
+            await self._driver.run()
+        except asyncio.CancelledError:
+            self._failure = StateError("the lookup was closed")
+        except BaseException as error:
+            self._failure = error
+        self._attempts.close()
+        self._calls.end_all(Failure(self._failure or StateError("the lookup has ended"), None))
+
+    async def get(self, key: Any) -> Found:
+        if key is None or (type(key) is tuple and any(part is None for part in key)):
+            return None
+        if self._failure is not None:
+            raise StateError(
+                f"the lookup has failed, and looks nothing up any more: {self._failure}"
+            ) from self._failure
+        now = self._now()
+        outcome = self._calls.cached(key, now)
+        if outcome is ABSENT:
+            outcome = await self._ask(key, now)
+        elif self._calls.background:
+            self._attempts.news()
+        if type(outcome) is Failure:
+            if isinstance(outcome.error, asyncio.CancelledError):
+                # It is not the caller who was cancelled.
+                raise EnricherError(f"the lookup of key {describe(key)} has cancelled itself") from outcome.error
+            raise outcome.error
+        own: Found = _own(outcome)
+        return own
+
+    async def _ask(self, key: Any, now: float) -> Any:
+        waiter = _Waiter()
+        try:
+            flight = self._calls.ask(key, waiter, 0, now)
+        except TypeError as error:
+            raise ConfigurationError(f"key {describe(key)} cannot be looked up; a key must be hashable") from error
+        if flight is not None:
+            self._source.flights.append(flight)
+            self._attempts.news()
+        try:
+            return await waiter.outcome
+        except asyncio.CancelledError:
+            abandoned = self._calls.leave(key, waiter)
+            if abandoned is not None:
+                if abandoned in self._source.flights:
+                    self._source.flights.remove(abandoned)
+                else:
+                    self._attempts.abandon(abandoned)
+            raise
+
+    def _checked(self, key: Any, answer: Any) -> Found:
+        """The answer with the columns of the schema, and nothing else."""
+        if answer is None or (isinstance(answer, Sequence) and not answer and not isinstance(answer, str | bytes)):
+            return None
+        if isinstance(answer, Mapping):
+            return self._row(key, answer)
+        if isinstance(answer, Sequence) and all(isinstance(row, Mapping) for row in answer):
+            return [self._row(key, row) for row in answer]
+        raise ResultError(
+            f"the answer for key {describe(key)} is of type {type(answer).__name__}: {describe(answer)}; a lookup "
+            "gives a mapping of column names to values, a sequence of such mappings, or None for no row"
+        )
+
+    def _row(self, key: Any, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        from asyncio_operator.columns import check_row
+
+        own = {name: row[name] for name in self._names if name in row}
+        try:
+            check_row(own, self._schema)
+        except ResultError as error:
+            raise ResultError(f"the answer for key {describe(key)}: {error}") from error
+        return own
+
+    async def close(self) -> None:
+        self._running.cancel()
+        await asyncio.wait([self._running])
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT):
+                await self._enricher.close()
+        finally:
+            if self._cache is not None:
+                self._cache.close()
+
+
+async def _opened(enricher: Enricher, options: LookupOptions, clock: Callable[[], float] | None) -> _Engine:
+    specification = "" if options.cache is None else fingerprint((fingerprint(enricher), options.cache))
+    cache: LookupCache | None = None
+    try:
+        # It may ask the source, which blocks.
+        schema = await asyncio.to_thread(enricher.schema)
+        fields = getattr(schema, "names", None)
+        if fields is None:
+            raise ConfigurationError(
+                f"{describe(enricher)}.schema() gave {describe(schema)}; it must be a pyarrow.Schema"
+            )
+        await enricher.open()
+        loop = asyncio.get_running_loop()
+        now = clock or clock_of(loop)
+        if options.cache is not None:
+            # The loop's time, which tests may turn, as a time of day, which a cache on disk is stamped with.
+            offset = wall() - now()
+            stamps = clock or (lambda: now() + offset)
+            cache = await asyncio.to_thread(open_cache, options.cache, fields, specification, stamps)
+        return _Engine(enricher, options, schema, cache, now)
+    except BaseException:
+        if cache is not None:
+            cache.close()
+        await enricher.close()
+        raise
+
+
+def _own(answer: Any) -> Any:
+    """The answer as a value that the caller may change."""
+    if answer is None:
+        return None
+    if isinstance(answer, list):
+        return [_own(row) for row in answer]
+    return {name: value if type(value) in ATOMIC else copy.deepcopy(value) for name, value in answer.items()}

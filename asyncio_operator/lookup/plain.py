@@ -1,0 +1,184 @@
+"""The plain way: one call for every distinct key of a batch, in the order they come, and nothing else to mind.
+
+A batch is the window that the lanes share, so a key costs a step of an iterator and a store in a list, and no object of
+its own. A key whose call is running for an earlier batch is not called again: it takes that outcome over (law L2). That
+is looked for batch by batch, when a batch comes and when outcomes are delivered, and costs nothing per key.
+
+What more a lookup can need is in `calls`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from asyncio_operator.inputs import Input
+from asyncio_operator.lookup.delivery import Delivery
+from asyncio_operator.lookup.keys import PENDING, KeyBatch, shared
+from asyncio_operator.lookup.outcomes import KeyOutcomes
+
+
+class KeyWindow:
+    """The keys of a batch, a window of the lanes.
+
+    Args:
+        asked: the positions of the keys that are called for; None for all.
+        left: called when every one of them has an outcome.
+    """
+
+    instant = True
+    begin = None
+
+    def __init__(
+        self, batch: KeyBatch, asked: list[int] | None, outcomes: KeyOutcomes, left: Callable[[KeyWindow], None]
+    ) -> None:
+        self.batch = batch
+        self.lanes = 0
+        self.admitted = 0
+        self.complete: Callable[[Any, Any], object] = batch.outcomes.__setitem__
+        self._asked = asked
+        self._count = len(batch.keys) if asked is None else len(asked)
+        self._outcomes = outcomes
+        self._on_left = left
+        self._left: Any = iter(())
+        self._range: Iterator[tuple[Any, Any]] = iter(())
+
+    def admit(self, room: int) -> int:
+        """Open the next range of at most `room` keys; how many keys it holds."""
+        start, keys = self.admitted, self.batch.keys
+        self.admitted = stop = min(self._count, start + room)
+        if self._asked is None:
+            self._left = iter(range(start, stop))
+            self._range = zip(self._left, keys[start:stop], strict=False)
+        else:
+            positions = self._asked[start:stop]
+            self._left = iter(positions)
+            self._range = zip(self._left, [keys[i] for i in positions], strict=False)
+        return stop - start
+
+    def left_over(self) -> int:
+        """How many keys of the present range no lane has taken."""
+        return int(self._left.__length_hint__())
+
+    def all_admitted(self) -> bool:
+        return self.admitted == self._count
+
+    # -- the window
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        return self._range
+
+    def value_of(self, slot: int) -> Any:
+        return self.batch.keys[slot]
+
+    def failed(self, slot: int, error: BaseException, started: float) -> None:
+        self.batch.outcomes[slot] = self._outcomes.failure(self.batch.keys[slot], error, started)
+
+    def timed_out(self, slot: int, started: float) -> None:
+        self.batch.outcomes[slot] = self._outcomes.timeout(self.batch.keys[slot], started)
+
+    def returned(self, slot: int) -> None:
+        """The key has ended."""
+
+    def left(self) -> None:
+        if self.all_admitted() and not self.left_over():
+            self._on_left(self)
+
+
+class PlainIntake:
+    """The intake of the lanes."""
+
+    def __init__(self, source: Input, delivery: Delivery, outcomes: KeyOutcomes) -> None:
+        self.shared = 0
+        self._source = source
+        self._delivery = delivery
+        self._outcomes = outcomes
+        self._window: KeyWindow | None = None
+        self._admitted = 0
+        self._following: list[_Following] = []
+
+    @property
+    def calls(self) -> int:
+        """Calls that have been started."""
+        return self._admitted - (0 if self._window is None else self._window.left_over())
+
+    async def window(self) -> KeyWindow | None:
+        while (window := self._window) is None or not window.left_over():
+            if window is None or window.all_admitted():
+                if not await self._next_batch():
+                    return None
+                continue
+            room = self._delivery.room()
+            if room <= 0:
+                await self._wait_for_room()
+                continue
+            admitted = window.admit(room)
+            self._delivery.keys += admitted
+            self._admitted += admitted
+        return window
+
+    async def _next_batch(self) -> bool:
+        self._window = None
+        while not self._delivery.takes_a_batch():
+            await self._wait_for_room()
+        while await self._source.ready():
+            for batch in self._source:
+                self._take(batch)
+                return True
+            self._source.exhausted()
+        return False
+
+    def _take(self, batch: KeyBatch) -> None:
+        following = _Following(batch, self._delivery.batches)
+        asked = None
+        if following.places:
+            self._following.append(following)
+            self._delivery.keys += len(following.places)
+            self.shared += len(following.places)
+            asked = [i for i in range(len(batch.keys)) if i not in following.places]
+        self._delivery.take(batch)
+        window = KeyWindow(batch, asked, self._outcomes, self._left)
+        if asked == [] or not batch.keys:
+            self._left(window)
+        else:
+            self._window = window
+
+    async def _wait_for_room(self) -> None:
+        await self._delivery.wait(asyncio.get_running_loop().create_future())
+
+    def _left(self, window: KeyWindow) -> None:
+        if not any(following.batch is window.batch for following in self._following):
+            self._delivery.end(window.batch)
+        self.settle()
+
+    def settle(self) -> None:
+        """Take outcomes over; in the order of the batches, for one may follow another that follows a third."""
+        for following in self._following:
+            following.take_over()
+        done = [following for following in self._following if not following.places]
+        self._following = [following for following in self._following if following.places]
+        for following in done:
+            if following.batch.answered() == len(following.batch.keys):
+                self._delivery.end(following.batch)
+
+
+class _Following:
+    """The keys of a batch whose calls run for earlier ones: by position, that batch, and the position there."""
+
+    def __init__(self, batch: KeyBatch, earlier: Any) -> None:
+        self.batch = batch
+        self.places: dict[int, tuple[KeyBatch, int]] = {}
+        for other in reversed(earlier):
+            if batch.keys and other.outcomes and other.answered() < len(other.keys):
+                for key in other.places.keys() & batch.keys:
+                    position, place = batch.places[key], other.places[key]
+                    if other.outcomes[place] is PENDING:
+                        self.places.setdefault(position, (other, place))
+
+    def take_over(self) -> None:
+        for position, (other, place) in list(self.places.items()):
+            outcome = other.outcomes[place]
+            if outcome is not PENDING:
+                self.batch.outcomes[position] = shared(outcome)
+                del self.places[position]

@@ -1,0 +1,76 @@
+"""The caches of a Python worker, one for every specification: an enricher and the options of its cache.
+
+A task leases one and gives it back; the next task with an equal specification finds it full. Of those that nobody
+leases the `UNUSED` used last are kept. All of this runs on the loop, so it needs no lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from asyncio_operator.lookup.cache import LookupCache
+from asyncio_operator.lookup.stores import open_cache
+from asyncio_operator.policies.cache import Cache
+from asyncio_operator.specification import fingerprint
+
+UNUSED = 16
+"""Caches that nobody uses and that are kept: more than one query has, and a bound for a notebook with hundreds."""
+
+
+class Caches:
+    """The caches of this process."""
+
+    def __init__(self) -> None:
+        self._caches: OrderedDict[str, asyncio.Task[LookupCache]] = OrderedDict()
+        self._leases: dict[str, int] = {}
+
+    async def lease(self, enricher: str, options: Cache, fields: Sequence[str]) -> LookupCache:
+        """The cache of an enricher, by its fingerprint; to be given back by `release` with the same arguments.
+
+        Raises:
+            ConfigurationError: it cannot be opened.
+        """
+        name = _name(enricher, options, fields)
+        opening = self._caches.get(name)
+        if opening is None:
+            # The disk may take its time, and all tasks of this process are on this loop.
+            opening = self._caches[name] = asyncio.ensure_future(asyncio.to_thread(open_cache, options, fields, name))
+        self._leases[name] = self._leases.get(name, 0) + 1
+        try:
+            return await asyncio.shield(opening)
+        except BaseException:
+            self.release(enricher, options, fields)
+            if opening.done() and (opening.cancelled() or opening.exception() is not None):
+                self._caches.pop(name, None)
+            raise
+
+    def release(self, enricher: str, options: Cache, fields: Sequence[str]) -> None:
+        """Give a lease back."""
+        name = _name(enricher, options, fields)
+        self._leases[name] -= 1
+        if self._leases[name]:
+            return
+        del self._leases[name]
+        self._caches.move_to_end(name)
+        unused = [other for other in self._caches if other not in self._leases]
+        for other in unused[:-UNUSED]:
+            opened = self._caches.pop(other)
+            if opened.done() and not opened.cancelled() and opened.exception() is None:
+                opened.result().close()
+
+    def forget_all(self) -> None:
+        """For a forked child: forget them, and leave them to the process that has them open."""
+        self._caches.clear()
+        self._leases.clear()
+
+
+def _name(enricher: str, options: Cache, fields: Sequence[str]) -> str:
+    return fingerprint((enricher, options, tuple(fields)))
+
+
+caches = Caches()
+
+os.register_at_fork(after_in_child=caches.forget_all)

@@ -1,0 +1,556 @@
+"""L1, L2, L3, L6 and L9 through `Lookup`, and what it does at its ends; on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from asyncio_operator import (
+    AdaptiveCapacity,
+    Batching,
+    Cache,
+    CircuitBreaker,
+    CircuitOpenError,
+    ConfigurationError,
+    ElementTimeoutError,
+    Enricher,
+    EnricherError,
+    FixedBackoff,
+    FunctionError,
+    RateLimit,
+    ResultError,
+    Retry,
+    StateError,
+)
+from asyncio_operator.lookup import Lookup
+from asyncio_operator.testing import ManualClock
+from tests.core.helpers import virtual
+from tests.lookup.helpers import Recorded, forever, now
+
+
+async def slowly(key: Any) -> Any:
+    await asyncio.sleep(1)
+    return [{"x": k} for k in key] if isinstance(key, list) else {"x": key}
+
+
+def failing(times: int, error: Callable[[], Exception] = lambda: EnricherError("no")) -> Callable[[Any], Any]:
+    """Fails so often, and then answers."""
+    left = [times]
+
+    async def answer(key: Any) -> Any:
+        await asyncio.sleep(1)
+        if left[0]:
+            left[0] -= 1
+            raise error()
+        return {"x": key}
+
+    return answer
+
+
+async def outcome(lookup: Lookup, key: Any) -> Any:
+    """What a lookup gives, or raises."""
+    try:
+        return await lookup.get(key)
+    except Exception as error:
+        return error
+
+
+# -- L1, L3, L9
+
+
+@pytest.mark.parametrize("key", [None, (None, 1), (1, None)])
+@virtual
+async def test_L1_a_null_in_a_key_is_never_looked_up_and_is_a_miss(key: Any) -> None:
+    enricher = Recorded(slowly)
+    async with Lookup(enricher, cache=Cache()) as lookup:
+        assert await lookup.get(key) is None
+    assert enricher.calls == []
+
+
+@virtual
+async def test_L1_batches_are_filled_with_keys_that_truly_need_a_call() -> None:
+    enricher = Recorded(slowly, max_batch=4)
+    async with Lookup(enricher, cache=Cache(), batching=Batching(linger=0.5)) as lookup:
+        assert await asyncio.gather(*[lookup.get(key) for key in (1, 2, 1, 3, 2, 4)]) == [
+            {"x": key} for key in (1, 2, 1, 3, 2, 4)
+        ]
+        assert enricher.calls == [[1, 2, 3, 4]]
+        await asyncio.gather(*[lookup.get(key) for key in (1, 5, 2, 6, 3, 7, 4, 8)])
+    assert enricher.calls == [[1, 2, 3, 4], [5, 6, 7, 8]]
+
+
+@pytest.mark.parametrize("miss", [None, [], ()])
+@virtual
+async def test_L3_L9_a_miss_is_kept_and_an_empty_sequence_is_one(miss: Any) -> None:
+    async def answer(key: Any) -> Any:
+        return miss
+
+    enricher = Recorded(answer)
+    async with Lookup(enricher, cache=Cache()) as lookup:
+        assert [await lookup.get(1) for _ in range(2)] == [None, None]
+    assert enricher.calls == [1]
+
+
+@virtual
+async def test_L3_an_error_is_never_taken_for_a_miss_nor_kept() -> None:
+    enricher = Recorded(failing(1))
+    async with Lookup(enricher, cache=Cache()) as lookup:
+        with pytest.raises(EnricherError, match="no"):
+            await lookup.get(1)
+        assert await lookup.get(1) == {"x": 1}
+
+
+@pytest.mark.parametrize("wrong", [{"x": "text"}, [{"x": 1}, {"x": 1.5}], "text", 5, [5], b"x"])
+@virtual
+async def test_L9_a_row_of_the_wrong_types_is_a_result_error_for_its_key_and_is_not_kept(wrong: Any) -> None:
+    answers = {1: wrong, 2: {"x": 2}}
+
+    async def answer(key: Any) -> Any:
+        return answers[key]
+
+    enricher = Recorded(answer)
+    async with Lookup(enricher, cache=Cache(), retry=Retry()) as lookup:
+        with pytest.raises(ResultError, match="the answer for key 1"):
+            await lookup.get(1)
+        assert await lookup.get(2) == {"x": 2}
+        answers[1] = {"x": 1}
+        assert await lookup.get(1) == {"x": 1}
+    assert enricher.calls == [1, 2, 1]
+
+
+@virtual
+async def test_L9_what_the_schema_does_not_name_is_ignored() -> None:
+    async def answer(key: Any) -> Any:
+        return {"x": 1, "more": 2} if key == 1 else {"more": 2}
+
+    async with Lookup(Recorded(answer)) as lookup:
+        assert await lookup.get(1) == {"x": 1}
+        assert await lookup.get(2) == {}
+
+
+# -- L2
+
+
+@virtual
+async def test_L2_concurrent_lookups_of_one_key_make_one_call() -> None:
+    enricher = Recorded(slowly)
+    async with Lookup(enricher) as lookup:
+        rows = await asyncio.gather(*[lookup.get(7) for _ in range(5)])
+        assert rows == [{"x": 7}] * 5
+    assert enricher.calls == [7]
+
+
+@virtual
+async def test_L2_an_error_goes_to_all_who_wait() -> None:
+    enricher = Recorded(failing(1))
+    async with Lookup(enricher) as lookup:
+        outcomes = await asyncio.gather(*[outcome(lookup, 1) for _ in range(3)])
+        assert [type(error) for error in outcomes] == [EnricherError] * 3
+        assert await lookup.get(1) == {"x": 1}
+
+
+@virtual
+async def test_L2_cancelling_one_who_waits_does_not_disturb_the_others() -> None:
+    enricher = Recorded(slowly)
+    async with Lookup(enricher) as lookup:
+        first, second = asyncio.ensure_future(lookup.get(1)), asyncio.ensure_future(lookup.get(1))
+        await asyncio.sleep(0.5)
+        first.cancel()
+        assert await second == {"x": 1}
+        assert first.cancelled()
+    assert (enricher.calls, now()) == ([1], 1.0)
+
+
+@pytest.mark.parametrize("max_batch", [1, 4])
+@virtual
+async def test_L2_when_the_last_one_is_gone_the_call_is_cancelled(max_batch: int) -> None:
+    enricher = Recorded(lambda key: forever(), max_batch)
+    async with Lookup(enricher, capacity=1) as lookup:
+        waiting = [asyncio.ensure_future(lookup.get(1)) for _ in range(2)]
+        await asyncio.sleep(1)
+        waiting[0].cancel()
+        await asyncio.sleep(1)
+        assert enricher.running == 1
+        waiting[1].cancel()
+        await asyncio.sleep(0.001)
+        assert enricher.running == 0
+        enricher.answer = slowly
+        assert await lookup.get(1) == {"x": 1}, "the place is free, and the key is asked for anew"
+    assert len(enricher.calls) == 2
+
+
+@virtual
+async def test_L2_a_batch_goes_on_for_those_who_stay() -> None:
+    enricher = Recorded(slowly, 4)
+    async with Lookup(enricher) as lookup:
+        gone, stays = asyncio.ensure_future(lookup.get(1)), asyncio.ensure_future(lookup.get(2))
+        await asyncio.sleep(0.5)
+        gone.cancel()
+        assert await stays == {"x": 2}
+    assert enricher.calls == [[1, 2]]
+
+
+@pytest.mark.parametrize("max_batch", [1, 4])
+@virtual
+async def test_L2_who_leaves_before_his_call_starts_is_not_called_for(max_batch: int) -> None:
+    enricher = Recorded(slowly, max_batch)
+    async with Lookup(enricher, capacity=1) as lookup:
+        first = asyncio.ensure_future(lookup.get(1))
+        await asyncio.sleep(0.1)
+        second, third = asyncio.ensure_future(lookup.get(2)), asyncio.ensure_future(lookup.get(3))
+        await asyncio.sleep(0.1)
+        second.cancel()
+        assert [await first, await third] == [{"x": 1}, {"x": 3}]
+    assert enricher.calls == ([1, 3] if max_batch == 1 else [[1], [3]])
+
+
+@virtual
+async def test_L2_who_leaves_in_a_back_off_is_not_called_for_again() -> None:
+    enricher = Recorded(failing(9))
+    async with Lookup(enricher, retry=Retry(9, FixedBackoff(5.0))) as lookup:
+        waiting = asyncio.ensure_future(lookup.get(1))
+        await asyncio.sleep(3)
+        waiting.cancel()
+        await asyncio.sleep(60)
+    assert enricher.calls == [1]
+
+
+@virtual
+async def test_L2_a_probe_that_nobody_waits_for_lets_the_next_one_try() -> None:
+    enricher = Recorded(failing(1))
+    breaker = CircuitBreaker(failure_ratio=0.5, minimum_calls=1, open_for=10.0)
+    async with Lookup(enricher, circuit_breaker=breaker) as lookup:
+        assert isinstance(await outcome(lookup, 1), EnricherError)
+        assert isinstance(await outcome(lookup, 2), CircuitOpenError)
+        await asyncio.sleep(10)
+        probe = asyncio.ensure_future(lookup.get(3))
+        await asyncio.sleep(0.5)
+        probe.cancel()
+        await asyncio.sleep(0.5)
+        assert await lookup.get(4) == {"x": 4}
+
+
+@virtual
+async def test_equal_keys_of_different_types_are_different_keys() -> None:
+    async def answer(key: Any) -> Any:
+        await asyncio.sleep(1)
+        return {"x": int(key) + (type(key) is bool) * 10}
+
+    enricher = Recorded(answer)
+    async with Lookup(enricher, cache=Cache()) as lookup:
+        for _ in range(2):
+            rows = await asyncio.gather(*[lookup.get(key) for key in (1, True, 1.0)])
+            assert rows == [{"x": 1}, {"x": 11}, {"x": 1}]
+    assert len(enricher.calls) == 3
+
+
+@virtual
+async def test_rows_are_the_callers_own() -> None:
+    class Lists(Recorded):
+        def schema(self) -> pa.Schema:
+            return pa.schema([("x", pa.list_(pa.int64()))])
+
+    async def answer(key: Any) -> Any:
+        return [{"x": [1, 2]}]
+
+    async with Lookup(Lists(answer), cache=Cache()) as lookup:
+        for _ in range(3):
+            rows: Any = await lookup.get(1)
+            assert rows == [{"x": [1, 2]}]
+            rows[0]["x"].append(3)
+            rows.append(None)
+
+
+# -- L5, L6
+
+
+@virtual
+async def test_L5_entries_expire_by_the_time_of_the_loop() -> None:
+    enricher = Recorded(slowly)
+    async with Lookup(enricher, cache=Cache(expire_after_write=60)) as lookup:
+        await lookup.get(1)
+        await asyncio.sleep(59.9)
+        await lookup.get(1)
+        assert enricher.calls == [1]
+        await asyncio.sleep(0.1)
+        await lookup.get(1)
+    assert enricher.calls == [1, 1]
+
+
+@virtual
+async def test_L5_or_by_a_clock_that_is_given() -> None:
+    enricher, clock = Recorded(slowly), ManualClock()
+    async with Lookup(enricher, cache=Cache(expire_after_write=60), clock=clock) as lookup:
+        await lookup.get(1)
+        clock.advance(60)
+        await lookup.get(1)
+    assert enricher.calls == [1, 1]
+
+
+@virtual
+async def test_L6_an_old_answer_is_served_and_looked_up_again_in_the_background_once() -> None:
+    answers = [0]
+
+    async def answer(key: Any) -> Any:
+        await asyncio.sleep(1)
+        answers[0] += 1
+        return {"x": answers[0]}
+
+    enricher = Recorded(answer)
+    async with Lookup(enricher, cache=Cache(refresh_after=10, expire_after_write=60)) as lookup:
+        assert await lookup.get(1) == {"x": 1}
+        await asyncio.sleep(10)
+        begun = now()
+        assert await asyncio.gather(*[lookup.get(1) for _ in range(3)]) == [{"x": 1}] * 3
+        assert now() == begun
+        await asyncio.sleep(1.001)
+        assert await lookup.get(1) == {"x": 2}
+    assert enricher.calls == [1, 1]
+
+
+@virtual
+async def test_L6_a_refresh_that_fails_leaves_the_old_answer(caplog: pytest.LogCaptureFixture) -> None:
+    enricher = Recorded(slowly)
+    async with Lookup(enricher, cache=Cache(refresh_after=10, expire_after_write=60)) as lookup:
+        await lookup.get(1)
+        enricher.answer = failing(9)
+        await asyncio.sleep(10)
+        for _ in range(2):
+            assert await lookup.get(1) == {"x": 1}
+            await asyncio.sleep(5)
+    assert len(enricher.calls) == 3
+
+
+@virtual
+async def test_L6_who_asks_while_a_refresh_runs_and_the_answer_expires_waits_for_the_refresh() -> None:
+    enricher = Recorded(slowly)
+    async with Lookup(enricher, cache=Cache(refresh_after=10, expire_after_write=11)) as lookup:
+        await lookup.get(1)
+        await asyncio.sleep(10.5)
+        await lookup.get(1)
+        await asyncio.sleep(0.6)
+        begun = now()
+        assert await lookup.get(1) == {"x": 1}
+        assert now() - begun == pytest.approx(0.4)
+    assert len(enricher.calls) == 2
+
+
+@pytest.mark.parametrize("trouble", ["error", "timeout"])
+@virtual
+async def test_L6_an_expired_answer_is_served_if_the_lookup_fails(trouble: str) -> None:
+    enricher = Recorded(slowly)
+    async with Lookup(enricher, cache=Cache(expire_after_write=10, stale_if_error=True), timeout=5.0) as lookup:
+        await lookup.get(1)
+        await asyncio.sleep(100)
+        enricher.answer = failing(9) if trouble == "error" else lambda key: forever()
+        assert await lookup.get(1) == {"x": 1}
+        assert isinstance(await outcome(lookup, 2), EnricherError | ElementTimeoutError)
+        enricher.answer = slowly
+        assert await lookup.get(1) == {"x": 1}
+    assert len(enricher.calls) == 4
+
+
+# -- retries and limits
+
+
+@virtual
+async def test_R5_a_failed_lookup_is_made_again() -> None:
+    enricher = Recorded(failing(2))
+    async with Lookup(enricher, retry=Retry(3, FixedBackoff(1.0))) as lookup:
+        assert await lookup.get(1) == {"x": 1}
+    assert (len(enricher.calls), now()) == (3, 5.0)
+
+
+@virtual
+async def test_R1_the_timeout_is_over_all_attempts() -> None:
+    async with Lookup(Recorded(failing(9)), retry=Retry(9, FixedBackoff(1.0)), timeout=4.5) as lookup:
+        with pytest.raises(ElementTimeoutError, match=r"key 1 .* timeout of 4.5 s"):
+            await lookup.get(1)
+    assert now() == 4.5
+
+
+@virtual
+async def test_R10_a_rate_limit_holds() -> None:
+    enricher = Recorded(slowly)
+    async with Lookup(enricher, rate_limit=RateLimit(2, per=10.0)) as lookup:
+        await asyncio.gather(*[lookup.get(key) for key in range(6)])
+    assert now() == 21.0
+
+
+@virtual
+async def test_O1_never_more_calls_than_the_capacity() -> None:
+    enricher = Recorded(slowly)
+    async with Lookup(enricher, capacity=3) as lookup:
+        await asyncio.gather(*[lookup.get(key) for key in range(10)])
+    assert enricher.most == 3
+    enricher = Recorded(slowly)
+    async with Lookup(enricher, capacity=AdaptiveCapacity(2, 1, 4)) as lookup:
+        await asyncio.gather(*[lookup.get(key) for key in range(100)])
+    assert 2 <= enricher.most <= 4
+
+
+# -- ends
+
+
+class Life(Recorded):
+    """Notes what is done with it."""
+
+    def __init__(self, answer: Callable[[Any], Any], **failures: BaseException) -> None:
+        super().__init__(answer)
+        self.steps: list[str] = []
+        self.failures = failures
+
+    async def open(self) -> None:
+        await self._step("open")
+
+    async def close(self) -> None:
+        await self._step("close")
+
+    async def _step(self, name: str) -> None:
+        self.steps.append(name)
+        await asyncio.sleep(0)
+        if name in self.failures:
+            raise self.failures[name]
+
+
+@virtual
+async def test_it_opens_and_closes_the_enricher_once_and_may_be_opened_again() -> None:
+    enricher = Life(slowly)
+    lookup = Lookup(enricher)
+    for _ in range(2):
+        await lookup.open()
+        with pytest.raises(StateError, match="open already"):
+            await lookup.open()
+        assert await lookup.get(1) == {"x": 1}
+        await lookup.close()
+        await lookup.close()
+        with pytest.raises(StateError, match="not open"):
+            await lookup.get(1)
+    assert enricher.steps == ["open", "close"] * 2
+
+
+@virtual
+async def test_closing_cancels_what_runs_and_tells_those_who_wait() -> None:
+    enricher = Life(lambda key: forever())
+    lookup = Lookup(enricher, capacity=1)
+    await lookup.open()
+    waiting = [asyncio.ensure_future(outcome(lookup, key)) for key in (1, 2, 1)]
+    await asyncio.sleep(1)
+    await lookup.close()
+    assert [type(error) for error in await asyncio.gather(*waiting)] == [StateError] * 3
+    assert (enricher.running, enricher.steps) == (0, ["open", "close"])
+
+
+@virtual
+async def test_an_enricher_that_fails_to_open_is_closed() -> None:
+    enricher = Life(slowly, open=OSError("no"))
+    with pytest.raises(OSError, match="no"):
+        async with Lookup(enricher):
+            pass
+    assert enricher.steps == ["open", "close"]
+
+
+@virtual
+async def test_an_error_that_asks_the_process_to_end_ends_the_lookup_for_all() -> None:
+    async def answer(key: Any) -> Any:
+        await asyncio.sleep(key)
+        raise SystemExit(3)
+
+    async with Lookup(Recorded(answer)) as lookup:
+        outcomes = await asyncio.gather(outcome(lookup, 1), outcome(lookup, 2))
+        assert [type(error) for error in outcomes] == [FunctionError] * 2
+        with pytest.raises(StateError, match="SystemExit"):
+            await lookup.get(3)
+
+
+@virtual
+async def test_a_lookup_that_cancels_itself_does_not_cancel_who_asked() -> None:
+    async def answer(key: Any) -> Any:
+        raise asyncio.CancelledError
+
+    async with Lookup(Recorded(answer)) as lookup:
+        with pytest.raises(EnricherError, match="key 1 has cancelled itself"):
+            await lookup.get(1)
+
+
+@virtual
+async def test_a_predicate_that_raises_ends_the_lookup_and_is_named() -> None:
+    def broken(result: Any) -> bool:
+        raise ValueError("broken")
+
+    async with Lookup(Recorded(slowly), retry=Retry(if_result=broken)) as lookup:
+        with pytest.raises(FunctionError, match=r"retry.if_result failed for element 1"):
+            await lookup.get(1)
+
+
+@virtual
+async def test_a_key_that_cannot_be_hashed_is_named() -> None:
+    async with Lookup(Recorded(slowly)) as lookup:
+        with pytest.raises(ConfigurationError, match=r"key \[1\] cannot be looked up; a key must be hashable"):
+            await lookup.get([1])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cache": 5}, "cache is 5; it must be a Cache, or None"),
+        ({"retry": Cache()}, "retry is Cache"),
+        ({"batching": Batching()}, "takes one key at a time"),
+        ({"capacity": 0}, "capacity is 0;"),
+        ({"timeout": -1}, "timeout is -1;"),
+        ({"clock": 5}, "clock is 5;"),
+    ],
+)
+def test_a_wrong_option_is_told_when_it_is_made(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Lookup(Recorded(slowly), **options)
+
+
+def test_what_is_no_enricher_is_told_when_it_is_made() -> None:
+    with pytest.raises(ConfigurationError, match="it must be an Enricher"):
+        Lookup(slowly)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="is the class Enricher"):
+        Lookup(Enricher)  # type: ignore[arg-type]
+
+
+@virtual
+async def test_L7_a_cache_on_disk_is_warm_for_the_next_lookup(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache = Cache(store="rocksdb", directory=tmp_path, expire_after_write=1000)
+    for expected in ([1], []):
+        enricher = Fixed("same")
+        async with Lookup(enricher, cache=cache) as lookup:
+            assert await lookup.get(1) == {"x": 1}
+        assert enricher_calls(enricher) == expected
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    async with Lookup(enricher := Fixed("other"), cache=cache) as lookup:
+        await lookup.get(1)
+    assert enricher_calls(enricher) == [1]
+    assert "is cleared" in caplog.text
+
+
+_calls: dict[int, list[Any]] = {}
+
+
+class Fixed(Enricher):
+    """An enricher whose specification is one name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        _calls[id(self)] = []
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([("x", pa.int64())])
+
+    async def lookup(self, key: Any) -> Any:
+        _calls[id(self)].append(key)
+        return {"x": key}
+
+
+def enricher_calls(enricher: Enricher) -> list[Any]:
+    return _calls[id(enricher)]
