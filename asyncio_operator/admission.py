@@ -39,6 +39,9 @@ class Admission:
             self._admission = self._admit()
         return self
 
+    def stop(self) -> None:
+        """There is nothing to end: the lane that reads is cancelled."""
+
     def __iter__(self) -> Iterator[tuple[Entry, Any]]:
         return self._admission or iter(())
 

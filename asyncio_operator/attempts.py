@@ -12,20 +12,18 @@ returned (Q7). What the policies decide is in `policies`, what an outcome means 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from math import inf, nextafter
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.batch_former import A_TURN_LATER
 from asyncio_operator.errors import ElementTimeoutError, ResultError, describe
-from asyncio_operator.flights import Call, Endings, Flight, Waits
+from asyncio_operator.flights import Attempting, Call, Endings, Flight, Waits
 from asyncio_operator.guards import Guards
 from asyncio_operator.lineup import Lineup
 from asyncio_operator.metrics import Histogram
-from asyncio_operator.outcomes import function_error, is_ordinary
-from asyncio_operator.policies.batching import Batching, splits
-from asyncio_operator.policies.retry import Retry
+from asyncio_operator.outcomes import aligned, function_error, is_ordinary
+from asyncio_operator.policies.batching import splits
 from asyncio_operator.recorder import Recorder
 from asyncio_operator.sources import Source
 from asyncio_operator.waiting import COARSEST, Alarm, wake
@@ -33,24 +31,12 @@ from asyncio_operator.waiting import COARSEST, Alarm, wake
 if TYPE_CHECKING:
     from asyncio_operator.lanes import Lanes
 
+REFUSALS = 100
+"""Calls that are refused one after the other before the loop turns, and others have their time."""
+
 SLACK = 1e-6
 """Seconds by which a deadline may be missed through rounding: a call's limit and an element's deadline are sums and
 differences of the same times."""
-
-
-@dataclass(frozen=True, slots=True)
-class Attempting:
-    """How often and when calls are made: options of the operator, durations in seconds.
-
-    Attributes:
-        batch_method: what a call with several values is called in a message.
-    """
-
-    timeout: float | None = None
-    attempt_timeout: float | None = None
-    retry: Retry | None = None
-    batching: Batching | None = None
-    batch_method: str = "invoke_batch"
 
 
 class Attempts:
@@ -110,9 +96,11 @@ class Attempts:
         """Elements that wait for their next attempt."""
         return self._waits.backing_off
 
-    def close(self) -> None:
-        """The run is over."""
+    def stop(self) -> None:
+        """Nothing will start or end any more, and nothing is read."""
         self._alarm.cancel()
+        self._waits.clear()
+        self._source.stop()
 
     def news(self) -> None:
         """There may be something to start now."""
@@ -126,8 +114,9 @@ class Attempts:
         flight.split = False
         self._lineup.unfinished -= 1
         self._waits.forget(flight)
-        call = flight.call
-        if call is not None and flight not in call.late and self.driver.is_running(call):
+        for call in self.driver.running():
+            if flight not in call.flights or flight in call.late:
+                continue
             call.late[flight] = None
             flight.late += 1
             if not call.present:
@@ -175,7 +164,7 @@ class Attempts:
         """The call that starts now, and what it is called with; None if none may."""
         guards, lineup = self._guards, self._lineup
         self._source.wants_input = False
-        while True:
+        for _ in range(REFUSALS):
             now = self._now()
             self._try_again = inf
             if self._waits.next_due() <= now:
@@ -191,6 +180,11 @@ class Attempts:
             call, self._try_again = lineup.next_call(now, guards.calls)
             if call is None:
                 return None
+            if not self.instant:
+                # Reading the input took its time.
+                now = self._now()
+                if not self._in_time(call, now):
+                    continue
             refusal = guards.refusal(now)
             self._recorder.circuit(guards.circuit, now)
             if refusal is None:
@@ -200,6 +194,16 @@ class Attempts:
             self.begin(call, now)
             for flight in call.present:
                 self._attempt_failed(flight, refusal, now)
+        self._try_again = self._now() + COARSEST
+        return None
+
+    def _in_time(self, call: Call, now: float) -> bool:
+        """Whether somebody in the call is not past his deadline; who is ends here."""
+        for flight in [flight for flight in call.flights if flight.deadline < now]:
+            call.flights.remove(flight)
+            self._waits.leave(flight)
+            self._end(flight, now, self._outcomes.timed_out, flight.attempts)
+        return bool(call.flights)
 
     # -- the window: what a call comes to
 
@@ -208,7 +212,6 @@ class Attempts:
         call.started = started
         for flight in call.present:
             self._waits.leave(flight)
-            flight.call = call
             if not call.half:
                 self._begin(flight, started)
         return self._limit(call) - started
@@ -238,18 +241,16 @@ class Attempts:
         flights, late = call.flights, call.late
         if not self._batched:
             self._result(flights[0], result, now)
-        elif isinstance(result, Sequence) and not isinstance(result, str | bytes) and len(result) == len(flights):
-            for flight, one in zip(flights, result, strict=True):
-                if flight not in late:
-                    self._result(flight, one, now)
-        else:
-            shape = f"{len(result)} results" if isinstance(result, Sequence) else f"{type(result).__name__}"
-            error = ResultError(
-                f"{self._batch_method} gave {shape} for {len(flights)} values; it must give a sequence with one result "
-                "for each, in their order"
-            )
+            return
+        try:
+            results = aligned(result, len(flights), self._batch_method)
+        except ResultError as error:
             for flight in call.present:
                 self._attempt_failed(flight, error, now)
+        else:
+            for flight, one in zip(flights, results, strict=True):
+                if flight not in late:
+                    self._result(flight, one, now)
 
     def _result(self, flight: Flight, result: Any, now: float) -> None:
         self._recorder.attempt_ended(flight, "result", now)
@@ -259,6 +260,7 @@ class Attempts:
                 again = self._retry.unsatisfied(result)
             except BaseException as error:
                 remedy = "make it say whether the result will not do"
+                self._outcomes.failures += 1
                 raise function_error("retry.if_result", flight.value, error, remedy, attempts) from error
             if again:
                 flight.attempts = attempts
@@ -362,7 +364,7 @@ class Attempts:
             raise
         flight.ended = True
         self._lineup.unfinished -= 1
-        self.latency.samples.append(now - flight.admitted)
+        self.latency.add(now - flight.admitted)
         self._recorder.completed(flight, how, now)
         if self._keyed is not None or not self._lineup.unfinished or self._lineup.forming:
             self.news()
@@ -378,10 +380,13 @@ class Attempts:
             else:
                 self._end(flight, now, self._outcomes.timed_out, flight.attempts)
         for flight in self._waits.ready(now):
-            self._lineup.again(flight)
-            self._waits.guard(flight, flight.deadline)
+            if flight.deadline < now:
+                self._end(flight, now, self._outcomes.timed_out, flight.attempts)
+            else:
+                self._lineup.again(flight)
+                self._waits.guard(flight, flight.deadline)
 
-    def _set_alarm(self, earliest: float = 0.0) -> None:
+    def _set_alarm(self, earliest: float = -inf) -> None:
         self._alarm.cancel()
         due = self._waits.next_due()
         if due < inf:

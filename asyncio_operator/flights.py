@@ -6,10 +6,28 @@ that wait: in back-off for their next attempt, or for a place while their deadli
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import inf
 from typing import Any, Protocol
 
+from asyncio_operator.policies.batching import Batching
+from asyncio_operator.policies.retry import Retry
 from asyncio_operator.state.heap_queue import HeapPriorityQueue
+
+
+@dataclass(frozen=True, slots=True)
+class Attempting:
+    """How often and when calls are made: options of the operator, durations in seconds.
+
+    Attributes:
+        batch_method: what a call with several values is called in a message.
+    """
+
+    timeout: float | None = None
+    attempt_timeout: float | None = None
+    retry: Retry | None = None
+    batching: Batching | None = None
+    batch_method: str = "invoke_batch"
 
 
 class Flight:
@@ -22,7 +40,6 @@ class Flight:
         attempts: those that have ended in failure.
         deadline: when it has to end; known from the start of its first attempt, infinity before.
         begun: when its present attempt started, or None before the first.
-        call: its present call, or its latest.
         ended: whether it has an outcome, or nobody wants one any more.
         started: when its first attempt started.
         wakes: when it has to be looked at, while it is in `Waits`.
@@ -34,7 +51,6 @@ class Flight:
         "admitted",
         "attempts",
         "begun",
-        "call",
         "deadline",
         "ended",
         "entry",
@@ -59,7 +75,6 @@ class Flight:
         self.split = False
         self.late = 0
         self.ended = False
-        self.call: Call | None = None
 
 
 class Call:
@@ -88,7 +103,13 @@ class Call:
 
 class Endings(Protocol):
     """What becomes of elements: each method ends the one with this entry, after so many attempts, and says how, in a
-    word for a trace. What it raises ends the run."""
+    word for a trace. What it raises ends the run.
+
+    Attributes:
+        failures: elements that ended in an error.
+    """
+
+    failures: int
 
     def complete(self, entry: Any, result: Any, attempts: int) -> str: ...
 
@@ -130,6 +151,11 @@ class Waits:
         """The element waits for nothing any more."""
         self._back_offs.remove(flight)
         self.leave(flight)
+
+    def clear(self) -> None:
+        """Nobody waits any more."""
+        self._back_offs.clear()
+        self._limits.clear()
 
     def ready(self, now: float) -> list[Flight]:
         """Take out those whose back-off is over by now."""

@@ -25,6 +25,7 @@ from typing import Any
 from asyncio_operator.clock import running_call
 from asyncio_operator.deadlines import Deadlines
 from asyncio_operator.errors import describe
+from asyncio_operator.lane import IDLE, Lane, uncancel
 from asyncio_operator.metrics import Histogram
 from asyncio_operator.waiting import COARSEST, Alarm
 from asyncio_operator.windows import Intake, Window
@@ -35,36 +36,15 @@ TURN = 0.005
 """Seconds after which a lane whose calls return at once lets the loop turn: short against any timeout that users set,
 long against the microsecond that a turn costs."""
 
+STANDING = 1000
+"""Calls that return at once after which the loop turns too where the clock stands still, as that of a test does."""
+
 LAST_TURNS = 10
 """Turns of the loop that a late call is given to finish without waiting. A result that has arrived takes one turn to
 reach the coroutine, and one or two more for each task it has been wrapped in."""
 
 MANY_SAMPLES = 1024
 """Latencies that are counted in bulk; counting fewer at a time costs more each."""
-
-IDLE: Any = object()
-
-
-class Lane:
-    """One place for a call."""
-
-    __slots__ = ("due", "expired", "limit", "slot", "started", "task", "turn_ends", "watched", "window")
-
-    def __init__(self, limit: float, turn_ends: float) -> None:
-        self.task: asyncio.Task[None]
-        self.window: Window
-        self.slot: Any = IDLE
-        self.started = 0.0
-        self.limit = limit
-        self.due = inf
-        # A lane without a limit needs no watching.
-        self.watched = limit == inf
-        self.expired = False
-        self.turn_ends = turn_ends
-
-    @property
-    def busy(self) -> bool:
-        return self.slot is not IDLE and not self.expired
 
 
 class Lanes:
@@ -101,6 +81,7 @@ class Lanes:
         self._late: set[Lane] = set()
         self._idle: list[asyncio.Future[bool]] = []
         self._leaving = 0
+        self._standing = 0
         self._seeking = False
         self._drained = False
         self._stopping = False
@@ -115,7 +96,7 @@ class Lanes:
 
     def resize(self, capacity: int) -> None:
         """From now on, start a call only while fewer than `capacity` are running."""
-        if capacity == self._capacity:
+        if capacity == self._capacity or self._stopping:
             return
         self._capacity = capacity
         while self._idle and self._surplus():
@@ -150,13 +131,13 @@ class Lanes:
             self._finished.set_result(None)
             self.stop()
 
-    def is_running(self, slot: Any) -> bool:
-        """Whether there is a call for this slot that is not late."""
-        return any(lane.slot is slot and lane.busy for lane in self._lanes)
+    def running(self) -> list[Any]:
+        """The slots of the calls that are running, without late ones."""
+        return [lane.slot for lane in self._lanes if lane.busy]
 
     def cut(self, slot: Any) -> None:
         """Cancel the call for this slot, as if it were late."""
-        for lane in [lane for lane in self._lanes if lane.slot is slot and lane.busy]:
+        for lane in [lane for lane in self._lanes if lane.busy and lane.slot is slot]:
             self._cut(lane)
 
     # -- the life of a lane
@@ -165,7 +146,7 @@ class Lanes:
         """A new lane is the seeker from birth; see `_appoint`."""
         appointed = True
         failure: BaseException | None = None
-        running_call.set(lambda: lane.started + lane.limit - self._clock())
+        running_call.set(lambda: inf if lane.slot is IDLE else lane.started + lane.limit - self._clock())
         try:
             if not hasattr(lane, "task"):
                 # An eager task factory runs it inside of the lane that appoints it.
@@ -242,7 +223,9 @@ class Lanes:
             if late:
                 continue
             record(now - started)
-            if now > turn_ends:
+            if now > turn_ends or now == started:
+                if now == started and self._stands():
+                    continue
                 if len(samples) > MANY_SAMPLES:
                     latency.fold()
                 await asyncio.sleep(0)
@@ -252,15 +235,25 @@ class Lanes:
         if not window.lanes:
             window.left()
 
+    def _stands(self) -> bool:
+        """Whether a lane may go on where the clock stands still; all lanes together may, so often in a turn."""
+        self._standing += 1
+        if self._standing == STANDING:
+            self._loop.call_soon(self._turned)
+        return self._standing < STANDING
+
+    def _turned(self) -> None:
+        self._standing = 0
+
     async def _absorb(self, lane: Lane) -> None:
         """Take back a cancellation of its own task that a call has left behind, before it hits the next one."""
-        _uncancel(lane.task)
+        uncancel(lane.task)
         try:
             await asyncio.sleep(0)
         except asyncio.CancelledError:
             if self._stopping:
                 raise
-            _uncancel(lane.task)
+            uncancel(lane.task)
 
     def _appoint(self) -> None:
         """Make another lane the seeker, if there is one to be had."""
@@ -282,7 +275,7 @@ class Lanes:
             self._call_ended_late(lane, swallowed=not cancelled)
             return True
         if cancelled:
-            _uncancel(lane.task)
+            uncancel(lane.task)
         lane.window.failed(lane.slot, error, lane.started)
         if self._stopping:
             raise asyncio.CancelledError
@@ -330,7 +323,7 @@ class Lanes:
     def _cut(self, lane: Lane) -> None:
         lane.expired = True
         self._late.add(lane)
-        self.latency.samples.append(self._clock() - lane.started)
+        self.latency.add(self._clock() - lane.started)
         lane.task.cancel()
 
     def _call_ended_late(self, lane: Lane, swallowed: bool) -> None:
@@ -342,10 +335,11 @@ class Lanes:
                 describe(lane.window.value_of(lane.slot)),
             )
         if self._stopping:
+            lane.window.returned(lane.slot)
             raise asyncio.CancelledError
         lane.expired = False
         self._late.discard(lane)
-        _uncancel(lane.task)
+        uncancel(lane.task)
         lane.window.returned(lane.slot)
 
     # -- the end
@@ -361,6 +355,7 @@ class Lanes:
             return
         self._stopping = True
         self._alarm.cancel()
+        self._intake.stop()
         for lane in self._lanes - self._late:
             lane.expired = True
             lane.task.cancel()
@@ -392,9 +387,3 @@ class Lanes:
             "the input" if lane.slot is IDLE else f"a call for element {describe(lane.window.value_of(lane.slot))}",
             self._grace_period,
         )
-
-
-def _uncancel(task: asyncio.Task[None]) -> None:
-    """Take back cancellations that have been dealt with, or a later `asyncio.timeout` in the lane would see them."""
-    while task.cancelling():
-        task.uncancel()

@@ -32,6 +32,13 @@ class Histogram:
         self._buckets: Counter[int] = Counter()
         self._max = 0.0
 
+    def add(self, sample: float) -> None:
+        """Append a sample, and fold when there are many."""
+        samples = self.samples
+        samples.append(sample)
+        if len(samples) > _THINNED_FROM:
+            self.fold()
+
     def fold(self) -> None:
         """Count the samples."""
         # A copy, because another thread may append or fold; it may cost a few samples, not an error.

@@ -7,15 +7,20 @@ raises ends the run, with the hook named. Whether a failed attempt is made again
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import CoroutineType
 from typing import Any
 
 from asyncio_operator.buffer import Buffer
 from asyncio_operator.elements import Record
 from asyncio_operator.errors import ElementTimeoutError, FunctionError, ResultError, describe, describe_error
 from asyncio_operator.function import AsyncFunction
+from asyncio_operator.policies.options import FUNCTION, not_awaited, plain_result
 from asyncio_operator.queues import Entry
+
+GO_ON = 'on_error="skip" or a function as on_error lets the run go on'
+IN_TIME = 'raise the timeout, give on_timeout for a result in its place, or on_error="skip" or a function as on_error'
 
 OnError = str | Callable[[Any, BaseException], Any]
 
@@ -46,10 +51,12 @@ class Outcomes:
         self._on_late = handling.on_timeout or on_late
         self._buffer = buffer
 
-    def complete(self, entry: Entry, result: Any, attempts: int = 1, what: str = "the function") -> str:
+    def complete(self, entry: Entry, result: Any, attempts: int = 1, what: str = FUNCTION) -> str:
         """End an element with a result of the function, or of a hook, after so many attempts; how it has ended:
-        "result", or, where the result cannot be flattened, as `failed` says.
+        "result", or, where the result is a coroutine or cannot be flattened, as `failed` says.
         """
+        if type(result) is CoroutineType:
+            return self.failed(entry, not_awaited(what, result), attempts, what)
         if self._flatten:
             try:
                 outputs = outputs_of(result)
@@ -62,7 +69,9 @@ class Outcomes:
             self._buffer.completed()
         return "result"
 
-    def failed(self, entry: Entry, error: BaseException, attempts: int = 1, what: str = "the function") -> str:
+    def failed(
+        self, entry: Entry, error: BaseException, attempts: int = 1, what: str = FUNCTION, remedy: str = GO_ON
+    ) -> str:
         """End an element with an error of the function, or of a hook, after so many attempts; how it has ended:
         "skipped", or with a "result" in its place.
 
@@ -79,13 +88,12 @@ class Outcomes:
             self.skipped += 1
         elif callable(on_error):
             try:
-                result = on_error(value, error)
+                result = plain_result("on_error", on_error(value, error))
                 outputs = outputs_of(result) if self._flatten else (result,)
             except BaseException as hook_error:
                 remedy = "make it return a result"
                 raise function_error("on_error", value, hook_error, remedy, attempts) from hook_error
         else:
-            remedy = 'on_error="skip" or a function as on_error lets the run go on'
             raise function_error(what, value, error, remedy, attempts) from error
         entry.complete(outputs)
         self._buffer.completed()
@@ -99,10 +107,9 @@ class Outcomes:
         self.timeouts += 1
         if getattr(self._on_late, "__func__", None) is AsyncFunction.timeout:
             error = ElementTimeoutError(
-                f"element {describe(value)} had no result within its timeout of {self._handling.timeout} s; raise "
-                "the timeout, or give on_timeout for a result in its place"
+                f"element {describe(value)} had no result within its timeout of {self._handling.timeout} s"
             )
-            return "skipped" if self.failed(entry, error, attempts) == "skipped" else "timeout"
+            return "skipped" if self.failed(entry, error, attempts, remedy=IN_TIME) == "skipped" else "timeout"
         hook = "on_timeout" if self._handling.on_timeout is not None else "the function's timeout"
         try:
             result = self._on_late(value)
@@ -142,3 +149,25 @@ def function_error(what: str, value: Any, error: BaseException, remedy: str, att
         element=element,
         attempts=attempts,
     )
+
+
+def aligned(result: Any, count: int, method: str) -> Sequence[Any]:
+    """The results of a batch of `count` elements, read once, for what reads them may fail.
+
+    Raises:
+        ResultError: they are no sequence of that length, or cannot be read.
+    """
+    cause: Exception | None = None
+    if isinstance(result, Sequence) and not isinstance(result, str | bytes):
+        try:
+            results = result if type(result) is list else tuple(result)
+            if len(results) == count:
+                return results
+            given = f"{len(results)} results"
+        except Exception as error:
+            given, cause = f"{type(result).__name__}, which cannot be read ({describe_error(error)}),", error
+    else:
+        given = type(result).__name__
+    raise ResultError(
+        f"{method} gave {given} for {count} values; it must give a sequence with one result for each, in their order"
+    ) from cause

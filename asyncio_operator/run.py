@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from asyncio_operator.admission import Admission
-from asyncio_operator.attempts import Attempting, Attempts
+from asyncio_operator.attempts import Attempts
 from asyncio_operator.buffer import Buffer
 from asyncio_operator.elements import Record, Watermark
 from asyncio_operator.errors import describe_error
+from asyncio_operator.flights import Attempting
 from asyncio_operator.function import AsyncFunction
 from asyncio_operator.guards import Guards
 from asyncio_operator.inputs import Input
@@ -114,10 +115,12 @@ class Run:
         self._attempts: Attempts | None = None
         self._recorder = SILENT
         self._life: asyncio.Task[BaseException | None] | None = None
+        self._dead = False
 
     def _start(self) -> None:
         loop = asyncio.get_running_loop()
         options = self._options
+        self._starting(self)
         now = self._now = options.clock or clock_of(loop)
         buffer = self._buffer = Buffer(self._queue, now)
         outcomes = self._outcomes = Outcomes(options.handling, self._function.timeout, buffer)
@@ -150,13 +153,12 @@ class Run:
         )
         if self._attempts is not None:
             self._attempts.driver = self._driver
-        self._starting(self)
         self._life = loop.create_task(self._live())
         self._life.add_done_callback(lambda _: wake(buffer.ready))
 
     def done(self) -> bool:
         """Whether every call has ended and the function is closed."""
-        return self._life is not None and self._life.done()
+        return self._dead if self._life is None else self._life.done()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
@@ -183,6 +185,8 @@ class Run:
         return elements[::-1]
 
     def statistics(self) -> OperatorStatistics:
+        if self._life is None:
+            return OperatorStatistics()
         buffer, outcomes, managed = self._buffer, self._outcomes, self._attempts
         attempts = latency = self._driver.latency.percentiles()
         retries = backing_off = 0
@@ -232,7 +236,6 @@ class Run:
     async def _close(self) -> None:
         """Whatever reads the input ends, and the function is closed, once each."""
         if self._attempts is not None and self._supply is not None:
-            self._attempts.close()
             await self._supply.close(self._options.grace_period)
             self._recorder.ended(self._now())
         grace = self._options.grace_period
@@ -256,7 +259,11 @@ class Run:
 
     async def outputs(self) -> AsyncGenerator[Any, None]:
         """The outputs as they may leave; ends when everything has ended and the function is closed."""
-        self._start()
+        try:
+            self._start()
+        except BaseException:
+            self._dead = True
+            raise
         driver, queue, buffer, flatten = self._driver, self._queue, self._buffer, self._options.handling.flatten
         # A flattened input stays inside until its last output is handed over.
         take = queue.peek_completed if flatten else queue.poll_completed

@@ -45,6 +45,9 @@ class Source(Protocol):
     def read_ahead(self, news: Callable[[], None]) -> None:
         """Wait for the input, if nobody does, and then call `news`."""
 
+    def stop(self) -> None:
+        """Nothing is asked for any more: read nothing."""
+
     def is_full(self) -> bool:
         """Whether no flight can be made until something leaves."""
 
@@ -99,11 +102,16 @@ class Reader:
         """What was read of the input, and has not been given."""
         return self._input.read_ahead()
 
+    def stop(self) -> None:
+        """Nothing is read any more."""
+        if self._reading is not None:
+            self._reading.cancel()
+
     async def close(self, grace_period: float) -> None:
-        """Nothing is read any more. An input that ignores its cancellation for `grace_period` seconds is left."""
+        """Wait until nothing is read. An input that ignores its cancellation for `grace_period` seconds is left."""
+        self.stop()
         reading = self._reading
         if reading is not None:
-            reading.cancel()
             await asyncio.wait([reading], timeout=grace_period)
             if not reading.done():
                 logger.error(

@@ -84,7 +84,8 @@ class Supply:
         except BaseException as error:
             # A snapshot of the failed run holds it.
             self._restored.appendleft((element, attempts))
-            raise function_error("key", value, error, "it must give a key that can be hashed", attempts) from error
+            remedy = "it is called with the value (of a Record: its value), and must give a key that can be hashed"
+            raise function_error("key", value, error, remedy, attempts) from error
         flight = self.flights[entry] = Flight(entry, value, number, now, attempts)
         self._buffer.admitted += 1
         self.waiting += 1
@@ -93,6 +94,9 @@ class Supply:
 
     def read_ahead(self, news: Callable[[], None]) -> None:
         self._reader.read_ahead(news)
+
+    def stop(self) -> None:
+        self._reader.stop()
 
     def is_full(self) -> bool:
         return self._buffer.is_full()

@@ -53,3 +53,6 @@ class Intake(Protocol):
 
         Only one lane at a time waits here.
         """
+
+    def stop(self) -> None:
+        """All is over: no window will be asked for, and no call will start."""

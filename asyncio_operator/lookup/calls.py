@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from asyncio_operator.errors import ResultError
 from asyncio_operator.flights import Flight
 from asyncio_operator.lookup.cache import LookupCache
-from asyncio_operator.lookup.keys import Failure, Told
+from asyncio_operator.lookup.keys import Told
 from asyncio_operator.lookup.keys import shared as as_shared
 from asyncio_operator.lookup.outcomes import KeyOutcomes
 from asyncio_operator.outcomes import is_ordinary
@@ -55,6 +55,7 @@ class Calls:
         check: gives an answer as it is to be kept and handed out, or raises what is wrong with it.
 
     Attributes:
+        failures: lookups that failed.
         cache_hits: answers from the cache.
         shared: outcomes of a call that somebody else had asked for.
         background: flights of refreshes, to be taken before others.
@@ -71,6 +72,7 @@ class Calls:
         check: Callable[[Any, Any], Any] | None = None,
     ) -> None:
         self.cache_hits = 0
+        self.failures = 0
         self.shared = 0
         self.background: deque[Flight] = deque()
         self._outcomes = outcomes
@@ -141,7 +143,8 @@ class Calls:
         return self._fail(wanted, self._outcomes.timeout_error(wanted.key), attempts, timed_out=True)
 
     def _fail(self, wanted: Wanted, error: BaseException, attempts: int, timed_out: bool = False) -> str:
-        outcome: Told | Failure | Any = None
+        self.failures += 1
+        outcome: Any = None
         if self._stale and self._cache is not None and is_ordinary(error):
             answer = self._cache.stale(wanted.key)
             if answer is not ABSENT:

@@ -173,6 +173,9 @@ class _Keys:
     def read_ahead(self, news: Callable[[], None]) -> None:
         """There is no input."""
 
+    def stop(self) -> None:
+        """There is no input."""
+
     def is_full(self) -> bool:
         return False
 
@@ -232,7 +235,6 @@ class _Engine:
             self._failure = StateError("the lookup was closed")
         except BaseException as error:
             self._failure = error
-        self._attempts.close()
         self._calls.end_all(Failure(self._failure or StateError("the lookup has ended"), None))
 
     async def get(self, key: Any) -> Found:

@@ -113,6 +113,9 @@ class BatchSource:
     def read_ahead(self, news: Callable[[], None]) -> None:
         self._reader.read_ahead(news)
 
+    def stop(self) -> None:
+        self._reader.stop()
+
     def is_full(self) -> bool:
         return self._delivery.room() <= 0 or (self._asking is None and not self._delivery.takes_a_batch())
 

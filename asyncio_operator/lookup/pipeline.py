@@ -12,8 +12,9 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from asyncio_operator.attempts import Attempting, Attempts
+from asyncio_operator.attempts import Attempts
 from asyncio_operator.enricher import Enricher
+from asyncio_operator.flights import Attempting
 from asyncio_operator.guards import Guards
 from asyncio_operator.inputs import Input
 from asyncio_operator.lanes import Lanes
@@ -153,7 +154,6 @@ class LookupPipeline:
         finally:
             self._delivery.close()
             if self._attempts is not None:
-                self._attempts.close()
                 await self._source.close(self._options.grace_period)
 
     def emitted(self, keys: int, batch: KeyBatch | None) -> None:

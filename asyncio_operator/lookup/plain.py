@@ -118,6 +118,9 @@ class PlainIntake:
             self._admitted += admitted
         return window
 
+    def stop(self) -> None:
+        """There is nothing to end: the lane that reads is cancelled."""
+
     async def _next_batch(self) -> bool:
         self._window = None
         while not self._delivery.takes_a_batch():

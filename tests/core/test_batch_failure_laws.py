@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import hypothesis.strategies as st
@@ -29,7 +30,25 @@ def by(max_size: int = 1000, linger: float = 1.0) -> Batching:
 # -- B3: a result of the wrong length
 
 
-@pytest.mark.parametrize("result", [[], [1], [1, 2, 3, 4], None, "abc", {1, 2, 3}, 7])
+class Odd(Sequence[Any]):
+    """Says that it has three items, and gives others."""
+
+    def __init__(self, *items: Any) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(self.items[index], Exception):
+            raise self.items[index]
+        return self.items[index]
+
+
+ODD = [Odd(1), Odd(1, 2, 3, 4), Odd(1, OSError("unreadable"), 3)]
+
+
+@pytest.mark.parametrize("result", [[], [1], [1, 2, 3, 4], None, "abc", {1, 2, 3}, 7, *ODD])
 @virtual
 async def test_B3_a_result_of_another_length_is_a_ResultError_for_every_element(mode, result):
     errors: list[Any] = []

@@ -145,7 +145,7 @@ async def test_Q7_the_key_is_asked_for_once_per_record():
 
 @virtual
 async def test_Q7_a_key_that_cannot_be_hashed_ends_the_run():
-    with pytest.raises(FunctionError, match=r"^key failed for element 1 with TypeError: .*it must give a key that can"):
+    with pytest.raises(FunctionError, match=r"^key failed for element 1 with TypeError: .*must give a key that can"):
         await process(same, [1], mode="key_ordered", key=lambda value: [value])
 
 
@@ -240,7 +240,7 @@ ACTS = st.builds(
     marks=st.sets(st.integers(0, 20), max_size=4),
     capacity=st.integers(1, 4),
     buffer=st.integers(1, 12),
-    timeout=st.sampled_from([None, 3.0, 6.0]),
+    timeout=st.sampled_from([0, 3.0, 6.0]),
     attempt_timeout=st.sampled_from([None, 1.5]),
 )
 def test_Q7_on_random_schedules(elements, marks, capacity, buffer, timeout, attempt_timeout):

@@ -67,6 +67,9 @@ class Batches:
         self.outcomes: list[tuple[Any, ...]] = []
         self.on_failure: Callable[[], object] = lambda: None
 
+    def stop(self) -> None:
+        """There is nothing to end."""
+
     async def window(self) -> Batch | None:
         assert self.seeking == 0, "two lanes wait for work"
         if self.current is not None and self.current.left_over:

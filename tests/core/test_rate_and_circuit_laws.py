@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import hypothesis.strategies as st
@@ -18,6 +19,7 @@ from asyncio_operator import (
     RateLimit,
     Watermark,
 )
+from asyncio_operator.attempts import REFUSALS
 from asyncio_operator.testing import VirtualTimeLoop
 from tests.core.attempts import BAD, OK, Act, Batches, Script, retry
 from tests.core.helpers import Life, Source, collect, collect_timed, late, now, process, run_on, same, virtual
@@ -30,6 +32,25 @@ async def test_R10_a_rate_limit_delays_starts_in_order(mode):
     script = Script({})
     assert await process(script, range(6), mode=mode, rate_limit=RateLimit(2, per=10.0)) == list(range(6))
     assert script.starts == [(0, 0), (1, 0), (2, 10), (3, 10), (4, 20), (5, 20)]
+
+
+@virtual
+async def test_R10_it_holds_though_reading_the_input_takes_time():
+    spent = [0.0]
+
+    def slow():
+        for value in range(6):
+            spent[0] += 1.0 if value % 2 == 0 else 0.05
+            yield value
+
+    starts: list[float] = []
+
+    async def call(value):
+        starts.append(now() + spent[0])
+
+    operator = AsyncWaitOperator(call, rate_limit=RateLimit(1, per=0.5), clock=lambda: now() + spent[0])
+    await collect(operator.process(slow()))
+    assert min(later - start for start, later in itertools.pairwise(starts)) >= 0.5
 
 
 @virtual
@@ -359,3 +380,28 @@ async def test_R10_refusals_do_not_keep_the_loop_from_turning(mode):
         await anext(run)
     await run.aclose()
     assert function.events[-1] == "close"
+
+
+def test_R10_refusals_without_a_back_off_let_the_loop_turn():
+    async def main() -> None:
+        script = Script(lambda value, attempt: BAD)
+        operator = AsyncWaitOperator(
+            script,
+            on_error="skip",
+            retry=retry(2000, delay=0),
+            circuit_breaker=CircuitBreaker(minimum_calls=1, open_for=1e6),
+        )
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        counting = asyncio.ensure_future(count())
+        await collect(operator.process([0]))
+        counting.cancel()
+        assert turns >= 2000 // REFUSALS
+
+    run_on(asyncio.new_event_loop, main())

@@ -12,11 +12,16 @@ from asyncio_operator import (
     AsyncFunction,
     AsyncWaitOperator,
     EnricherError,
+    FixedBackoff,
     FunctionError,
+    ResultError,
+    Retry,
+    StateError,
     Watermark,
 )
+from asyncio_operator.trace import Trace
 from tests.core.attempts import BAD, OK, Act, Script, retry
-from tests.core.helpers import Life, Source, collect, collect_timed, now, process, virtual
+from tests.core.helpers import Life, Source, collect, collect_timed, forever, now, process, virtual
 
 # -- R8: what an element in back-off holds, and what not
 
@@ -193,6 +198,25 @@ async def test_O15_what_a_hook_raises_ends_the_run_and_names_it(what, options):
     assert failure.value.element == "'element'"
 
 
+@pytest.mark.parametrize(
+    ("what", "options"),
+    [
+        ("if_result", {"retry": retry(if_result=lambda result: forever())}),
+        ("on_timeout", {"on_timeout": lambda value: forever()}),
+        ("on_error", {"on_error": lambda value, error: forever(), "attempt_timeout": 1.0}),
+        ("key", {"key": lambda value: forever(), "mode": "key_ordered"}),
+    ],
+)
+@virtual
+async def test_O15_a_hook_that_gives_a_coroutine_ends_the_run_and_says_so(what, options):
+    seconds = 0.0 if what == "if_result" else 9.0
+    operator = AsyncWaitOperator(Script({1: [Act(seconds)]}), **{"timeout": 2.0, "retry": retry(1)} | options)
+    with pytest.raises(FunctionError) as failure:
+        await collect(operator.process([1]))
+    assert isinstance(failure.value.__cause__, ResultError)
+    assert str(failure.value.__cause__).startswith(f"{what} gave a coroutine; hooks are ordinary functions: ")
+
+
 @virtual
 async def test_O15_what_the_functions_timeout_raises_names_it(mode):
     class Function(AsyncFunction[Any, Any]):
@@ -223,3 +247,142 @@ async def test_O15_what_on_error_gives_is_not_tried_again(mode):
     policy = retry(2, if_result=lambda result: True)
     assert await process(script, [1], mode=mode, retry=policy, on_error=lambda v, e: "replaced") == ["replaced"]
     assert len(script.starts) == 2
+
+
+# -- what blocks the loop, and odd clocks
+
+
+@virtual
+async def test_R3_no_attempt_starts_after_a_deadline_that_passed_with_the_back_off_while_the_loop_was_blocked():
+    loop = asyncio.get_running_loop()
+    blocked = [0.0]
+    starts: list[Any] = []
+
+    async def call(value):
+        starts.append(value)
+        if value == "retried":
+            raise ConnectionError
+        await asyncio.sleep(0.5)
+        blocked[0] += 10.0
+        return value
+
+    operator = AsyncWaitOperator(
+        call,
+        capacity=2,
+        timeout=5.0,
+        retry=retry(delay=1.0),
+        clock=lambda: loop.time() + blocked[0],
+        on_timeout=lambda value: "late",
+    )
+    assert await collect(operator.process(["retried", "blocks"])) == ["late", "blocks"]
+    assert starts == ["retried", "blocks"]
+
+
+@virtual
+async def test_R3_nor_after_one_that_passed_while_the_input_was_read():
+    spent = [0.0]
+
+    def slow():
+        yield 0
+        spent[0] += 10.0
+        yield 1
+
+    script = Script({0: [BAD, OK]})
+    operator = AsyncWaitOperator(
+        script, timeout=5.0, retry=retry(delay=1.0), clock=lambda: now() + spent[0], on_timeout=lambda value: "late"
+    )
+    assert await collect(operator.process(slow())) == ["late", 1]
+
+
+@virtual
+async def test_R8_back_offs_end_by_a_clock_below_zero_too():
+    script = Script({0: [BAD, OK]})
+    options: dict[str, Any] = {"timeout": 5.0, "retry": retry(delay=1.0), "clock": lambda: now() - 1000.0}
+    assert await process(script, [0], **options) == [0]
+    assert now() == 1.0
+
+
+@virtual
+async def test_R8_calls_that_fail_at_once_let_the_loop_turn_where_the_clock_stands_still():
+    up: list[int] = []
+
+    async def call(value):
+        if not up:
+            raise ConnectionError
+        return value
+
+    async def service():
+        for _ in range(20):
+            await asyncio.sleep(0)
+        up.append(1)
+
+    serving = asyncio.ensure_future(service())
+    assert await process(call, [1], retry=retry(10**9, delay=0)) == [1]
+    await serving
+
+
+@virtual
+async def test_O14_nobody_backs_off_once_the_run_is_over():
+    script = Script({0: [BAD, OK]})
+    operator = AsyncWaitOperator(script, mode="unordered", retry=retry(delay=10.0))
+    outputs = operator.process([0, 1])
+    assert await anext(outputs) == 1
+    assert operator.metrics.backing_off == 1
+    await outputs.aclose()
+    assert operator.metrics.backing_off == 0
+
+
+@virtual
+async def test_O14_an_element_whose_predicate_fails_is_a_failure():
+    operator = AsyncWaitOperator(Script({}), retry=Retry(if_result=lambda result: 1 / 0 > 1))
+    with pytest.raises(FunctionError, match="if_result"):
+        await collect(operator.process([0]))
+    assert operator.metrics.failures == 1
+
+
+@virtual
+async def test_O6_after_a_failure_no_element_ends_by_its_deadline():
+    late: list[Any] = []
+    script = Script({0: [BAD] * 3, 1: [Act(1.5, KeyError())], 2: [Act(100.0, deaf=20.0)]})
+    operator = AsyncWaitOperator(
+        script,
+        capacity=2,
+        timeout=10.0,
+        retry=Retry(3, FixedBackoff(1.2), on=ValueError),
+        on_timeout=late.append,
+    )
+    with pytest.raises(FunctionError, match="element 1"):
+        await collect(operator.process(range(3)))
+    assert (late, operator.metrics.timeouts) == ([], 0)
+
+
+@virtual
+async def test_O10_nothing_is_read_once_the_run_is_being_closed(mode):
+    elements: asyncio.Queue[int] = asyncio.Queue()
+    for element in range(3):
+        elements.put_nowait(element)
+
+    async def source():
+        while True:
+            yield await elements.get()
+
+    script = Script({0: [Act(1.0)], 1: [Act(100.0, deaf=5.0)], 2: [Act(100.0)]})
+    outputs = AsyncWaitOperator(script, mode=mode, retry=retry()).process(source())
+    assert await anext(outputs) == 0
+    asyncio.get_running_loop().call_later(1.0, elements.put_nowait, 3)
+    await outputs.aclose()
+    assert elements.qsize() == 1
+
+
+@virtual
+async def test_a_second_run_that_is_refused_leaves_the_trace_of_the_first():
+    trace = Trace()
+    operator = AsyncWaitOperator(Script({0: [Act(1.0)]}), trace=trace)
+    outputs = operator.process(range(3))
+    await anext(outputs)
+    events = len(trace.events())
+    with pytest.raises(StateError, match="is running"):
+        await anext(operator.process([7]))
+    assert len(trace.events()) >= events
+    assert await collect(outputs) == [1, 2]
+    assert operator.metrics.emitted == 3

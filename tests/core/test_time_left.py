@@ -39,7 +39,7 @@ async def test_an_attempt_knows_the_nearer_of_its_own_limit_and_the_deadline():
         await asyncio.sleep(2.0)
         raise OSError
 
-    with pytest.raises(Exception, match="timeout of 5.0 s"):
+    with pytest.raises(Exception, match=r"timeout of 5\.0 s"):
         await process(fails, [1], timeout=5.0, attempt_timeout=4.0, retry=Retry(backoff=FixedBackoff(0)))
     assert left == [4.0, 3.0, 1.0]
 

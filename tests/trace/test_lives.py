@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asyncio_operator.trace import Trace
+from tests.core.helpers import late, now, process, virtual
 from tests.trace.helpers import at, call, everything, head_of_line, new_trace, simple
 
 
@@ -59,6 +64,24 @@ def test_a_call_that_obeys_its_cancellation_is_over_when_it_is_cut():
     trace.emitted(at(40), 0)
     trace.call_returned(at(40.1), 0)
     assert spans_of(trace, 0) == [("timed_out", 0, 40)]
+
+
+async def deaf(seconds):
+    """A call that does not hear its cancellation."""
+    while (left := seconds - now()) > 0:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(left)
+
+
+@pytest.mark.parametrize(("seconds", "until"), [(3, 3), (9, 5)])
+@virtual
+async def test_O9_a_call_that_the_end_of_the_run_waits_for_holds_its_slot_until_then(seconds, until):
+    """Five is where the grace period is over."""
+    trace = Trace()
+    assert await process(deaf, [seconds], timeout=1.0, on_timeout=late, grace_period=4.0, trace=trace) == [
+        ("late", seconds)
+    ]
+    assert spans_of(trace, 0) == [("timed_out", 0, 1000), ("ignored", 1000, until * 1000)]
 
 
 def test_what_has_not_ended_lasts_until_the_last_event():
@@ -139,3 +162,11 @@ def test_rows_stand_in_input_order():
     for element in (2, 0, 1):
         simple(trace, element, element, element + 1)
     assert [life.element for life in trace.story().lives] == [0, 1, 2]
+
+
+@virtual
+async def test_O9_each_of_them_until_it_has_returned():
+    trace = Trace()
+    await process(deaf, [3, 5], timeout=1.0, on_timeout=late, trace=trace)
+    assert spans_of(trace, 0)[1:] == [("ignored", 1000, 3000)]
+    assert spans_of(trace, 1)[1:] == [("ignored", 1000, 5000)]
