@@ -207,6 +207,10 @@ class FromLoop:
             raise error
 
 
+_running: set[asyncio.Task[Any]] = set()
+"""A loop holds its tasks weakly: one that waits would be collected with the iterator that nobody has closed."""
+
+
 class LoopTask:
     """A coroutine on the loop, started and cancelled by another thread; its end is the end of a `FromLoop`."""
 
@@ -222,6 +226,8 @@ class LoopTask:
 
     def _start(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._task = self._loop.create_task(self._failure_of(main))
+        _running.add(self._task)
+        self._task.add_done_callback(_running.discard)
         self._task.add_done_callback(lambda task: self._sink.end(None if task.cancelled() else task.result()))
 
     async def _failure_of(self, main: Callable[[], Coroutine[Any, Any, None]]) -> BaseException | None:
@@ -240,12 +246,16 @@ class LoopTask:
     def stop(self, patience: float) -> None:
         """Cancel it and wait for its end, `patience` seconds at most; raise what it failed of, if nobody has yet.
 
-        In a forked child, and when the process ends, there is no thread left that could be waited for.
+        In a forked child, and when the process ends, there is no thread left that could be waited for. On the loop's
+        own thread, where the garbage collector may meet an iterator that nobody has closed, it ends without being
+        waited for.
         """
         if self._process != os.getpid() or sys.is_finalizing():
             return
         self._stopped = True
         _call(self._loop, self._cancel)
+        if _runs_here(self._loop):
+            return
         if not self._sink.ended.wait(patience):
             logger.error("a run did not end within %.0f s of being closed; something blocks the event loop", patience)
         self._sink.raise_error()
@@ -314,13 +324,17 @@ def _call(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> No
         loop.call_soon_threadsafe(callback)
 
 
+def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether the caller runs on the loop, which cannot wait for itself."""
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
+
+
 def on_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], T]) -> T:
     """What `call` gives on the loop, from whatever thread; here and now where the loop does not run."""
-    try:
-        here = asyncio.get_running_loop() is loop
-    except RuntimeError:
-        here = False
-    if here or not loop.is_running():
+    if _runs_here(loop) or not loop.is_running():
         return call()
     found: concurrent.futures.Future[T] = concurrent.futures.Future()
 

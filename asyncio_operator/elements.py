@@ -10,7 +10,20 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar, final
 
+from asyncio_operator.errors import ConfigurationError, describe
+
 T = TypeVar("T")
+
+
+def event_time(timestamp: object) -> int:
+    """The timestamp, if it is one. That of a `Record` is not looked at: it would be, once per element.
+
+    Raises:
+        ConfigurationError: it is no int.
+    """
+    if type(timestamp) is not int:
+        raise ConfigurationError(f"timestamp is {describe(timestamp)}; it must be an int, milliseconds since the epoch")
+    return timestamp
 
 
 @final
@@ -33,18 +46,22 @@ class Record(Generic[T]):
         return hash((Record, self.value, self.timestamp))
 
     def __repr__(self) -> str:
-        return f"Record({self.value!r}, timestamp={self.timestamp})"
+        return f"Record({self.value!r}, timestamp={self.timestamp!r})"
 
 
 @final
 class Watermark:
-    """No record with an event time smaller than or equal to `timestamp` (milliseconds) follows."""
+    """No record with an event time smaller than or equal to `timestamp` (milliseconds) follows.
+
+    Raises:
+        ConfigurationError: the timestamp is no int.
+    """
 
     __match_args__ = ("timestamp",)
     __slots__ = ("timestamp",)
 
     def __init__(self, timestamp: int) -> None:
-        self.timestamp = timestamp
+        self.timestamp = event_time(timestamp)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not Watermark:

@@ -7,6 +7,7 @@ not know the operator, and starts nothing before `open`.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
 from asyncio_operator.errors import ConfigurationError, ElementTimeoutError, describe
-from asyncio_operator.policies.options import gives_coroutines, plain_function, positive_int
+from asyncio_operator.policies.options import gives_coroutines, plain_function, positive_int, takes
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -56,14 +57,16 @@ class BatchAsyncFunction(AsyncFunction[In, Out]):
         return (await self.invoke_batch([value]))[0]
 
 
+ELEMENT = "the element (several values: a tuple)"
+
 _POOLS = threading.Lock()
 
 
 class BlockingFunction(AsyncFunction[In, Out]):
     """An ordinary function, run in a thread pool of its own: for clients that have no asynchronous interface.
 
-    A thread cannot be cancelled: at its deadline the element ends, and its place in the capacity is given back only
-    when the thread is done.
+    It sees the context variables of the call, as with ``asyncio.to_thread``. A thread cannot be cancelled: at its
+    deadline the element ends, and its place in the capacity is given back only when the thread is done.
 
     Args:
         function: called with the value, in a thread.
@@ -73,11 +76,12 @@ class BlockingFunction(AsyncFunction[In, Out]):
     """
 
     def __init__(self, function: Callable[[In], Out], max_workers: int = 32) -> None:
-        if not callable(function) or inspect.iscoroutinefunction(function):
+        if not callable(function) or gives_coroutines(function):
             raise ConfigurationError(
                 f"function is {describe(function)}; BlockingFunction takes an ordinary function, `def f(value)`; "
                 "pass an `async def` function as it is"
             )
+        takes("function", function, ELEMENT)
         self.function = function
         self.max_concurrency = positive_int("max_workers", max_workers)
         self._pool: ThreadPoolExecutor | None = None
@@ -91,7 +95,8 @@ class BlockingFunction(AsyncFunction[In, Out]):
                 self._pool = ThreadPoolExecutor(self.max_concurrency, thread_name_prefix="asyncio-operator-blocking")
 
     async def invoke(self, value: In) -> Out:
-        call = asyncio.get_running_loop().run_in_executor(self._pool, self._call, value)
+        context = contextvars.copy_context()
+        call = asyncio.get_running_loop().run_in_executor(self._pool, context.run, self._call, value)
         cancelled: asyncio.CancelledError | None = None
         while not call.done():
             try:
@@ -135,17 +140,59 @@ def as_async_function(function: Any) -> AsyncFunction[Any, Any]:
     """The function as an `AsyncFunction`.
 
     Raises:
-        ConfigurationError: it is no coroutine function.
+        ConfigurationError: it is no coroutine function of one value, or a method of it is not what it has to be.
     """
     if isinstance(function, AsyncFunction):
-        plain_function("timeout", function.timeout, "a method of the value")
+        _check_methods(function)
         return function
     if gives_coroutines(function):
+        takes("function", function, ELEMENT)
         return _PlainFunction(function)
+    told = f"function is {describe(function)}"
     if inspect.iscoroutine(function):
         function.close()
-        raise ConfigurationError(f"function is {describe(function)}, which has been called already; pass it uncalled")
+        raise ConfigurationError(f"{told}, which has been called already; pass it uncalled")
+    if inspect.isclass(function) and issubclass(function, AsyncFunction):
+        raise ConfigurationError(f"{told}, a class; pass an instance, {function.__name__}(...)")
+    if inspect.isasyncgenfunction(function):
+        raise ConfigurationError(f"{told}, an asynchronous generator; return a list, with flatten=True")
     raise ConfigurationError(
-        f"function is {describe(function)}; it must be an `async def` function or an AsyncFunction. Wrap an ordinary "
+        f"{told}; it must be an `async def` function or an AsyncFunction. Wrap an ordinary "
         "function that blocks in BlockingFunction, and one that returns an awaitable in an `async def` that awaits it"
     )
+
+
+def _check_methods(function: AsyncFunction[Any, Any]) -> None:
+    """Otherwise each call would fail, and with ``on_error="skip"`` nobody would hear of it."""
+    if isinstance(function, BatchAsyncFunction):
+        _check_async(function, "invoke_batch(self, values)", BatchAsyncFunction.invoke_batch, "the list of elements")
+    else:
+        _check_async(function, "invoke(self, value)", AsyncFunction.invoke, ELEMENT)
+    _check_async(function, "open(self)")
+    _check_async(function, "close(self)")
+    name, late = f"{type(function).__name__}.timeout", function.timeout
+    if not callable(late):
+        raise ConfigurationError(
+            f"{name} is {describe(late)}; in an AsyncFunction `timeout` is the hook `def timeout(self, value)`; keep "
+            f"the number under another name, or give the operator timeout={describe(late)}"
+        )
+    plain_function(name, late, "a method of the element", "the element")
+
+
+def _check_async(function: AsyncFunction[Any, Any], wanted: str, unwritten: object = None, *arguments: str) -> None:
+    """Check a method that has to be a coroutine function of these arguments, and another one than `unwritten`."""
+    name, _, _ = wanted.partition("(")
+    told, method = f"{type(function).__name__}.{name}", getattr(function, name)
+    if not callable(method):
+        raise ConfigurationError(
+            f"{told} is {describe(method)}; in an AsyncFunction `{name}` is the method `async def {wanted}`; keep the "
+            "value under another name"
+        )
+    if getattr(method, "__func__", None) is unwritten is not None:
+        raise ConfigurationError(f"{type(function).__name__} does not define `async def {wanted}`")
+    if inspect.isasyncgenfunction(method):
+        raise ConfigurationError(f"{told} is an asynchronous generator; return a list, with flatten=True")
+    if not gives_coroutines(method):
+        blocking = ", or wrap a blocking function in BlockingFunction" if arguments else ""
+        raise ConfigurationError(f"{told} is an ordinary function; make it `async def {wanted}`{blocking}")
+    takes(told, method, *arguments)

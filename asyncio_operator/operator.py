@@ -14,8 +14,8 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from asyncio_operator.attempts import Attempting
 from asyncio_operator.errors import ConfigurationError, StateError, describe
+from asyncio_operator.flights import Attempting
 from asyncio_operator.function import AsyncFunction, BatchAsyncFunction, as_async_function
 from asyncio_operator.inputs import as_input
 from asyncio_operator.metrics import OperatorStatistics
@@ -23,7 +23,16 @@ from asyncio_operator.outcomes import Handling, OnError
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
-from asyncio_operator.policies.options import Duration, duration, flag, one_of, plain_function, positive_int
+from asyncio_operator.policies.options import (
+    Duration,
+    duration,
+    flag,
+    one_of,
+    plain_function,
+    plain_result,
+    positive_int,
+    takes,
+)
 from asyncio_operator.policies.options import timeout as optional_duration
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
@@ -50,6 +59,10 @@ KINDS: dict[str, type] = {
     "circuit_breaker": CircuitBreaker,
     "trace": Trace,
 }
+
+
+FROM_INT = ("retry", "batching", "rate_limit")
+"""What is made of one number."""
 
 
 class AsyncWaitOperator:
@@ -110,20 +123,20 @@ class AsyncWaitOperator:
         self._mode = one_of("mode", mode, MODES)
         self._key = _checked_key(self._mode, key)
         if not isinstance(capacity, AdaptiveCapacity):
-            positive_int("capacity", capacity)
+            positive_int("capacity", capacity, ", or an AdaptiveCapacity")
         most = capacity.maximum if isinstance(capacity, AdaptiveCapacity) else capacity
         self._buffer = BUFFER_FACTOR * most if buffer is None else positive_int("buffer", buffer)
-        if on_timeout is not None:
-            plain_function("on_timeout", on_timeout, "a function of the value")
-        if on_error not in ("fail", "skip"):
-            plain_function("on_error", on_error, '"fail", "skip", or a function of value and error')
-        if clock is not None:
-            plain_function("clock", clock, "a function that gives seconds")
+        _check_hooks(on_timeout, on_error, clock)
         limits = {"retry": retry, "batching": batching, "rate_limit": rate_limit, "circuit_breaker": circuit_breaker}
         for name, value in {**limits, "trace": trace}.items():
             _check_kind(name, value)
         batching = _checked_batching(self._function, batching)
         whole, attempt = optional_duration("timeout", timeout), optional_duration("attempt_timeout", attempt_timeout)
+        if on_timeout is not None and timeout is None:
+            raise ConfigurationError(
+                "on_timeout is given, and timeout is not; on_timeout is for an element that passes its deadline, which "
+                "timeout= gives it (attempt_timeout is for one call, and its end an error)"
+            )
         self._options = RunOptions(
             handling=Handling(on_error, on_timeout, whole, flag("flatten", flatten)),
             attempting=Attempting(whole, attempt, retry, batching),
@@ -177,14 +190,19 @@ class AsyncWaitOperator:
         return Run(function, invoke, queue, elements, options, restore, self._starting, in_transit).outputs()
 
     def _new_queue(self) -> StreamElementQueue:
-        if self._key is not None:
-            return KeyOrderedStreamElementQueue(self._buffer, self._key)
+        key = self._key
+        if key is not None:
+            return KeyOrderedStreamElementQueue(self._buffer, lambda value: plain_result("key", key(value)))
         queue = OrderedStreamElementQueue if self._mode == "ordered" else UnorderedStreamElementQueue
         return queue(self._buffer)
 
     def _starting(self, run: Run) -> None:
         if self._run is not None and not self._run.done():
-            raise StateError("the operator is running; end that run first, or make a second operator")
+            raise StateError(
+                "the operator is running; end that run first, with `aclose()` on what process() gave (a loop that may "
+                "be left early: `async with contextlib.aclosing(...)`) or `close()` on the iterator, or make a second "
+                "operator"
+            )
         self._run = run
 
     def __call__(self, elements: Iterable[Any]) -> Iterator[Any]:
@@ -212,6 +230,9 @@ class AsyncWaitOperator:
 
         return on_loop(loop, run.snapshot)
 
+    def __repr__(self) -> str:
+        return f"AsyncWaitOperator({describe(self._function)}, mode={self._mode!r}, capacity={self._options.capacity})"
+
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_run": None}
 
@@ -225,7 +246,19 @@ def _at_most(capacity: int | AdaptiveCapacity, most: int) -> int | AdaptiveCapac
 def _check_kind(name: str, value: object) -> None:
     kind = KINDS[name]
     if value is not None and not isinstance(value, kind):
-        raise ConfigurationError(f"{name} is {describe(value)}; it must be a {kind.__name__}, or None")
+        made = f", such as {kind.__name__}({value})" if type(value) is int and name in FROM_INT else ""
+        raise ConfigurationError(f"{name} is {describe(value)}; it must be a {kind.__name__}, or None{made}")
+
+
+def _check_hooks(on_timeout: object, on_error: object, clock: Any) -> None:
+    if on_timeout is not None:
+        plain_function("on_timeout", on_timeout, "a function of the value", "the value")
+    if on_error not in ("fail", "skip"):
+        allowed = '"fail", "skip", or a function of value and error'
+        plain_function("on_error", on_error, allowed, "the value", "the error")
+    if clock is not None:
+        plain_function("clock", clock, "a function that gives seconds")
+        takes("clock", clock)
 
 
 def _checked_key(mode: str, key: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
@@ -235,7 +268,7 @@ def _checked_key(mode: str, key: Callable[[Any], Any] | None) -> Callable[[Any],
         return None
     if key is None:
         raise ConfigurationError('mode is "key_ordered", and key is missing; give a function of the value')
-    plain_function("key", key, "a function of the value that gives its key")
+    plain_function("key", key, "a function of the value that gives its key", "the value")
     return key
 
 

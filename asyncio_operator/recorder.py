@@ -6,8 +6,9 @@ The run and its parts call a recorder at every step of an element's life, and ne
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
-from asyncio_operator.errors import describe_error
+from asyncio_operator.errors import StateError, describe_error
 from asyncio_operator.queues import Entry
 from asyncio_operator.trace import Trace
 
@@ -56,6 +57,7 @@ class TraceRecorder(Recorder):
         self._trace = trace
         self._watermarks: dict[Entry, int] = {}
         self._running: dict[Flight, None] = {}
+        self._cut: dict[Flight, None] = {}
         self._circuit: str | None = "closed"
 
     def admitted(self, flight: Flight) -> None:
@@ -71,6 +73,8 @@ class TraceRecorder(Recorder):
 
     def attempt_ended(self, flight: Flight, outcome: Any, now: float, error: BaseException | None = None) -> None:
         self._running.pop(flight, None)
+        if outcome == "timed_out" and flight.late:
+            self._cut[flight] = None
         text = None if error is None else describe_error(error)
         self._trace.attempt_ended(now, flight.number, flight.attempts + 1, outcome, text)
 
@@ -81,6 +85,7 @@ class TraceRecorder(Recorder):
         self._trace.completed(now, flight.number, outcome)
 
     def call_returned(self, flight: Flight, now: float) -> None:
+        self._cut.pop(flight, None)
         self._trace.call_returned(now, flight.number)
 
     def emitted(self, entry: Entry, flight: Flight | None, now: float) -> None:
@@ -92,17 +97,32 @@ class TraceRecorder(Recorder):
             self._trace.circuit(now, state)
 
     def ended(self, now: float) -> None:
+        _recording.pop(id(self._trace), None)
         for flight in list(self._running):
             self.attempt_ended(flight, "cancelled", now)
+        for flight in list(self._cut):
+            # A call of the last ones, which the run has waited for, or left behind.
+            self.call_returned(flight, now)
         self._trace.ended(now)
 
 
 SILENT = Recorder()
 
 
+_recording: WeakValueDictionary[int, TraceRecorder] = WeakValueDictionary()
+"""By the identity of a trace, the recorder of a run that has not ended; one that was thrown away is gone from here."""
+
+
 def recorder_of(trace: Trace | None, now: float) -> Recorder:
-    """A recorder for a run that starts now."""
+    """A recorder for a run that starts now.
+
+    Raises:
+        StateError: the trace records another run, which has not ended.
+    """
     if trace is None:
         return SILENT
+    recorder = TraceRecorder(trace)
+    if _recording.setdefault(id(trace), recorder) is not recorder:
+        raise StateError("the trace records another run, which has not ended; give each operator a Trace of its own")
     trace.started(now)
-    return TraceRecorder(trace)
+    return recorder

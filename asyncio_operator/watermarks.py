@@ -13,6 +13,7 @@ of their watermarks shall leave this one out until its next element comes. Sourc
 from __future__ import annotations
 
 from asyncio_operator.clock import Clock, monotonic
+from asyncio_operator.elements import event_time
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.policies.options import Duration, duration, positive_duration
 
@@ -44,10 +45,9 @@ class BoundedOutOfOrderness:
         """An element has come.
 
         Raises:
-            TypeError: the timestamp is no int.
+            ConfigurationError: the timestamp is no int.
         """
-        if type(timestamp) is not int:
-            raise TypeError(f"the timestamp is {describe(timestamp)}; it must be an int, milliseconds since the epoch")
+        event_time(timestamp)
         if timestamp > self._largest:
             self._largest = timestamp
         if self._idle_after is not None:

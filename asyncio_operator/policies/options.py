@@ -18,10 +18,10 @@ Duration = float | timedelta
 LARGEST = sys.float_info.max
 
 
-def positive_int(name: str, value: object) -> int:
-    """`value`, if it is an int of at least 1."""
+def positive_int(name: str, value: object, besides: str = "") -> int:
+    """`value`, if it is an int of at least 1; `besides` says what else would do."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigurationError(f"{name} is {describe(value)}; it must be an int of at least 1")
+        raise ConfigurationError(f"{name} is {describe(value)}; it must be an int of at least 1{besides}")
     return value
 
 

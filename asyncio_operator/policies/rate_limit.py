@@ -37,7 +37,7 @@ class RateLimit:
     burst: int | None = None
 
     def __post_init__(self) -> None:
-        positive_int("rate", self.rate)
+        positive_int("rate", self.rate, "; for less than one in a window, make the window longer, with per=")
         object.__setattr__(self, "per", positive_duration("per", self.per))
         if self.burst is not None:
             natural("burst", self.burst)

@@ -28,6 +28,7 @@ from asyncio_operator.policies.options import (
     flag,
     number,
     plain_function,
+    plain_result,
     positive_int,
     seconds,
 )
@@ -104,8 +105,9 @@ class Retry:
 
     Attributes:
         max_attempts: calls made for an element at most, the first one too.
-        backoff: the wait between an attempt and the next. An error that has a number of seconds in `retry_after`
-            replaces it by that.
+        backoff: the wait between an attempt and the next. An error that has seconds in `retry_after`, as a
+            number, a timedelta, or the text of a number, replaces it by that; anything else there, such as a date, is
+            ignored.
         on: an exception class or a tuple of them. An attempt that was cancelled by somebody else than the operator
             counts as one of `Exception`.
         if_result: called with a result, says whether it will not do; an ordinary function.
@@ -127,7 +129,8 @@ class Retry:
             )
         object.__setattr__(self, "on", _kinds(self.on))
         if self.if_result is not None:
-            plain_function("if_result", self.if_result, "a function of the result that says whether it will not do")
+            allowed = "a function of the result that says whether it will not do"
+            plain_function("if_result", self.if_result, allowed, "the result")
 
     def retries(self, error: BaseException) -> bool:
         """Whether an attempt that ended in this error is made again, as long as attempts and time are left."""
@@ -140,7 +143,7 @@ class Retry:
 
     def unsatisfied(self, result: Any) -> bool:
         """Whether a result will not do. What `if_result` raises passes through."""
-        return self.if_result is not None and bool(self.if_result(result))
+        return self.if_result is not None and bool(plain_result("if_result", self.if_result(result)))
 
     def next_start(
         self, attempts: int, error: BaseException | None, now: float, deadline: float | None, random: Random
@@ -180,6 +183,11 @@ def _retry_after(error: BaseException) -> float | None:
     value = getattr(error, "retry_after", None)
     if isinstance(value, timedelta):
         value = value.total_seconds()
+    elif isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if 0 <= value <= LARGEST else None

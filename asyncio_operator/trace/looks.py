@@ -20,10 +20,15 @@ class Look(NamedTuple):
     bottom: float = 0.9
     hatched: bool = False
 
+    @property
+    def is_call(self) -> bool:
+        """Whether the bar is a tall one."""
+        return self.bottom - self.top > 0.6
+
 
 SPANS = {
-    "waiting": Look("#c9ced6", "waits for a call", 0.38, 0.62),
-    "held": Look("#a9d3f5", "complete, held back", 0.3, 0.7),
+    "waiting": Look("#c9ced6", "waits for its turn", 0.38, 0.62),
+    "held": Look("#a9d3f5", "complete, not yet emitted", 0.3, 0.7),
     "backing_off": Look("#dfb438", "backs off", 0.25, 0.75, hatched=True),
     "result": Look("#1f77b4", "call gave a result"),
     "error": Look("#c8324a", "call failed"),

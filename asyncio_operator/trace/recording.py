@@ -31,7 +31,8 @@ class Trace:
     whatever the values were.
 
     Args:
-        limit: events kept at most. An element makes five without retries; 100,000 are 10 to 20 MB.
+        limit: events kept at most, besides the start of the run. An element makes five without retries; 100,000 are 10
+            to 20 MB.
 
     Raises:
         ConfigurationError: `limit` is not an int of at least 1.
@@ -164,4 +165,5 @@ class Trace:
         chrome.write(self.story(), path)
 
     def __repr__(self) -> str:
-        return f"Trace(limit={self._recorded.maxlen}, events={len(self._recorded)}, dropped={self.dropped})"
+        events = len(self._recorded) + (self._start is not None)
+        return f"Trace(limit={self._recorded.maxlen}, events={events}, dropped={self.dropped})"

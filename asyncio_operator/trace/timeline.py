@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.errors import ConfigurationError
+from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.trace.files import checked, write_atomically
 from asyncio_operator.trace.lives import Story
 from asyncio_operator.trace.looks import CIRCUIT, MARKS, SPANS, WATERMARK, Look, mark_of, rows_before
@@ -33,26 +33,46 @@ LABELLED_ROWS = 40
 HATCHED_ROWS = 80
 LABELLED_WATERMARKS = 12
 DOTS_PER_INCH = 150
+VISIBLE = 1 / 500
+"""Part of the width; a wait below it is a pixel or two, and would be looked for in vain."""
 MILLISECONDS = 1e3
 
 
 def timelines(
-    panels: Iterable[tuple[str, Trace]], path: str | os.PathLike[str], title: str | None = None, columns: int = 3
+    panels: Mapping[str, Trace] | Iterable[tuple[str, Trace]],
+    path: str | os.PathLike[str],
+    title: str | None = None,
+    columns: int = 3,
 ) -> None:
     """Draw several runs into one picture, side by side on one axis of time.
 
     Args:
-        panels: a title and a trace for each run.
+        panels: a title and a trace for each run, as a mapping or as pairs.
         path: of the picture; the suffix says how: .png, .svg or .pdf.
         title: stands above them all.
         columns: runs beside each other at most; the others go below.
 
     Raises:
         ConfigurationError: matplotlib is missing, the suffix is another one, the folder does not exist, or there is
-            no panel.
+            no panel, or something else than a title and a trace.
         StateError: nothing was recorded in one of the traces.
     """
-    write(list(panels), path, title, columns)
+    write(_pairs(panels.items() if isinstance(panels, Mapping) else panels), path, title, columns)
+
+
+def _pairs(panels: Iterable[Any]) -> list[tuple[str, Trace]]:
+    from asyncio_operator.trace.recording import Trace
+
+    pairs = list(panels)
+    for pair in pairs:
+        match pair:
+            case (str(), Trace()):
+                pass
+            case _:
+                raise ConfigurationError(
+                    f"panels has {describe(pair)} in it; it must be pairs of a title and a Trace, or a mapping of them"
+                )
+    return pairs
 
 
 def write(
@@ -155,7 +175,9 @@ def _draw_spans(axes: Axes, story: Story, rows: int) -> dict[str, Any]:
         bars = PolyCollection(boxes[kind], zorder=2 + 0.01 * list(SPANS).index(kind), **looks)
         bars.set_gid(_name(axes, kind))
         axes.add_collection(bars)
-        found[kind] = Patch(label=SPANS[kind].label, **looks)
+        longest = max(right[0] - left[0] for left, right, *_ in boxes[kind])
+        if SPANS[kind].is_call or longest > _width(story) * VISIBLE:
+            found[kind] = Patch(label=SPANS[kind].label, **looks)
     return found
 
 
@@ -257,7 +279,9 @@ def _label(axes: Axes, story: Story, rows: int, title: str) -> None:
     axes.grid(axis="x", color="#e4e7eb", linewidth=0.6, zorder=0)
     axes.set_axisbelow(True)
     if rows <= LABELLED_ROWS:
-        axes.set_yticks(range(rows), [_words(life.element, life.value) for life in lives[:rows]], parse_math=False)
+        named = len({life.value for life in lives}) == len(lives)
+        words = [_words(life.element, life.value, named) for life in lives[:rows]]
+        axes.set_yticks(range(rows), words, parse_math=False)
         axes.tick_params(axis="y", length=0, labelsize="small")
     else:
         numbers = [life.element for life in lives[:rows]]
@@ -274,16 +298,19 @@ def _width(story: Story) -> float:
     return max(end * MILLISECONDS * 1.01, 1e-6)
 
 
-def _words(element: int, value: str) -> str:
-    """Number and value of an element; the number alone where they are the same."""
-    value = value if len(value) <= 24 else value[:21] + "..."
-    return str(element) if value == str(element) else f"{value}  #{element}"
+def _words(element: int, value: str, named: bool) -> str:
+    """The value of an element, and its number unless they are the same or every element is `named` by its value."""
+    whole = len(value) <= 24
+    value = value if whole else value[:21] + "..."
+    return value if value == str(element) or (named and whole) else f"{value}  #{element}"
 
 
 def _left_out(story: Story, rows: int) -> list[str]:
     said = []
     if not story.lives:
-        said.append("no elements in this run")
+        said.append(
+            "no element is left whole; give Trace a larger limit" if story.dropped else "no elements in this run"
+        )
     if rows < len(story.lives):
         said.append(f"the first {rows:,} of {len(story.lives):,} elements are drawn")
     if story.dropped:

@@ -187,7 +187,7 @@ class Explorer(Laws):
             attempt_timeout=options.attempt_timeout,
             retry=options.retry,
             on_error=options.on_error if options.on_error in ("fail", "skip") else self.on_error,
-            on_timeout=self.on_timeout if options.on_timeout in ("hook", "raise") else None,
+            on_timeout=self.on_timeout if options.timeout and options.on_timeout in ("hook", "raise") else None,
             flatten=options.flatten,
             batching=options.batching,
             rate_limit=options.rate_limit,

@@ -37,7 +37,7 @@ class Watched(Script):
 
 def watched(acts: Any, capacity: AdaptiveCapacity, **options: Any) -> tuple[AsyncWaitOperator, Watched]:
     script = Watched(acts)
-    defaults: dict[str, Any] = {"mode": "unordered", "on_error": "skip", "on_timeout": late}
+    defaults: dict[str, Any] = {"mode": "unordered", "on_error": "skip", "on_timeout": late, "timeout": 0}
     script.operator = AsyncWaitOperator(script, capacity=capacity, **defaults | options)
     return script.operator, script
 
@@ -241,7 +241,7 @@ ACTS = st.builds(
     more=st.integers(0, 9),
     initial=st.integers(0, 9),
     gap=st.sampled_from([None, 0.0, 0.2]),
-    timeout=st.sampled_from([None, 2.0]),
+    timeout=st.sampled_from([0, 2.0]),
     attempt_timeout=st.sampled_from([None, 1.0, 4.0]),
 )
 def test_R11_on_random_schedules(acts, minimum, more, initial, gap, timeout, attempt_timeout):

@@ -52,7 +52,7 @@ async def test_R1_it_is_retried_only_if_it_is_one_of_on(mode):
 
 @virtual
 async def test_R1_without_retry_it_is_an_error(mode):
-    operator = AsyncWaitOperator(forever, mode=mode, attempt_timeout=2.0, on_error="skip", on_timeout=late)
+    operator = AsyncWaitOperator(forever, mode=mode, timeout=9.0, attempt_timeout=2.0, on_error="skip", on_timeout=late)
     assert await collect(operator.process([1])) == []
     assert now() == 2
     assert (operator.metrics.failures, operator.metrics.timeouts) == (1, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -62,6 +63,17 @@ def test_O11_calls_run_in_threads_at_once(mode, loop):
 
     got = run_on(loop, process(BlockingFunction(call), range(8), mode=mode, capacity=4))
     assert sorted(got) == list(range(8))
+
+
+def test_a_thread_sees_the_context_of_the_run(mode, loop):
+    trace_id = contextvars.ContextVar("trace_id", default="none")
+
+    async def main() -> None:
+        trace_id.set("mine")
+        function: BlockingFunction[Any, Any] = BlockingFunction(lambda value: (value, trace_id.get()))
+        assert await process(function, [1], mode=mode) == [(1, "mine")]
+
+    run_on(loop, main())
 
 
 def test_O11_at_its_deadline_the_element_ends_and_the_thread_keeps_its_slot(mode, loop, gate):

@@ -32,6 +32,7 @@ def test_records_and_watermarks_are_values():
     assert Watermark(1) != 1
     assert len({Record(1), Record(1), Record(1, 1), Watermark(1), Watermark(1)}) == 3
     assert repr([Record("a", 1), Watermark(2)]) == "[Record('a', timestamp=1), Watermark(2)]"
+    assert repr(Record("a", "1")) == "Record('a', timestamp='1')"  # type: ignore[arg-type]
 
 
 def test_they_match_by_position_and_travel():

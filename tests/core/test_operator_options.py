@@ -30,6 +30,10 @@ def plain(value: Any) -> Any:
     return value
 
 
+def max_of_two(a: Any, b: Any, /) -> Any:
+    return max(a, b)
+
+
 async def hook(value: Any, error: Any = None) -> Any:
     return value
 
@@ -45,8 +49,11 @@ WRONG: list[tuple[str, list[Any], str]] = [
     ("timeout", [-1, -0.1, NAN, INFINITE, "1", True, timedelta(seconds=-1)], SECONDS),
     ("grace_period", [-1, NAN, INFINITE, "1", None, timedelta(seconds=-1)], SECONDS),
     ("attempt_timeout", [-1, -0.1, NAN, INFINITE, "1", True, timedelta(seconds=-1)], SECONDS),
-    ("retry", [3, True, RateLimit(1), Retry, {"max_attempts": 3}], "a Retry, or None"),
-    ("rate_limit", [100, 1.5, Retry(), RateLimit], "a RateLimit, or None"),
+    ("capacity", [0], "an int of at least 1, or an AdaptiveCapacity"),
+    ("retry", [3], "a Retry, or None, such as Retry(3)"),
+    ("rate_limit", [100], "a RateLimit, or None, such as RateLimit(100)"),
+    ("retry", [True, RateLimit(1), Retry, {"max_attempts": 3}], "a Retry, or None"),
+    ("rate_limit", [1.5, Retry(), RateLimit], "a RateLimit, or None"),
     ("circuit_breaker", [0.5, True, RateLimit(1), CircuitBreaker], "a CircuitBreaker, or None"),
     ("batching", [100, True, Retry(), Batching], "a Batching, or None"),
     ("trace", [True, "trace.png"], "a Trace, or None"),
@@ -56,6 +63,9 @@ WRONG: list[tuple[str, list[Any], str]] = [
     ("clock", [1, "now"], "a function that gives seconds"),
     ("on_timeout", [hook], "an ordinary function"),
     ("on_error", [hook], "an ordinary function"),
+    ("on_timeout", [max_of_two], "which takes (a, b, /); it must take one argument, the value"),
+    ("on_error", [plain], "which takes (value); it must take two arguments, the value and the error"),
+    ("clock", [plain], "which takes (value); it must take no arguments"),
 ]
 
 
@@ -85,9 +95,17 @@ def test_a_key_is_for_key_ordered_only(mode):
         AsyncWaitOperator(same, mode=mode, key=plain)
 
 
-@pytest.mark.parametrize(("key", "allowed"), [(1, "a function of the value"), ("id", "a function"), (hook, "ordinary")])
-def test_a_key_has_to_be_an_ordinary_function(key, allowed):
-    with pytest.raises(ConfigurationError, match=f"key is .*; it must be .*{allowed}"):
+@pytest.mark.parametrize(
+    ("key", "allowed"),
+    [
+        (1, "be a function of the value"),
+        ("id", "be a function"),
+        (hook, "be an ordinary function"),
+        (max_of_two, "take one argument, the value"),
+    ],
+)
+def test_O15_a_key_has_to_be_an_ordinary_function_of_the_value(key, allowed):
+    with pytest.raises(ConfigurationError, match=f"key is .*; it must {allowed}"):
         AsyncWaitOperator(same, mode="key_ordered", key=key)
 
 
@@ -104,13 +122,12 @@ def test_batching_is_for_a_BatchAsyncFunction_only(function):
         AsyncWaitOperator(function, batching=Batching())
 
 
-def test_a_timeout_method_of_a_BatchAsyncFunction_that_is_async_is_refused():
-    class Function(Many):
-        async def timeout(self, value: Any) -> Any:
-            return value
-
-    with pytest.raises(ConfigurationError, match="timeout"):
-        AsyncWaitOperator(Function())
+@pytest.mark.parametrize("options", [{}, {"attempt_timeout": 1.0}])
+def test_R2_on_timeout_is_for_a_deadline(options):
+    """That there may be none, 0 says openly."""
+    with pytest.raises(ConfigurationError, match=r"on_timeout is given, and timeout is not; .*, which timeout= gives"):
+        AsyncWaitOperator(same, on_timeout=plain, **options)
+    AsyncWaitOperator(same, on_timeout=plain, timeout=0, **options)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +139,7 @@ def test_a_timeout_method_of_a_BatchAsyncFunction_that_is_async_is_refused():
         {"buffer": 1, "capacity": 10},
         {"buffer": 1, "capacity": AdaptiveCapacity()},
         {"retry": Retry(), "rate_limit": RateLimit(100), "circuit_breaker": CircuitBreaker()},
-        {"on_timeout": plain},
+        {"on_timeout": plain, "timeout": 1.0},
         {"key": hash, "mode": "key_ordered"},
     ],
 )
@@ -150,25 +167,100 @@ def test_an_operator_with_every_option_travels_by_pickle():
 # -- functions
 
 
-@pytest.mark.parametrize("function", [plain, 1, None, "f", AsyncFunction, lambda v: v, functools.partial(plain)])
+class Callable:
+    async def __call__(self, value: Any) -> Any:
+        return value
+
+    async def method(self, value: Any) -> Any:
+        return value
+
+    @staticmethod
+    async def static(value: Any) -> Any:
+        return value
+
+    @classmethod
+    async def of_class(cls, value: Any) -> Any:
+        return value
+
+
+async def two(_: Any, value: Any) -> Any:
+    return value
+
+
+async def stream(value: Any) -> Any:
+    yield value
+
+
+class Unwritten(AsyncFunction[Any, Any]):
+    pass
+
+
+@pytest.mark.parametrize("function", [plain, 1, None, "f", list, lambda v: v, functools.partial(plain)])
 def test_a_function_that_is_not_async_is_refused(function):
     with pytest.raises(ConfigurationError, match="Wrap an ordinary function that blocks in BlockingFunction"):
         AsyncWaitOperator(function)
 
 
-def test_a_timeout_method_that_is_async_is_refused():
-    class Function(AsyncFunction[Any, Any]):
-        async def timeout(self, value: Any) -> Any:
+NOT_QUITE = [
+    (two, r"which takes \(_, value\); it must take one argument, the element \(several values: a tuple\)"),
+    (functools.partial(same, 1), r"which takes \(\); it must take one argument"),
+    (Unwritten, r"a class; pass an instance, Unwritten\(\.\.\.\)"),
+    (stream, "return a list, with flatten=True"),
+    (Unwritten(), r"^Unwritten does not define `async def invoke\(self, value\)`"),
+    (BatchAsyncFunction(), r"^BatchAsyncFunction does not define `async def invoke_batch\(self, values\)`"),
+]
+
+
+@pytest.mark.parametrize(("function", "remedy"), NOT_QUITE)
+def test_a_function_that_could_never_be_called_is_refused(function, remedy):
+    with pytest.raises(ConfigurationError, match=remedy):
+        AsyncWaitOperator(function, on_error="skip")
+
+
+def later(value: Any = None) -> Any:
+    return asyncio.get_running_loop().create_future()
+
+
+METHODS: list[tuple[str, Any, str]] = [
+    ("invoke", plain, r"^{}.invoke is an ordinary function; make it `async def invoke\(self, value\)`, or wrap"),
+    ("invoke", later, "is an ordinary function"),
+    ("invoke", stream, "return a list, with flatten=True"),
+    ("invoke", two, r"^{}.invoke is .*, which takes \(_, value\); it must take one argument, the element"),
+    ("invoke_batch", plain, r"an ordinary function; make it `async def invoke_batch\(self, values\)`, or wrap"),
+    ("invoke_batch", two, "it must take one argument, the list of elements"),
+    ("open", later, r"^{}.open is an ordinary function; make it `async def open\(self\)`$"),
+    ("open", True, r"^{}.open is True; in an AsyncFunction `open` is the method `async def open\(self\)`; keep"),
+    ("close", same, r"^{}.close is .*, which takes \(value\); it must take no arguments"),
+    ("timeout", same, "^{}.timeout is .*; it must be an ordinary function, not an `async def`"),
+    ("timeout", max_of_two, "^{}.timeout is .*; it must take one argument, the element"),
+    ("timeout", 5.0, r"^{}.timeout is 5.0; in .* the hook `def timeout\(self, value\)`; .* the operator timeout=5.0"),
+]
+
+
+@pytest.mark.parametrize(("name", "method", "remedy"), METHODS)
+def test_a_method_that_could_never_be_called_is_refused(name, method, remedy):
+    class One(AsyncFunction[Any, Any]):
+        async def invoke(self, value: Any) -> Any:
             return value
 
-    with pytest.raises(ConfigurationError, match="timeout"):
-        AsyncWaitOperator(Function())
+    for kind in (One, Many):
+        if "invoke" in name and hasattr(kind, "invoke_batch") != (name == "invoke_batch"):
+            continue
+        function = kind()
+        setattr(function, name, method)
+        with pytest.raises(ConfigurationError, match=remedy.format(kind.__name__)):
+            AsyncWaitOperator(function, on_error="skip")
 
 
-@pytest.mark.parametrize("function", [same, 1, None, functools.partial(same)])
+@pytest.mark.parametrize("function", [same, 1, None, functools.partial(same), Callable()])
 def test_a_blocking_function_has_to_be_an_ordinary_one(function):
     with pytest.raises(ConfigurationError, match="takes an ordinary function"):
         BlockingFunction(function)
+
+
+def test_a_blocking_function_takes_the_element():
+    with pytest.raises(ConfigurationError, match=r"which takes .*; it must take one argument, the element"):
+        BlockingFunction(max_of_two)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("workers", [0, -1, 1.5, True, None])
@@ -193,26 +285,6 @@ def test_the_synchronous_face_takes_no_asynchronous_iterable():
         AsyncWaitOperator(same)(source())
 
 
-class Callable:
-    async def __call__(self, value: Any) -> Any:
-        return value
-
-    async def method(self, value: Any) -> Any:
-        return value
-
-    @staticmethod
-    async def static(value: Any) -> Any:
-        return value
-
-    @classmethod
-    async def of_class(cls, value: Any) -> Any:
-        return value
-
-
-async def two(_: Any, value: Any) -> Any:
-    return value
-
-
 FUNCTIONS = [same, Callable(), Callable().method, Callable.static, Callable.of_class, functools.partial(two, 0)]
 
 
@@ -222,15 +294,9 @@ async def test_whatever_is_async_and_takes_a_value_is_a_function(function):
     assert await collect(AsyncWaitOperator(function).process([1, 2])) == [1, 2]
 
 
-@virtual
-async def test_an_invoke_that_gives_any_awaitable_will_do():
-    class Function(AsyncFunction[Any, Any]):
-        def invoke(self, value: Any) -> Any:
-            future = asyncio.get_running_loop().create_future()
-            future.set_result(value)
-            return future
-
-    assert await collect(AsyncWaitOperator(Function()).process([1])) == [1]
+def test_an_operator_tells_what_it_is():
+    told = repr(AsyncWaitOperator(same, mode="unordered", capacity=7))
+    assert told == f"AsyncWaitOperator({same!r}, mode='unordered', capacity=7)"
 
 
 def test_an_operator_travels_by_pickle():
@@ -244,13 +310,3 @@ def test_an_operator_that_has_run_travels_too():
     copy = pickle.loads(pickle.dumps(operator))
     assert copy.metrics.admitted == 0
     assert list(copy([-2])) == [2]
-
-
-def test_an_unwritten_invoke_says_so():
-    class Function(AsyncFunction[Any, Any]):
-        pass
-
-    error = []
-    list(AsyncWaitOperator(Function(), on_error=lambda _, e: error.append(e))([1]))
-    assert isinstance(error[0], NotImplementedError)
-    assert "has to define `async def invoke(self, value)`" in str(error[0])

@@ -10,14 +10,17 @@ import pytest
 from asyncio_operator import (
     AsyncFunction,
     AsyncWaitOperator,
+    BatchAsyncFunction,
+    BlockingFunction,
     ElementTimeoutError,
     FunctionError,
     Record,
     ResultError,
+    Retry,
     StateError,
     Watermark,
 )
-from tests.core.helpers import Life, collect, fail, forever, nap, process, same, virtual
+from tests.core.helpers import Life, collect, fail, forever, nap, process, run_on, same, virtual
 
 # -- O7: results
 
@@ -58,6 +61,34 @@ async def test_O7_what_cannot_be_flattened_is_a_result_error(mode, result):
     with pytest.raises(FunctionError) as failure:
         await process(same, [result], mode=mode, flatten=True)
     assert isinstance(failure.value.__cause__, ResultError)
+
+
+class ForgetsEach(BatchAsyncFunction[Any, Any]):
+    async def invoke_batch(self, values):
+        return [same(value) for value in values]
+
+
+async def forgets(value):
+    return same(value)
+
+
+@pytest.mark.parametrize("flatten", [False, True])
+@pytest.mark.parametrize("function", [forgets, ForgetsEach(), BlockingFunction(lambda one: same(one))])  # noqa: PLW0108
+def test_O7_a_coroutine_is_no_result(mode, function, flatten):
+    """Nor is Python's own warning of it left to be seen."""
+    errors = []
+
+    def on_error(value, error):
+        errors.append(error)
+        return [value]
+
+    async def main() -> None:
+        got = await process(function, [1, 2], mode=mode, flatten=flatten, on_error=on_error, retry=Retry())
+        assert got == ([1, 2] if flatten else [[1], [2]])
+
+    run_on(asyncio.new_event_loop, main())
+    assert {type(error) for error in errors} == {ResultError}
+    assert {str(error) for error in errors} == {"the function gave a coroutine; `await` is missing in it"}
 
 
 @virtual

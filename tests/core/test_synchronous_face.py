@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import threading
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 from asyncio_operator import AsyncWaitOperator, FunctionError, Record, StateError, Watermark
 from asyncio_operator.loop_thread import loop_thread
 from asyncio_operator.run import AHEAD
-from tests.core.helpers import Life, one_then_forever, same
+from tests.core.helpers import Life, one_then_forever, others, same
 
 
 def readers() -> list[threading.Thread]:
@@ -104,7 +105,7 @@ def test_O16_a_second_run_of_one_operator_is_refused_while_the_first_runs(mode):
     operator = AsyncWaitOperator(same, mode=mode)
     first = operator(range(10_000))
     next(first)
-    with pytest.raises(StateError, match="the operator is running"):
+    with pytest.raises(StateError, match=r"the operator is running; .* `async with contextlib.aclosing"):
         list(operator([1]))
     first.close()  # type: ignore[attr-defined]
     assert list(operator([1])) == [1]
@@ -151,6 +152,37 @@ def test_O16_dropping_it_ends_the_run(mode):
     assert next(outputs) == 0
     del outputs
     assert function.events[-1] == "close"
+
+
+@pytest.mark.parametrize("on_the_loop", [True, False])
+def test_O16_an_abandoned_run_ends_when_the_garbage_collector_meets_it_and_stops_nobody(mode, on_the_loop, caplog):
+    function = Life(one_then_forever)
+
+    def abandon() -> None:
+        outputs = AsyncWaitOperator(function, mode=mode, grace_period=0)(itertools.count())
+        cycle = [outputs, next(outputs)]
+        cycle.append(cycle)
+
+    async def collect(value):
+        gc.collect()
+        return value
+
+    async def all_others() -> None:
+        await asyncio.gather(*others(), return_exceptions=True)
+
+    gc.collect()
+    gc.disable()
+    try:
+        abandon()
+        if on_the_loop:
+            assert list(AsyncWaitOperator(collect, mode=mode)([1])) == [1]
+        else:
+            gc.collect()
+    finally:
+        gc.enable()
+    asyncio.run_coroutine_threadsafe(all_others(), loop_thread().loop).result(10)
+    assert function.events[-1] == "close"
+    assert caplog.records == []
 
 
 def test_O16_closing_it_before_the_first_step_starts_nothing(mode):

@@ -135,12 +135,14 @@ def test_R7_full_jitter_is_uniform():
     assert [round(cut, 1) for cut in statistics.quantiles(waits, n=4)] == [1.0, 2.0, 3.0]
 
 
-@pytest.mark.parametrize(("asked", "wait"), [(7, 7.0), (0.25, 0.25), (0, 0.0), (timedelta(minutes=1), 60.0)])
+@pytest.mark.parametrize(
+    ("asked", "wait"), [(7, 7.0), (0.25, 0.25), (0, 0.0), (timedelta(minutes=1), 60.0), ("3", 3.0)]
+)
 def test_R7_retry_after_replaces_the_computed_wait(asked, wait):
     assert Retry(backoff=PLAIN).next_start(1, asks(asked), 100.0, None, no_chance) == 100.0 + wait
 
 
-@pytest.mark.parametrize("asked", [None, math.nan, math.inf, -1, True, "7", 10**400, [], timedelta(-1)])
+@pytest.mark.parametrize("asked", [None, math.nan, -1, True, "-1", "inf", "soon", 10**400, [], timedelta(-1)])
 def test_R7_a_retry_after_that_makes_no_sense_is_ignored(asked):
     assert Retry(backoff=PLAIN).next_start(1, asks(asked), 100.0, None, no_chance) == 100.5
 

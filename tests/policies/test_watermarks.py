@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asyncio_operator import Watermark
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.testing import ManualClock
 from asyncio_operator.watermarks import BoundedOutOfOrderness, MonotonousTimestamps
@@ -76,8 +77,9 @@ def test_without_idle_after_it_is_never_idle_and_asks_no_clock():
 @pytest.mark.parametrize("timestamp", [None, 1.5, "5", True])
 def test_a_timestamp_that_is_no_int_is_refused_and_changes_nothing(timestamp):
     generator = BoundedOutOfOrderness(0)
-    with pytest.raises(TypeError, match=f"timestamp is {timestamp!r}; it must be an int, milliseconds"):
-        generator.on_event(timestamp)
+    for takes in (generator.on_event, Watermark):
+        with pytest.raises(ConfigurationError, match=f"timestamp is {timestamp!r}; it must be an int, milliseconds"):
+            takes(timestamp)
     assert generator.current_watermark() == -(2**63)
 
 

@@ -9,9 +9,11 @@ import weakref
 
 import pytest
 
+from asyncio_operator import AsyncWaitOperator
 from asyncio_operator.errors import ConfigurationError, StateError
 from asyncio_operator.trace import Event, Trace
 from asyncio_operator.trace.events import FIELDS
+from tests.core.helpers import nap, process, virtual
 from tests.trace.helpers import HOSTILE, START, at, everything, head_of_line, new_trace, simple
 
 
@@ -58,6 +60,19 @@ def test_a_new_run_forgets_the_one_before():
     trace.started(5.0)
     trace.admitted(6.0, 0, "new")
     assert [(event.kind, event.time) for event in trace.events()] == [("started", 0.0), ("admitted", 1.0)]
+
+
+@virtual
+async def test_O14_a_trace_records_one_run_at_a_time():
+    trace = Trace()
+    first = AsyncWaitOperator(nap, trace=trace).process([1, 2])
+    assert await anext(first) == 1
+    with pytest.raises(StateError, match="the trace records another run, which has not ended; give each operator"):
+        await process(nap, [3], trace=trace)
+    assert [life.value for life in trace.story().lives] == ["1", "2"]
+    await first.aclose()
+    assert await process(nap, [3], trace=trace) == [3]
+    assert [life.value for life in trace.story().lives] == ["3"]
 
 
 # -- values
@@ -154,7 +169,7 @@ def test_dropped_counts_what_is_no_longer_there(elements, dropped):
     for element in range(elements):
         simple(trace, element, element, element + 1)
     assert trace.dropped == dropped
-    assert f"dropped={dropped}" in repr(trace)
+    assert repr(trace) == f"Trace(limit=20, events={len(trace.events())}, dropped={dropped})"
 
 
 def test_dropped_counts_elements_of_which_only_the_end_is_left():

@@ -55,7 +55,16 @@ def test_every_kind_of_span_and_mark_is_drawn_and_explained(draw):
 def test_what_does_not_occur_is_not_explained(draw):
     picture = draw(head_of_line())
     labels = {look.label for look in [*SPANS.values(), *MARKS.values(), *CIRCUIT.values()]} | {"watermark"}
-    assert labels & set(picture.texts) == {"call gave a result", "complete, held back", "emitted"}
+    assert labels & set(picture.texts) == {"call gave a result", "complete, not yet emitted", "emitted"}
+
+
+def test_a_wait_too_short_to_be_seen_is_not_explained(draw):
+    trace = new_trace()
+    trace.admitted(at(0), 0, "a")
+    call(trace, 0, 0.1, 100)
+    picture = draw(trace)
+    assert "trace1-waiting" in picture.groups
+    assert SPANS["waiting"].label not in picture.texts
 
 
 def test_there_is_one_shape_for_each_span_and_mark(draw):
@@ -65,11 +74,13 @@ def test_there_is_one_shape_for_each_span_and_mark(draw):
     assert picture.count("trace1-emitted") == 3
 
 
-def test_a_row_is_labelled_with_value_and_number(draw):
+def test_a_row_is_labelled_with_its_value_and_with_its_number_where_values_repeat(draw):
     trace = new_trace()
     simple(trace, 0, 0, 10, value=0)
     simple(trace, 1, 0, 10, value="N123US")
-    assert {"0", "'N123US'  #1"} <= set(draw(trace).texts)
+    assert {"0", "'N123US'"} <= set(draw(trace).texts)
+    simple(trace, 2, 0, 10, value="N123US")
+    assert {"0", "'N123US'  #1", "'N123US'  #2"} <= set(draw(trace).texts)
 
 
 @pytest.mark.parametrize("value", HOSTILE, ids=range(len(HOSTILE)))
@@ -115,6 +126,12 @@ def test_the_picture_says_what_is_no_longer_in_the_trace(draw):
     assert "3 earlier elements are no longer in the trace" in draw(trace).texts
 
 
+def test_the_picture_says_that_no_element_is_left_whole(draw):
+    trace = new_trace(limit=2)
+    simple(trace, 0, 0, 10)
+    assert "no element is left whole; give Trace a larger limit" in draw(trace).texts
+
+
 def test_three_hundred_rows_have_sparse_round_labels(draw):
     trace = new_trace()
     for element in range(300):
@@ -151,7 +168,7 @@ def test_runs_stand_side_by_side_on_one_axis_of_time(tmp_path):
     simple(late, 0, 0, 10)
     call(late, 0, 900, 990, attempt=2)
     panels = [(f"run {number}", head_of_line()) for number in range(5)]
-    timelines([*panels, ("late", late)], tmp_path / "all.svg", title="six runs")
+    timelines(dict([*panels, ("late", late)]), tmp_path / "all.svg", title="six runs")
     picture = Picture(tmp_path / "all.svg")
     assert {"six runs", "run 0", "run 4", "late"} <= set(picture.texts)
     assert [f"trace{number}-result" in picture.groups for number in range(1, 8)] == [True] * 6 + [False]
@@ -180,9 +197,12 @@ def test_it_draws_into_axes_of_a_figure_of_the_user(tmp_path):
     assert {"trace1-held", "trace2-error"} <= picture.groups.keys()
 
 
-def test_without_panels_there_is_nothing_to_draw(tmp_path):
+@pytest.mark.parametrize("panel", [head_of_line(), "a", ("a", 1), (head_of_line(), "a")])
+def test_without_panels_there_is_nothing_to_draw(tmp_path, panel):
     with pytest.raises(ConfigurationError, match="panels is empty"):
         timelines([], tmp_path / "a.svg")
+    with pytest.raises(ConfigurationError, match=r"panels has .* in it; it must be pairs of a title and a Trace"):
+        timelines([panel], tmp_path / "a.svg")
     with pytest.raises(StateError, match="empty"):
         timelines([("a", head_of_line()), ("b", Trace())], tmp_path / "a.svg")
 
