@@ -3,7 +3,8 @@
 | module | what it knows |
 | --- | --- |
 | `enricher` | `PostgresEnricher`: its arguments, a batch of keys from start to end |
-| `connections` | the pool, how a query is cancelled, how a question is asked from the driver |
+| `connections` | the pool, how a query is cancelled or limited, how a question is asked from the driver |
+| `source`, `connecting` | where a connection string comes from; why it gives no connection |
 | `describe` | what a table or a query gives, asked of the server |
 | `statement` | the SQL, and what becomes of the rows |
 | `types`, `keys` | how columns and keys travel |

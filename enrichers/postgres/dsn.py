@@ -14,7 +14,10 @@ from asyncio_operator import ConfigurationError
 
 _HOST = re.compile(r"(\[[0-9a-fA-F:.%]+\]|[^:\[\]]*)(:[0-9]+)?")
 
-_PUBLIC = {"host", "port", "dbname", "database", "user", "application_name", "sslmode", "target_session_attrs"}
+_PUBLIC = {
+    *("host", "port", "dbname", "database", "user", "application_name", "target_session_attrs", "search_path"),
+    *("sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl"),
+}
 
 _TELLTALE = re.compile("pass|pwd|secret|token|key")
 
@@ -46,7 +49,7 @@ def check_dsn(dsn: object) -> str:
 
 def location(dsn: str) -> str:
     """Where a checked connection string leads, for messages: ``host:port/database``."""
-    parts, options = urlsplit(dsn), _options(dsn)
+    parts, options = urlsplit(dsn), options_of(dsn)
     hosts = unquote(parts.netloc.rpartition("@")[2]) or options.get("host", "")
     if "port" in options and ":" not in hosts:
         hosts += f":{options['port']}"
@@ -72,7 +75,7 @@ def without_secrets(text: str, dsn: str) -> str:
 
 def names_application(dsn: str) -> bool:
     """Whether the connection string sets its own ``application_name``."""
-    return "application_name" in _options(dsn)
+    return "application_name" in options_of(dsn)
 
 
 def _problem(dsn: str) -> str | None:
@@ -103,7 +106,8 @@ def _problem_of_options(parts: SplitResult) -> str | None:
     return None
 
 
-def _options(dsn: str) -> dict[str, str]:
+def options_of(dsn: str) -> dict[str, str]:
+    """The options of a checked connection string."""
     return dict(parse_qsl(urlsplit(dsn).query))
 
 
@@ -111,7 +115,7 @@ def _public(dsn: str) -> set[str]:
     """The user, the database and what options say openly."""
     parts = urlsplit(dsn)
     credentials, _, hosts = parts.netloc.rpartition("@")
-    options = [value for name, value in _options(dsn).items() if name in _PUBLIC]
+    options = [value for name, value in options_of(dsn).items() if name in _PUBLIC]
     return {unquote(credentials.partition(":")[0]), unquote(parts.path[1:]), hosts, *options}
 
 

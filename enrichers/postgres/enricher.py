@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from asyncio_operator import ConfigurationError, Enricher, EnricherError
 from asyncio_operator.enricher import Found, duration, natural, positive_int
 from asyncio_operator.enricher import describe as shown
-from enrichers.postgres.connections import Connections, Dsn, ask, connection_string, run_in_thread, shown_source
+from enrichers.postgres.connections import Connections, ask, run_in_thread
 from enrichers.postgres.describe import Wanted, describe
-from enrichers.postgres.dsn import check_dsn, location
+from enrichers.postgres.dsn import location
 from enrichers.postgres.errors import lookup_error, source_error
+from enrichers.postgres.source import Dsn, check_source, connection_string, shown_source
 from enrichers.postgres.statement import Collect, Statement, identifier, make_collect
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ class PostgresEnricher(Enricher):
             all workers of all executors share the server's `max_connections`, 100 by default.
         max_batch: keys in one statement at most. 1,000 by default: beyond some hundred the time per key falls no more,
             while a failing batch costs more.
-        connect_timeout: seconds, or a timedelta, for making a connection.
+        connect_timeout: seconds, or a timedelta, for making a connection, and for a function to give the dsn; 0 for no
+            limit but the lookup's own.
         statement_cache_size: prepared statements that a connection keeps; 0 for a PgBouncer in transaction mode that
             cannot keep them.
 
@@ -65,8 +67,7 @@ class PostgresEnricher(Enricher):
     _runtime: tuple[Connections, Collect] | None = field(default=None, init=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not callable(self.dsn):
-            check_dsn(self.dsn)
+        check_source(self.dsn)
         if (self.table is None) == (self.query is None):
             raise ConfigurationError(
                 f"table is {shown(self.table)} and query is {shown(self.query)}; exactly one of them must be given"
@@ -95,12 +96,11 @@ class PostgresEnricher(Enricher):
         Raises:
             ConfigurationError: a function for the connection string gives none in this process.
         """
-        if self._statement is None:
-            self._set("_statement", await self._ask())
+        await self._describe()
         connections = Connections(
             self.dsn,
             size=self.pool_size,
-            connect_timeout=duration("connect_timeout", self.connect_timeout),
+            connect_timeout=self._connect_timeout(),
             statement_cache_size=self.statement_cache_size,
         )
         await connections.open()
@@ -123,20 +123,42 @@ class PostgresEnricher(Enricher):
         Raises:
             EnricherError: `retryable` where the connection or the server is to blame; else it may be one of the keys.
         """
-        if self._runtime is None:
-            raise EnricherError(f"{self._subject()}: it is not open", retryable=False)
-        connections, collect = self._runtime
+        connections, collect = self._opened()
         statement = self._described()
         canonical = self._canonical(statement, keys)
-        arrays = statement.arrays(canonical)
-        if not arrays[0]:
+        call = statement.call(canonical)
+        if call is None:
             return [None] * len(keys)
         found: dict[Any, Any] = {}
-        collect(await self._fetch(connections, statement, arrays, keys), found, self._refuse)
+        collect(await self._fetch(connections, *call, keys), found, self._refuse)
         answers = [*map(found.get, canonical)]
         if None in found or len(answers) - answers.count(None) < len(found):
             self._refuse_strangers(found.keys() - {key for key in canonical if key is not None})
         return answers
+
+    async def rows(self) -> Sequence[dict[str, Any]]:
+        """Every row of the table that has a key, with its key columns, from one statement: for a whole table in memory.
+
+        Raises:
+            ConfigurationError: there is a query, which cannot be run without keys.
+            EnricherError: as from `lookup_many`.
+        """
+        connections, collect = self._opened()
+        statement = self._described()
+        if not statement.whole:
+            raise ConfigurationError(f"{self._subject()}: a query takes keys; to load all rows, name a table or a view")
+        found: dict[Any, Any] = {}
+        collect(await self._fetch(connections, statement.whole, (), ()), found, self._refuse)
+        names = statement.key_schema.names
+        keyed = (
+            (dict(zip(names, key if len(names) > 1 else (key,), strict=True)), rows) for key, rows in found.items()
+        )
+        return [{**key, **row} for key, rows in keyed for row in (rows if isinstance(rows, list) else (rows,))]
+
+    def _opened(self) -> tuple[Connections, Collect]:
+        if self._runtime is None:
+            raise EnricherError(f"{self._subject()}: it is not open", retryable=False)
+        return self._runtime
 
     def _canonical(self, statement: Statement, keys: Sequence[Any]) -> Sequence[Any]:
         """The canonical keys, aligned with `keys`; None where no row can be."""
@@ -152,10 +174,10 @@ class PostgresEnricher(Enricher):
         raise EnricherError(problem, retryable=False)
 
     async def _fetch(
-        self, connections: Connections, statement: Statement, arrays: Sequence[Any], keys: Sequence[Any]
+        self, connections: Connections, sql: str, parameters: Sequence[Any], keys: Sequence[Any]
     ) -> list[Any]:
         try:
-            return await connections.fetch(statement.sql, *arrays)
+            return await connections.fetch(sql, *parameters)
         except Exception as error:
             problem = lookup_error(error, self._subject(), _shown_keys(keys), connections.dsn)
         raise problem
@@ -178,31 +200,37 @@ class PostgresEnricher(Enricher):
         )
 
     def _described(self) -> Statement:
-        if self._statement is not None:
-            return self._statement
-        try:
-            statement = run_in_thread(self._ask)
-        except ConfigurationError as error:
-            problem = error
-        else:
-            self._set("_statement", statement)
-            return statement
-        # Its words say all; the frames of a loop in another thread would bury them.
-        raise problem.with_traceback(None)
+        if self._statement is None:
+            # Its words say all; the frames of a loop in another thread would bury them.
+            self._settle(run_in_thread(self._asked))
+        return self._statement  # type: ignore[return-value]
 
-    async def _ask(self) -> Statement:
-        """What the server says about the table or the query."""
-        dsn = await connection_string(self.dsn)
+    async def _describe(self) -> None:
+        if self._statement is None:
+            self._settle(await self._asked())
+
+    def _settle(self, asked: Statement | ConfigurationError) -> None:
+        if isinstance(asked, ConfigurationError):
+            raise asked
+        self._set("_statement", asked)
+
+    async def _asked(self) -> Statement | ConfigurationError:
+        """What the server says about the table or the query, or an error without frames: they hold the dsn."""
+        try:
+            dsn = await connection_string(self.dsn, self._connect_timeout())
+        except ConfigurationError as error:
+            return error.with_traceback(None)
         subject = f"{self._subject()} at {location(dsn)}"
         wanted = Wanted(self.table, self.query, self.key, self.columns, subject, dsn)  # type: ignore[arg-type]
-        timeout = duration("connect_timeout", self.connect_timeout)
         try:
-            return await ask(dsn, timeout, lambda connection: describe(connection, wanted))
-        except ConfigurationError:
-            raise
+            return await ask(dsn, self._connect_timeout(), lambda connection: describe(connection, wanted))
+        except ConfigurationError as error:
+            return error.with_traceback(None)
         except Exception as error:
-            problem = source_error(error, subject, dsn)
-        raise problem
+            return source_error(error, subject, dsn)
+
+    def _connect_timeout(self) -> float | None:
+        return duration("connect_timeout", self.connect_timeout) or None
 
     def _subject(self) -> str:
         return f"PostgresEnricher({self._source()})"
@@ -243,6 +271,8 @@ def _names(argument: str, value: object) -> tuple[str, ...]:
 
 
 def _shown_keys(keys: Sequence[Any]) -> str:
+    if not keys:
+        return "all rows"
     return f"key {shown(keys[0])}" if len(keys) == 1 else f"{len(keys)} keys from {shown(keys[0])} to {shown(keys[-1])}"
 
 

@@ -2,95 +2,105 @@
 
 `CAUSES` gives, for the SQLSTATE of an error (the longest prefix wins), what happened and whether the same call may
 succeed later. A failing batch is split until the key stands alone, where a single key may be to blame; of the others, a
-message names no key. Errors are matched by SQLSTATE only, because the server's texts
-are translated.
+message names no key. Errors of the server are matched by SQLSTATE only, because its texts are translated; what refuses
+a connection is `connecting`'s business. No frame of asyncpg stays with an error: its variables hold the password, and
+some tools log variables.
 
 Source: PostgreSQL documentation, appendix "PostgreSQL Error Codes".
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import asyncpg
 
 from asyncio_operator import ConfigurationError, EnricherError
+from enrichers.postgres.connecting import Cause, refused
 from enrichers.postgres.dsn import without_secrets
 
 Raised = TypeVar("Raised", bound=BaseException)
 
 
-class Cause(NamedTuple):
-    """What an error means. `retryable` is None where that is not known; `of_key`: one key, or its rows, may be why."""
+class StatementTimeoutError(EnricherError, TimeoutError):
+    """The server, or the way to it, took too long: counted as a timeout wherever errors are told apart."""
 
-    text: str
-    retryable: bool | None = False
-    overload: bool = False
-    of_key: bool = False
 
+POOLER = "below the statement, as behind a pooler that keeps no prepared statements: set statement_cache_size=0"
 
 CAUSES = {
     "": Cause("the server answered with an error", of_key=True),
     "08": Cause("the server closed the connection", retryable=True),
+    "08P01": Cause("the server, or a pooler before it, complains of the protocol", retryable=True),
     "22": Cause("the server cannot take a value", of_key=True),
     "22003": Cause("a value that is computed for its rows is out of range", of_key=True),
     "22012": Cause("what is computed for its rows divides by zero", of_key=True),
+    "25006": Cause("the server is read-only, as after a failover", retryable=True),
     "25P03": Cause("the server closed the connection", retryable=True),
     "25P04": Cause("the server closed the connection", retryable=True),
+    "26000": Cause(f"the session has changed {POOLER}"),
     "28": Cause("the server refuses the credentials"),
     "3D": Cause("there is no such database"),
     "40": Cause("the server rolled the transaction back", retryable=True),
+    "40002": Cause("a constraint was violated", of_key=True),
     "42": Cause("the server refuses the statement"),
+    "42P05": Cause(f"the session has changed {POOLER}"),
     "42501": Cause("the privileges do not suffice"),
     "53": Cause("the server is out of resources", retryable=True),
     "53300": Cause("the server has too many connections", retryable=True, overload=True),
     "55P03": Cause("the server could not get a lock", retryable=True),
-    "57014": Cause("the server cancelled the query", retryable=True),
+    "57014": Cause("the server cancelled the query, at its statement_timeout or by an order", True),
     "57P": Cause("the server closed the connection", retryable=True),
     "57P03": Cause("the server is starting or shutting down", retryable=True),
     "57P04": Cause("the database was dropped"),
     "58": Cause("the server has a system error", retryable=True),
+    "72": Cause("the server has no more of what the statement was to read", retryable=True),
     "XX": Cause("the server has an internal error", retryable=None, of_key=True),
 }
 
 NO_DSN = Cause("there is no connection string", retryable=None)
 NOT_REACHABLE = Cause("the server is not reachable", retryable=True)
+NO_SUCH_SERVER = Cause("no server is what target_session_attrs in the dsn asks for", retryable=True)
 NO_ANSWER = Cause("the server did not answer in time", retryable=True)
 LOST = Cause("the connection was lost", retryable=True)
 UNREADABLE = Cause("the key or its rows cannot be converted", of_key=True)
 
 
-def cause_of(error: BaseException) -> Cause:
-    """What happened, whoever raised the error."""
+def cause_of(error: BaseException, dsn: str) -> Cause:
+    """What happened, whoever raised the error, on a connection made with `dsn`."""
+    problem = refused(error, dsn)
+    if problem is not None:
+        return problem
     state = getattr(error, "sqlstate", None)
     if isinstance(state, str):
         return next(CAUSES[state[:length]] for length in range(len(state), -1, -1) if state[:length] in CAUSES)
-    if isinstance(error, ConfigurationError):
-        return NO_DSN
-    if isinstance(error, TimeoutError):
-        return NO_ANSWER
-    if isinstance(error, OSError):
-        return NOT_REACHABLE
-    if isinstance(error, asyncpg.InterfaceError | asyncpg.InternalClientError):
-        return LOST
+    match error:
+        case ConfigurationError():
+            return NO_DSN
+        case TimeoutError():
+            return NO_ANSWER
+        case OSError():
+            return NOT_REACHABLE
+        case asyncpg.TargetServerAttributeNotMatched():
+            return NO_SUCH_SERVER
+        case asyncpg.InterfaceError() | asyncpg.InternalClientError():
+            return LOST
     return UNREADABLE
 
 
 def lookup_error(error: Exception, subject: str, keys: str, dsn: str) -> EnricherError:
     """The error of a lookup. `subject` names the enricher and its source, `keys` the keys that were asked for."""
-    cause = cause_of(error)
+    cause = cause_of(error, dsn)
     message = f"{subject}{f', {keys}' if cause.of_key else ''}: {cause.text}{_detail(error, dsn)}"
-    raised = EnricherError(message, retryable=cause.retryable, overload=cause.overload, any_key=not cause.of_key)
+    timed_out = isinstance(error, TimeoutError | asyncpg.QueryCanceledError)
+    kind = StatementTimeoutError if timed_out else EnricherError
+    raised = kind(message, retryable=cause.retryable, overload=cause.overload, any_key=not cause.of_key)
     return _chained(raised, error, dsn)
 
 
 def source_error(error: Exception, subject: str, dsn: str, remedy: str = "") -> ConfigurationError:
-    """The error of asking a source for its columns, on the driver. Its cause comes without the frames of asyncpg."""
-    message = f"{subject}: {cause_of(error).text}{_detail(error, dsn)}{remedy}"
-    inner: BaseException | None = error
-    while inner is not None:
-        inner.__traceback__ = None
-        inner = inner.__cause__ or inner.__context__
+    """The error of asking a source for its columns, on the driver."""
+    message = f"{subject}: {cause_of(error, dsn).text}{_detail(error, dsn)}{remedy}"
     return _chained(ConfigurationError(message), error, dsn)
 
 
@@ -104,6 +114,10 @@ def _chained(raised: Raised, error: BaseException, dsn: str) -> Raised:
     """`raised`, caused by `error` unless that, or what it came from, would bring a secret into a traceback."""
     if not _tells(error, dsn):
         raised.__cause__ = error
+    inner: BaseException | None = error
+    while inner is not None:
+        inner.__traceback__ = None
+        inner = inner.__cause__ or inner.__context__
     raised.__suppress_context__ = True
     return raised
 

@@ -93,13 +93,16 @@ class Numerics(Kind):
     """Exact decimal numbers; a float stands for the shortest decimal that reads back as it."""
 
     family = "number"
+    most_digits: ClassVar[int] = 131_072  # before the point; asyncpg would send a number of more as another one
     from_row = "({0} if {0} == {0} else decimal_nan)"
 
-    def canonical(self, key: Any) -> Decimal:
+    def canonical(self, key: Any) -> Decimal | None:
         if isinstance(key, bool) or not isinstance(key, int | float | Decimal):
             raise self._mismatch(key)
         number = Decimal(repr(key)) if isinstance(key, float) else Decimal(key)
-        return NAN["decimal_nan"] if number.is_nan() else number  # type: ignore[return-value]
+        if number.is_nan():
+            return NAN["decimal_nan"]  # type: ignore[return-value]
+        return number if number.adjusted() < self.most_digits else None
 
 
 @dataclass(frozen=True)

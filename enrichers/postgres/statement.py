@@ -1,13 +1,15 @@
 """The one statement that answers a batch of keys, and what becomes of its rows. Nothing here speaks to a server.
 
-From a table, for one key column and for several (an index on the key columns serves both):
+From a table, for one key, for many, and for many of several columns (an index on the key columns serves both):
 
+    SELECT columns, keys, problem FROM "table" AS t WHERE t."id" = $1::int8
     SELECT columns, keys, problem FROM "table" AS t WHERE t."id" = ANY ($1::int8[])
     SELECT columns, keys, problem FROM unnest((SELECT $1::int8[]), (SELECT $2::text[])) AS k (k0, k1)
         JOIN "table" AS t ON t."a" = k.k0 AND t."b" = k.k1
 
-The inner SELECT hides the length of an array from the planner, which then takes the index where there is one. A
-planner that knows of a thousand keys reads 100,000 rows from end to end. Without an index it hashes either way.
+One key has a statement of its own: one with an array is planned anew each time, which takes as long as running it.
+The inner SELECT hides the length of an array from the planner, which then takes the index where there is one. A planner
+that knows of a thousand keys reads 100,000 rows from end to end. Without an index it hashes either way.
 
 A query of the user becomes ``SELECT columns, keys, problem FROM (query) AS t (c0, c1, ...)``, which keeps the order
 of its rows and takes two result columns of one name. ``problem`` is there if a column has a guard: it is null, or the
@@ -44,6 +46,8 @@ class Statement:
         schema: the columns of a row.
         key_schema: the key columns.
         sql: takes one array per key column.
+        single: the same for one key, which takes one value per key column; "" where there is none.
+        whole: the same for all rows that have a key; "" for a query, which takes keys.
         key: how keys are sent and found again.
         guarded: whether the last column of the result is the problem.
     """
@@ -51,8 +55,22 @@ class Statement:
     schema: pa.Schema
     key_schema: pa.Schema
     sql: str
+    single: str
+    whole: str
     key: tuple[Part, ...]
     guarded: bool
+
+    def call(self, canonical: Sequence[Any]) -> tuple[str, Sequence[Any]] | None:
+        """SQL and its parameters for canonical keys, or None if there is nothing to ask the server."""
+        if len(canonical) == 1 and self.single:
+            key = canonical[0]
+            if key is None:
+                return None
+            values = (key,) if len(self.key) == 1 else key
+            sent = [part.to_send((value,))[0] for part, value in zip(self.key, values, strict=True)]
+            return None if None in sent else (self.single, sent)
+        arrays = self.arrays(canonical)
+        return (self.sql, arrays) if arrays[0] else None
 
     def arrays(self, canonical: Sequence[Any]) -> list[Sequence[Any]]:
         """The parameters for canonical keys: one array per key column, without keys that cannot be found."""
@@ -80,12 +98,15 @@ def make_statement(
     values = [column.value.format(source.columns[name]) for name, column in columns.items()]
     values += [column.value.format(name) for name, column in zip(names, key_columns, strict=True)]
     problem = _problem(source, columns)
-    selected = ", ".join([*values, problem] if problem else values)
-    tail = f"FROM {source.sql}" if query else _by_key(source.sql, names, key_columns)
+    select = f"SELECT {', '.join([*values, problem] if problem else values)} "
+    everything = f"FROM {source.sql}"
+    keyed = " AND ".join(f"({value}) IS NOT NULL" for value in values[len(columns) :])
     return Statement(
         pa.schema([(name, column.arrow) for name, column in columns.items()]),
         pa.schema([(name, column.arrow) for name, column in key.items()]),
-        f"SELECT {selected} {tail}",
+        select + (everything if query else _by_key(source.sql, names, key_columns)),
+        "" if query else _single(select + everything, names, key_columns),
+        "" if query else f"{select}{everything} WHERE {keyed}",
         tuple(column.part for column in key_columns),
         bool(problem),
     )
@@ -101,6 +122,13 @@ def _by_key(table: str, names: Sequence[str], key: Sequence[KeyColumn]) -> str:
     ]
     keys = ", ".join(f"(SELECT {array})" for array in arrays)
     return f"FROM unnest({keys}) AS k ({', '.join(parts)}) JOIN {table} ON {' AND '.join(conditions)}"
+
+
+def _single(select: str, names: Sequence[str], key: Sequence[KeyColumn]) -> str:
+    if any(column.element != "{0}" for column in key):
+        return ""  # planning would convert the key before it is known to be one
+    values = [column.array.format(number).replace("[]", "") for number, column in enumerate(key, 1)]
+    return select + " WHERE " + " AND ".join(f"{name} = {value}" for name, value in zip(names, values, strict=True))
 
 
 def _one_array(array: str, column: KeyColumn) -> str:

@@ -13,6 +13,7 @@ import asyncpg
 import pytest
 
 from asyncio_operator import ConfigurationError, EnricherError
+from asyncio_operator.enricher import missing_here
 from enrichers import PostgresEnricher
 from enrichers.postgres import connections
 from enrichers.postgres.errors import cause_of, lookup_error, source_error
@@ -299,6 +300,9 @@ async def test_X5_what_a_worker_lacks_is_told_when_it_opens(
             with pytest.raises(ConfigurationError) as caught:
                 await enricher.open()
         assert lack in str(caught.value)
+        assert (missing_here(caught.value) is not None) is ("KeyError" in lack), (
+            "whoever reports it can tell the remedy"
+        )
         await enricher.close()
 
 
@@ -389,7 +393,7 @@ def test_every_cause_says_whether_asking_again_may_help(
     keys_fault = asyncpg.DataError | asyncpg.RaiseError | OverflowError | asyncpg.InternalServerError
     assert raised.any_key is not isinstance(error, keys_fault), "of a batch, halves are tried if a key may be to blame"
     named = ", key 1" if isinstance(error, keys_fault) else ""
-    assert str(raised).startswith(f"PostgresEnricher(table=t){named}: {cause_of(error).text}")
+    assert str(raised).startswith(f"PostgresEnricher(table=t){named}: {cause_of(error, '').text}")
 
 
 def test_X5_a_secret_in_asyncpgs_own_words_reaches_nobody(caplog: pytest.LogCaptureFixture) -> None:

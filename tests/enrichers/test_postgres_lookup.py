@@ -363,9 +363,12 @@ async def test_an_index_on_the_key_is_used(
             statement = enricher._statement
             assert statement is not None
             arrays = statement.arrays(enricher._canonical(statement, [*asked]))
-            plan = "\n".join(row[0] for row in await database.fetch(f"EXPLAIN {options} {statement.sql}", *arrays))
-            assert "Seq Scan on t" not in plan, plan
-            assert "Index" in plan, plan
+            single = statement.call(enricher._canonical(statement, [next(iter(asked))]))
+            assert single is not None
+            for sql, parameters in ((statement.sql, arrays), single):
+                plan = "\n".join(row[0] for row in await database.fetch(f"EXPLAIN {options} {sql}", *parameters))
+                assert "Seq Scan on t" not in plan, plan
+                assert "Index" in plan, plan
 
 
 async def test_what_a_column_grows_by_while_a_stream_runs_is_found(database: Database) -> None:
@@ -406,6 +409,28 @@ async def test_without_a_statement_cache_nothing_stays_prepared(database: Databa
         assert [await enricher.lookup(1) for _ in range(3)] == [{"v": 2}] * 3
         assert enricher._runtime is not None
         assert await enricher._runtime[0].fetch("SELECT name FROM pg_prepared_statements WHERE name <> ''") == []
+
+
+async def test_rows_gives_the_whole_table_with_its_keys(database: Database) -> None:
+    await database.execute("CREATE TABLE t (a int, b text, v numeric(5,2))")
+    await database.execute(
+        "INSERT INTO t VALUES (1, 'x', 1.5), (1, 'x', 2), (2, 'y', NULL), (NULL, 'z', 3), (3, NULL, 4)"
+    )
+    async with database.enricher(table="t", key=["b", "a"]) as enricher:
+        rows = await enricher.rows()
+        assert sorted(map(repr, rows)) == sorted(
+            map(repr, [{"b": b, "a": a, "v": v} for b, a, v in await _found(database, "b, a, v")])
+        )
+    async with database.enricher(table="t", key="a", columns=["a", "b"]) as enricher:
+        assert sorted(row["a"] for row in await enricher.rows()) == [1, 1, 2, 3]
+        assert {"a": 3, "b": None} in await enricher.rows()
+    async with database.enricher(query="SELECT * FROM t WHERE a = ANY ($1)", key="a") as enricher:
+        with pytest.raises(ConfigurationError, match="name a table or a view"):
+            await enricher.rows()
+
+
+async def _found(database: Database, columns: str) -> list[Any]:
+    return await database.fetch(f"SELECT {columns} FROM t WHERE a IS NOT NULL AND b IS NOT NULL")
 
 
 small = st.integers(-3, 6)

@@ -1,0 +1,133 @@
+"""Lookups in PostgreSQL against bare asyncpg: one key at a time, and a thousand in one statement.
+
+The other side is what one writes by hand with a pool: the statement with the same columns, and its records as asyncpg
+gives them. It neither knows which row belongs to which key, nor what a key without a row is, nor takes a key that its
+column cannot hold. Its pool is as bare as it can be: `asyncpg.create_pool` as it comes resets the session after each
+statement, which is a second round trip, and is shown as a row without a target.
+
+Server and client share the machine over a local socket, where the client's own work shows most. A batch is 1,000 keys
+in random order, a tenth of them without a row. Sides run in turns; each figure is the median of the turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+from collections.abc import Awaitable, Callable
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import asyncpg
+
+from benchmarks import Rows
+from enrichers import PostgresEnricher
+from examples.stage import embedded_postgres, workspace
+
+ROWS = 100_000
+SINGLE_KEYS = 3_000
+BATCHES, BATCH = 20, 1_000
+AT_ONCE = 20
+TURNS = 9
+POOL = 4
+
+TABLE = f"""
+    DROP TABLE IF EXISTS benchmark;
+    CREATE TABLE benchmark AS
+        SELECT i AS id, 'name ' || i AS name, i * 1.5::float8 AS price, i % 7 AS kind, i % 2 = 0 AS even
+        FROM generate_series(1, {ROWS}) AS i;
+    ALTER TABLE benchmark ADD PRIMARY KEY (id);
+    ANALYZE benchmark;
+"""
+
+COLUMNS = "name, price, kind, even, id"
+ONE = f"SELECT {COLUMNS} FROM benchmark WHERE id = $1"
+MANY = f"SELECT {COLUMNS} FROM benchmark WHERE id = ANY ($1)"
+
+Side = Callable[[], Awaitable[object]]
+
+
+def postgres() -> Rows:
+    """Lookups of single keys, in turn and at once, and of batches, against what asyncpg alone takes for them."""
+    with workspace("benchmark") as directory, embedded_postgres(directory) as dsn, _runner() as runner:
+        yield from runner.run(_measured(dsn))
+
+
+async def _measured(dsn: str) -> list[tuple[str | float, ...]]:
+    connection = await asyncpg.connect(dsn)
+    await connection.execute(TABLE)
+    enricher = PostgresEnricher(dsn, table="benchmark", key="id", pool_size=POOL)
+    await enricher.open()
+    bare = await asyncpg.create_pool(dsn, min_size=POOL, max_size=POOL, reset=_leave)
+    usual = await asyncpg.create_pool(dsn, min_size=POOL, max_size=POOL)
+    chance = random.Random(1)
+    keys = [chance.randrange(1, ROWS * 10 // 9) for _ in range(SINGLE_KEYS)]
+    batches = [chance.sample(range(1, ROWS * 10 // 9), BATCH) for _ in range(BATCHES)]
+
+    async def one(lookup: Callable[..., Awaitable[object]], *sql: str) -> None:
+        for key in keys:
+            await lookup(*sql, key)
+
+    async def some(lookup: Callable[..., Awaitable[object]], *sql: str) -> None:
+        left = iter(keys)
+
+        async def lane() -> None:
+            for key in left:
+                await lookup(*sql, key)
+
+        await asyncio.gather(*(lane() for _ in range(AT_ONCE)))
+
+    async def many(lookup: Callable[..., Awaitable[object]], *sql: str) -> None:
+        for batch in batches:
+            await lookup(*sql, batch)
+
+    async def in_a_dictionary(sql: str, batch: list[int]) -> list[Any]:
+        rows = {record["id"]: dict(record) for record in await bare.fetch(sql, batch)}
+        return [rows.get(key) for key in batch]
+
+    lookup, lookup_many = enricher.lookup, enricher.lookup_many
+    rows = [
+        await _row("one key after the other / bare pool", "<= 1.15", SINGLE_KEYS, one, (lookup,), (bare.fetch, ONE)),
+        await _row("the same / asyncpg's own pool", "", SINGLE_KEYS, one, (lookup,), (usual.fetch, ONE)),
+        await _row(f"{AT_ONCE} keys at once / bare pool", "", SINGLE_KEYS, some, (lookup,), (bare.fetch, ONE)),
+        await _row(
+            f"batches of {BATCH:,} / = ANY", "<= 1.3", BATCHES * BATCH, many, (lookup_many,), (bare.fetch, MANY)
+        ),
+        await _row(
+            "the same / and its rows by key", "", BATCHES * BATCH, many, (lookup_many,), (in_a_dictionary, MANY)
+        ),
+    ]
+    for opened in (enricher, bare, usual, connection):
+        await opened.close()
+    return rows
+
+
+async def _row(
+    what: str, target: str, keys: int, work: Callable[..., Awaitable[None]], ours: Any, theirs: Any
+) -> tuple[str | float, ...]:
+    sides: list[Side] = [lambda: work(*ours), lambda: work(*theirs)]
+    turns = [[await _seconds(side) for side in sides] for _ in range(1 + TURNS)][1:]
+    mine, others = (median(seconds) / keys * 1e6 for seconds in zip(*turns, strict=True))
+    ratio = median(one / other for one, other in turns)
+    return "", f"PostgreSQL, {what}", f"{mine:.2f} us", f"{others:.2f} us", ratio, target
+
+
+async def _seconds(side: Side) -> float:
+    gc.collect()
+    started = perf_counter()
+    await side()
+    return perf_counter() - started
+
+
+def _runner() -> asyncio.Runner:
+    """On the loop that a worker has."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.Runner()
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
+
+async def _leave(_connection: Any) -> None:
+    """In place of the reset of a session."""

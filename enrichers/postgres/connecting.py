@@ -1,0 +1,99 @@
+"""Why a connection is refused before any statement is sent: options of the connection string, TLS, files.
+
+The server complains of an option at start-up with the same SQLSTATE as of a name in a statement; what tells them
+apart is its severity, FATAL, and the option's name in its text, which is not translated. asyncpg takes options that it
+does not know for settings of the server, and raises plain errors of the operating system for a file that is not there.
+
+Source: PostgreSQL documentation, "Database Connection Control Functions", "Error Codes"; asyncpg's connect_utils.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+from typing import NamedTuple
+
+import asyncpg
+
+from asyncio_operator.enricher import did_you_mean
+from enrichers.postgres.dsn import options_of
+
+
+class Cause(NamedTuple):
+    """What an error means. `retryable` is None where that is not known; `of_key`: one key, or its rows, may be why."""
+
+    text: str
+    retryable: bool | None = False
+    overload: bool = False
+    of_key: bool = False
+
+
+OPTIONS = {
+    *("host", "port", "dbname", "database", "user", "password", "passfile", "service", "target_session_attrs"),
+    *("sslmode", "sslnegotiation", "sslrootcert", "sslcert", "sslkey", "sslcrl", "sslpassword"),
+    *("ssl_min_protocol_version", "ssl_max_protocol_version", "krbsrvname", "gsslib"),
+}
+"""What asyncpg keeps for itself; the rest goes to the server."""
+
+FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
+
+OPTION_STATES = {"08P01", "22023", "42501", "42601", "42704", "55P02"}
+"""Of an option that is unknown (08P01 is PgBouncer's), has a value that will not do, or may not be set."""
+
+NOT_UNDERSTOOD = Cause("the dsn is not understood")
+NO_TLS = Cause("the server speaks no SSL (TLS), which sslmode in the dsn demands; leave it out if that is intended")
+UNVERIFIED = Cause("the server's certificate does not verify against sslrootcert of the dsn, or is not for its host")
+TLS_FAILED = Cause("TLS failed; see sslrootcert, sslcert and sslkey in the dsn, and the server's log")
+
+
+def refused(error: BaseException, dsn: str) -> Cause | None:
+    """Why `dsn` gives no connection, or None if the error is of another kind."""
+    match error:
+        case asyncpg.ClientConfigurationError():
+            return NOT_UNDERSTOOD
+        case asyncpg.ConnectionDoesNotExistError():
+            # With TLS 1.3 a client learns only afterwards that its certificate was refused.
+            return TLS_FAILED if "ALERT" in str(getattr(error.__cause__, "reason", "")) else None
+        case asyncpg.PostgresError():
+            return _option(error, dsn)
+        case ssl.SSLCertVerificationError():
+            return UNVERIFIED
+        case ssl.SSLEOFError() | ssl.SSLZeroReturnError() | ssl.SSLSyscallError():
+            return None  # the connection was lost
+        case ssl.SSLError():
+            return TLS_FAILED
+        case FileNotFoundError() | NotADirectoryError() | PermissionError() | IsADirectoryError():
+            return _file(dsn)
+        case ConnectionError() if "rejected SSL upgrade" in str(error):
+            return NO_TLS
+    return None
+
+
+def _option(error: asyncpg.PostgresError, dsn: str) -> Cause | None:
+    severity = getattr(error, "severity_en", None) or getattr(error, "severity", None)
+    if severity != "FATAL" or error.sqlstate not in OPTION_STATES:
+        return None
+    for name in options_of(dsn).keys() - OPTIONS:
+        if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", str(error)):
+            return Cause(
+                f"the option {name!r} of the dsn is none of asyncpg's, which took it for a setting of the server, and "
+                f"that does not take it{_instead(name)}"
+            )
+    return None
+
+
+def _instead(name: str) -> str:
+    """What to do about an option; some are libpq's, and stand in many a connection string."""
+    if name == "connect_timeout":
+        return "; use the argument connect_timeout"
+    return f"; asyncpg has others: {did_you_mean(name, sorted(OPTIONS))}"
+
+
+def _file(dsn: str) -> Cause | None:
+    options = options_of(dsn)
+    for name in FILES:
+        path = options.get(name)
+        if path and not (os.path.isfile(path) and os.access(path, os.R_OK)):
+            return Cause(f"{name} in the dsn is {path!r}, which this process cannot read; it must be on every machine")
+    return None

@@ -1,0 +1,158 @@
+"""Names and keys that somebody chose with bad intent, or without any: no injection, a clear error of one key."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from asyncio_operator import ConfigurationError, EnricherError
+from enrichers import PostgresEnricher
+from tests.enrichers.conftest import Database
+
+NAMES = [
+    '"; DROP TABLE victim; --',
+    "'; DROP TABLE victim; --",
+    'a"b',
+    "a'b",
+    "a\\b",
+    "a b",
+    "a\nb",
+    "$1",
+    "{0}",
+    "{",
+    "%s",
+    ":x",
+    "select",
+    "Ünïcødé 日本",
+    "\U0001f600",
+    "a.b",
+    "-- ",
+    "/*",
+    "k0",
+    "t",
+    "problem",
+    "__class__",
+    "x" * 63,
+]
+
+VALUES = [
+    "'; DROP TABLE victim; --",
+    "') OR 1=1 --",
+    "{a,b}",
+    "NULL",
+    "",
+    '"',
+    "'",
+    "\\",
+    "\\x00",
+    "a\nb\rc\t",
+    "$1",
+    "Ünïcødé 日本 \U0001f600",
+    "\u200b\u202e",
+    "a" * 1_000_000,
+    "日" * 400_000,
+]
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_every_name_is_a_name_and_nothing_else(database: Database, name: str) -> None:
+    """As a table, a key column and a column, of a table and of a query, for one key column and for two."""
+    await database.execute("CREATE TABLE victim (id int)")
+    table, column, value = quoted(name), quoted(name), quoted(f"{name}!"[-60:])
+    await database.execute(f"CREATE TABLE {table} ({column} int, {value} numeric, w int)")
+    await database.execute(f"INSERT INTO {table} VALUES (1, 2.5, 3)")
+    added = f"{name}!"[-60:]
+    query = f"SELECT * FROM {table} WHERE {column} = ANY ($1)"
+    sources: list[dict[str, Any]] = [{"table": [name]}, {"query": query}]
+    for source in sources:
+        async with database.enricher(key=name, columns=[added, "w"], **source) as enricher:
+            assert await enricher.lookup_many([1, 2]) == [{added: pytest.approx(2.5), "w": 3}, None]
+    async with database.enricher(table=[name], key=["w", name]) as enricher:
+        assert await enricher.lookup((3, 1)) == {added: pytest.approx(2.5)}
+    assert await database.fetch("SELECT count(*) FROM victim")
+
+
+@pytest.mark.parametrize("name", ['"; DROP TABLE victim; --', "x\ny", "{0}", "no such"])
+async def test_a_name_that_is_not_there_is_told_and_harms_nobody(database: Database, name: str) -> None:
+    await database.execute("CREATE TABLE victim (id int, v int)")
+    wrong: list[dict[str, Any]] = [
+        {"table": [name], "key": "id"},
+        {"table": "victim", "key": name},
+        {"table": "victim", "key": "id", "columns": [name]},
+    ]
+    for options in wrong:
+        with pytest.raises(ConfigurationError):
+            PostgresEnricher(database.dsn, **options).schema()
+    assert await database.fetch("SELECT count(*) FROM victim")
+
+
+@pytest.mark.parametrize("source", ["table", "query", "two"])
+async def test_every_key_is_a_value_and_nothing_else(database: Database, source: str) -> None:
+    await database.execute("CREATE TABLE victim (id int); CREATE TABLE t (k text, l int DEFAULT 1, v int)")
+    for number, value in enumerate(VALUES):
+        await database.fetch("INSERT INTO t (k, v) VALUES ($1, $2)", value, number)
+    options: dict[str, dict[str, Any]] = {
+        "table": {"table": "t", "key": "k"},
+        "query": {"query": "SELECT k, v FROM t WHERE k = ANY ($1)", "key": "k"},
+        "two": {"table": "t", "key": ["k", "l"]},
+    }
+    async with database.enricher(**options[source], columns=["v"]) as enricher:
+        asked = [(value, 1) if source == "two" else value for value in [*VALUES, *(f"{value}?" for value in VALUES)]]
+        expected = [{"v": number} for number in range(len(VALUES))] + [None] * len(VALUES)
+        assert await enricher.lookup_many(asked) == expected
+        assert [await enricher.lookup(key) for key in asked] == expected
+    assert await database.fetch("SELECT count(*) FROM victim")
+
+
+@pytest.mark.parametrize("key", ["a\0b", "\0", "\ud800", "a" * 1_000_000 + "\0"], ids=["in", "nul", "half", "long"])
+async def test_text_that_the_server_cannot_hold_is_an_error_of_that_key_in_few_words(
+    database: Database, key: str
+) -> None:
+    await database.execute("CREATE TABLE t AS SELECT 'a' AS k, 1 AS v")
+    async with database.enricher(table="t", key="k", pool_size=1) as enricher:
+        with pytest.raises(EnricherError) as caught:
+            await enricher.lookup(key)
+        assert (caught.value.retryable, caught.value.any_key) == (False, False)
+        assert len(str(caught.value)) < 1000
+        assert await enricher.lookup("a") == {"v": 1}
+
+
+@pytest.mark.parametrize("kind", ["int2", "int4", "int8", "numeric", "float8", "numeric(4,2)"])
+async def test_L9_a_number_that_no_row_can_hold_is_a_miss_beside_those_that_are(database: Database, kind: str) -> None:
+    await database.execute(f"CREATE TABLE t AS SELECT 7::{kind} AS k, 1 AS v")
+    async with database.enricher(table="t", key="k") as enricher:
+        keys = [7, 2**15, -(2**15) - 1, 2**31, 2**63, -(2**63) - 1, 10**100, -(10**300), 10**400]
+        assert await enricher.lookup_many(keys) == [{"v": 1}] + [None] * 8
+
+
+async def test_L9_a_number_of_more_digits_than_a_numeric_has_is_a_miss_and_no_other_number(database: Database) -> None:
+    await database.execute("CREATE TABLE t AS SELECT k, 1 AS v FROM unnest(ARRAY[1, 10::numeric ^ 131071]) AS k")
+    async with database.enricher(table="t", key="k") as enricher:
+        keys = [1, 10**131_071, 10**131_072, 10**262_144, Decimal("1E+262144"), Decimal("1E-16383"), math.inf]
+        assert await enricher.lookup_many(keys) == [{"v": 1}, {"v": 1}, None, None, None, None, None]
+
+
+async def test_a_query_with_a_zero_byte_is_refused(database: Database) -> None:
+    with pytest.raises(ConfigurationError):
+        PostgresEnricher(database.dsn, query="SELECT 1 AS id\0", key="id").schema()
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), max_size=20, unique=True))
+async def test_any_text_finds_itself(database: Database, texts: list[str]) -> None:
+    query = "SELECT k, k AS v FROM unnest($1::text[]) AS k"
+    enricher = PostgresEnricher(database.dsn, query=query, key="k", pool_size=1)
+    await enricher.open()
+    try:
+        assert await enricher.lookup_many(texts) == [{"v": text} for text in texts]
+    finally:
+        await enricher.close()

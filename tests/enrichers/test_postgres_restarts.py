@@ -1,0 +1,205 @@
+"""A server that stops, dies, recovers, fails over or is full: what a lookup says, and how the pool comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, suppress
+from typing import Any
+
+import asyncpg
+import pytest
+
+from asyncio_operator import AsyncWaitOperator, EnricherError, FixedBackoff, Retry
+from enrichers import PostgresEnricher
+from tests.enrichers.conftest import Database
+from tests.services import PostgresServer
+
+ALIVE = "SELECT k AS id, -k AS v FROM unnest($1::int[]) AS k"
+WHO = """
+    SELECT k AS id, pg_backend_pid() AS v, CASE WHEN k < 0 THEN nextval('s') END AS n FROM unnest($1::int[]) AS k
+"""
+
+
+class Standby(PostgresServer):
+    """Can be started as a standby that has no primary to follow: it answers reads, or nobody at all."""
+
+    def demote(self, *, answers: bool) -> None:
+        self.stop()
+        (self._data / "standby.signal").touch()
+        self._settings["hot_standby"] = "on" if answers else "off"
+        self.start()
+
+    def promote(self) -> None:
+        self.stop()
+        (self._data / "standby.signal").unlink(missing_ok=True)
+        self.start()
+
+    def _wait_until_ready(self) -> None:
+        if self._settings.get("hot_standby") != "off" or not (self._data / "standby.signal").exists():
+            super()._wait_until_ready()
+            return
+        status = self._data / "postmaster.pid"
+        while not (status.exists() and status.read_text().rstrip().endswith("standby")):
+            time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Standby]:
+    """One server for this module; every test leaves it running, as a primary."""
+    server = Standby(password="hunter2", max_connections="10", superuser_reserved_connections="1")
+    with server:
+        yield server
+
+
+@pytest.fixture
+async def enricher(server: Standby) -> AsyncIterator[PostgresEnricher]:
+    enricher = PostgresEnricher(f"{server.tcp_dsn()}?application_name=lookups", query=ALIVE, key="id", pool_size=3)
+    await enricher.open()
+    assert await asyncio.gather(*map(enricher.lookup, (1, 2, 3))) == [{"v": -1}, {"v": -2}, {"v": -3}]
+    yield enricher
+    await enricher.close()
+
+
+async def failure(enricher: PostgresEnricher, key: Any = 1) -> EnricherError:
+    with pytest.raises(EnricherError) as caught:
+        await enricher.lookup(key)
+    return caught.value
+
+
+async def ask(server: PostgresServer, sql: str) -> Any:
+    connection = await asyncpg.connect(server.dsn)
+    try:
+        return await connection.fetchval(sql)
+    finally:
+        await connection.close()
+
+
+RETRY = Retry(max_attempts=4, backoff=FixedBackoff(0.0))
+"""One attempt more than there are connections in the pool: each may have to be found dead once."""
+
+
+async def with_retries(enricher: PostgresEnricher, keys: int = 50) -> list[Any]:
+    operator = AsyncWaitOperator(enricher.lookup, retry=RETRY, capacity=3, timeout=30)
+    return [row async for row in operator.process(range(keys))]
+
+
+@pytest.mark.parametrize("end", ["restart", "kill"])
+async def test_a_restart_costs_retries_and_no_rows(server: Standby, enricher: PostgresEnricher, end: str) -> None:
+    if end == "kill":
+        server.kill()
+        server.start()
+    else:
+        server.restart()
+    assert await with_retries(enricher) == [{"v": -key} for key in range(50)]
+
+
+async def test_terminated_backends_are_retryable_and_replaced(server: Standby, enricher: PostgresEnricher) -> None:
+    terminate = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'lookups'"
+    for _ in range(3):
+        await ask(server, terminate)
+        assert await with_retries(enricher) == [{"v": -key} for key in range(50)]
+    query = "SELECT k AS id, pg_terminate_backend(pg_backend_pid())::text AS v FROM unnest($1::int[]) AS k"
+    suicidal = PostgresEnricher(server.tcp_dsn(), query=query, key="id", pool_size=1)
+    await suicidal.open()
+    for _ in range(3):
+        error = await failure(suicidal)
+        assert error.retryable is True
+        assert error.any_key
+    await suicidal.close()
+
+
+async def test_a_server_that_cannot_connect_now_is_retryable(server: Standby, enricher: PostgresEnricher) -> None:
+    server.demote(answers=False)
+    errors = [await failure(enricher, key) for key in range(6)]
+    assert [(error.retryable, error.any_key) for error in errors] == [(True, True)] * 6
+    assert "starting or shutting down" in str(errors[-1])
+    assert getattr(errors[-1].__cause__, "sqlstate", None) == "57P03"
+    server.promote()
+    assert await with_retries(enricher) == [{"v": -key} for key in range(50)]
+
+
+async def test_too_many_connections_are_an_overload_and_pass(server: Standby) -> None:
+    await ask(server, "DROP ROLE IF EXISTS poor")
+    await ask(server, "CREATE ROLE poor LOGIN PASSWORD 'x' CONNECTION LIMIT 1")
+    dsn = server.tcp_dsn(user="poor", password="x")
+    enricher = PostgresEnricher(dsn, query=ALIVE, key="id")
+    enricher.schema()
+    await enricher.open()
+    other = await asyncpg.connect(dsn)
+    for _ in range(5):
+        error = await failure(enricher)
+        assert (error.retryable, error.overload, error.any_key) == (True, True, True)
+        assert "too many connections" in str(error)
+    await other.close()
+    while await ask(server, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'poor'"):
+        pass
+    assert await enricher.lookup(5) == {"v": -5}
+    await enricher.close()
+
+
+async def test_a_failover_to_read_only_is_retryable_and_makes_new_connections(server: Standby) -> None:
+    await ask(server, "DROP SEQUENCE IF EXISTS s")
+    await ask(server, "CREATE SEQUENCE s")
+    enricher = PostgresEnricher(server.dsn, query=WHO, key="id", pool_size=1)
+    await enricher.open()
+    await enricher.lookup(-1)
+    server.demote(answers=True)
+    before = await reading(enricher)
+    error = await failure(enricher, -1)
+    assert (error.retryable, error.any_key) == (True, True)
+    assert "the server is read-only" in str(error)
+    assert isinstance(error.__cause__, asyncpg.ReadOnlySQLTransactionError)
+    after = await reading(enricher)
+    assert after["v"] != before["v"], "the old connection leads to what is a standby now"
+    assert await ask(server, "SELECT pg_promote()")
+    assert (await enricher.lookup(-1))["n"] is not None  # type: ignore[index,call-overload]
+    await enricher.close()
+
+
+async def reading(enricher: PostgresEnricher) -> Any:
+    for _ in range(enricher.pool_size):
+        with suppress(EnricherError):
+            return await enricher.lookup(1)
+    return await enricher.lookup(1)
+
+
+async def test_of_several_hosts_the_primary_is_taken_and_waited_for(server: Standby, postgres: PostgresServer) -> None:
+    """With target_session_attrs a pool follows a failover by itself."""
+    hosts = f"127.0.0.1:{server.port},127.0.0.1:{server.port}"
+    dsn = f"postgresql://postgres:hunter2@{hosts}/postgres?target_session_attrs=primary"
+    enricher = PostgresEnricher(dsn, query=ALIVE, key="id", pool_size=1)
+    await enricher.open()
+    server.demote(answers=True)
+    error = await failure(enricher)
+    assert error.retryable is True
+    error = await failure(enricher)
+    assert error.retryable is True
+    assert "target_session_attrs" in str(error)
+    server.promote()
+    assert await enricher.lookup(1) == {"v": -1}
+    await enricher.close()
+
+
+async def test_a_paused_server_times_out_and_is_found_again(server: Standby, enricher: PostgresEnricher) -> None:
+    server.pause()
+    operator = AsyncWaitOperator(enricher.lookup, timeout=0.05, on_timeout=lambda key: "late", capacity=5)
+    async with aclosing(operator.process(range(5))) as rows:
+        assert await anext(rows) == "late"
+        server.resume()
+    assert await with_retries(enricher) == [{"v": -key} for key in range(50)]
+
+
+async def test_a_lock_that_is_not_given_in_time_is_retryable(database: Database) -> None:
+    await database.execute("CREATE TABLE t AS SELECT 1 AS id, 2 AS v")
+    dsn = f"{database.dsn}&lock_timeout=20"
+    async with database.enricher(dsn=dsn, table="t", key="id") as enricher:
+        other = await asyncpg.connect(database.dsn)
+        async with other.transaction():
+            await other.execute("LOCK t IN ACCESS EXCLUSIVE MODE")
+            error = await failure(enricher)
+            assert error.retryable is True
+            assert "could not get a lock" in str(error)
+        await other.close()
+        assert await enricher.lookup(1) == {"v": 2}
