@@ -1,8 +1,38 @@
-"""Clocks, loops, fakes and contract checks for tests of what is built on this package. It needs no pytest."""
+"""Clocks, loops, fakes and contract checks for tests of what is built on this package. It needs no pytest.
+
+`FakeService` is an HTTP server on aiohttp, and is loaded when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.testing.clock import ManualClock
+from asyncio_operator.testing.enrichers import FakeCall, FakeEnricher, check_enricher
 from asyncio_operator.testing.loop import VirtualTimeLoop
 from asyncio_operator.testing.queues import check_element_queue
 from asyncio_operator.testing.state import check_state_backend
 
-__all__ = ["ManualClock", "VirtualTimeLoop", "check_element_queue", "check_state_backend"]
+if TYPE_CHECKING:
+    from asyncio_operator.testing.service import FakeAnswer, FakeRequest, FakeService
+
+__all__ = [
+    "FakeAnswer",
+    "FakeCall",
+    "FakeEnricher",
+    "FakeRequest",
+    "FakeService",
+    "ManualClock",
+    "VirtualTimeLoop",
+    "check_element_queue",
+    "check_enricher",
+    "check_state_backend",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("FakeAnswer", "FakeRequest", "FakeService"):
+        from asyncio_operator.testing import service
+
+        return getattr(service, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,267 @@
+"""The rules of an enricher's answers, as plain checks: the first half of `check_enricher`.
+
+Each rule makes enrichers of its own and runs them on a loop of its own, so that a broken rule says nothing about the
+others. A rule is asynchronous where one loop will do. It knows of an enricher only what `Enricher` promises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from asyncio_operator.enricher import Enricher, Found
+from asyncio_operator.errors import ConfigurationError, ResultError, describe
+from asyncio_operator.policies.options import positive_duration
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+Make = Callable[[], Enricher]
+T = TypeVar("T")
+
+ANY = object()
+"""An expected answer of which only its shape is known."""
+
+CONCURRENT = 20
+"""Lookups at once: more than most pools have connections."""
+
+
+class Check:
+    """What a rule is given: the enrichers, and what is known about their answers."""
+
+    def __init__(
+        self,
+        make: Make,
+        known: Mapping[Any, Found] | Iterable[Any],
+        missing: Iterable[Any],
+        secrets: Iterable[str],
+        loop_factory: Callable[[], asyncio.AbstractEventLoop] | None,
+        patience: float,
+    ) -> None:
+        if not callable(make):
+            raise ConfigurationError(f"make is {describe(make)}; it must be a function that gives a new enricher")
+        for name, keys in (("known", known), ("missing", missing)):
+            if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
+                raise ConfigurationError(f"{name} is {describe(keys)}; it must be a collection of keys")
+        self.make = make
+        self.known = dict(known) if isinstance(known, Mapping) else dict.fromkeys(known, ANY)
+        self.missing = list(missing)
+        self.secrets = [secrets] if isinstance(secrets, str) else list(secrets)
+        self.loop_factory = loop_factory
+        self.patience = positive_duration("patience", patience)
+        if not self.known or not self.missing:
+            raise ConfigurationError("known and missing must each have a key at least, or nothing could be checked")
+        made = make()
+        if not isinstance(made, Enricher):
+            raise ConfigurationError(f"make gave {describe(made)}; an Enricher is needed")
+
+    @property
+    def expected(self) -> dict[Any, Any]:
+        """The answers by key; None for the missing ones."""
+        return {**self.known, **dict.fromkeys(self.missing)}
+
+    def run(self, main: Callable[[], Awaitable[T]]) -> T:
+        """What a coroutine function gives on a new loop."""
+
+        async def begin() -> T:
+            return await main()
+
+        with asyncio.Runner(loop_factory=self.loop_factory) as runner:
+            return runner.run(begin())
+
+    async def within(self, what: str, awaitable: Awaitable[T]) -> T:
+        """What an awaitable gives, if it does within `patience`."""
+        task = asyncio.ensure_future(awaitable)
+        done, _ = await asyncio.wait([task], timeout=self.patience)
+        if not done:
+            task.cancel()
+            await asyncio.wait([task], timeout=self.patience)
+        assert done, f"{what} took more than {self.patience} s"
+        return task.result()
+
+    @asynccontextmanager
+    async def opened(self, enricher: Enricher | None = None) -> AsyncIterator[Enricher]:
+        """An enricher that is open; it asked for its schema before, as it is done on a driver."""
+        enricher = enricher or self.make()
+        enricher.schema()
+        try:
+            await self.within("open()", enricher.open())
+            yield enricher
+        finally:
+            await self.within("close()", enricher.close())
+
+    async def expect(self, enricher: Enricher, keys: Iterable[Any] | None = None) -> None:
+        """Look keys up, one after the other, all of them by default, and compare."""
+        for key in self.expected if keys is None else keys:
+            found = await self.within(f"lookup({describe(key)})", enricher.lookup(key))
+            compare(key, found, self.expected[key])
+
+    def without_secrets(self, text: str) -> str:
+        """A text in which secrets do not stand."""
+        for secret in self.secrets:
+            text = text.replace(secret, "***")
+        return text
+
+
+def asynchronous(rule: Callable[[Check], Awaitable[None]]) -> Callable[[Check], None]:
+    """A rule that is a coroutine function, to be called like the others."""
+
+    @wraps(rule)
+    def called(check: Check) -> None:
+        check.run(lambda: rule(check))
+
+    return called
+
+
+def rows_of(key: Any, found: Any) -> list[dict[str, Any]]:
+    """The rows of an answer; none for a miss."""
+    if found is None:
+        return []
+    if isinstance(found, Mapping):
+        return [dict(found)]
+    shape = f"key {describe(key)} gave {describe(found)}; a mapping, a sequence of mappings, or None is needed"
+    assert isinstance(found, Sequence), shape
+    assert not isinstance(found, str | bytes | bytearray), shape
+    assert all(isinstance(row, Mapping) for row in found), shape
+    return [dict(row) for row in found]
+
+
+def compare(key: Any, found: Any, expected: Any) -> None:
+    """Assert that an answer is the expected one."""
+    rows = rows_of(key, found)
+    if expected is None:
+        assert not rows, f"the missing key {describe(key)} gave {describe(found)}; None is needed"
+        return
+    assert rows, f"the known key {describe(key)} was not found"
+    if expected is not ANY:
+        assert rows == rows_of(key, expected), f"key {describe(key)} gave {describe(found)}, not {describe(expected)}"
+
+
+def rule_schema(check: Check) -> None:
+    """schema() is a pyarrow.Schema of differently named columns, always the same"""
+    import pyarrow as pa
+
+    enricher = check.make()
+    schema = enricher.schema()
+    assert isinstance(schema, pa.Schema), f"it gave {describe(schema)}"
+    assert len(set(schema.names)) == len(schema.names), f"a name stands twice in {schema.names}"
+    assert len(schema.names), "it has no columns"
+    assert enricher.schema().equals(schema), "the second call gave another schema"
+    assert check.make().schema().equals(schema), "another enricher from make() has another schema"
+
+    async def when_open() -> None:
+        async with check.opened(enricher):
+            assert enricher.schema().equals(schema), "it gave another schema when it was open"
+        assert enricher.schema().equals(schema), "it gave another schema when it was closed"
+
+    check.run(when_open)
+
+
+def rule_key_schema(check: Check) -> None:
+    """key_schema() is None, or a pyarrow.Schema with a column for each part of a key, always the same"""
+    import pyarrow as pa
+
+    enricher = check.make()
+    schema = enricher.key_schema()
+    if schema is None:
+        assert enricher.key_schema() is None, "the second call gave another one"
+        return
+    assert isinstance(schema, pa.Schema), f"it gave {describe(schema)}"
+    assert enricher.key_schema().equals(schema), "the second call gave another one"  # type: ignore[union-attr]
+    for key in check.expected:
+        parts = len(key) if isinstance(key, tuple) else 1
+        assert parts == len(schema), f"key {describe(key)} has {parts} parts, and the schema {len(schema)}"
+
+
+def rule_max_batch(check: Check) -> None:
+    """max_batch is an int of at least 1"""
+    most = check.make().max_batch
+    assert isinstance(most, int), f"it is {describe(most)}"
+    assert not isinstance(most, bool), f"it is {describe(most)}"
+    assert most >= 1, f"it is {describe(most)}"
+
+
+@asynchronous
+async def rule_found(check: Check) -> None:
+    """lookup() gives the row of a known key, or a sequence of its rows"""
+    async with check.opened() as enricher:
+        await check.expect(enricher, check.known)
+
+
+@asynchronous
+async def rule_missing(check: Check) -> None:
+    """lookup() gives None, or an empty sequence, for a key that is not there, and raises nothing"""
+    async with check.opened() as enricher:
+        await check.expect(enricher, check.missing)
+
+
+@asynchronous
+async def rule_types(check: Check) -> None:
+    """the values of a row fit the columns of schema(), and nothing of them is lost"""
+    from asyncio_operator.columns import check_row  # which loads pyarrow
+
+    async with check.opened() as enricher:
+        schema = enricher.schema()
+        for key in check.known:
+            rows = rows_of(key, await check.within(f"lookup({describe(key)})", enricher.lookup(key)))
+            assert any(name in row for row in rows for name in schema.names), (
+                f"key {describe(key)}: of the columns {schema.names} its rows have none: {describe(rows)}"
+            )
+            for row in rows:
+                try:
+                    check_row(row, schema)
+                except ResultError as error:
+                    raise AssertionError(f"key {describe(key)}: {error}") from error
+
+
+@asynchronous
+async def rule_lookup_many(check: Check) -> None:
+    """lookup_many() gives what lookup() gives, one answer for each key, in the order of the keys, also repeated ones"""
+    keys = list(check.expected)
+    orders = [keys, keys[::-1], [key for key in keys for _ in range(2)], keys + keys[::-1], check.missing, keys[:1]]
+    async with check.opened() as enricher:
+        single = {key: rows_of(key, await check.within("lookup()", enricher.lookup(key))) for key in keys}
+        for order in orders:
+            for start in range(0, len(order), enricher.max_batch):
+                batch = order[start : start + enricher.max_batch]
+                answers = await check.within("lookup_many()", enricher.lookup_many(batch))
+                assert isinstance(answers, Sequence), f"it gave {describe(answers)}; a sequence is needed"
+                assert len(answers) == len(batch), f"it gave {len(answers)} answers for {len(batch)} keys"
+                for key, found in zip(batch, answers, strict=True):
+                    compare(key, found, check.expected[key])
+                    rows = rows_of(key, found)
+                    assert rows == single[key], (
+                        f"for key {describe(key)} of {describe(batch)} it gave {describe(rows)}, and lookup() "
+                        f"{describe(single[key])}"
+                    )
+
+
+@asynchronous
+async def rule_concurrent(check: Check) -> None:
+    """lookups at the same time each get their own answer"""
+    keys = (list(check.expected) * CONCURRENT)[:CONCURRENT]
+    async with check.opened() as enricher:
+        batches = [keys[i : i + enricher.max_batch] for i in range(0, len(keys), enricher.max_batch)]
+        lookups = asyncio.gather(*map(enricher.lookup, keys))
+        many = asyncio.gather(*map(enricher.lookup_many, batches))
+        answers, answers_of_batches = await check.within("all of them", asyncio.gather(lookups, many))
+        for key, found in zip(keys, answers, strict=True):
+            compare(key, found, check.expected[key])
+        for batch, several in zip(batches, answers_of_batches, strict=True):
+            for key, found in zip(batch, several, strict=True):
+                compare(key, found, check.expected[key])
+
+
+RULES: tuple[Callable[[Check], None], ...] = (
+    rule_schema,
+    rule_key_schema,
+    rule_max_batch,
+    rule_found,
+    rule_missing,
+    rule_types,
+    rule_lookup_many,
+    rule_concurrent,
+)

@@ -1,0 +1,358 @@
+"""An HTTP service for tests: real sockets on the loopback, rows by key, and every fault on request.
+
+    async with FakeService({"JFK": {"city": "New York"}}, latency=0.05, errors={503: 0.1}) as service:
+        ...  # GET {service.url}/rows/JFK
+    with FakeService(...) as service: ...  # the same from synchronous code, on a thread of its own
+
+| request | answer |
+| --- | --- |
+| ``GET /rows/KEY``, ``GET /rows/PART/PART`` | the row of a key, or of a composite one; 404 if there is none |
+| ``GET /rows?keys=KEY,KEY`` | of several, an object by key; with ``batch="list"`` a list, null where there is none |
+| ``POST /rows`` with a JSON list of keys | the same |
+| anything else | what `handler` gives, or 404 |
+
+Faults come at random, from a seed, or as planned: `answer_next` says what the next requests get, in their order.
+Everything that was asked is in `requests`. Seconds are those of the loop that it runs on, so within a
+`VirtualTimeLoop` latencies take no time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import email.utils
+import math
+import random
+import ssl
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import unquote
+
+from aiohttp import web
+
+from asyncio_operator.errors import ConfigurationError, StateError, describe
+from asyncio_operator.testing.service_messages import FakeAnswer, FakeRequest, cut
+
+__all__ = ["FakeAnswer", "FakeRequest", "FakeService", "Latency"]
+
+Latency = float | Callable[[random.Random], float]
+
+PIECES = 10
+"""In how many pieces a slow body is sent, if it has as many bytes."""
+
+
+Handler = Callable[[FakeRequest], Any]
+
+
+class FakeService:
+    """A service.
+
+    Args:
+        rows: rows by key, as JSON values; a composite key is a tuple. It may be changed while the service runs.
+        latency: seconds before each answer, or a function that draws them, as in ``lambda r: r.expovariate(20)``.
+        errors: how often a status comes in place of an answer: ``{503: 0.1}`` for one request in ten.
+        retry_after: seconds for the ``Retry-After`` of 429 and 503; None for none.
+        retry_after_date: whether ``Retry-After`` is a date in place of a number.
+        rate_limit: requests that are answered in any second; beyond, 429 says when to come back.
+        resets, truncated, slow, garbage: how often a connection is reset, a body ends in the middle, is spread over
+            `slow_for` seconds, or is no JSON.
+        slow_for: seconds of a slow body.
+        batch: "map" or "list": how several keys are answered.
+        token: what ``Authorization: Bearer`` must hold; else 401. It may be changed while the service runs.
+        handler: for paths other than ``/rows``: from a `FakeRequest` to a `FakeAnswer`, any JSON value, or None, for
+            404. It may be ``async``.
+        seed: of whatever is drawn.
+        ssl_context: of the server, for HTTPS.
+
+    Attributes:
+        requests: every request, in the order of arrival.
+        most_at_once: how many requests were inside at the same time, at most.
+        connections: how many connections were made.
+        abandoned: how many requests were still inside when their client hung up, or the service ended.
+    """
+
+    def __init__(
+        self,
+        rows: Mapping[Any, Any] | None = None,
+        *,
+        latency: Latency = 0.0,
+        errors: Mapping[int, float] | None = None,
+        retry_after: float | None = 1.0,
+        retry_after_date: bool = False,
+        rate_limit: int | None = None,
+        resets: float = 0.0,
+        truncated: float = 0.0,
+        slow: float = 0.0,
+        slow_for: float = 1.0,
+        garbage: float = 0.0,
+        batch: str = "map",
+        token: str | None = None,
+        handler: Handler | None = None,
+        seed: int = 0,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        self._faults: dict[Any, FakeAnswer] = {
+            "resets": FakeAnswer(reset=True),
+            "truncated": FakeAnswer(truncated=True),
+            "slow": FakeAnswer(slow=slow_for),
+            "garbage": FakeAnswer("<html>no JSON</html>", headers={"Content-Type": "text/html"}),
+        }
+        for status in errors or {}:
+            self._faults[status] = FakeAnswer({"error": f"status {status}"}, status)
+        rates = {"resets": resets, "truncated": truncated, "slow": slow, "garbage": garbage}
+        self._shares: dict[Any, float] = {**(errors or {}), **rates}
+        wrong = {name: share for name, share in self._shares.items() if not 0 <= share <= 1}
+        if wrong or sum(self._shares.values()) > 1:
+            raise ConfigurationError(f"shares of faults are {self._shares}; each must be within 0 and 1, their sum too")
+        if batch not in ("map", "list"):
+            raise ConfigurationError(f'batch is {describe(batch)}; it must be "map" | "list"')
+        self.rows = dict(rows or {})
+        self.token = token
+        self.requests: list[FakeRequest] = []
+        self.most_at_once = 0
+        self.connections = 0
+        self.abandoned = 0
+        self._latency = latency
+        self._retry_after = retry_after
+        self._retry_after_date = retry_after_date
+        self._rate_limit = rate_limit
+        self._batch = batch
+        self._handler = handler
+        self._random = random.Random(seed)
+        self._ssl = ssl_context
+        self._planned: deque[FakeAnswer] = deque()
+        self._answered: deque[float] = deque()
+        self._inside = 0
+        self._known: set[Any] = set()
+        self._started = 0.0
+        self._port = 0
+        self._exit: Any = None
+        self._thread: threading.Thread | None = None
+        self._stop: Callable[[], Any] = lambda: None
+
+    # -- its life
+
+    @property
+    def url(self) -> str:
+        """Where it is: ``http://127.0.0.1:port``, without a slash at the end."""
+        if not self._port:
+            raise StateError("the service does not run; enter it by `with` or `async with`")
+        return f"{'https' if self._ssl else 'http'}://127.0.0.1:{self._port}"
+
+    async def __aenter__(self) -> Self:
+        self._exit = self._running()
+        await self._exit.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._exit.__aexit__(kind, error, trace)
+
+    def __enter__(self) -> Self:
+        ready = threading.Event()
+        failed: list[BaseException] = []
+
+        async def serve() -> None:
+            stop = asyncio.Event()
+            loop = asyncio.get_running_loop()
+            self._stop = lambda: loop.call_soon_threadsafe(stop.set)
+            async with self._running():
+                ready.set()
+                await stop.wait()
+
+        def run() -> None:
+            try:
+                asyncio.run(serve())
+            except BaseException as error:
+                failed.append(error)
+            finally:
+                ready.set()
+
+        self._thread = threading.Thread(target=run, name="fake-service", daemon=True)
+        self._thread.start()
+        ready.wait()
+        if failed:
+            raise failed[0]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._thread is not None:
+            self._stop()
+            self._thread.join()
+
+    @asynccontextmanager
+    async def _running(self) -> AsyncIterator[None]:
+        self._started = asyncio.get_running_loop().time()
+        server = web.Server(self._serve, access_log=None, handler_cancellation=True)
+        runner = web.ServerRunner(server, shutdown_timeout=0.01)
+        await runner.setup()
+        try:
+            # The port of an earlier run is taken again, so that a service can come back.
+            site = web.TCPSite(runner, "127.0.0.1", self._port, ssl_context=self._ssl, reuse_address=True)
+            await site.start()
+            self._port = runner.addresses[0][1]
+            yield
+        finally:
+            await runner.cleanup()
+
+    # -- what it is told, and what it tells
+
+    def answer_next(self, *answers: FakeAnswer) -> None:
+        """What the next requests get, one each, before the rows, the handler and whatever is drawn have a say."""
+        self._planned.extend(answers)
+
+    def paths(self) -> list[str]:
+        """The escaped path and query of every request."""
+        return [request.target for request in self.requests]
+
+    # -- a request
+
+    async def _serve(self, incoming: web.BaseRequest) -> web.StreamResponse:
+        now = asyncio.get_running_loop().time() - self._started
+        if incoming.transport is not None and incoming.protocol not in self._known:
+            self._known.add(incoming.protocol)
+            self.connections += 1
+        query: dict[str, list[str]] = {}
+        for name, value in incoming.query.items():
+            query.setdefault(name, []).append(value)
+        headers = {name.lower(): value for name, value in incoming.headers.items()}
+        target = incoming.raw_path
+        path = unquote(target.partition("?")[0], errors="surrogateescape")
+        request = FakeRequest(incoming.method, target, path, query, headers, await incoming.read(), now)
+        self.requests.append(request)
+        self._inside += 1
+        self.most_at_once = max(self.most_at_once, self._inside)
+        try:
+            planned = self._planned.popleft() if self._planned else None
+            refused = None if planned else self._refusal(request, now)
+            seconds = planned.delay if planned else self._drawn_latency()
+            if seconds > 0:
+                await asyncio.sleep(seconds)
+            return await self._send(incoming, planned or refused or await self._answer(request))
+        except asyncio.CancelledError:
+            self.abandoned += 1
+            raise
+        finally:
+            self._inside -= 1
+
+    def _drawn_latency(self) -> float:
+        return self._latency(self._random) if callable(self._latency) else self._latency
+
+    def _refusal(self, request: FakeRequest, now: float) -> FakeAnswer | None:
+        """What stands in the way of an answer."""
+        if self.token is not None and request.headers.get("authorization") != f"Bearer {self.token}":
+            return FakeAnswer({"error": "who are you?"}, 401, {"WWW-Authenticate": "Bearer"})
+        if self._rate_limit is not None:
+            while self._answered and self._answered[0] <= now - 1:
+                self._answered.popleft()
+            if len(self._answered) >= self._rate_limit:
+                return self._come_back(429, self._answered[0] + 1 - now)
+            self._answered.append(now)
+        return None
+
+    def _come_back(self, status: int, seconds: float | None) -> FakeAnswer:
+        headers = {}
+        if seconds is not None and self._retry_after_date:
+            # Dates have whole seconds; a client that comes at the date must not be too early.
+            moment = datetime.now(UTC) + timedelta(seconds=math.ceil(seconds) + 1)
+            headers["Retry-After"] = email.utils.format_datetime(moment, usegmt=True)
+        elif seconds is not None:
+            headers["Retry-After"] = str(math.ceil(seconds))
+        return FakeAnswer({"error": f"status {status}"}, status, headers)
+
+    async def _answer(self, request: FakeRequest) -> FakeAnswer:
+        fault = self._drawn_fault()
+        if fault in (429, 503):
+            return self._come_back(fault, self._retry_after)
+        if fault is not None and fault not in ("truncated", "slow"):
+            return self._faults[fault]
+        answer = await self._found(request)
+        if fault is None:
+            return answer
+        how = self._faults[fault]
+        return FakeAnswer(answer.body, answer.status, answer.headers, slow=how.slow, truncated=how.truncated)
+
+    def _drawn_fault(self) -> Any:
+        if not any(self._shares.values()):
+            return None
+        drawn = self._random.random()
+        for name, share in self._shares.items():
+            drawn -= share
+            if drawn < 0:
+                return name
+        return None
+
+    async def _found(self, request: FakeRequest) -> FakeAnswer:
+        path, _, _ = request.target.partition("?")
+        if path == "/rows":
+            if request.method == "POST":
+                return self._several([_texts(key) for key in request.json()])
+            listed = request.target.partition("keys=")[2].partition("&")[0]
+            return self._several([(unquote(text),) for text in listed.split(",")])
+        if path.startswith("/rows/"):
+            row = self._row(tuple(unquote(part) for part in path.removeprefix("/rows/").split("/")))
+            return FakeAnswer({"error": "no such row"}, 404) if row is None else FakeAnswer(row)
+        given = self._handler(request) if self._handler is not None else None
+        if isinstance(given, Awaitable):
+            given = await given
+        if isinstance(given, FakeAnswer):
+            return given
+        return FakeAnswer({"error": "no such path"}, 404) if given is None else FakeAnswer(given)
+
+    def _several(self, keys: Sequence[tuple[str, ...]]) -> FakeAnswer:
+        found = [self._row(key) for key in keys]
+        if self._batch == "list":
+            return FakeAnswer(found)
+        return FakeAnswer({",".join(key): row for key, row in zip(keys, found, strict=True) if row is not None})
+
+    def _row(self, key: tuple[str, ...]) -> Any:
+        if len(key) == 1 and key[0] in self.rows:
+            return self.rows[key[0]]
+        return next((row for known, row in self.rows.items() if _texts(known) == key), None)
+
+    async def _send(self, incoming: web.BaseRequest, answer: FakeAnswer) -> web.StreamResponse:
+        if answer.reset:
+            cut(incoming, reset=True)
+            return web.Response()
+        content = answer.content()
+        headers = {"Content-Type": "application/json", **answer.headers}
+        if not (answer.slow or answer.truncated):
+            return web.Response(body=content, status=answer.status, headers=headers)
+        response = web.StreamResponse(status=answer.status, headers=headers)
+        response.content_length = len(content)
+        # A client may hang up in the middle, which is its good right.
+        with contextlib.suppress(ConnectionError):
+            await self._send_in_pieces(incoming, response, content, answer)
+        return response
+
+    async def _send_in_pieces(
+        self, incoming: web.BaseRequest, response: web.StreamResponse, content: bytes, answer: FakeAnswer
+    ) -> None:
+        await response.prepare(incoming)
+        if answer.truncated:
+            await response.write(content[: len(content) // 2])
+            cut(incoming, reset=False)
+            return
+        size = -(-len(content) // PIECES) or 1
+        starts = range(0, len(content) or 1, size)
+        for start in starts:
+            await asyncio.sleep(answer.slow / len(starts))
+            await response.write(content[start : start + size])
+        await response.write_eof()
+
+
+def _texts(key: Any) -> tuple[str, ...]:
+    """The parts of a key as they stand in a path."""
+    return tuple("true" if part is True else "false" if part is False else str(part) for part in _parts(key))
+
+
+def _parts(key: Any) -> Sequence[Any]:
+    return key if isinstance(key, tuple | list) else (key,)

@@ -1,0 +1,80 @@
+"""What a `FakeService` gets and gives: requests as they came in, answers with their faults, and a cut connection."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+
+@dataclass(frozen=True)
+class FakeRequest:
+    """A request that came in.
+
+    Attributes:
+        method: as sent.
+        target: path and query as they were sent, still escaped.
+        path: the path, unescaped.
+        query: the values of each name, unescaped.
+        headers: by lower-case name.
+        body: as sent.
+        time: seconds since the service was started.
+    """
+
+    method: str
+    target: str
+    path: str
+    query: Mapping[str, list[str]]
+    headers: Mapping[str, str]
+    body: bytes
+    time: float
+
+    def json(self) -> Any:
+        """The body, which is JSON."""
+        return json.loads(self.body)
+
+
+@dataclass(frozen=True)
+class FakeAnswer:
+    """What a request gets.
+
+    Attributes:
+        body: bytes and str as they are, anything else as JSON.
+        status: of HTTP.
+        headers: more headers, or other values for those that there would be.
+        delay: seconds before the answer begins.
+        slow: seconds over which the body is spread.
+        truncated: whether the connection ends in the middle of the body.
+        reset: whether the connection is reset in place of an answer.
+    """
+
+    body: Any = b""
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    delay: float = 0.0
+    slow: float = 0.0
+    truncated: bool = False
+    reset: bool = False
+
+    def content(self) -> bytes:
+        """The bytes of the body."""
+        if isinstance(self.body, bytes):
+            return self.body
+        return (self.body if isinstance(self.body, str) else json.dumps(self.body, default=str)).encode()
+
+
+def cut(incoming: web.BaseRequest, reset: bool) -> None:
+    """End the connection: by a reset, or as a server that dies does it."""
+    transport = incoming.transport
+    if transport is None:
+        return
+    if reset:
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        transport.abort()
+    else:
+        transport.close()

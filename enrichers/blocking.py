@@ -1,0 +1,214 @@
+"""An ordinary function that blocks, as an enricher: for boto3, requests, JDBC drivers and the like.
+
+    BlockingEnricher(look_up, "name string, height int", max_workers=16)
+
+    # One connection for each thread, for clients that must not be shared between threads:
+    BlockingEnricher(look_up, "name string", setup=connect, teardown=lambda connection: connection.close())
+
+The threads are those of `BlockingFunction`: made as they are needed once `open` has run, gone after `close`. A thread
+cannot be cancelled: a lookup that is cancelled ends when its thread is done, and counts against the capacity until then
+(law O11), so give the client a timeout of its own. One that still waits for a thread ends at once and is never run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from asyncio_operator import BlockingFunction, ConfigurationError, Enricher, EnricherError
+from asyncio_operator.enricher import Found, as_schema, describe, gives_coroutines, positive_int
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger("asyncio_operator")
+
+PATIENCE = 3.0
+"""Seconds that `close` waits for threads that are still in a call, before it leaves them to themselves."""
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class BlockingEnricher(Enricher):
+    """An enricher made of a function that blocks.
+
+    Args:
+        function: ``def f(key)``, called in a thread; gives a mapping from column names to values, a sequence of them,
+            or None for a miss. With `setup` it is ``def f(client, key)``. None if there is a `function_many`.
+        schema: the columns that a found row adds, as a `pyarrow.Schema` or a Spark DDL string.
+        max_workers: threads of one worker at most, and so calls at once, whatever the capacity. 32 by default, as of
+            `BlockingFunction`.
+        function_many: ``def f(keys)``, or ``def f(client, keys)``: the answers for a list of keys, aligned with it.
+        max_batch: how many keys `function_many` takes at once; 1,000 by default. Without it there are no batches.
+        setup: called once in each thread, before its first call; what it gives is the thread's client.
+        teardown: called with that client in its thread when the enricher is closed.
+
+    Raises:
+        ConfigurationError: an argument is wrong.
+    """
+
+    function: Callable[..., Found] | None
+    max_workers: int
+    function_many: Callable[..., Sequence[Found]] | None
+    max_batch: int
+    setup: Callable[[], Any] | None
+    teardown: Callable[[Any], object] | None
+    _schema: pa.Schema
+    _threads: _Threads | None = field(compare=False)
+
+    def __init__(
+        self,
+        function: Callable[..., Found] | None,
+        schema: pa.Schema | str,
+        max_workers: int = 32,
+        *,
+        function_many: Callable[..., Sequence[Found]] | None = None,
+        max_batch: int | None = None,
+        setup: Callable[[], Any] | None = None,
+        teardown: Callable[[Any], object] | None = None,
+    ) -> None:
+        functions = {"function": function, "function_many": function_many, "setup": setup, "teardown": teardown}
+        for name, given in functions.items():
+            if given is not None and (not callable(given) or gives_coroutines(given)):
+                raise ConfigurationError(
+                    f"{name} is {describe(given)}; it must be an ordinary function, which runs in a thread. An "
+                    "`async def` function goes to FunctionEnricher"
+                )
+        if function is None and function_many is None:
+            raise ConfigurationError("function is None; give it, or function_many, or both")
+        if teardown is not None and setup is None:
+            raise ConfigurationError("teardown is given and setup is not; there would be no client to tear down")
+        if max_batch is not None and function_many is None:
+            raise ConfigurationError(
+                f"max_batch is {describe(max_batch)}; it needs function_many, a function of many keys"
+            )
+        batch = 1 if function_many is None else 1000 if max_batch is None else positive_int("max_batch", max_batch)
+        sizes = {"max_workers": positive_int("max_workers", max_workers), "max_batch": batch}
+        for name, value in {**functions, **sizes, "_schema": as_schema(schema), "_threads": None}.items():
+            object.__setattr__(self, name, value)
+
+    def schema(self) -> pa.Schema:
+        """The columns that a found row adds."""
+        return self._schema
+
+    async def open(self) -> None:
+        """Make the pool; a thread starts when it is needed."""
+        threads = _Threads(self.setup, self.teardown, self.max_workers)
+        await threads.open()
+        object.__setattr__(self, "_threads", threads)
+
+    async def close(self) -> None:
+        """Tear the clients down and end the threads. A thread that is still in a call does both after it."""
+        threads = self._threads
+        object.__setattr__(self, "_threads", None)
+        if threads is not None:
+            await threads.close()
+
+    async def lookup(self, key: Any) -> Found:
+        """What the function gives for a key; raises what it raises.
+
+        Raises:
+            EnricherError: it is not open.
+        """
+        if self.function is None:
+            return (await self.lookup_many([key]))[0]
+        found: Found = await self._opened().call(self.function, key)
+        return found
+
+    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
+        """What `function_many` gives for keys; without it one call for each, concurrently."""
+        if self.function_many is None:
+            return await super().lookup_many(keys)
+        found: Sequence[Found] = await self._opened().call(self.function_many, keys)
+        if not isinstance(found, Sequence) or len(found) != len(keys):
+            raise EnricherError(
+                f"{self!r}: function_many gave {describe(found)} for {len(keys)} keys; it must give a sequence with "
+                "one answer for each key, in their order",
+                retryable=False,
+            )
+        return found
+
+    def _opened(self) -> _Threads:
+        if self._threads is None:
+            raise EnricherError(f"{self!r} is not open", retryable=False)
+        return self._threads
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_threads": None}
+
+    def __repr__(self) -> str:
+        function = self.function if self.function is not None else self.function_many
+        name = getattr(function, "__qualname__", type(function).__qualname__)
+        return f"BlockingEnricher({name}, {', '.join(self._schema.names)})"
+
+
+class _Threads:
+    """The threads of an enricher that is open, each with a client of its own if there is a `setup`."""
+
+    def __init__(
+        self, setup: Callable[[], Any] | None, teardown: Callable[[Any], object] | None, max_workers: int
+    ) -> None:
+        self._setup = setup
+        self._teardown = teardown
+        self._pool: BlockingFunction[tuple[Callable[..., Any], tuple[Any, ...]], Any]
+        self._pool = BlockingFunction(lambda call: call[0](*call[1]), max_workers)
+        # A call that waits in the pool could not be cancelled either, and would run long after its deadline.
+        self._slots = asyncio.Semaphore(max_workers)
+        self._local = threading.local()
+        self._closed = False
+
+    async def open(self) -> None:
+        await self._pool.open()
+
+    async def call(self, function: Callable[..., Any], argument: Any) -> Any:
+        """What a function gives in a thread; with a `setup` it gets the client of the thread first."""
+        async with self._slots:
+            if self._setup is None:
+                return await self._pool.invoke((function, (argument,)))
+            return await self._pool.invoke((self._with_client, (self._setup, function, argument)))
+
+    def _with_client(self, setup: Callable[[], Any], function: Callable[..., Any], argument: Any) -> Any:
+        if not hasattr(self._local, "client"):
+            self._local.client = setup()
+        try:
+            return function(self._local.client, argument)
+        finally:
+            if self._closed:
+                self._tear_down()
+
+    async def close(self) -> None:
+        """End the threads, after a task for each place in the pool that tears down the client of its thread.
+
+        These tasks wait for one another, so that no thread takes two of them.
+        """
+        self._closed = True
+        ends: list[asyncio.Task[Any]] = []
+        try:
+            if self._teardown is not None:
+                count = self._pool.max_concurrency or 1
+                end = (self._tear_down_together, (threading.Barrier(count),))
+                ends = [asyncio.ensure_future(self._pool.invoke(end)) for _ in range(count)]
+                await asyncio.wait(ends, timeout=2 * PATIENCE)
+        finally:
+            await self._pool.close()
+        if ends:
+            await asyncio.wait(ends, timeout=PATIENCE / 3)
+
+    def _tear_down_together(self, barrier: threading.Barrier) -> None:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            barrier.wait(PATIENCE)
+        self._tear_down()
+
+    def _tear_down(self) -> None:
+        """Tear the client of this thread down, if it has one."""
+        if hasattr(self._local, "client") and self._teardown is not None:
+            client = self._local.client
+            del self._local.client
+            try:
+                self._teardown(client)
+            except Exception:
+                logger.warning("tearing a client of a blocking enricher down failed", exc_info=True)

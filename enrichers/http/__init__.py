@@ -1,0 +1,29 @@
+"""Rows from an HTTP service, through aiohttp.
+
+| module | what it knows |
+| --- | --- |
+| `enricher` | `HttpEnricher`: its arguments |
+| `exchange` | a lookup from key to row: request, answer, errors; a batch of them |
+| `plan`, `places`, `template` | what is sent for a key, made ready once |
+| `keys` | how a key is written in a URL, in a header, in JSON |
+| `headers`, `proxies`, `secrets` | headers that expire; proxies of the environment; what must never be shown |
+| `client` | the session: connections, redirects, bounded bodies |
+| `answers`, `columns` | what is in an answer; how JSON becomes values of typed columns |
+| `errors` | what statuses and aiohttp's errors mean |
+"""
+
+import sys
+
+from asyncio_operator import ConfigurationError
+
+try:
+    import aiohttp  # noqa: F401
+except ImportError as error:
+    raise ConfigurationError(
+        f"HttpEnricher needs aiohttp, which {sys.executable} has not: pip install 'asyncio-operator[http]'; "
+        "with Spark, in the Python of every worker"
+    ) from error
+
+from enrichers.http.enricher import HttpEnricher
+
+__all__ = ["HttpEnricher"]

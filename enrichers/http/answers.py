@@ -1,0 +1,171 @@
+"""What is in an answer: JSON, the part of it that counts, rows; and whose row is whose in the answer to a batch.
+
+`extract` is a dotted path, or a function. A path names fields of objects and numbers of items: ``data.items.0``. A
+field that is not there is an error, because a misspelt path would look like a source that has nothing; null on the way,
+and an item behind the end of a list, are a miss. Knows no connection and no key; everything wrong is an
+`UnreadableError`.
+"""
+
+from __future__ import annotations
+
+import json
+from codecs import BOM_UTF8
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, NoReturn
+
+import pyarrow as pa
+
+from asyncio_operator import AsyncOperatorError, ConfigurationError
+from asyncio_operator.enricher import Found, describe, did_you_mean, gives_coroutines
+from enrichers.http.columns import MisfitError, has_decimals, row_converter
+
+Extract = str | Callable[[Any], Any] | None
+
+
+class UnreadableError(ValueError):
+    """An answer will not do; the message says why."""
+
+
+class Answers:
+    """How answers become rows.
+
+    Args:
+        schema: the columns.
+        extract: from the answer to one key, or the entry of one key in the answer to a batch, to its rows.
+        batch_extract: from the answer to a batch to what holds the entries.
+        show: makes text for a message of a value, or of a value and a length.
+    """
+
+    def __init__(
+        self, schema: pa.Schema, extract: Extract, batch_extract: Extract, show: Callable[..., str] = describe
+    ) -> None:
+        self._row = row_converter(schema)
+        self._show = show
+        self._decode = json.JSONDecoder(parse_float=Decimal if has_decimals(schema) else None).decode
+        self._extract = make_extract("extract", extract)
+        self._batch_extract = make_extract("batch_extract", batch_extract)
+
+    def parse(self, body: bytes, content_type: str) -> Any:
+        """What the JSON of a body says."""
+        try:
+            return self._decode(body.removeprefix(BOM_UTF8).decode())
+        except UnicodeDecodeError as error:
+            problem = f"it is not in UTF-8: {error}"
+        except (ValueError, RecursionError) as error:
+            problem = f"{type(error).__name__}: {error}" if body else "it is empty"
+        kind = f" of type {self._show(content_type, 80)}" if content_type else ""
+        raise UnreadableError(f"the answer{kind} is not JSON ({problem})")
+
+    def found(self, entry: Any) -> Found:
+        """The row, the rows or None that an answer, or an entry of one, stands for."""
+        if self._extract is not None:
+            entry = self._extract(entry)
+        if entry is None:
+            return None
+        try:
+            if isinstance(entry, Mapping):
+                return self._row(entry)
+            if isinstance(entry, list | tuple):
+                return [self._row(row if isinstance(row, Mapping) else self._no_object(row)) for row in entry] or None
+        except MisfitError as misfit:
+            problem = self._misfit(misfit)
+        else:
+            problem = (
+                f"the answer is {self._show(entry)}, which is no row: an object, a list of objects or null was "
+                "expected; extract= takes a path or a function that leads there"
+            )
+        raise UnreadableError(problem)
+
+    def entries(self, answer: Any, texts: Sequence[str | None]) -> list[Any]:
+        """The entries of a batch, aligned with its keys. Each is to be given to `found`; None is a miss.
+
+        Args:
+            texts: the keys as they name entries; None for a key that cannot.
+        """
+        if self._batch_extract is not None:
+            answer = self._batch_extract(answer)
+        if isinstance(answer, list):
+            if len(answer) != len(texts):
+                raise UnreadableError(
+                    f"the answer to a batch has {len(answer)} entries for {len(texts)} keys; a list has an entry for "
+                    "each key, in their order, with null where there is none; or it is an object by key"
+                )
+            return answer
+        if not isinstance(answer, Mapping):
+            raise UnreadableError(
+                f"the answer to a batch is {self._show(answer)}; a list with an entry for each key, or an object by "
+                "key, was expected; batch_extract= takes a path or a function that leads there"
+            )
+        strangers = answer.keys() - set(texts)
+        if strangers:
+            one = self._show(min(strangers, key=repr))
+            raise UnreadableError(f"the answer to a batch has an entry for {one}, which was not asked for")
+        return [answer.get(text) for text in texts]
+
+    def found_in_batch(self, entry: Any) -> Found:
+        """The same as `found`; None is a miss without a look at `extract`."""
+        return None if entry is None else self.found(entry)
+
+    def _no_object(self, row: Any) -> NoReturn:
+        raise UnreadableError(f"a row of the answer is {self._show(row)}; an object was expected")
+
+    def _misfit(self, misfit: MisfitError) -> str:
+        value = "null" if misfit.value is None else self._show(misfit.value, 100)
+        wanted = f"{misfit.type}: {misfit.why}" if misfit.why else str(misfit.type)
+        return (
+            f"the column {misfit.path!r} holds {value}, of type {type(misfit.value).__name__}, which is no {wanted}; "
+            "change its type in schema=, or convert it in extract="
+        )
+
+
+def make_extract(argument: str, extract: Extract) -> Callable[[Any], Any] | None:
+    """A function for a path, or for a function that may raise anything.
+
+    Raises:
+        ConfigurationError: it is neither.
+    """
+    if extract is None:
+        return None
+    if isinstance(extract, str):
+        steps = extract.split(".")
+        if all(steps):
+            return lambda answer: _follow(answer, steps, extract)
+    elif callable(extract) and not gives_coroutines(extract):
+        return lambda answer: _called(argument, extract, answer)
+    raise ConfigurationError(
+        f"{argument} is {describe(extract)}; it must be a dotted path like 'data.items.0', or an ordinary function of "
+        "the parsed answer"
+    )
+
+
+def _called(argument: str, function: Callable[[Any], Any], answer: Any) -> Any:
+    try:
+        return function(answer)
+    except AsyncOperatorError:
+        raise
+    except Exception as error:
+        raise UnreadableError(
+            f"{argument}: {getattr(function, '__qualname__', type(function).__qualname__)} raised "
+            f"{type(error).__name__}: {describe(str(error))}"
+        ) from error
+
+
+def _follow(answer: Any, steps: Sequence[str], path: str) -> Any:
+    for i, step in enumerate(steps):
+        if answer is None:
+            return None
+        if isinstance(answer, list) and step.isdecimal():
+            if int(step) >= len(answer):
+                return None
+            answer = answer[int(step)]
+        elif isinstance(answer, Mapping) and step in answer:
+            answer = answer[step]
+        else:
+            place = f"after {'.'.join(steps[:i])!r}" if i else "at its top"
+            names = [str(name) for name in answer] if isinstance(answer, Mapping) else None
+            what = f"{place} the answer is of type {type(answer).__name__}"
+            if names is not None:
+                what = f"{place} the answer has no {step!r}: {did_you_mean(step, names)}"
+            raise UnreadableError(f"the path {path!r} leads nowhere: {what}")
+    return answer

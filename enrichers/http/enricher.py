@@ -1,0 +1,288 @@
+"""`HttpEnricher`: rows from an HTTP service, by key, one request for each key or for a batch of them.
+
+It is a specification: checked when it is made, equal by its arguments, and what a worker opens never travels. Deadlines
+come from outside, as cancellations. Nothing is retried, limited or cached here. Of what may be secret (credentials in
+a URL, the values of its query, headers, parameters) nothing is shown.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import timedelta
+from ssl import SSLContext
+from typing import TYPE_CHECKING, Any
+
+from asyncio_operator import ConfigurationError, Enricher, EnricherError
+from asyncio_operator.enricher import Found, as_schema, describe, duration, positive_int
+from enrichers.http.answers import Answers, Extract
+from enrichers.http.client import Client
+from enrichers.http.exchange import Exchange
+from enrichers.http.headers import HeaderFunction, check_headers, shown_function
+from enrichers.http.plan import Arguments, Plans, make_plans
+from enrichers.http.secrets import Secrets
+from enrichers.http.template import KEYS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+REDIRECTS = ("same_host", "any", "never")
+BATCH = 100
+"""Keys in one request by default: as many short keys as fit a URL, and services that take lists mostly take so many."""
+
+_RUNTIME = ("_plans", "_exchange")
+
+
+class HttpEnricher(Enricher):
+    """Rows from an HTTP service that answers in JSON.
+
+    In `url`, `params`, `headers` and `json_body`, ``{key}`` stands for the key, escaped as its place demands; with
+    ``key=("origin", "hour")`` the parts are ``{origin}`` and ``{hour}``. In JSON, a string that is ``"{key}"`` and
+    nothing else is the key with its type. Any other brace is itself, and ``{{key}}`` is the text ``{key}``.
+
+    Args:
+        url: ``https://host/airports/{key}``. A part of the key can stand in the path and in the query.
+        schema: the columns that a found row adds, as a `pyarrow.Schema` or a Spark DDL string.
+        key: the name, or the names, of the parts of the key; "key" by default.
+        method: GET, POST, PUT, PATCH or DELETE.
+        headers: a mapping, or a function that gives one, which may be ``async`` and is for tokens that expire: it is
+            called before the first request, after `headers_max_age`, and once more after a 401.
+        params: parameters for the query: text, numbers, booleans, or lists of these.
+        json_body: a JSON value that is sent as the body.
+        extract: where in the answer the row is: a dotted path, or a function from the parsed answer to a row, a list of
+            rows, or None. In the answer to a batch it is applied to the entry of each key.
+        missing_statuses: statuses which mean that there is no such row.
+        batch_url: the URL for several keys; ``{keys}`` is the list of them, each escaped, joined by commas. The answer
+            is an object by key, or a list of the same length.
+        batch_json_body: the body for several keys; ``"{keys}"`` is the list of them, of objects if the key has several
+            parts. It is sent by POST if `method` is GET.
+        batch_extract: where in the answer to a batch its entries are; a path or a function.
+        max_batch: keys in one request at most; 100 by default where there is a `batch_url`.
+        max_response_bytes: bytes of an answer at most, after decompression; 10 MB by default, for one row.
+        max_url_length: characters of a URL at most; RFC 9110 says that 8,000 are taken everywhere. A batch whose URL
+            is longer is split.
+        per_host: connections to one host at most; as many as there are calls by default.
+        connect_timeout: seconds, or a timedelta, for making a connection. How long a lookup may take is up to whoever
+            calls it.
+        headers_max_age: seconds after which a function for headers is asked again; 300 by default, because hardly any
+            token lives shorter.
+        idempotency_header: the name of a header that gets the same value whenever the same request is sent, as
+            ``Idempotency-Key``, so that a service can tell a retry from another request. Not sent with GET.
+        redirects: "same_host" follows redirects within the host, "any" also to other hosts, without credentials and
+            never from https to http, "never" takes them for errors.
+        ssl: the file of the authorities to trust in place of the system's, or a function that gives an
+            `ssl.SSLContext`, called in the worker.
+        trust_env: whether the proxies that the environment names are used.
+
+    Raises:
+        ConfigurationError: an argument is wrong.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        schema: pa.Schema | str,
+        key: str | Sequence[str] = "key",
+        method: str = "GET",
+        headers: Mapping[str, str] | HeaderFunction | None = None,
+        params: Mapping[str, Any] | None = None,
+        json_body: Any = None,
+        extract: Extract = None,
+        missing_statuses: Collection[int] = (404,),
+        batch_url: str | None = None,
+        batch_json_body: Any = None,
+        batch_extract: Extract = None,
+        max_batch: int | None = None,
+        max_response_bytes: int = 10_000_000,
+        max_url_length: int = 8_000,
+        per_host: int | None = None,
+        connect_timeout: float | timedelta = 10.0,
+        headers_max_age: float | timedelta = 300.0,
+        idempotency_header: str | None = None,
+        redirects: str = "same_host",
+        ssl: str | os.PathLike[str] | Callable[[], SSLContext] | None = None,
+        trust_env: bool = False,
+    ) -> None:
+        self._url = url
+        self._schema = as_schema(schema)
+        self._parts = _names(key)
+        self._method = _one_of("method", method.upper() if isinstance(method, str) else method, METHODS)
+        self._headers = headers if headers is None or callable(headers) else check_headers(headers, "headers")
+        self._params = copy.deepcopy(params)
+        self._json_body = copy.deepcopy(json_body)
+        self._extract = extract
+        self._missing_statuses = _statuses(missing_statuses)
+        self._batch_url = batch_url
+        self._batch_json_body = copy.deepcopy(batch_json_body)
+        self._batch_extract = batch_extract
+        self._max_response_bytes = positive_int("max_response_bytes", max_response_bytes)
+        self._max_url_length = positive_int("max_url_length", max_url_length)
+        self._per_host = None if per_host is None else positive_int("per_host", per_host)
+        self._connect_timeout = duration("connect_timeout", connect_timeout)
+        self._headers_max_age = duration("headers_max_age", headers_max_age)
+        self._idempotency_header = idempotency_header
+        self._redirects = _one_of("redirects", redirects, REDIRECTS)
+        self._tls = os.fspath(ssl) if isinstance(ssl, str | os.PathLike) else ssl
+        self._trust_env = trust_env
+        self.max_batch = self._batch_size(max_batch)
+        self._check()
+        self._plans: Plans | None = self._make_plans()
+        self._exchange: Exchange | None = None
+
+    def schema(self) -> pa.Schema:
+        """The columns that a found row adds."""
+        return self._schema
+
+    async def open(self) -> None:
+        """Make the session. It connects when there is something to look up.
+
+        Raises:
+            ConfigurationError: `ssl` names what is not there in this process.
+        """
+        self._plans = self._plans or self._make_plans()
+        client = Client(
+            per_host=self._per_host,
+            connect_timeout=self._connect_timeout,
+            max_response_bytes=self._max_response_bytes,
+            redirects=self._redirects,
+            trust_env=self._trust_env,
+            tls=self._tls,
+        )
+        exchange = Exchange(
+            self._subject(),
+            self._parts,
+            self._plans,
+            self._answers(self._plans.secrets),
+            client,
+            missing_statuses=self._missing_statuses,
+            header_function=self._headers if callable(self._headers) else None,
+            headers_max_age=self._headers_max_age,
+        )
+        await exchange.open()
+        self._exchange = exchange
+
+    async def close(self) -> None:
+        """Close the connections, within seconds. Does nothing where nothing is open."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            await exchange.close()
+
+    async def lookup(self, key: Any) -> Found:
+        """The row of a key, a list of its rows, or None.
+
+        Raises:
+            EnricherError: the key cannot be sent, the service cannot be reached, or its answer will not do.
+                `retryable`, `retry_after`, `overload` and `any_key` say what is known about it.
+        """
+        return await self._opened().lookup(key)
+
+    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
+        """The answers for keys, aligned with them, by one request if there is a `batch_url`; raises like `lookup`."""
+        exchange = self._opened()
+        batch = self._plans.batch if self._plans is not None else None
+        if batch is None:
+            return await super().lookup_many(keys)
+        return await exchange.lookup_many(keys, batch)
+
+    def _opened(self) -> Exchange:
+        if self._exchange is None:
+            raise EnricherError(f"{self._subject()}: it is not open", retryable=False)
+        return self._exchange
+
+    def _check(self) -> None:
+        """What is wrong with arguments that are used later."""
+        self._answers(Secrets())
+        if self._batch_url is None and (self._batch_json_body is not None or self._batch_extract is not None):
+            raise ConfigurationError("batch_json_body and batch_extract are for requests to a batch_url; give one")
+        if not isinstance(self._trust_env, bool):
+            raise ConfigurationError(f"trust_env is {describe(self._trust_env)}; it must be True or False")
+        if self._tls is not None and not isinstance(self._tls, str) and not callable(self._tls):
+            raise ConfigurationError(
+                f"ssl is {describe(self._tls)}; it must be the name of a file, or a function that gives an SSLContext: "
+                "a context itself cannot travel to a worker"
+            )
+        if self._idempotency_header is not None:
+            check_headers({self._idempotency_header: ""}, "idempotency_header")
+            names = self._headers if isinstance(self._headers, Mapping) else ()
+            if self._idempotency_header.lower() in {name.lower() for name in names}:
+                raise ConfigurationError(
+                    f"headers hold {self._idempotency_header} already; leave idempotency_header out"
+                )
+            if self._method == "GET" and self._batch_json_body is None:
+                raise ConfigurationError("idempotency_header is for methods that change something; method is 'GET'")
+
+    def _batch_size(self, max_batch: int | None) -> int:
+        if max_batch is None:
+            return 1 if self._batch_url is None else BATCH
+        if positive_int("max_batch", max_batch) > 1 and self._batch_url is None:
+            raise ConfigurationError(f"max_batch is {max_batch}, but there is no batch_url, to which batches are sent")
+        return max_batch
+
+    def _answers(self, secrets: Secrets) -> Answers:
+        return Answers(self._schema, self._extract, self._batch_extract, secrets.show)
+
+    def _make_plans(self) -> Plans:
+        return make_plans(
+            Arguments(
+                url=self._url,
+                parts=self._parts,
+                method=self._method,
+                params=self._params,
+                headers=self._headers,
+                json_body=self._json_body,
+                batch_url=self._batch_url,
+                batch_json_body=self._batch_json_body,
+                idempotency_header=self._idempotency_header,
+                max_url_length=self._max_url_length,
+            )
+        )
+
+    def _subject(self) -> str:
+        plans = self._plans = self._plans or self._make_plans()
+        return f"HttpEnricher({plans.shown})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, **dict.fromkeys(_RUNTIME)}
+
+    def _arguments(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in _RUNTIME}
+
+    def __eq__(self, other: object) -> bool:
+        return self._arguments() == other._arguments() if isinstance(other, HttpEnricher) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((self._url, self._method, self._parts, tuple(self._schema.names)))
+
+    def __repr__(self) -> str:
+        method = "" if self._method == "GET" else f", {self._method}"
+        headers = f", headers={shown_function(self._headers)}" if callable(self._headers) else ""
+        return f"{self._subject()[:-1]}{method}, key={[*self._parts]!r}{headers})"
+
+
+def _names(key: object) -> tuple[str, ...]:
+    """The names of the parts of a key."""
+    names = (key,) if isinstance(key, str) else tuple(key) if isinstance(key, Sequence) else ()
+    good = [name for name in names if isinstance(name, str) and re.fullmatch(r"[^\W\d]\w*", name) and name != KEYS]
+    if not names or len(good) < len(names) or len({*good}) < len(good):
+        raise ConfigurationError(
+            f"key is {describe(key)}; it must be a name, or a list of different names, of letters, digits and "
+            f"underscores, and none of them {KEYS!r}"
+        )
+    return tuple(good)
+
+
+def _statuses(statuses: object) -> tuple[int, ...]:
+    given = tuple(statuses) if isinstance(statuses, Collection) and not isinstance(statuses, str) else (statuses,)
+    if not all(isinstance(status, int) and not isinstance(status, bool) and 200 <= status < 600 for status in given):
+        raise ConfigurationError(f"missing_statuses is {describe(statuses)}; it must be a list of statuses of HTTP")
+    return tuple(sorted({*given}))
+
+
+def _one_of(name: str, value: object, allowed: Sequence[str]) -> str:
+    if not isinstance(value, str) or value not in allowed:
+        raise ConfigurationError(f"{name} is {describe(value)}; it must be {' | '.join(map(repr, allowed))}")
+    return value

@@ -1,0 +1,193 @@
+"""A lookup from the key to its row, in one worker: the request, the answer, and what went wrong, in words.
+
+Everything that ends here ends as an `EnricherError` that names the enricher, the key and the cause. Nothing is retried
+but what the protocol asks for: after 401 the headers are asked for once more, and the request sent again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from asyncio_operator import EnricherError
+from asyncio_operator.enricher import Found
+from asyncio_operator.enricher import describe as shown
+from enrichers.http.answers import Answers, UnreadableError
+from enrichers.http.client import Answer, Client, RefusedError
+from enrichers.http.errors import failure, status_error
+from enrichers.http.headers import HeaderSource
+from enrichers.http.keys import UnsendableError, text_of
+from enrichers.http.plan import Plan, Plans, Request
+from enrichers.http.secrets import of_header
+
+
+class Exchange:
+    """What a worker opens.
+
+    Args:
+        subject: the enricher, in messages.
+        parts: the names of the parts of a key.
+        missing_statuses: those that mean that there is no such row.
+        header_function: gives more headers, or None.
+        headers_max_age: seconds after which it is asked again.
+    """
+
+    def __init__(
+        self,
+        subject: str,
+        parts: Sequence[str],
+        plans: Plans,
+        answers: Answers,
+        client: Client,
+        *,
+        missing_statuses: Collection[int],
+        header_function: Callable[[], Any] | None,
+        headers_max_age: float,
+    ) -> None:
+        self._subject = subject
+        self._parts = parts
+        self._plans = plans
+        self._answers = answers
+        self._client = client
+        self._missing = missing_statuses
+        self._source = None
+        if header_function is not None:
+            self._source = HeaderSource(header_function, headers_max_age, self._keep_secret)
+
+    async def open(self) -> None:
+        """Open the client."""
+        await self._client.open()
+
+    async def close(self) -> None:
+        """Close it."""
+        if self._source is not None:
+            self._source.close()
+        await self._client.close()
+
+    async def lookup(self, key: Any) -> Found:
+        """What is found for one key."""
+        values = self._values(key)
+        if values is None:
+            return None
+        keys = (key,)
+        answer = await self._ask(self._request(self._plans.single, values, keys), keys)
+        status = answer.status
+        if status in self._missing:
+            return None
+        if not 200 <= status < 300:
+            raise status_error(self._about(keys), status, answer.headers, answer.body, self._plans.secrets)
+        try:
+            return self._answers.found(self._parsed(answer))
+        except UnreadableError as error:
+            problem = self._unreadable(keys, error)
+        raise problem
+
+    async def lookup_many(self, keys: Sequence[Any], plan: Plan) -> Sequence[Found]:
+        """What is found for several keys, by one request."""
+        values = [self._values(key) for key in keys]
+        asked = [i for i, value in enumerate(values) if value is not None]
+        found: list[Found] = [None] * len(keys)
+        if not asked:
+            return found
+        if len(asked) == 1 and self._goes_alone(values[asked[0]]):
+            found[asked[0]] = await self.lookup(keys[asked[0]])
+            return found
+        several = [keys[i] for i in asked]
+        answer = await self._ask(self._request(plan, (self._listed(several),), several), several)
+        if not 200 <= answer.status < 300:
+            # Also a missing status: it may say that there is no such path. Asked one by one, each key tells.
+            raise status_error(self._about(several), answer.status, answer.headers, answer.body, self._plans.secrets)
+        named: Sequence[Any] = several
+        try:
+            entries = self._answers.entries(self._parsed(answer), [self._text(key) for key in several])
+            for i, entry in zip(asked, entries, strict=True):
+                named = (keys[i],)
+                found[i] = self._answers.found_in_batch(entry)
+            return found
+        except UnreadableError as error:
+            problem = self._unreadable(named, error)
+        raise problem
+
+    # -- the request
+
+    def _values(self, key: Any) -> Sequence[Any] | None:
+        """The parts of a key; None where one is null."""
+        if len(self._parts) == 1:
+            return None if key is None else (key,)
+        if not isinstance(key, tuple) or len(key) != len(self._parts):
+            raise EnricherError(
+                f"{self._about((key,))}: a key is a tuple of {len(self._parts)} parts, {', '.join(self._parts)}",
+                retryable=False,
+            )
+        return None if None in key else key
+
+    def _goes_alone(self, values: Any) -> bool:
+        """Whether a key can be sent by itself; one that the path does not take may still be taken in a list."""
+        try:
+            self._plans.single.request(values)
+        except UnsendableError:
+            return False
+        return True
+
+    def _listed(self, keys: Sequence[Any]) -> Sequence[Any]:
+        if len(self._parts) == 1:
+            return keys
+        return [dict(zip(self._parts, key, strict=True)) for key in keys]
+
+    def _text(self, key: Any) -> str | None:
+        return text_of(key) if len(self._parts) == 1 else None
+
+    def _request(self, plan: Plan, values: Sequence[Any], keys: Sequence[Any]) -> Request:
+        try:
+            return plan.request(values)
+        except UnsendableError as error:
+            problem = f"{self._about(keys)}: it cannot be sent: {error}"
+        raise EnricherError(problem, retryable=False)
+
+    async def _ask(self, request: Request, keys: Sequence[Any]) -> Answer:
+        """The answer, whatever its status."""
+        try:
+            if self._source is None:
+                return await self._client.fetch(request, request.headers)
+            extra = await self._source.get()
+            answer = await self._client.fetch(request, _merged(request.headers, extra))
+            if answer.status == 401:
+                newer = await self._source.get(refused=extra)
+                if newer != extra:
+                    answer = await self._client.fetch(request, _merged(request.headers, newer))
+            return answer
+        except RefusedError as error:
+            problem = EnricherError(f"{self._about(keys)}: {self._plans.secrets.hide(str(error))}", retryable=False)
+        except EnricherError as error:
+            problem = EnricherError(f"{self._subject}: {error}", retryable=error.retryable, any_key=error.any_key)
+            problem.__cause__ = error.__cause__
+        except Exception as error:
+            problem = failure(error, self._about(keys), self._plans.secrets)
+        raise problem
+
+    # -- the answer
+
+    def _parsed(self, answer: Answer) -> Any:
+        return self._answers.parse(answer.body, answer.headers.get("Content-Type", ""))
+
+    def _unreadable(self, keys: Sequence[Any], error: UnreadableError) -> EnricherError:
+        """The error of an answer that will not do; to be raised where `error`, with its secrets, is not its context."""
+        secrets = self._plans.secrets
+        problem = EnricherError(f"{self._about(keys)}: {secrets.hide(str(error))}", retryable=False)
+        if not secrets.told_by(error.__cause__):
+            problem.__cause__ = error.__cause__
+        return problem
+
+    def _about(self, keys: Sequence[Any]) -> str:
+        if len(keys) == 1:
+            return f"{self._subject}, key {shown(keys[0])}"
+        return f"{self._subject}, {len(keys)} keys from {shown(keys[0])} to {shown(keys[-1])}"
+
+    def _keep_secret(self, headers: Mapping[str, str]) -> None:
+        self._plans.secrets.add([text for name, value in headers.items() for text in of_header(name, value)])
+
+
+def _merged(headers: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
+    """The headers with more, which win."""
+    names = {name.lower() for name in more}
+    return {**{name: value for name, value in headers.items() if name.lower() not in names}, **more}

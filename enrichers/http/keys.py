@@ -1,0 +1,138 @@
+"""How a value of a key is written: as text, in a URL, in a header, as JSON.
+
+The law: what is written is read back as the same value wherever the rules of the place are obeyed, and it never ends
+the place that it stands in. A value of which that cannot be said is an `UnsendableError`, the fault of its key alone.
+Text is the value itself, ``true`` and ``false``, a number without exponent, an ISO 8601 date or time, a UUID; JSON has
+the same as strings, but for booleans and numbers. Decimals lose no digit.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from json.encoder import encode_basestring_ascii
+from math import isfinite
+from typing import Any
+from urllib.parse import quote
+from uuid import UUID
+
+_LARGEST_EXPONENT = 400
+"""Of a decimal that is written out: more digits are nobody's key, and would be a way to fill the memory."""
+
+_LONGEST_HEADER = 8000
+"""Characters; servers take 8 KB mostly."""
+
+
+class UnsendableError(ValueError):
+    """A value cannot stand where it has to; the message says why."""
+
+
+def text_of(value: Any) -> str:
+    """A value as text, as it also names the value in the answer to a batch."""
+    if type(value) is str:
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float | Decimal):
+        return _number(value)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, UUID):
+        return str(value)
+    raise UnsendableError(f"a value of type {type(value).__name__} has no form as text; make it a string first")
+
+
+def quoted(value: Any) -> str:
+    """For a URL: everything percent-encoded but letters, digits and ``_.-~``."""
+    text = text_of(value)
+    if text.isascii() and text.isalnum():
+        return text
+    try:
+        return quote(text, safe="")
+    except UnicodeEncodeError:
+        raise _surrogate() from None
+
+
+def quoted_list(values: Sequence[Any]) -> str:
+    """For a URL: each percent-encoded, joined by commas."""
+    return ",".join([quoted(value) for value in values])
+
+
+def header_text(value: Any) -> str:
+    """For a header: printable ASCII, because of anything else servers make different things."""
+    text = text_of(value)
+    if not (text.isascii() and text.isprintable()):
+        raise UnsendableError("it holds characters that cannot stand in a header, where only printable ASCII can")
+    if text != text.strip():
+        raise UnsendableError("it begins or ends with a blank, which is lost in a header")
+    if len(text) > _LONGEST_HEADER:
+        raise UnsendableError(f"it is longer than the {_LONGEST_HEADER} characters that a header may have")
+    return text
+
+
+def header_list(values: Sequence[Any]) -> str:
+    """For a header: the values joined by commas."""
+    texts = [header_text(value) for value in values]
+    if any("," in text for text in texts):
+        raise UnsendableError("a comma in it would end it in a header that lists keys")
+    return ",".join(texts)
+
+
+def json_of(value: Any) -> str:
+    """As JSON: numbers, decimals too, are numbers; dates, times and UUIDs are strings."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float | Decimal):
+        return _number(value)
+    if isinstance(value, Mapping):
+        return f"{{{','.join([f'{json_text(name)}:{json_of(item)}' for name, item in value.items()])}}}"
+    if isinstance(value, list | tuple):
+        return f"[{','.join([json_of(item) for item in value])}]"
+    return json_text(value)
+
+
+def json_text(value: Any) -> str:
+    """As a JSON string."""
+    return f'"{json_inner(value)}"'
+
+
+def json_inner(value: Any) -> str:
+    """What stands between the quotes of a JSON string."""
+    text = text_of(value)
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise _surrogate() from None
+    return encode_basestring_ascii(text)[1:-1]
+
+
+def json_inner_list(values: Sequence[Any]) -> str:
+    """What stands between the quotes of a JSON string that lists keys, joined by commas."""
+    if any("," in text_of(value) for value in values):
+        raise UnsendableError('a comma in it would end it in a text that lists keys; a JSON list is "{keys}" by itself')
+    return ",".join([json_inner(value) for value in values])
+
+
+def _number(value: float | Decimal) -> str:
+    if isinstance(value, int):
+        try:
+            return int.__repr__(value)
+        except ValueError:
+            raise UnsendableError("the number has too many digits") from None
+    if isinstance(value, float):
+        if not isfinite(value):
+            raise UnsendableError(f"{value!r} is no number that can be written")
+        return float.__repr__(value)
+    if not value.is_finite():
+        raise UnsendableError(f"{value!r} is no number that can be written")
+    return format(value, "f") if abs(value.adjusted()) < _LARGEST_EXPONENT else str(value)
+
+
+def _surrogate() -> UnsendableError:
+    return UnsendableError("it holds half of a surrogate pair, which UTF-8 has not")

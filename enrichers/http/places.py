@@ -1,0 +1,121 @@
+"""The URL of a user, taken apart: what stands before the path is fixed, path and query are templates.
+
+A segment of the path that would be empty, ``.`` or ``..`` with a key cannot be sent, because every server makes another
+path of it, escaped or not (RFC 3986, 6.2.2.3). What the user has escaped stays as it is; what he has not, and what
+cannot stand in a URL, is escaped. A text that can be read in two ways is refused, because a piece of a password would
+be taken for a host. No error shows a URL.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+from urllib.parse import quote
+
+from aiohttp.client import URL  # type: ignore[attr-defined]
+
+from asyncio_operator import ConfigurationError
+from enrichers.http.keys import UnsendableError, quoted, quoted_list
+from enrichers.http.proxies import basic
+from enrichers.http.secrets import Secrets, of_named
+from enrichers.http.template import Names, Piece, Values, fill, merged, slots
+
+_URL = re.compile(r"(https?)://([^/?#]*)([^?#]*)(?:\?([^#]*))?(#.*)?", re.IGNORECASE | re.DOTALL)
+_NEVER = re.compile(r"[\x00-\x20\x7f]")
+_STRAY_PERCENT = re.compile("%(?![0-9A-Fa-f]{2})")
+_RESERVED = "%!$&'()*+,;=:@"
+
+
+class Place(NamedTuple):
+    """Where a URL leads: what stands before the path, path and query; the header and the text of its credentials."""
+
+    origin: str
+    path: str
+    query: str
+    authorization: str | None
+    password: str
+
+
+def read_url(text: object, where: str) -> Place:
+    """A URL taken apart.
+
+    Raises:
+        ConfigurationError: it is none. It is not shown, because it may hold a password.
+    """
+    found = _URL.fullmatch(text) if isinstance(text, str) else None
+    problem = "it does not begin with http:// or https://"
+    if found is not None:
+        scheme, authority, path, query, fragment = found.groups()
+        credentials, at, host = authority.rpartition("@")
+        problem = _problem(authority, credentials, host, path, fragment) or (
+            "it holds blanks or control characters; percent-encode them" if _NEVER.search(str(text)) else ""
+        )
+        if not problem:
+            user, _, password = credentials.partition(":")
+            try:
+                origin = str(URL(f"{scheme.lower()}://{host}").origin())
+                return Place(origin, path or "/", query or "", basic(user, password) if at else None, password or user)
+            except ValueError:
+                problem = "its host or port cannot be read"
+    kind = "" if isinstance(text, str) else f" is of type {type(text).__name__};"
+    raise ConfigurationError(f"{where} (not shown, it may hold a secret){kind}: {problem}")
+
+
+def _problem(authority: str, credentials: str, host: str, path: str, fragment: str | None) -> str:
+    if fragment is not None:
+        return "it holds a #, and what follows is never sent; write %23 for the character"
+    if "{" in authority or "}" in authority:
+        return "a part of the key cannot be in its host, port or credentials"
+    if not host or "@" in credentials or "@" in path:
+        return "its host cannot be told; write %40 for an @ in a user, a password or the path"
+    return ""
+
+
+def shown_url(place: Place) -> str:
+    """A URL for messages: values of its query are left out."""
+    names = [item.partition("=")[0] for item in place.query.split("&")] if place.query else []
+    return place.origin + place.path + ("?" if names else "") + "&".join(f"{name}=..." for name in names)
+
+
+def path_pieces(names: Names, path: str, where: str, used: set[str]) -> list[Piece]:
+    """The path of a URL; the names in braces that it uses go to `used`."""
+    pieces: list[Piece] = []
+    for i, segment in enumerate(path.split("/")):
+        taken = names.take_apart(segment, where)
+        used |= slots(taken)
+        constant = _requoted("".join([text for text in taken if isinstance(text, str)])).upper().replace("%2E", ".")
+        texts = [_requoted(text) if isinstance(text, str) else text for text in taken]
+        filled = names.fill_in(texts, quoted, quoted_list)
+        at_risk = slots(taken) and not constant.strip(".")
+        pieces += ["/" if i else "", *([_segment(merged(filled))] if at_risk else filled)]
+    return pieces
+
+
+def _segment(pieces: tuple[Piece, ...]) -> Piece:
+    """A segment of which a key might make nothing, or a step up."""
+
+    def write(values: Values) -> str:
+        text = fill(pieces, values)
+        if text.upper().replace("%2E", ".") in ("", ".", ".."):
+            raise UnsendableError(f"with it a segment of the path would be {text!r}, which leads elsewhere")
+        return text
+
+    return write
+
+
+def query_pieces(names: Names, query: str, where: str, used: set[str], secrets: Secrets) -> tuple[Piece, ...]:
+    """The query of a URL, without its question mark."""
+    taken = names.take_apart(query, where, secret=True)
+    used |= slots(taken)
+    for item in query.split("&"):
+        name, _, value = item.partition("=")
+        secrets.add(
+            [text for text in names.take_apart(value, where, True) if isinstance(text, str) and of_named(name, text)]
+        )
+    texts = [_requoted(text, "/?") if isinstance(text, str) else text for text in taken]
+    return merged(names.fill_in(texts, quoted, quoted_list))
+
+
+def _requoted(text: str, more: str = "") -> str:
+    """The user's own text of a URL, as it can be sent: what is escaped already stays so."""
+    return quote(_STRAY_PERCENT.sub("%25", text), safe=_RESERVED + more)

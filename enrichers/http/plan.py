@@ -1,0 +1,289 @@
+"""What is sent for a key, or for a batch of keys: made ready once, filled in per request.
+
+Whatever a key holds, it stays within the place that its name in braces has: a segment of the path, a value of the
+query, a header, a value in the JSON body. Host, port and credentials hold no part of a key.
+
+Parameters and headers that name ``{keys}`` are for batches only, those that name a part of the key are for single keys
+only; the others go with both. Knows no connection.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from asyncio_operator import ConfigurationError
+from enrichers.http.headers import check_headers
+from enrichers.http.keys import UnsendableError, header_list, header_text, quoted, quoted_list, text_of
+from enrichers.http.places import Place, path_pieces, query_pieces, read_url, shown_url
+from enrichers.http.secrets import Secrets, of_header, of_named
+from enrichers.http.template import KEYS, Names, Piece, Slot, Values, fill, json_pieces, merged, slots
+
+
+class Request(NamedTuple):
+    """What is sent; `headers` without those of the session, and those that a function gives."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str]
+    body: bytes | None
+
+
+class Plan:
+    """How requests are made of values: the parts of a key, or one list of keys."""
+
+    def __init__(
+        self,
+        method: str,
+        url: Sequence[Piece],
+        headers: Mapping[str, tuple[Piece, ...]],
+        body: Sequence[Piece] | None,
+        *,
+        idempotency_header: str | None,
+        max_url_length: int,
+    ) -> None:
+        self._method = method
+        self._url = merged(url)
+        self._fixed = {name: fill(value, ()) for name, value in headers.items() if _is_fixed(value)}
+        self._filled = [(name, value) for name, value in headers.items() if not _is_fixed(value)]
+        self._body = None if body is None else merged(body)
+        self._idempotency_header = None if method == "GET" else idempotency_header
+        self._max_url_length = max_url_length
+
+    def request(self, values: Values) -> Request:
+        """The request for values.
+
+        Raises:
+            UnsendableError: one of them cannot stand where it has to.
+        """
+        url = fill(self._url, values)
+        if len(url) > self._max_url_length:
+            raise UnsendableError(f"the URL has {len(url)} characters with it; max_url_length={self._max_url_length}")
+        body = None if self._body is None else fill(self._body, values).encode()
+        if not self._filled and self._idempotency_header is None:
+            return Request(self._method, url, self._fixed, body)
+        headers = dict(self._fixed)
+        for name, pieces in self._filled:
+            headers[name] = fill(pieces, values)
+        if self._idempotency_header is not None:
+            headers[self._idempotency_header] = _idempotency_key(self._method, url, body)
+        return Request(self._method, url, headers, body)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of the specification that say what is sent; `parts` are the names of the parts of a key."""
+
+    url: str
+    parts: Sequence[str]
+    method: str
+    params: Mapping[str, Any] | None
+    headers: Mapping[str, str] | Callable[[], Any] | None
+    json_body: Any
+    batch_url: str | None
+    batch_json_body: Any
+    idempotency_header: str | None
+    max_url_length: int
+
+
+class Plans(NamedTuple):
+    """The plan for one key, the plan for several or None, what is secret in them, and how the URL is shown."""
+
+    single: Plan
+    batch: Plan | None
+    secrets: Secrets
+    shown: str
+
+
+def make_plans(given: Arguments) -> Plans:
+    """The plans of a specification.
+
+    Raises:
+        ConfigurationError: the argument that is wrong, and what is wrong with it. No URL and no value is shown.
+    """
+    planner = _Planner(given)
+    single = planner.single()
+    batch = None if given.batch_url is None else planner.batch(given.batch_url)
+    return Plans(single, batch, planner.secrets, shown_url(read_url(given.url, "url")))
+
+
+class _Planner:
+    """Makes the plans of one specification, and gathers its secrets."""
+
+    def __init__(self, given: Arguments) -> None:
+        self.secrets = Secrets()
+        self._given = given
+        self._names = Names(given.parts, batches=given.batch_url is not None)
+        self._params = _parameters(self._names, given.params, self.secrets)
+        headers = given.headers if isinstance(given.headers, Mapping) else {}
+        self._headers = _headers(self._names, headers, self.secrets)
+
+    def single(self) -> Plan:
+        """The plan for one key."""
+        given = self._given
+        names = Names(given.parts, batches=False)
+        own = set(names.positions)
+        plan, used = self._plan("url", given.url, names, own, given.method, "json_body", given.json_body)
+        if KEYS in used:
+            raise ConfigurationError('json_body names {keys}, which is for batch_json_body; for one key it is "{key}"')
+        unused = [] if len(given.parts) == 1 and "key" in used else [part for part in given.parts if part not in used]
+        if unused:
+            raise ConfigurationError(
+                f"{{{unused[0]}}} stands nowhere in url, params, headers and json_body, so every key would get the same"
+            )
+        return plan
+
+    def batch(self, url: str) -> Plan:
+        """The plan for several keys."""
+        given = self._given
+        of_one = set(self._names.positions)
+        method, argument, body = given.method, "json_body", given.json_body
+        if given.batch_json_body is not None:
+            method = "POST" if method == "GET" else method
+            argument, body = "batch_json_body", given.batch_json_body
+        plan, used = self._plan("batch_url", url, Names([], batches=True), {KEYS}, method, argument, body)
+        if used & of_one:
+            raise ConfigurationError(
+                "json_body is for one key; with a batch_url, give batch_json_body too"
+                if argument == "json_body"
+                else 'batch_json_body names a part of one key; "{keys}" is the list of all keys'
+            )
+        if KEYS not in used:
+            raise ConfigurationError("{keys} stands nowhere in batch_url, params, headers and batch_json_body")
+        if len(given.parts) > 1 and not _holds(given.batch_json_body, f"{{{KEYS}}}"):
+            raise ConfigurationError(
+                f"the key has {len(given.parts)} parts; several such keys have no form as text, only batch_json_body "
+                'with "{keys}" takes them, as a list of objects'
+            )
+        return plan
+
+    def _plan(
+        self, where: str, url: str, names: Names, own: set[str], method: str, argument: str, body: Any
+    ) -> tuple[Plan, set[str]]:
+        """A plan, and the names in braces that it uses; parameters and headers with others are left out."""
+        place = read_url(url, where)
+        used: set[str] = set()
+        pieces = [place.origin, *path_pieces(names, place.path, where, used)]
+        query = [query_pieces(names, place.query, where, used, self.secrets)] if place.query else []
+        for parameter in self._params:
+            if parameter.names <= own:
+                used |= parameter.names
+                query.append(parameter.pieces)
+        for i, item in enumerate(query):
+            pieces += ["&" if i else "?", *item]
+        written = None if body is None else json_pieces(self._names, body, argument, used)
+        self.secrets.add(_secrets_of_json("", body))
+        plan = Plan(
+            method,
+            pieces,
+            self._sent_headers(place, body is not None, own, used),
+            written,
+            idempotency_header=self._given.idempotency_header,
+            max_url_length=self._given.max_url_length,
+        )
+        return plan, used
+
+    def _sent_headers(
+        self, place: Place, has_body: bool, own: set[str], used: set[str]
+    ) -> dict[str, tuple[Piece, ...]]:
+        sent: dict[str, tuple[Piece, ...]] = {}
+        if has_body:
+            sent["Content-Type"] = ("application/json",)
+        if place.authorization is not None:
+            self.secrets.add([place.password, *of_header("Authorization", place.authorization)])
+            sent["Authorization"] = (place.authorization,)
+        for header in self._headers:
+            if header.names <= own:
+                used |= header.names
+                for name in [name for name in sent if name.lower() == header.name.lower()]:
+                    if name == "Authorization":
+                        raise ConfigurationError("the URL holds a user, and headers hold Authorization; give one")
+                    del sent[name]
+                sent[header.name] = header.pieces
+        return sent
+
+
+class _Item(NamedTuple):
+    """A parameter or a header, and the names in braces that it uses."""
+
+    name: str
+    pieces: tuple[Piece, ...]
+    names: set[str]
+
+
+def _parameters(names: Names, params: Mapping[str, Any] | None, secrets: Secrets) -> list[_Item]:
+    if params is not None and not isinstance(params, Mapping):
+        raise ConfigurationError(f"params is of type {type(params).__name__}; it must be a mapping of names to values")
+    items = []
+    for name, value in (params or {}).items():
+        where = f"params: {name!r}"
+        if not isinstance(name, str):
+            raise ConfigurationError(f"params has the name {name!r}; it must be a string")
+        for one in value if isinstance(value, list | tuple) else [value]:
+            taken = _taken(names, one, where)
+            secrets.add([text for text in taken if isinstance(text, str) and of_named(name, text)])
+            try:
+                start = f"{quoted(name)}="
+                texts = [quoted(piece) if isinstance(piece, str) else piece for piece in taken]
+            except UnsendableError as error:
+                raise ConfigurationError(f"{where} (value not shown): {error}") from None
+            pieces = merged([start, *names.fill_in(texts, quoted, quoted_list)])
+            items.append(_Item(name, pieces, _one_kind(slots(taken), where)))
+    return items
+
+
+def _taken(names: Names, value: Any, where: str) -> list[str | Slot]:
+    if isinstance(value, str):
+        return names.take_apart(value, where, secret=True)
+    try:
+        return [text_of(value)]
+    except UnsendableError as error:
+        raise ConfigurationError(f"{where} (value not shown): {error}") from None
+
+
+def _headers(names: Names, headers: Mapping[str, str], secrets: Secrets) -> list[_Item]:
+    items = []
+    for name, value in check_headers(headers, "headers").items():
+        where = f"headers: {name}"
+        taken = names.take_apart(value, where, secret=True)
+        for text in taken:
+            secrets.add(of_header(name, text) if isinstance(text, str) else ())
+        pieces = merged(names.fill_in(taken, header_text, header_list))
+        items.append(_Item(name, pieces, _one_kind(slots(taken), where)))
+    return items
+
+
+def _one_kind(used: set[str], where: str) -> set[str]:
+    if KEYS in used and len(used) > 1:
+        raise ConfigurationError(f"{where} names {{keys}} and a part of one key; a request is for one or for several")
+    return used
+
+
+def _is_fixed(pieces: Iterable[Piece]) -> bool:
+    return all(isinstance(piece, str) for piece in pieces)
+
+
+def _holds(value: Any, wanted: str) -> bool:
+    """Whether JSON holds this string by itself."""
+    if isinstance(value, Mapping):
+        return any(_holds(item, wanted) for item in value.values())
+    if isinstance(value, list | tuple):
+        return any(_holds(item, wanted) for item in value)
+    return bool(value == wanted)
+
+
+def _secrets_of_json(name: str, value: Any) -> list[str]:
+    if isinstance(value, Mapping):
+        return [text for inner, item in value.items() for text in _secrets_of_json(str(inner), item)]
+    if isinstance(value, list | tuple):
+        return [text for item in value for text in _secrets_of_json(name, item)]
+    return of_named(name, value) if isinstance(value, str) and "{" not in value else []
+
+
+def _idempotency_key(method: str, url: str, body: bytes | None) -> str:
+    """The same for the same request, whoever sends it and however often; another for any other."""
+    digest = hashlib.sha256(b"\0".join([method.encode(), url.encode(), body or b""])).digest()
+    return str(uuid.UUID(bytes=digest[:16], version=5))

@@ -1,0 +1,145 @@
+"""Templates: text in which ``{name}`` stands for a part of the key.
+
+    ``{key}``, ``{origin}``    a part of the key, where the specification names one like that
+    ``{keys}``                 the keys of a batch
+    ``{{name}}``               the text ``{name}``
+    any other brace            itself, so JSON and GraphQL can be written as they are
+
+A template is taken apart once. Filling it joins texts and calls one function per part; how a value is written is that
+function's business, and depends on the place (see `keys`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from asyncio_operator import ConfigurationError
+from asyncio_operator.enricher import did_you_mean
+from enrichers.http.keys import UnsendableError, json_inner, json_inner_list, json_of, json_text
+
+_MARK = re.compile(r"\{\{([^\W\d]\w*)\}\}|\{([^\W\d]\w*)\}")
+
+KEYS = "keys"
+
+Values = Sequence[Any]
+"""The parts of one key, or, of a batch, one item: the list of its keys."""
+
+Write = Callable[[Any], str]
+Piece = str | Callable[[Values], str]
+
+
+class Slot(NamedTuple):
+    """Where a part of the key stands."""
+
+    name: str
+
+
+class Names:
+    """What may stand in braces: for a key its parts, each with its position; for batches also `KEYS`.
+
+    Args:
+        parts: the names of the parts of a key.
+        batches: whether there are batches.
+    """
+
+    def __init__(self, parts: Sequence[str], batches: bool) -> None:
+        self.positions = {name: i for i, name in enumerate(parts)}
+        if len(parts) == 1:
+            self.positions.setdefault("key", 0)
+        self.batches = batches
+
+    def take_apart(self, text: str, where: str, secret: bool = False) -> list[str | Slot]:
+        """Texts and slots, alternating as they stand.
+
+        Raises:
+            ConfigurationError: a name in braces is none of these; a `secret` text is not shown.
+        """
+        pieces: list[str | Slot] = []
+        end = 0
+        for mark in _MARK.finditer(text):
+            pieces.append(text[end : mark.start()])
+            pieces.append(f"{{{mark[1]}}}" if mark[1] else self._slot(mark[2], where, secret))
+            end = mark.end()
+        return [piece for piece in [*pieces, text[end:]] if piece]
+
+    def _slot(self, name: str, where: str, secret: bool) -> Slot:
+        if name in self.positions or (name == KEYS and self.batches):
+            return Slot(name)
+        shown = "a name in braces" if secret else f"{{{name}}}"
+        known = [*self.positions, *([KEYS] if self.batches else [])]
+        hint = f"there are {', '.join(known)}" if secret else did_you_mean(name, known)
+        more = "; {keys} needs a batch_url" if name == KEYS else ""
+        raise ConfigurationError(
+            f"{where}: {shown} is no part of the key: {hint}{more}. To send it as it is, double its braces"
+        )
+
+    def fill_in(self, pieces: Iterable[str | Slot], one: Write, many: Write) -> list[Piece]:
+        """Slots as functions that write a part by `one`, or the list of keys by `many`."""
+        return [piece if isinstance(piece, str) else self.writer(piece, one, many) for piece in pieces]
+
+    def writer(self, slot: Slot, one: Write, many: Write) -> Callable[[Values], str]:
+        """The function that writes what a slot stands for."""
+        position, write = (0, many) if slot.name == KEYS else (self.positions[slot.name], one)
+        return lambda values: write(values[position])
+
+
+def slots(pieces: Iterable[str | Slot]) -> set[str]:
+    """The names that are used."""
+    return {piece.name for piece in pieces if isinstance(piece, Slot)}
+
+
+def merged(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
+    """The same with texts side by side made one."""
+    result: list[Piece] = []
+    for piece in pieces:
+        if result and isinstance(piece, str) and isinstance(result[-1], str):
+            result[-1] += piece
+        else:
+            result.append(piece)
+    return tuple(result)
+
+
+def fill(pieces: Sequence[Piece], values: Values) -> str:
+    """The text for a key, or a list of keys."""
+    return "".join([piece if type(piece) is str else piece(values) for piece in pieces])  # type: ignore[operator]
+
+
+def json_pieces(names: Names, value: Any, where: str, used: set[str]) -> list[Piece]:
+    """JSON with slots in its strings. A string that is one slot and nothing else is the value, with its JSON type.
+
+    Raises:
+        ConfigurationError: the value is no JSON.
+    """
+    if isinstance(value, str):
+        return _json_string(names, value, where, used, whole=True)
+    if isinstance(value, Mapping):
+        items: list[Piece] = ["{"]
+        for i, (name, item) in enumerate(value.items()):
+            if not isinstance(name, str):
+                raise ConfigurationError(f"{where} has the name {name!r}; names in JSON are strings")
+            items += ["," if i else "", *_json_string(names, name, where, used, whole=False), ":"]
+            items += json_pieces(names, item, where, used)
+        return [*items, "}"]
+    if isinstance(value, list | tuple):
+        items = ["["]
+        for i, item in enumerate(value):
+            items += ["," if i else "", *json_pieces(names, item, where, used)]
+        return [*items, "]"]
+    try:
+        return [json_of(value)]
+    except UnsendableError as error:
+        raise ConfigurationError(f"{where} cannot be written as JSON: {error}") from None
+
+
+def _json_string(names: Names, text: str, where: str, used: set[str], whole: bool) -> list[Piece]:
+    pieces = names.take_apart(text, where)
+    used |= slots(pieces)
+    if whole and len(pieces) == 1 and isinstance(pieces[0], Slot):
+        return [names.writer(pieces[0], json_of, json_of)]
+    try:
+        texts = [json_text(piece)[1:-1] if isinstance(piece, str) else piece for piece in pieces]
+    except UnsendableError as error:
+        raise ConfigurationError(f"{where} cannot be written as JSON: {error}") from None
+    return ['"', *names.fill_in(texts, json_inner, json_inner_list), '"']

@@ -1,0 +1,204 @@
+"""`RedisEnricher`: rows from the values, or the hashes, that keys name, many keys in one command.
+
+A name is made of a key by a template. Values become rows by `enrichers.typed`. Deadlines come from outside, as
+cancellations. Nothing is cached here. A URL is used to connect, and shown nowhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from asyncio_operator import ConfigurationError, Enricher, EnricherError
+from asyncio_operator.enricher import Found, Row, as_schema, describe, duration, positive_int
+from enrichers.redis.connections import Connections
+from enrichers.redis.errors import lookup_error
+from enrichers.redis.names import Names
+from enrichers.redis.url import Url, check_url, shown_source
+from enrichers.typed import row_converter
+
+KINDS = ("json", "hash", "string")
+
+Convert = Callable[[Any], Found]
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class RedisEnricher(Enricher):
+    """Rows from one Redis server, or one that speaks its protocol.
+
+    Args:
+        url: ``redis://user:password@host:port/database``, with ``rediss://`` over TLS, or a function without arguments
+            that gives it, called by `open` and for every new connection, in a thread. A string travels to the workers
+            inside the job; a function keeps the password out of it.
+        schema: the columns that a found row adds, as a `pyarrow.Schema` or a Spark DDL string.
+        key_template: the name in Redis, with ``{key}`` for the key.
+        key: names of the parts of a composite key, in their order; the template then holds ``{origin}:{hour}``.
+        kind: what stands under a name. "json": an object, or an array of them for several rows. "hash": a hash of
+            Redis, its fields by the names of the columns. "string": a value, for a schema of one column.
+        pool_size: connections of one worker at most. 4 by default: a few keep a Python process busy with batches.
+        max_batch: keys in one command at most. 500 by default: the server answers nobody else meanwhile.
+        connect_timeout: seconds, or a timedelta, for making a connection.
+
+    Raises:
+        ConfigurationError: an argument is wrong.
+    """
+
+    url: Url
+    key_template: str
+    key: tuple[str, ...]
+    kind: str
+    pool_size: int
+    max_batch: int
+    connect_timeout: float
+    _schema: pa.Schema
+    _runtime: tuple[Connections, Convert, Names] | None = field(compare=False)
+
+    def __init__(
+        self,
+        url: Url,
+        *,
+        schema: pa.Schema | str,
+        key_template: str = "{key}",
+        key: str | Sequence[str] = "key",
+        kind: Literal["json", "hash", "string"] = "json",
+        pool_size: int = 4,
+        max_batch: int = 500,
+        connect_timeout: float | timedelta = 10.0,
+    ) -> None:
+        if not callable(url):
+            check_url(url)
+        if kind not in KINDS:
+            raise ConfigurationError(f'kind is {describe(kind)}; it must be "json" | "hash" | "string"')
+        columns = as_schema(schema)
+        if kind == "string" and len(columns) != 1:
+            raise ConfigurationError(f'schema has {len(columns)} columns; with kind="string" it must have one')
+        row_converter(columns, text=kind != "json")
+        values = {
+            "url": url,
+            "key_template": key_template,
+            "key": _names(key),
+            "kind": kind,
+            "pool_size": positive_int("pool_size", pool_size),
+            "max_batch": positive_int("max_batch", max_batch),
+            "connect_timeout": duration("connect_timeout", connect_timeout),
+            "_schema": columns,
+            "_runtime": None,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        Names(key_template, self.key)
+
+    def schema(self) -> pa.Schema:
+        """The columns that a found row adds."""
+        return self._schema
+
+    async def open(self) -> None:
+        """Make the client. It connects when there is something to look up.
+
+        Raises:
+            ConfigurationError: a function for the URL gives none in this process.
+        """
+        connections = Connections(self.url, size=self.pool_size, connect_timeout=self.connect_timeout)
+        await connections.open()
+        object.__setattr__(self, "_runtime", (connections, self._conversion(), Names(self.key_template, self.key)))
+
+    async def close(self) -> None:
+        """Close the connections, within seconds. Does nothing where nothing is open."""
+        runtime = self._runtime
+        object.__setattr__(self, "_runtime", None)
+        if runtime is not None:
+            await runtime[0].close()
+
+    async def lookup(self, key: Any) -> Found:
+        """The row of a key, a list of its rows, or None; raises what `lookup_many` raises."""
+        return (await self.lookup_many((key,)))[0]
+
+    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
+        """The answers for keys, aligned with them, from one command or pipeline.
+
+        Raises:
+            EnricherError: `retryable` where the connection or the server is to blame; else it may be one of the keys.
+        """
+        if self._runtime is None:
+            raise EnricherError(f"{self!r} is not open", retryable=False)
+        connections, convert, naming = self._runtime
+        names = self._named(naming, keys)
+        if not names:
+            return [None] * len(keys)
+        ask = connections.hashes if self.kind == "hash" else connections.values
+        try:
+            values = await ask([*names.values()])
+        except Exception as error:
+            problem = lookup_error(error, repr(self), f"key {describe(keys[0])}", connections.url)
+        else:
+            found = {
+                key: self._answer(connections, convert, key, value) for key, value in zip(names, values, strict=True)
+            }
+            return [found.get(key) for key in keys]
+        raise problem
+
+    def _answer(self, connections: Connections, convert: Convert, key: Any, value: Any) -> Found:
+        if not value and (value is None or self.kind == "hash"):
+            return None
+        try:
+            if isinstance(value, Exception):
+                raise value
+            return convert(value)
+        except (ValueError, RecursionError) as error:
+            problem = EnricherError(f"{self!r}, key {describe(key)}: {error}", retryable=False)
+            problem.__cause__ = error
+        except Exception as error:
+            problem = lookup_error(error, repr(self), f"key {describe(key)}", connections.url)
+        raise problem
+
+    def _named(self, names: Names, keys: Sequence[Any]) -> dict[Any, bytes]:
+        """The names of those keys that can have one."""
+        try:
+            return {key: name for key in keys if (name := names.of(key)) is not None}
+        except EnricherError as error:
+            problem = EnricherError(f"{self!r}: {error}", retryable=False)
+        raise problem
+
+    def _conversion(self) -> Convert:
+        """What makes the rows of a value."""
+        to_row = row_converter(self._schema, text=self.kind != "json")
+        if self.kind == "string":
+            [name] = self._schema.names
+            return lambda value: to_row({name: value})
+        if self.kind == "hash":
+            return lambda value: to_row(_with_text_names(value))
+
+        # A float in between would lose digits of a decimal. Made once: that takes as long as reading a small object.
+        decode = json.JSONDecoder(parse_float=Decimal).decode
+
+        def from_json(value: bytes) -> Found:
+            parsed = decode(value.decode())
+            if isinstance(parsed, list):
+                return [to_row(row) for row in parsed]
+            return None if parsed is None else to_row(parsed)
+
+        return from_json
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_runtime": None}
+
+    def __repr__(self) -> str:
+        return f"RedisEnricher({shown_source(self.url)}, {self.kind} at {self.key_template!r})"
+
+
+def _with_text_names(value: Mapping[bytes, bytes]) -> Row:
+    """Fields with names that are no UTF-8 are no columns."""
+    return {name.decode("utf-8", "backslashreplace"): item for name, item in value.items()}
+
+
+def _names(key: object) -> tuple[str, ...]:
+    names = (key,) if isinstance(key, str) else tuple(key) if isinstance(key, Sequence) else ()
+    if not names or len({*names}) < len(names) or not all(isinstance(n, str) and n.isidentifier() for n in names):
+        raise ConfigurationError(f"key is {describe(key)}; it must be a word, or a list of different words")
+    return names

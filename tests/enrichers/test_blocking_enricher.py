@@ -1,0 +1,250 @@
+"""`BlockingEnricher`: functions in threads, their clients, and what a cancellation can do."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from asyncio_operator import ConfigurationError, EnricherError
+from asyncio_operator.specification import fingerprint
+from asyncio_operator.testing import check_enricher
+from enrichers import blocking
+from enrichers.blocking import BlockingEnricher
+
+ROWS: dict[Any, Any] = {"JFK": {"name": "Kennedy"}, "LGA": [{"name": "a"}, {"name": "b"}]}
+
+
+def airport(key: str) -> Any:
+    return ROWS.get(key)
+
+
+def airports(keys: Any) -> Any:
+    return [ROWS.get(key) for key in keys]
+
+
+async def cannot_block(key: str) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"function_many": airports}, {"function": None, "function_many": airports, "max_batch": 2}]
+)
+def test_it_keeps_the_contract(options: Any) -> None:
+    check_enricher(
+        lambda: BlockingEnricher(**{"function": airport, "schema": "name string"} | options),
+        known=ROWS,
+        missing=["XXX"],
+    )
+
+
+def test_a_client_of_a_database_keeps_the_contract(tmp_path: Path) -> None:
+    """SQLite refuses a connection in any thread but the one that made it, closing included."""
+    path = str(tmp_path / "airports.db")
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE airports (faa, name)")
+        database.executemany("INSERT INTO airports VALUES (?, ?)", [("JFK", "Kennedy"), ("LGA", "a")])
+    database.close()
+
+    def make() -> BlockingEnricher:
+        return BlockingEnricher(
+            ask_sqlite, "name string", 3, setup=lambda: sqlite3.connect(path), teardown=lambda client: client.close()
+        )
+
+    check_enricher(make, known={"JFK": {"name": "Kennedy"}, "LGA": {"name": "a"}}, missing=["XXX", "o'Hare"])
+
+
+def ask_sqlite(client: sqlite3.Connection, key: str) -> Any:
+    row = client.execute("SELECT name FROM airports WHERE faa = ?", (key,)).fetchone()
+    return None if row is None else {"name": row[0]}
+
+
+class Clients:
+    """What became of the clients of an enricher."""
+
+    def __init__(self) -> None:
+        self.made: list[threading.Thread] = []
+        self.torn_down: list[tuple[threading.Thread, threading.Thread]] = []
+        self.together = threading.Barrier(4)
+
+    def make(self) -> threading.Thread:
+        self.made.append(threading.current_thread())
+        return threading.current_thread()
+
+    def tear_down(self, client: threading.Thread) -> None:
+        self.torn_down.append((client, threading.current_thread()))
+
+    def use(self, client: threading.Thread, key: Any) -> Any:
+        self.together.wait(10)
+        return {"own": client is threading.current_thread()}
+
+
+async def test_each_thread_has_one_client_and_tears_it_down_itself() -> None:
+    clients = Clients()
+    enricher = BlockingEnricher(clients.use, "own boolean", 4, setup=clients.make, teardown=clients.tear_down)
+    await enricher.open()
+    found = await asyncio.gather(*(enricher.lookup(key) for key in range(40)))
+    assert found == [{"own": True}] * 40
+    await enricher.close()
+    assert len(clients.made) == len(set(clients.made)) == 4
+    assert sorted(clients.torn_down, key=str) == sorted(((client, client) for client in clients.made), key=str)
+    for thread in clients.made:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+async def test_O11_a_cancelled_lookup_ends_with_its_thread() -> None:
+    started, release = threading.Event(), threading.Event()
+
+    def wait(key: Any) -> None:
+        started.set()
+        release.wait(10)
+
+    enricher = BlockingEnricher(wait, "a int")
+    await enricher.open()
+    lookup = asyncio.ensure_future(enricher.lookup(1))
+    await asyncio.to_thread(started.wait, 10)
+    lookup.cancel()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not lookup.done()
+    release.set()
+    with pytest.raises(asyncio.CancelledError):
+        await lookup
+    await enricher.close()
+
+
+async def test_a_lookup_that_waits_for_a_thread_is_cancelled_at_once_and_never_run() -> None:
+    started, release, asked = threading.Event(), threading.Event(), []
+
+    def wait(key: Any) -> None:
+        asked.append(key)
+        started.set()
+        release.wait(10)
+
+    enricher = BlockingEnricher(wait, "a int", 1)
+    await enricher.open()
+    first, second = (asyncio.ensure_future(enricher.lookup(key)) for key in (1, 2))
+    await asyncio.to_thread(started.wait, 10)
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    assert not first.done()
+    release.set()
+    assert await first is None
+    assert await enricher.lookup(3) is None
+    assert asked == [1, 3]
+    await enricher.close()
+
+
+@pytest.mark.parametrize("max_workers", [1, 3])
+async def test_close_does_not_wait_for_ever_for_a_thread(max_workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread tears its client down when its call is done."""
+    monkeypatch.setattr(blocking, "PATIENCE", 0.05)
+    started, release, torn_down = threading.Event(), threading.Event(), threading.Event()
+
+    def wait(client: Any, key: Any) -> None:
+        started.set()
+        release.wait(60)
+
+    enricher = BlockingEnricher(
+        wait, "a int", max_workers, setup=lambda: "client", teardown=lambda client: torn_down.set()
+    )
+    await enricher.open()
+    lookup = asyncio.ensure_future(enricher.lookup(1))
+    await asyncio.to_thread(started.wait, 10)
+    await enricher.close()
+    assert not torn_down.is_set()
+    assert not lookup.done()
+    release.set()
+    assert await lookup is None
+    assert await asyncio.to_thread(torn_down.wait, 10)
+
+
+async def test_a_failing_setup_fails_the_lookup_and_is_tried_again() -> None:
+    attempts: list[int] = []
+
+    def connect() -> str:
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise ConnectionError("no route")
+        return "client"
+
+    enricher = BlockingEnricher(
+        lambda client, key: {"a": 1}, "a int", 1, setup=connect, teardown=lambda client: attempts.append(0)
+    )
+    await enricher.open()
+    with pytest.raises(ConnectionError, match="no route"):
+        await enricher.lookup(1)
+    assert await enricher.lookup(1) == {"a": 1}
+    await enricher.close()
+    assert attempts == [1, 1, 0]
+
+
+async def test_a_failing_teardown_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(client: Any) -> None:
+        raise ConnectionError("already gone")
+
+    enricher = BlockingEnricher(lambda client, key: {"a": 1}, "a int", 1, setup=lambda: 1, teardown=fail)
+    await enricher.open()
+    await enricher.lookup(1)
+    with caplog.at_level(logging.WARNING, "asyncio_operator"):
+        await enricher.close()
+    assert "already gone" in caplog.text
+
+
+@pytest.mark.parametrize("answers", [None, [], [None, None], {"a": 1}])
+async def test_answers_that_are_not_one_for_each_key_are_refused(answers: Any) -> None:
+    enricher = BlockingEnricher(None, "a int", function_many=lambda keys: answers)
+    await enricher.open()
+    with pytest.raises(EnricherError, match="for 1 keys") as raised:
+        await enricher.lookup(1)
+    assert raised.value.retryable is False
+    await enricher.close()
+
+
+async def test_it_has_to_be_open() -> None:
+    with pytest.raises(EnricherError, match="not open"):
+        await BlockingEnricher(airport, "name string").lookup("JFK")
+
+
+def test_L8_equal_fields_are_equal() -> None:
+    enricher = BlockingEnricher(airport, "name string")
+    assert enricher == BlockingEnricher(airport, pa.schema([("name", pa.string())]))
+    assert hash(enricher) == hash(BlockingEnricher(airport, "name string"))
+    for other in (
+        BlockingEnricher(airport, "name string", 5),
+        BlockingEnricher(airports, "name string"),
+        BlockingEnricher(airport, "city string"),
+        BlockingEnricher(airport, "name string", setup=dict),
+    ):
+        assert enricher != other
+        assert fingerprint(enricher) != fingerprint(other)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"function": cannot_block}, "FunctionEnricher"),
+        ({"function": 1}, "function is 1"),
+        ({"function": None}, "function_many"),
+        ({"max_workers": 0}, "max_workers is 0"),
+        ({"max_batch": 5}, "needs function_many"),
+        ({"function_many": airports, "max_batch": 0}, "max_batch is 0"),
+        ({"teardown": print}, "setup is not"),
+        ({"setup": cannot_block}, "setup is"),
+        ({"schema": "name strin"}, "strin"),
+    ],
+)
+def test_wrong_arguments_are_configuration_errors(arguments: Any, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        BlockingEnricher(**{"function": airport, "schema": "name string"} | arguments)
+
+
+def test_repr_names_the_function_and_the_columns() -> None:
+    assert repr(BlockingEnricher(airport, "name string, height int")) == "BlockingEnricher(airport, name, height)"

@@ -1,0 +1,108 @@
+"""The examples of docs/enrichers.md run, and its tables of options are those of the code."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import re
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from asyncio_operator.testing import check_enricher
+from enrichers.blocking import BlockingEnricher
+from enrichers.redis import RedisEnricher
+from enrichers.table import TableEnricher
+from tests.enrichers.conftest import Database
+from tests.redis_service import BINARY, RedisServer
+
+TEXT = (Path(__file__).parents[2] / "docs" / "enrichers.md").read_text(encoding="utf-8")
+COUNTRIES = {"NO": {"country": "Norway", "population": 5_627_000}}
+
+
+@asynccontextmanager
+async def country_server() -> AsyncIterator[int]:
+    """Answers a line with a key by a line of JSON, and gives its port."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            writer.write(json.dumps(COUNTRIES.get(line.decode().strip())).encode() + b"\n")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1")
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+def run_examples(**names: Any) -> dict[str, Any]:
+    """The names that the examples of the page define, one after the other, as a reader would run them."""
+    for example in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL):
+        exec(example, names)
+    return names
+
+
+async def one(enricher: Any, key: Any) -> Any:
+    await enricher.open()
+    try:
+        return await enricher.lookup(key)
+    finally:
+        await enricher.close()
+
+
+async def test_the_examples_run(database: Database, tmp_path: Path) -> None:
+    path = str(tmp_path / "airports.db")
+    with sqlite3.connect(path) as sqlite:
+        sqlite.execute("CREATE TABLE airports (faa, name)")
+        sqlite.execute("INSERT INTO airports VALUES ('JFK', 'Kennedy')")
+    sqlite.close()
+    parquet.write_table(pa.table({"tailnum": ["N1"], "seats": [55], "year": [2004]}), tmp_path / "planes.parquet")
+    await database.execute("CREATE TABLE planes (tailnum text, year int, seats int)")
+    await database.execute("INSERT INTO planes VALUES ('N1', 2004, 55)")
+    async with country_server() as port:
+        values = {"HOST": "127.0.0.1", "PORT": port, "PATH": path, "PARQUET": str(tmp_path / "planes.parquet")}
+        names = await asyncio.to_thread(run_examples, **values, DSN=database.dsn, REDIS_URL="redis://localhost")
+        assert await names["country"].lookup("NO") == COUNTRIES["NO"]
+        assert names["outcome"] == (True, {"country": "Norway"}, ["failed", "answered"])
+        assert await one(names["airports"], "JFK") == {"name": "Kennedy"}
+        assert await one(names["planes"], "N1") == {"seats": 55}
+        assert await one(names["fleet"], "N1") == {"year": 2004, "seats": 55}
+        await asyncio.to_thread(names["test_countries"])
+
+
+@pytest.mark.skipif(BINARY is None, reason="redis-server is not installed (Debian's package redis-server)")
+async def test_the_example_of_redis_runs() -> None:
+    with RedisServer() as server:
+        server.command("HSET", "airport:JFK", "name", "Kennedy", "altitude", "13")
+        [example] = re.findall(r"```python\n(from enrichers.redis.*?)```", TEXT, re.DOTALL)
+        names: dict[str, Any] = {"REDIS_URL": server.url}
+        exec(example, names)
+        assert await one(names["airports_in_redis"], "JFK") == {"name": "Kennedy", "altitude": 13}
+
+
+@pytest.mark.parametrize(
+    ("section", "documented"),
+    [
+        ("Testing it", check_enricher),
+        ("Blocking functions", BlockingEnricher),
+        ("Tables in memory", TableEnricher),
+        ("Redis", RedisEnricher),
+    ],
+)
+def test_every_option_is_documented(section: str, documented: Any) -> None:
+    text = re.split(r"^##+ ", TEXT.partition(f"# {section}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
+    [table] = re.findall(r"^\| option \|.*?\n\n", text, re.DOTALL | re.MULTILINE)
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", table, re.MULTILINE))
+    parameters = inspect.signature(documented).parameters
+    assert {*rows} == {*parameters}
+    for name, parameter in parameters.items():
+        default = parameter.default
+        if section != "Testing it" and isinstance(default, str | int | float):
+            shown = f'"{default}"' if isinstance(default, str) else f"{default:g}"
+            assert rows[name].strip("`").removesuffix(" s") == shown

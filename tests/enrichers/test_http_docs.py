@@ -1,0 +1,91 @@
+"""The examples of docs/http.md run, and its table of options is that of the code."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncio_operator.testing.service import FakeRequest, FakeService
+from enrichers.http import HttpEnricher
+from enrichers.http.errors import cause_of_status
+
+TEXT = (Path(__file__).parents[2] / "docs" / "http.md").read_text(encoding="utf-8")
+
+JFK = {"name": "Kennedy", "lat": 40.6, "lon": -73.8}
+
+
+def api(sent: FakeRequest) -> Any:
+    """The service of the page."""
+    match (sent.path, sent.query):
+        case ("/airports/JFK" | "/airports/LGA", _):
+            return JFK
+        case ("/airports", {"codes": ["JFK,XXX"]}):
+            return {"JFK": JFK}
+        case ("/airports", _):
+            return {"airports": [{"name": code} for code in sent.json()["codes"]]}
+        case ("/weather/JFK", {"at": ["5"], "units": ["metric"]}):
+            return {"temp": 1.5, "wind": 7}
+        case ("/graphql", _):
+            return {"data": {"airport": JFK | {"name": sent.json()["variables"]["code"]}}}
+        case ("/positions/JFK", _):
+            return {"name": "KENNEDY", "position": [40.6, -73.8]}
+        case ("/private/JFK", _) if sent.headers["authorization"] == "Bearer t0ken":
+            return {"name": "Kennedy"}
+    return None
+
+
+async def test_the_examples_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("API_TOKEN", "t0ken")
+    async with FakeService(handler=api) as service:
+        names: dict[str, Any] = {"API": service.url}
+        for example in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL):
+            exec(example, names)
+        assert await names["main"]() == [JFK, JFK, None]
+        expected = {
+            "weather": (("JFK", 5), {"temp": 1.5, "wind": 7.0}),
+            "graph": ("EWR", JFK | {"name": "EWR"}),
+            "positions": ("JFK", JFK),
+            "private": ("JFK", {"name": "Kennedy"}),
+        }
+        for name, (key, row) in expected.items():
+            await names[name].open()
+            assert await names[name].lookup(key) == row
+            await names[name].close()
+        for name, rows in {"many": [JFK, None], "posted": [{"name": "JFK"}, {"name": "XXX"}]}.items():
+            await names[name].open()
+            assert await names[name].lookup_many(["JFK", "XXX"]) == rows
+            await names[name].close()
+        assert service.requests[-1].method == "POST"
+    await names["test_a_service_that_is_down_for_a_moment"]()
+
+
+def test_every_option_is_documented_with_its_default() -> None:
+    documented = {row[0]: row[1] for row in re.findall(r"^\| `(\w+)` \| (.*?) ?\|", TEXT, re.MULTILINE)}
+    options = inspect.signature(HttpEnricher).parameters
+    assert [*documented] == [*options]
+    for name, option in options.items():
+        match option.default:
+            case inspect.Parameter.empty:
+                assert documented[name] == ""
+            case None:
+                assert documented[name] in ("none", "the whole answer", "the system's", "100")
+            case int() | float() as number if number is not False:
+                assert float(documented[name].removesuffix(" s")) == number
+            case other:
+                assert documented[name].replace('"', "'") == f"`{other!r}`"
+
+
+def test_the_table_of_statuses_is_that_of_the_code() -> None:
+    checked = []
+    for row, retryable, overload in re.findall(
+        r"^\| ([\d, ]+)\S* .*?\| (True|False) \| (True)? ?\|", TEXT, re.MULTILINE
+    ):
+        for status in re.findall(r"\d+", row):
+            cause = cause_of_status(int(status))
+            assert (cause.retryable, cause.overload) == (retryable == "True", overload == "True"), status
+            checked.append(status)
+    assert len(checked) == 11

@@ -1,0 +1,236 @@
+"""`HttpEnricher` before it is opened: arguments, equality, pickling, and what it never shows."""
+
+from __future__ import annotations
+
+import pickle
+import ssl
+import traceback
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark import cloudpickle
+
+from asyncio_operator import ConfigurationError, Enricher
+from asyncio_operator.specification import fingerprint
+from asyncio_operator.testing.service import FakeService
+from enrichers.http import HttpEnricher
+
+URL = "https://api.example/airports/{key}"
+
+
+def make(url: Any = URL, **options: Any) -> HttpEnricher:
+    return HttpEnricher(url, **({"schema": "city string"} | options))
+
+
+def token() -> dict[str, str]:
+    return {"Authorization": "Bearer s3cret-t0ken"}
+
+
+BATCH = {"batch_url": "https://api.example/airports?codes={keys}"}
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"schema": "city strin"}, ["schema", "strin"]),
+        ({"schema": pa.schema([("t", pa.duration("s"))])}, ["schema", "'t'", "duration"]),
+        ({"schema": "m map<double, int>"}, ["schema", "'m'", "keys of a map"]),
+        ({"key": "a b"}, ["key is 'a b'"]),
+        ({"key": []}, ["key is []"]),
+        ({"key": ["a", "a"]}, ["key is ['a', 'a']"]),
+        ({"key": "keys"}, ["key is 'keys'"]),
+        ({"key": 5}, ["key is 5"]),
+        ({"key": ("key", "hour")}, ["{hour} stands nowhere"]),
+        ({"url": "https://api.example/airports"}, ["{key} stands nowhere"]),
+        ({"url": "https://api.example/{kye}"}, ["{kye} is no part", "did you mean 'key'?", "double its braces"]),
+        ({"url": "https://api.example/{key}/{keys}"}, ["{keys} needs a batch_url"]),
+        ({"url": "https://{key}.example/"}, ["host, port or credentials"]),
+        ({"url": "ftp://api.example/{key}"}, ["does not begin with http"]),
+        ({"url": "https:///{key}"}, ["its host cannot be told"]),
+        ({"url": "https://api.example:x/{key}"}, ["host or port"]),
+        ({"url": "https://api.example/{key}#top"}, ["holds a #"]),
+        ({"url": "https://api.example/{key} x"}, ["blanks or control"]),
+        ({"url": "https://api.example/{key}\r\nX: y"}, ["blanks or control"]),
+        ({"url": None}, ["url", "of type NoneType"]),
+        ({"method": "HEAD"}, ["method is 'HEAD'", "'POST'"]),
+        ({"method": 5}, ["method is 5"]),
+        ({"headers": ["a"]}, ["headers is of type list"]),
+        ({"headers": {"a b": "c"}}, ["'a b'", "no name of a header"]),
+        ({"headers": {"Content-Length": "5"}}, ["Content-Length", "the connection's own"]),
+        ({"headers": {"X": "1", "x": "2"}}, ["x: it stands there twice"]),
+        ({"headers": {"X": 5}}, ["X: its value is of type int"]),
+        ({"headers": {"X": "{keyy}"}}, ["headers: X", "a name in braces"]),
+        ({"params": [1]}, ["params is of type list"]),
+        ({"params": {"a": b"x"}}, ["params: 'a'", "type bytes"]),
+        ({"params": {"a": None}}, ["params: 'a'", "NoneType"]),
+        ({"params": {"a": "{nope}"}}, ["params: 'a'"]),
+        ({"params": {5: "a"}}, ["params has the name 5"]),
+        ({"json_body": {"a": object()}}, ["json_body", "type object"]),
+        ({"json_body": {"a": float("nan")}}, ["json_body", "nan"]),
+        ({"json_body": {1: 2}}, ["json_body has the name 1"]),
+        ({"json_body": "\ud800"}, ["json_body", "surrogate"]),
+        ({"extract": "a..b"}, ["extract is 'a..b'"]),
+        ({"extract": 5}, ["extract is 5", "dotted path"]),
+        ({"missing_statuses": ["404"]}, ["missing_statuses is ['404']"]),
+        ({"missing_statuses": 99}, ["missing_statuses is 99"]),
+        ({"max_batch": 0}, ["max_batch is 0"]),
+        ({"max_batch": 5}, ["max_batch is 5", "no batch_url"]),
+        ({"batch_json_body": {"k": "{keys}"}}, ["batch_url"]),
+        ({"batch_url": "https://api.example/airports"}, ["{keys} stands nowhere"]),
+        ({"batch_url": "https://api.example/{key}"}, ["batch_url", "'keys'"]),
+        (BATCH | {"json_body": {"a": "{key}"}}, ["give batch_json_body"]),
+        (BATCH | {"batch_json_body": {"a": "{key}"}}, ["batch_json_body names a part of one key"]),
+        (BATCH | {"json_body": ["{keys}"], "batch_json_body": []}, ["json_body names {keys}"]),
+        (BATCH | {"params": {"a": "{key}-{keys}"}}, ["for one or for several"]),
+        (BATCH | {"url": "https://x.example/{a}/{b}", "key": ["a", "b"]}, ["2 parts", "batch_json_body"]),
+        ({"max_response_bytes": 0}, ["max_response_bytes is 0"]),
+        ({"max_url_length": -1}, ["max_url_length is -1"]),
+        ({"per_host": 0}, ["per_host is 0"]),
+        ({"connect_timeout": -1}, ["connect_timeout is -1"]),
+        ({"headers_max_age": "1"}, ["headers_max_age is '1'"]),
+        ({"idempotency_header": "Idempotency-Key"}, ["idempotency_header", "'GET'"]),
+        ({"idempotency_header": "a b", "method": "POST"}, ["idempotency_header", "'a b'"]),
+        ({"idempotency_header": "X-I", "method": "POST", "headers": {"x-i": "1"}}, ["headers hold X-I already"]),
+        ({"redirects": "yes"}, ["redirects is 'yes'", "'same_host'"]),
+        ({"ssl": 5}, ["ssl is 5"]),
+        ({"trust_env": 1}, ["trust_env is 1"]),
+    ],
+    ids=str,
+)
+def test_a_wrong_argument_is_named_with_its_value_and_what_is_allowed(
+    options: dict[str, Any], named: list[str]
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        make(**options)
+    assert [name for name in named if name not in str(caught.value)] == [], str(caught.value)
+
+
+def test_an_ssl_context_is_refused_because_it_cannot_travel() -> None:
+    with pytest.raises(ConfigurationError, match="cannot travel"):
+        make(ssl=ssl.create_default_context())
+
+
+def test_defaults_and_forms_of_arguments() -> None:
+    assert isinstance(make(), Enricher)
+    assert make().max_batch == 1
+    assert make(**BATCH).max_batch == 100
+    assert make(**BATCH, max_batch=7).max_batch == 7
+    assert make().schema() == pa.schema([("city", pa.string())])
+    assert make(connect_timeout=timedelta(seconds=2)) == make(connect_timeout=2)
+    assert make(method="post") == make(method="POST")
+    assert make(ssl=Path("/ca.pem")) == make(ssl="/ca.pem")
+    assert make(key="code", url="https://x.example/{code}") != make(key="code", url="https://x.example/{key}")
+
+
+def test_it_is_equal_by_its_arguments_and_changes_with_none_of_them() -> None:
+    body = {"a": ["{key}"]}
+    enricher = make(json_body=body, method="POST", headers={"X": "y"}, params={"a": 1})
+    same = make(json_body={"a": ["{key}"]}, method="POST", headers={"X": "y"}, params={"a": 1})
+    assert enricher == same
+    assert hash(enricher) == hash(same)
+    body["a"].append("changed")
+    assert enricher == same
+    for other in (make(), make(json_body=body), make(headers={"X": "z"}), make(missing_statuses=(404, 410)), 5):
+        assert enricher != other
+
+
+async def test_L8_equal_specifications_have_one_fingerprint_wherever_they_are() -> None:
+    async with FakeService({"x": {"city": "y"}}) as service:
+
+        def build() -> HttpEnricher:
+            return make(f"{service.url}/rows/{{key}}", headers=lambda: {"X": "y"}, extract=lambda answer: answer)
+
+        enricher, twin = build(), build()
+        before = fingerprint(enricher)
+        assert before == fingerprint(twin) == fingerprint(cloudpickle.loads(cloudpickle.dumps(enricher)))
+        assert before != fingerprint(make(f"{service.url}/rows/{{key}}"))
+        await enricher.open()
+        assert await enricher.lookup("x") == {"city": "y"}
+        assert fingerprint(enricher) == before
+        copy = cloudpickle.loads(cloudpickle.dumps(enricher))
+        assert fingerprint(copy) == before
+        await enricher.close()
+        await copy.open()
+        assert await copy.lookup("x") == {"city": "y"}
+        await copy.close()
+
+
+def test_it_travels_by_plain_pickle_too() -> None:
+    assert pickle.loads(pickle.dumps(make(headers=token))) == make(headers=token)
+
+
+SECRET = "hunter2hunter2"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"url": f"https://bob:{SECRET}@api.example/airports/{{key}}"},
+        {"url": f"https://api.example/airports/{{key}}?token={SECRET}&units=metric"},
+        {"headers": {"Authorization": f"Bearer {SECRET}"}},
+        {"params": {"token": SECRET}},
+        {"json_body": {"password": SECRET}, "method": "POST"},
+        {"batch_url": f"https://bob:{SECRET}@api.example/airports?k={{keys}}&token={SECRET}"},
+    ],
+    ids=str,
+)
+def test_X5_repr_shows_where_it_leads_and_no_secret(options: dict[str, Any]) -> None:
+    shown = repr(make(**options))
+    assert "https://api.example/airports/{key}" in shown
+    assert SECRET not in shown
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://bob:hun@ter2@host/{key}",
+        "https://bob:hun/ter2@host/{key}",
+        "https://bob:12/hunter2@host/{key}",
+        "https://bob:hun#ter2@host/{key}",
+        "https://bob:{hunter2}@host/{key}",
+        "https://bob@host:hunter2/{key}",
+        "bob:hunter2@host/{key}",
+        "https://[hunter2/{key}",
+        "https://host/{key}?token={hunter2}",
+    ],
+)
+def test_X5_a_url_that_can_be_misread_is_refused_without_being_shown(url: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        make(url)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert [piece for piece in ("hunter2", "ter2", "hun@", "hun/", "hun#") if piece in shown] == []
+
+
+@given(st.text(max_size=20), st.text(max_size=20))
+def test_X5_no_url_breaks_the_check_or_is_shown(before: str, after: str) -> None:
+    text = f"{before}{SECRET}{after}"
+    for url in (text, f"https://{text}", f"https://u:{text}@host/{{key}}", f"https://host/{{key}}?a={text}"):
+        try:
+            shown = repr(make(url))
+        except ConfigurationError as error:
+            shown = str(error)
+        if "@host" in url or "?a=" in url:
+            assert SECRET not in shown
+
+
+def test_X5_headers_that_cannot_be_sent_are_told_without_their_value() -> None:
+    for value in (f"{SECRET}\r\nX-Admin: 1", f"{SECRET}\0", f"{SECRET} ", f"{SECRET}é"):
+        with pytest.raises(ConfigurationError, match="X-Key") as caught:
+            make(headers={"X-Key": value})
+        assert SECRET not in str(caught.value)
+
+
+def test_a_function_for_headers_is_shown_by_its_name_and_pickled_without_the_secret() -> None:
+    enricher = make(headers=token)
+    assert "token" in repr(enricher)
+    assert b"s3cret" not in cloudpickle.dumps(enricher)
+
+
+def test_credentials_in_the_url_and_in_headers_are_one_too_many() -> None:
+    with pytest.raises(ConfigurationError, match="give one"):
+        make("https://bob:pw@api.example/{key}", headers={"authorization": "Bearer x"})

@@ -1,0 +1,481 @@
+"""What `HttpEnricher` sends: templates, keys escaped by their place, bodies, headers, batches."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from decimal import Decimal
+from typing import Any
+from urllib.parse import parse_qs, unquote
+from uuid import UUID
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from asyncio_operator import EnricherError
+from asyncio_operator.testing.service import FakeAnswer, FakeRequest, FakeService
+from enrichers.http import HttpEnricher
+from enrichers.http.plan import Arguments, Request, make_plans
+
+
+def plans(**options: Any) -> Any:
+    defaults: dict[str, Any] = dict.fromkeys(
+        ("params", "headers", "json_body", "batch_url", "batch_json_body", "idempotency_header")
+    )
+    given_ = {"url": "http://h/{key}", "parts": ("key",), "method": "GET", "max_url_length": 8000}
+    return make_plans(Arguments(**{**defaults, **given_, **options}))
+
+
+def request(key: Any, **options: Any) -> Request:
+    values = key if isinstance(key, tuple) else (key,)
+    sent: Request = plans(**options).single.request(values)
+    return sent
+
+
+@asynccontextmanager
+async def asked(service: FakeService, url: str, **options: Any) -> AsyncIterator[HttpEnricher]:
+    enricher = HttpEnricher(service.url + url, **({"schema": "v string"} | options))
+    await enricher.open()
+    try:
+        yield enricher
+    finally:
+        await enricher.close()
+
+
+async def refused(enricher: HttpEnricher, key: Any) -> EnricherError:
+    with pytest.raises(EnricherError) as caught:
+        await enricher.lookup(key)
+    return caught.value
+
+
+HOSTILE = [
+    *("a b", "a/b", "../admin", "a?b=c&d", "a#b", "a%2Fb", "100%", "a;b=c", "a+b", "a,b", "a:b@c", "{key}", "{{key}}"),
+    *(
+        "é",
+        "日本",
+        "\0",
+        "\r\nX-Admin: 1",
+        "'; DROP TABLE x --",
+        '"',
+        "\\",
+        "😀",
+        "...",
+        "~",
+        "*",
+        "(",
+        "\u202e",
+        "\ufeff",
+    ),
+]
+
+
+@pytest.mark.parametrize("key", HOSTILE)
+async def test_a_hostile_key_stays_in_its_segment_its_parameter_and_its_body(key: str) -> None:
+    def echo(incoming: FakeRequest) -> Any:
+        parts = incoming.target.partition("?")[0].split("/")
+        return {"path": unquote(parts[2]), "parts": len(parts), "query": incoming.query, "body": incoming.json()}
+
+    async with (
+        FakeService(handler=echo) as service,
+        asked(
+            service,
+            "/a/{key}/z?q={key}&fixed=1",
+            method="POST",
+            params={"p": "<{key}>"},
+            json_body={"k": "{key}", "{key}": ["x{key}y"]},
+            schema="path string, parts int, query map<string,array<string>>, body map<string,string>",
+            extract=lambda answer: answer | {"body": {"k": json.dumps(answer["body"])}},
+        ) as enricher,
+    ):
+        row: Any = await enricher.lookup(key)
+        assert row["path"] == key
+        assert row["parts"] == 4
+        assert dict(row["query"]) == {"q": [key], "fixed": ["1"], "p": [f"<{key}>"]}
+        assert json.loads(dict(row["body"])["k"]) == {"k": key, key: [f"x{key}y"]}
+
+
+@given(st.text())
+def test_any_text_is_read_back_as_it_was_or_refused(key: str) -> None:
+    if key in ("", ".", ".."):
+        with pytest.raises(ValueError, match="leads elsewhere"):
+            request(key)
+        assume(False)
+    sent = request(key, url="http://h/a/{key}?q={key}", json_body=["{key}", "-{key}"])
+    path, _, query = sent.url.removeprefix("http://h").partition("?")
+    assert sent.url.isascii()
+    assert sent.url.isprintable()
+    assert [unquote(part) for part in path.split("/")] == ["", "a", key]
+    assert parse_qs(query, keep_blank_values=True, strict_parsing=True) == {"q": [key]}
+    assert json.loads(sent.body or b"") == [key, f"-{key}"]
+
+
+@pytest.mark.parametrize("url", ["/rows/{key}", "/rows/{key}/x", "/rows/.{key}", "/rows/%2e{key}"])
+async def test_a_key_that_would_make_another_path_cannot_be_sent(url: str) -> None:
+    """Servers make the same of ``%2E%2E`` as of ``..``, and an empty segment is another resource."""
+    async with FakeService() as service, asked(service, url) as enricher:
+        for key in {"/rows/.{key}": [".", ""], "/rows/%2e{key}": ["."]}.get(url, ["", ".", ".."]):
+            error = await refused(enricher, key)
+            assert error.retryable is False
+            assert error.any_key is False
+            assert f"key {key!r}: it cannot be sent" in str(error)
+        assert service.requests == []
+
+
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [
+        ("\ud800", "surrogate"),
+        (b"x", "type bytes"),
+        (float("nan"), "nan"),
+        (float("inf"), "inf"),
+        (Decimal("NaN"), "NaN"),
+        (10**5000, "too many digits"),
+        (datetime.timedelta(1), "type timedelta"),
+        ("x" * 10_000, "max_url_length=8000"),
+        ("é" * 1_400, "max_url_length=8000"),
+    ],
+    ids=lambda value: str(type(value)),
+)
+async def test_a_key_that_cannot_be_sent_is_an_error_of_that_key_alone(key: Any, why: str) -> None:
+    async with FakeService({"ok": {"v": "1"}}) as service, asked(service, "/rows/{key}") as enricher:
+        error = await refused(enricher, key)
+        assert why in str(error)
+        assert len(str(error)) < 500
+        assert (error.retryable, error.any_key) == (False, False)
+        assert await enricher.lookup("ok") == {"v": "1"}
+        assert len(service.requests) == 1
+
+
+UUID_KEY = UUID("12345678-1234-5678-1234-567812345678")
+BERLIN = datetime.timezone(datetime.timedelta(hours=1))
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "as_json"),
+    [
+        ("x", "x", '"x"'),
+        (5, "5", "5"),
+        (-(2**70), str(-(2**70)), str(-(2**70))),
+        (True, "true", "true"),
+        (1.5, "1.5", "1.5"),
+        (Decimal("12345678901234567890.10"), "12345678901234567890.10", "12345678901234567890.10"),
+        (Decimal("1E+3"), "1000", "1000"),
+        (datetime.date(2013, 1, 31), "2013-01-31", '"2013-01-31"'),
+        (datetime.datetime(2013, 1, 31, 5, tzinfo=BERLIN), "2013-01-31T05:00:00+01:00", '"2013-01-31T05:00:00+01:00"'),
+        (UUID_KEY, str(UUID_KEY), f'"{UUID_KEY}"'),
+    ],
+)
+def test_keys_of_every_type_have_one_form_as_text_and_their_type_in_json(key: Any, text: str, as_json: str) -> None:
+    sent = request(key, json_body={"k": "{key}", "t": "{key}.", "n": Decimal("0.1")}, headers={"X": "<{key}>"})
+    assert unquote(sent.url) == f"http://h/{text}"
+    assert sent.body == f'{{"k":{as_json},"t":"{text}.","n":0.1}}'.encode()
+    assert sent.headers["X"] == f"<{text}>"
+
+
+@pytest.mark.parametrize("key", ["a\r\nX-Admin: 1", "a\0b", "é", "a\tb", " a", "x" * 8001])
+async def test_a_key_that_cannot_stand_in_a_header_is_refused(key: str) -> None:
+    async with (
+        FakeService() as service,
+        asked(service, "/x", headers={"X-Key": "{key}"}) as enricher,
+    ):
+        assert "header" in str(await refused(enricher, key))
+        assert service.requests == []
+
+
+def test_braces_that_name_nothing_are_themselves() -> None:
+    graphql = '{ airport(code: $code) { name } } {"a": 1} {5} { key } {} }}'
+    body = {"query": graphql, "variables": {"code": "{key}"}, "literal": "{{key}} {{other}}"}
+    sent = request("x", json_body=body)
+    assert json.loads(sent.body or b"") == {
+        "query": graphql,
+        "variables": {"code": "x"},
+        "literal": "{key} {other}",
+    }
+    assert request("x", url="http://h/{{key}}/{key}").url == "http://h/%7Bkey%7D/x"
+
+
+def test_a_composite_key_goes_where_its_parts_are_named() -> None:
+    sent = request(("JFK/1", 5), parts=("origin", "hour"), url="http://h/{origin}/w?h={hour}", json_body=["{hour}"])
+    assert sent.url == "http://h/JFK%2F1/w?h=5"
+    assert sent.body == b"[5]"
+    assert request("x", parts=("code",), url="http://h/{code}/{key}").url == "http://h/x/x"
+
+
+async def test_L1_a_null_in_any_part_is_a_miss_and_asks_nothing() -> None:
+    async with (
+        FakeService() as service,
+        asked(service, "/{origin}/{hour}", key=("origin", "hour")) as enricher,
+    ):
+        assert await enricher.lookup(("JFK", None)) is None
+        assert await enricher.lookup((None, None)) is None
+        assert "a tuple of 2 parts, origin, hour" in str(await refused(enricher, "JFK"))
+        assert "a tuple of 2 parts" in str(await refused(enricher, ("JFK",)))
+        assert service.requests == []
+
+
+def test_the_users_own_text_is_sent_as_it_is_and_made_sendable() -> None:
+    url = "HTTP://Bücher.example:80/a%2Fb/ü/100%/{key}/;v=1?x=%20&y=ä/?&z={key}"
+    sent = request("k", url=url, params={"a": [1, True, "b c"], "d&": Decimal("0.10")})
+    assert sent.url == (
+        "http://xn--bcher-kva.example/a%2Fb/%C3%BC/100%25/k/;v=1?x=%20&y=%C3%A4/?&z=k&a=1&a=true&a=b%20c&d%26=0.10"
+    )
+
+
+async def test_what_goes_with_every_request_and_what_the_user_may_replace() -> None:
+    async with FakeService({"x": {"v": "1"}}) as service:
+        async with asked(service, "/rows/{key}", method="PUT", json_body=1) as enricher:
+            await enricher.lookup("x")
+        async with asked(service, "/rows/{key}", headers={"accept": "a/b", "user-agent": "me"}) as enricher:
+            await enricher.lookup("x")
+        first, second = service.requests
+        assert first.method == "PUT"
+        assert (first.headers["accept"], first.headers["content-type"]) == ("application/json", "application/json")
+        assert first.headers["user-agent"] == "asyncio-operator"
+        assert (second.headers["accept"], second.headers["user-agent"]) == ("a/b", "me")
+        assert "content-type" not in second.headers
+        assert "cookie" not in second.headers
+
+
+async def test_credentials_of_the_url_go_into_a_header() -> None:
+    async with FakeService({"x": {"v": "1"}}) as service:
+        url = service.url.replace("://", "://bob:p%40ss@")
+        enricher = HttpEnricher(f"{url}/rows/{{key}}", schema="v string")
+        await enricher.open()
+        assert await enricher.lookup("x") == {"v": "1"}
+        assert service.requests[0].headers["authorization"] == "Basic Ym9iOnBAc3M="
+        await enricher.close()
+
+
+async def test_cookies_are_neither_kept_nor_sent() -> None:
+    async with FakeService() as service, asked(service, "/x/{key}") as enricher:
+        for _ in range(2):
+            service.answer_next(FakeAnswer({"v": "1"}, headers={"Set-Cookie": "id=7"}))
+            await enricher.lookup("x")
+        assert "cookie" not in service.requests[1].headers
+
+
+async def test_connections_are_used_again_and_bounded_by_per_host_alone() -> None:
+    rows = {str(i): {"v": str(i)} for i in range(150)}
+    async with FakeService(rows) as service:
+        async with asked(service, "/rows/{key}") as enricher:
+            for i in range(20):
+                await enricher.lookup(str(i))
+            await enricher.lookup("missing")
+            assert service.connections == 1
+        everybody = asyncio.Event()
+
+        async def wait(_: FakeRequest) -> Any:
+            if service.most_at_once == 150:
+                everybody.set()
+            await everybody.wait()
+            return {"v": "1"}
+
+        service._handler = wait
+        async with asked(service, "/wait/{key}") as enricher:
+            await asyncio.gather(*map(enricher.lookup, range(150)))
+        assert service.most_at_once == 150, "aiohttp alone would have stopped at 100"
+    async with FakeService(rows, latency=0.001) as service, asked(service, "/rows/{key}", per_host=3) as enricher:
+        await asyncio.gather(*map(enricher.lookup, range(30)))
+        assert (service.connections, service.most_at_once) == (3, 3)
+
+
+# -- idempotency
+
+
+async def test_an_idempotency_key_is_that_of_the_request() -> None:
+    options = {"method": "POST", "json_body": {"k": "{key}"}, "idempotency_header": "Idempotency-Key"}
+    async with FakeService(handler=lambda _: {"v": "1"}) as service:
+        for _ in range(2):
+            async with asked(service, "/x", **options) as enricher:
+                for key in ("a", "b", 5, "5"):
+                    await enricher.lookup(key)
+        keys = [sent.headers["idempotency-key"] for sent in service.requests]
+        assert keys[:4] == keys[4:], "a retry, in another worker too, has the same"
+        assert len({*keys}) == 4
+        assert all(str(UUID(key)) == key for key in keys)
+
+
+# -- headers that expire
+
+
+async def test_a_header_function_is_called_once_and_again_after_401() -> None:
+    calls: list[int] = []
+
+    def headers() -> dict[str, str]:
+        calls.append(1)
+        return {"Authorization": f"Bearer t{len(calls)}", "user-agent": "me"}
+
+    async with (
+        FakeService({"x": {"v": "1"}}, token="t1") as service,
+        asked(service, "/rows/{key}", headers=headers) as enricher,
+    ):
+        await asyncio.gather(*(enricher.lookup("x") for _ in range(10)))
+        assert len(calls) == 1
+        assert service.requests[0].headers["user-agent"] == "me"
+        service.token = "t2"
+        service.requests.clear()
+        assert await asyncio.gather(*(enricher.lookup("x") for _ in range(10))) == [{"v": "1"}] * 10
+        assert len(calls) == 2, "those who were refused together ask once"
+        assert len(service.requests) <= 20
+        service.token = "never"
+        error = await refused(enricher, "x")
+        assert "refuses the credentials (401 Unauthorized)" in str(error)
+        assert (error.retryable, error.any_key) == (False, True)
+        assert len(calls) == 3
+
+
+async def test_headers_that_are_the_same_again_are_not_tried_again() -> None:
+    async def headers() -> dict[str, str]:
+        return {"Authorization": "Bearer old"}
+
+    async with FakeService(token="new") as service, asked(service, "/rows/{key}", headers=headers) as enricher:
+        await refused(enricher, "x")
+        assert len(service.requests) == 1
+
+
+async def test_headers_are_asked_for_again_when_they_are_old() -> None:
+    calls: list[int] = []
+
+    async def headers() -> dict[str, str]:
+        calls.append(1)
+        return {}
+
+    async with (
+        FakeService({"x": {"v": "1"}}) as service,
+        asked(service, "/rows/{key}", headers=headers, headers_max_age=0) as enricher,
+    ):
+        for _ in range(3):
+            await enricher.lookup("x")
+        assert len(calls) == 3
+
+
+async def test_a_lookup_that_is_cancelled_takes_the_headers_from_nobody() -> None:
+    asking, go = asyncio.Event(), asyncio.Event()
+
+    async def headers() -> dict[str, str]:
+        asking.set()
+        await go.wait()
+        return {}
+
+    async with FakeService({"x": {"v": "1"}}) as service, asked(service, "/rows/{key}", headers=headers) as enricher:
+        first, second = asyncio.ensure_future(enricher.lookup("x")), asyncio.ensure_future(enricher.lookup("x"))
+        await asking.wait()
+        first.cancel()
+        await asyncio.sleep(0)
+        go.set()
+        assert await second == {"v": "1"}
+        with pytest.raises(asyncio.CancelledError):
+            await first
+
+
+async def test_X5_a_header_function_that_fails_is_told_without_its_words() -> None:
+    def vault() -> dict[str, str]:
+        raise LookupError("hunter2hunter2")
+
+    def wrong() -> Any:
+        return {"Authorization": "hunter2hunter2\r\nX: y"}
+
+    async with FakeService() as service:
+        for function, why in ((vault, "vault raised LookupError"), (wrong, "printable ASCII")):
+            async with asked(service, "/rows/{key}", headers=function) as enricher:
+                error = await refused(enricher, "x")
+                assert why in str(error)
+                assert "hunter2" not in str(error) + repr(error.__cause__)
+                assert (error.retryable, error.any_key) == (None, True)
+        assert service.requests == []
+
+
+# -- batches
+
+
+ROWS = {"JFK": {"v": "1"}, "a/b": {"v": "2"}, "é": {"v": "3"}, "a,b": {"v": "4"}, 7: {"v": "5"}, True: {"v": "6"}}
+
+
+@pytest.mark.parametrize("batch", ["map", "list"])
+async def test_several_keys_are_one_request_aligned_with_the_keys(batch: str) -> None:
+    async with FakeService(ROWS, batch=batch) as service:
+        url = service.url + "/rows?keys={keys}"
+        async with asked(service, "/rows/{key}", batch_url=url) as enricher:
+            found = await enricher.lookup_many(["JFK", None, "LAX", "é", "a/b", 7, True, "a,b"])
+            assert found == [{"v": "1"}, None, None, {"v": "3"}, {"v": "2"}, {"v": "5"}, {"v": "6"}, {"v": "4"}]
+            assert service.paths() == ["/rows?keys=JFK,LAX,%C3%A9,a%2Fb,7,true,a%2Cb"]
+            assert await enricher.lookup_many([None, "JFK"]) == [None, {"v": "1"}]
+            assert service.paths()[1:] == ["/rows/JFK"], "one key needs no list"
+            assert await enricher.lookup_many([None]) == [None]
+            assert await enricher.lookup_many([]) == []
+            assert len(service.requests) == 2
+
+
+async def test_several_keys_in_a_body_keep_their_types() -> None:
+    async with FakeService(ROWS, batch="list") as service:
+        async with asked(
+            service, "/rows/{key}", batch_url=f"{service.url}/rows", batch_json_body="{keys}", params={"u": 1}
+        ) as enricher:
+            assert await enricher.lookup_many(["JFK", 7, True]) == [{"v": "1"}, {"v": "5"}, {"v": "6"}]
+        sent = service.requests[0]
+        assert (sent.method, sent.target, sent.body) == ("POST", "/rows?u=1", b'["JFK",7,true]')
+
+
+async def test_several_composite_keys_are_a_list_of_objects() -> None:
+    def weather(incoming: FakeRequest) -> Any:
+        return [{"v": f"{key['origin']}@{key['hour']}"} for key in incoming.json()["of"]]
+
+    async with (
+        FakeService(handler=weather) as service,
+        asked(
+            service,
+            "/{origin}/{hour}",
+            key=("origin", "hour"),
+            batch_url=f"{service.url}/several",
+            batch_json_body={"of": "{keys}"},
+        ) as enricher,
+    ):
+        assert await enricher.lookup_many([("JFK", 5), ("LGA", None), ("EWR", 6)]) == [
+            {"v": "JFK@5"},
+            None,
+            {"v": "EWR@6"},
+        ]
+
+
+def test_parameters_and_headers_go_where_their_names_say() -> None:
+    made = plans(
+        url="http://h/one",
+        batch_url="http://h/many",
+        params={"code": "{key}", "codes": "{keys}", "units": "metric"},
+        headers={"X-One": "{key}", "X-Many": "{keys}", "X-Both": "b"},
+    )
+    one, many = made.single.request(("a",)), made.batch.request((["a", "b"],))
+    assert one.url == "http://h/one?code=a&units=metric"
+    assert one.headers == {"X-One": "a", "X-Both": "b"}
+    assert many.url == "http://h/many?codes=a,b&units=metric"
+    assert many.headers == {"X-Many": "a,b", "X-Both": "b"}
+
+
+async def test_a_key_that_its_path_does_not_take_is_asked_for_in_a_list_of_its_own() -> None:
+    """So that it does not depend on the company of a key whether it is found."""
+    async with FakeService({"..": {"v": "1"}, "JFK": {"v": "2"}}) as service:
+        async with asked(service, "/rows/{key}", batch_url=service.url + "/rows?keys={keys}") as enricher:
+            assert await enricher.lookup_many(["..", "JFK"]) == [{"v": "1"}, {"v": "2"}]
+            assert await enricher.lookup_many([".."]) == [{"v": "1"}]
+        assert service.paths() == ["/rows?keys=..,JFK", "/rows?keys=.."]
+
+
+async def test_without_a_batch_url_several_keys_are_several_requests() -> None:
+    async with FakeService(ROWS) as service, asked(service, "/rows/{key}") as enricher:
+        assert await enricher.lookup_many(["JFK", "LAX", 7]) == [{"v": "1"}, None, {"v": "5"}]
+        assert len(service.requests) == 3
+
+
+async def test_a_key_that_cannot_be_sent_fails_its_batch_before_a_request() -> None:
+    """The caller splits the batch then, until the key stands alone."""
+    async with FakeService(ROWS) as service:
+        async with asked(service, "/rows/{key}", batch_url=service.url + "/rows?keys={keys}") as enricher:
+            for bad in ("\ud800", "x" * 9000, b"x"):
+                with pytest.raises(EnricherError, match="cannot be sent") as caught:
+                    await enricher.lookup_many(["JFK", bad])
+                assert (caught.value.retryable, caught.value.any_key) == (False, False)
+        assert service.requests == []

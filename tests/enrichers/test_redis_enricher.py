@@ -1,0 +1,334 @@
+"""`RedisEnricher` against a real Redis: answers, types, errors, secrets, and a server that goes and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import json
+import os
+import traceback
+import uuid
+from collections.abc import AsyncIterator
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from asyncio_operator import ConfigurationError, EnricherError
+from asyncio_operator.specification import fingerprint
+from asyncio_operator.testing import check_enricher
+from enrichers.redis import RedisEnricher
+from tests.redis_service import OPENSSL, RedisServer, needs_redis, redis_server
+
+__all__ = ["redis_server"]
+
+SCHEMA = "name string, height int"
+
+
+@pytest.fixture
+def server(redis_server: RedisServer) -> RedisServer:
+    redis_server.command("FLUSHALL")
+    return redis_server
+
+
+@contextlib.asynccontextmanager
+async def opened(server: RedisServer, **options: Any) -> AsyncIterator[RedisEnricher]:
+    enricher = RedisEnricher(**{"url": server.url, "schema": SCHEMA} | options)
+    await enricher.open()
+    try:
+        yield enricher
+    finally:
+        await enricher.close()
+
+
+async def failure(enricher: RedisEnricher, *keys: Any) -> EnricherError:
+    """The error of a lookup, in which no secret stands, its causes included."""
+    with pytest.raises(EnricherError) as raised:
+        await enricher.lookup_many(keys)
+    shown = "".join(traceback.format_exception(raised.value, chain=True))
+    assert "s3cret" not in shown
+    return raised.value
+
+
+@pytest.mark.parametrize("max_batch", [1, 500])
+def test_json_keeps_the_contract(server: RedisServer, max_batch: int) -> None:
+    server.command("SET", "airport:JFK", '{"name": "Kennedy", "height": 4, "other": []}')
+    server.command("SET", "airport:LGA", '[{"name": "a"}, {"name": "b", "height": 7}]')
+    server.command("SET", "airport:nothing", "null")
+    server.command("SET", "airport:none", "[]")
+    check_enricher(
+        lambda: RedisEnricher(server.url, schema=SCHEMA, key_template="airport:{key}", max_batch=max_batch),
+        known={
+            "JFK": {"name": "Kennedy", "height": 4},
+            "LGA": [{"name": "a", "height": None}, {"name": "b", "height": 7}],
+        },
+        missing=["XXX", "nothing", "none", "a b\r\nSET x y\r\n", "ü\0'\"", "\ud800", "x" * 100_000, None],
+        secrets=[server.password],
+    )
+    assert server.command("EXISTS", "x") == b":0\r\n"
+
+
+def test_hashes_keep_the_contract(server: RedisServer) -> None:
+    server.command("HSET", "JFK", "name", "Kennedy", "height", "4", b"\xff", b"\xff")
+    server.command("HSET", "LGA", "height", "", "other", "x")
+    url = server.url
+    check_enricher(
+        lambda: RedisEnricher(lambda: url, schema=SCHEMA, kind="hash", max_batch=3),
+        known={"JFK": {"name": "Kennedy", "height": 4}, "LGA": {"name": None, "height": None}},
+        missing=["XXX", ""],
+        secrets=[server.password],
+    )
+
+
+def test_plain_values_keep_the_contract(server: RedisServer) -> None:
+    server.command("SET", "7", "1.50")
+    server.command("SET", "8", "-2")
+    check_enricher(
+        lambda: RedisEnricher(server.url, schema="price decimal(10,2)", kind="string"),
+        known={7: {"price": Decimal("1.50")}, 8: {"price": Decimal(-2)}},
+        missing=[9, -7],
+        secrets=[server.password],
+    )
+
+
+async def test_keys_are_written_as_the_template_says(server: RedisServer) -> None:
+    key = uuid.UUID(int=5)
+    for name in ("{JFK}/7", f"{{2024-02-29}}/{key}", "{\udcff}/0".encode("utf-8", "surrogateescape")):
+        server.command("SET", name, "1")
+    options = {"key": ["origin", "hour"], "key_template": "{{{origin}}}/{hour}", "kind": "string", "schema": "n int"}
+    async with opened(server, **options) as enricher:
+        keys = [("JFK", 7), (datetime.date(2024, 2, 29), key), (b"\xff", 0), ("JFK", "8"), ("JFK", None), (None, 7)]
+        assert await enricher.lookup_many(keys) == [{"n": 1}, {"n": 1}, {"n": 1}, None, None, None]
+        shapes: list[Any] = ["JFK", ("JFK",), ("JFK", 7, 8)]
+        for wrong in shapes:
+            assert "2 parts origin, hour" in str(await failure(enricher, wrong))
+        for wrong in (True, 1.0, Decimal(1), datetime.datetime(2024, 2, 29), (1,)):
+            assert (await failure(enricher, ("JFK", wrong))).retryable is False
+
+
+async def test_decimals_of_json_lose_no_digit(server: RedisServer) -> None:
+    server.command("SET", "k", '{"a": 12345678901234567890.123456789012345678, "b": 0.1}')
+    async with opened(server, schema="a decimal(38,18), b double") as enricher:
+        assert await enricher.lookup("k") == {"a": Decimal("12345678901234567890.123456789012345678"), "b": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("{'a': 1}", "Expecting property name"),
+        ("", "Expecting value"),
+        ("7", "7, a number, is no row"),
+        ('[{"name": "a"}, 7]', "7, a number, is no row"),
+        ('{"height": "4"}', "column 'height' is int32, which '4', a text, does not fit"),
+        ('{"height": 4.5}', "column 'height' is int32"),
+        ('{"height": 2147483648}', "2147483648"),
+        (b'{"name": "\xff"}', "utf-8"),
+        ("[" * 100_000, "recursion"),
+        ('{"name": "\\ud800"}', "surrogates not allowed"),
+    ],
+)
+async def test_a_value_that_does_not_fit_is_an_error_of_its_key(server: RedisServer, value: Any, says: str) -> None:
+    server.command("SET", "bad", value)
+    server.command("SET", "good", '{"name": "a"}')
+    async with opened(server) as enricher:
+        error = await failure(enricher, "good", "bad")
+        assert says in str(error)
+        assert "key 'bad'" in str(error)
+        assert (error.retryable, error.any_key) == (False, False)
+        assert await enricher.lookup("good") == {"name": "a", "height": None}
+
+
+async def test_a_field_that_does_not_fit_is_an_error_of_its_key(server: RedisServer) -> None:
+    server.command("HSET", "bad", "height", "four")
+    server.command("HSET", "good", "height", "4")
+    server.command("SET", "plain", "4")
+    async with opened(server, kind="hash") as enricher:
+        error = await failure(enricher, "good", "bad")
+        assert "key 'bad': column 'height' is int32, which b'four', of type bytes, does not fit" in str(error)
+        error = await failure(enricher, "good", "plain")
+        assert "key 'plain': the value is of another type of Redis (WRONGTYPE" in str(error)
+        assert (error.retryable, error.any_key) == (False, False)
+
+
+async def test_it_connects_again_after_a_restart() -> None:
+    needs_redis()
+    with RedisServer() as server:
+        server.command("SET", "k", '{"name": "a"}')
+        async with opened(server) as enricher:
+            assert await enricher.lookup("k") == {"name": "a", "height": None}
+            server.restart()
+            server.command("SET", "k", '{"name": "b"}')
+            assert await enricher.lookup("k") == {"name": "b", "height": None}
+            server.stop()
+            error = await failure(enricher, "k")
+            assert (error.retryable, error.any_key) == (True, True)
+            assert f"127.0.0.1:{server.port}" in str(error)
+            server.start()
+            assert await enricher.lookup("k") is None
+
+
+async def test_a_server_that_hangs_is_left_at_the_deadline() -> None:
+    needs_redis()
+    with RedisServer() as server:
+        async with opened(server, pool_size=1) as enricher:
+            assert await enricher.lookup("k") is None
+            server.command("CLIENT", "PAUSE", "600", "ALL")
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await enricher.lookup("k")
+            # Its connection was cut: the late answer is nobody's.
+            assert await enricher.lookup_many(["k", "l"]) == [None, None]
+
+
+async def test_cancelled_lookups_lose_no_place_in_the_pool(server: RedisServer) -> None:
+    for number in range(50):
+        server.command("SET", str(number), str(number))
+    async with opened(server, pool_size=2, kind="string", schema="n int") as enricher:
+        for turns in range(100):
+            lookups = [asyncio.ensure_future(enricher.lookup(number)) for number in range(6)]
+            for _ in range(turns % 25):
+                await asyncio.sleep(0)
+            for lookup in lookups[turns % 3 :: 2]:
+                lookup.cancel()
+            found = await asyncio.gather(*lookups, return_exceptions=True)
+            for number, answer in enumerate(found):
+                assert isinstance(answer, asyncio.CancelledError) or answer == {"n": number}
+        found = await asyncio.wait_for(asyncio.gather(*map(enricher.lookup, range(50))), 10)
+        assert found == [{"n": number} for number in range(50)]
+
+
+@pytest.mark.parametrize("kind", ["json", "hash"])
+async def test_no_more_commands_run_at_once_than_the_pool_has_connections(server: RedisServer, kind: Any) -> None:
+    async with opened(server, pool_size=2, kind=kind) as enricher:
+        before = server.command("INFO", "stats").split(b"total_connections_received:")[1].split()[0]
+        await asyncio.gather(*map(enricher.lookup, range(200)))
+        after = server.command("INFO", "stats").split(b"total_connections_received:")[1].split()[0]
+        assert int(after) - int(before) - 1 <= 2
+
+
+async def test_wrong_credentials_are_not_retryable(server: RedisServer) -> None:
+    async with opened(server, url=server.url_with("wrong-s3cret")) as enricher:
+        error = await failure(enricher, "k")
+        assert (error.retryable, error.any_key) == (False, True)
+        assert "refuses the credentials" in str(error)
+
+
+async def test_missing_permissions_are_not_retryable(server: RedisServer) -> None:
+    server.command("ACL", "SETUSER", "reader", "on", ">other-s3cret", "~public:*", "+hgetall")
+    async with opened(server, url=server.url_with("other-s3cret", "reader")) as enricher:
+        error = await failure(enricher, "k")
+        assert (error.retryable, error.any_key) == (False, True)
+        assert "permissions do not suffice" in str(error)
+    async with opened(server, url=server.url_with("other-s3cret", "reader"), kind="hash") as enricher:
+        assert await enricher.lookup("public:k") is None
+        error = await failure(enricher, "k")
+        assert (error.retryable, error.any_key) == (False, False)
+
+
+async def test_a_crowded_server_says_so() -> None:
+    needs_redis()
+    with RedisServer(maxclients="1") as server:
+        async with opened(server, pool_size=1) as enricher, opened(server) as another:
+            await enricher.lookup("k")
+            error = await failure(another, "k")
+            assert (error.retryable, error.overload) == (True, True)
+
+
+async def test_a_url_from_a_function_is_asked_for_every_connection() -> None:
+    needs_redis()
+    with RedisServer() as server:
+        asked: list[str] = []
+
+        def url() -> str:
+            asked.append(server.url)
+            return server.url
+
+        async with opened(server, url=url) as enricher:
+            await enricher.lookup("k")
+            await enricher.lookup("k")
+            connections = len(asked)
+            server.password = "an0ther-s3cret"
+            server.restart()
+            assert await enricher.lookup("k") is None
+            assert len(asked) > connections
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        (lambda: None, "gave None"),
+        (lambda: 7, "of type int"),
+        (lambda: "redis://:s3cret@host:port", "port cannot be read"),
+        (lambda: "redis://:x@localhost?unheard_of=s3cret", "does not take its options"),
+        (lambda: 1 // 0, "raised ZeroDivisionError"),
+        (lambda: os.environ["NO_SUCH_URL"], "environment variable 'NO_SUCH_URL'"),
+    ],
+)
+async def test_a_function_that_gives_no_url_fails_open(source: Any, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says) as raised:
+        await RedisEnricher(source, schema=SCHEMA).open()
+    assert "s3cret" not in "".join(traceback.format_exception(raised.value))
+
+
+async def test_tls() -> None:
+    needs_redis()
+    if OPENSSL is None:
+        pytest.skip("openssl is not installed, which makes the certificate")
+    with RedisServer(tls=True) as server:
+        async with opened(server, url=server.tls_url) as enricher:
+            assert await enricher.lookup("k") is None
+        async with opened(server, url=server.untrusted_url) as enricher:
+            error = await failure(enricher, "k")
+            assert "certificate of the server does not verify" in str(error)
+            assert error.retryable is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"url": 7}, "of type int"),
+        ({"url": "http://:s3cret@x"}, "does not begin"),
+        ({"url": "redis://:s3cret@x#y"}, "holds a #"),
+        ({"url": "redis://:s3c@ret@x"}, "an @ in a place"),
+        ({"url": "redis://:s3cret/@x"}, "cannot be read|an @ in a place"),
+        ({"url": "redis://x/s3cret"}, "number of a database"),
+        ({"url": "redis://x:s3cret"}, "port cannot be read"),
+        ({"url": "unix://"}, "no path"),
+        ({"kind": "list"}, "kind is 'list'"),
+        ({"kind": "string"}, "2 columns"),
+        ({"key_template": "airport"}, "key_template is 'airport'"),
+        ({"key_template": "{}"}, "holds {key}"),
+        ({"key_template": "{key"}, "holds {key}"),
+        ({"key_template": "{key!r}"}, "holds {key}"),
+        ({"key_template": "{key}{other}"}, "holds {key}"),
+        ({"key_template": 7}, "key_template is 7"),
+        ({"key": ["a", "b"], "key_template": "{a}"}, "{a} and {b}"),
+        ({"key": ["a", "a"]}, "key is"),
+        ({"pool_size": 0}, "pool_size is 0"),
+        ({"max_batch": 0}, "max_batch is 0"),
+        ({"connect_timeout": -1}, "connect_timeout is -1"),
+        ({"schema": "a strin"}, "strin"),
+    ],
+)
+def test_wrong_arguments_are_configuration_errors(arguments: Any, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says) as raised:
+        RedisEnricher(**{"url": "redis://localhost", "schema": SCHEMA} | arguments)
+    assert "s3cret" not in str(raised.value).replace(json.dumps(arguments.get("url")), "")
+
+
+def test_L8_equal_fields_are_equal() -> None:
+    enricher = RedisEnricher("redis://localhost", schema=SCHEMA)
+    same = RedisEnricher("redis://localhost", schema=SCHEMA)
+    assert enricher == same
+    assert hash(enricher) == hash(same)
+    assert fingerprint(enricher) == fingerprint(same)
+    for options in ({"kind": "hash"}, {"key_template": "a{key}"}, {"schema": "name string"}, {"url": "redis://b"}):
+        other = RedisEnricher(**{"url": "redis://localhost", "schema": SCHEMA} | options)  # type: ignore[arg-type]
+        assert enricher != other
+        assert fingerprint(enricher) != fingerprint(other)
+
+
+def test_repr_shows_where_it_leads_and_no_secret() -> None:
+    enricher = RedisEnricher("rediss://me:s3cret@cache:6380/2?ssl_password=s3cret", schema=SCHEMA, kind="hash")
+    assert repr(enricher) == "RedisEnricher('rediss://cache:6380/2', hash at '{key}')"

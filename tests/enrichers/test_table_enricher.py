@@ -1,0 +1,360 @@
+"""`TableEnricher`: tables in memory, where they come from, and what becomes of them when they are loaded again."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import functools
+import logging
+import re
+import threading
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pyarrow as pa
+import pytest
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from asyncio_operator import ConfigurationError, Enricher, EnricherError
+from asyncio_operator.specification import fingerprint
+from asyncio_operator.testing import VirtualTimeLoop, check_enricher
+from enrichers.table import TableEnricher
+from enrichers.table_index import TableIndex
+
+AIRPORTS = pa.table(
+    {
+        "faa": ["JFK", "LGA", "LGA", None, "EWR"],
+        "name": ["Kennedy", "a", "b", "nobody's", None],
+        "height": pa.array([4, 7, None, 1, 2], pa.int32()),
+    }
+)
+KNOWN = {
+    "JFK": {"name": "Kennedy", "height": 4},
+    "LGA": [{"name": "a", "height": 7}, {"name": "b", "height": None}],
+    "EWR": {"name": None, "height": 2},
+}
+
+
+def give_table() -> Any:
+    return AIRPORTS
+
+
+def give_rows() -> Any:
+    return AIRPORTS.to_pylist()
+
+
+async def give_later() -> Any:
+    await asyncio.sleep(0.01)
+    return AIRPORTS
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    parquet.write_table(AIRPORTS, tmp_path / "airports.parquet")
+    return str(tmp_path / "airports.parquet")
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    (tmp_path / "airports").mkdir()
+    for number in range(2):
+        parquet.write_table(AIRPORTS.slice(3 * number, 3), tmp_path / "airports" / f"{number}.parquet")
+    return tmp_path / "airports"
+
+
+@pytest.mark.parametrize("name", ["path", "directory", "table", "give_table", "give_rows", "give_later"])
+def test_every_source_keeps_the_contract(name: str, path: str, directory: Path) -> None:
+    sources: dict[str, Any] = {"path": path, "directory": directory, "table": AIRPORTS}
+    source = sources.get(name) or globals()[name]
+    schema = "faa string, name string, height int" if name == "give_rows" else None
+    every = None if name == "table" else 1000
+
+    def make() -> Enricher:
+        return TableEnricher(source, "faa", reload_every=every, schema=schema)
+
+    assert make().schema() == pa.schema([("name", pa.string()), ("height", pa.int32())])
+    assert make().key_schema() == pa.schema([("faa", pa.string())])
+    check_enricher(make, known=KNOWN, missing=["XXX", 7, b"JFK"])
+
+
+async def test_columns_are_chosen_and_may_be_of_the_key(path: str) -> None:
+    for source in (path, give_table, give_rows):
+        enricher = TableEnricher(source, "faa", ["height", "faa"])
+        await enricher.open()
+        assert await enricher.lookup("JFK") == {"height": 4, "faa": "JFK"}
+        assert enricher.schema().names == ["height", "faa"]
+        await enricher.close()
+
+
+async def test_composite_keys() -> None:
+    hours = [datetime.datetime(2013, 1, 1, hour, tzinfo=datetime.UTC) for hour in range(3)]
+    table = pa.table(
+        {
+            "origin": ["JFK", "JFK", None],
+            "hour": pa.array(hours, pa.timestamp("us", "UTC")),
+            "wind": [1.5, 2.5, 3.5],
+        }
+    )
+    enricher = TableEnricher(table, ["hour", "origin"])
+    assert enricher.key_schema().names == ["hour", "origin"]
+    await enricher.open()
+    asked = [(hours[1], "JFK"), (hours[2], "JFK"), (hours[2], None), (hours[0], "JFK"), "JFK", None]
+    assert await enricher.lookup_many(asked) == [{"wind": 2.5}, None, None, {"wind": 1.5}, None, None]
+
+
+rows_of_tables = st.lists(
+    st.fixed_dictionaries(
+        {"k": st.none() | st.integers(0, 5), "l": st.none() | st.text("ab", max_size=1), "v": st.integers(0, 9)}
+    ),
+    max_size=20,
+)
+
+
+@hypothesis.given(rows_of_tables, st.booleans())
+def test_an_index_gives_what_a_search_gives(rows: list[dict[str, Any]], composite: bool) -> None:
+    table = pa.Table.from_pylist(rows, pa.schema([("k", pa.int64()), ("l", pa.string()), ("v", pa.int64())]))
+    names = ["k", "l"] if composite else ["k"]
+    index = TableIndex(table.select([*names, "v"]), len(names), ["v"])
+    keys = [(k, text) if composite else k for k in (*range(7), None) for text in ("", "a", "b", "c", None)]
+
+    def search(key: Any) -> Any:
+        parts = key if composite else (key,)
+        found = [{"v": row["v"]} for row in rows if None not in parts and tuple(row[n] for n in names) == parts]
+        return found if len(found) > 1 else found[0] if found else None
+
+    expected = [search(key) for key in keys]
+    assert [index.row(key) for key in keys] == expected
+    assert index.rows(keys) == expected
+    assert index.rows(keys[::-1]) == expected[::-1]
+
+
+async def test_a_key_without_a_hash_is_an_error() -> None:
+    enricher = TableEnricher(AIRPORTS, "faa")
+    await enricher.open()
+    for call in (enricher.lookup(["JFK"]), enricher.lookup_many(["JFK", ["JFK"]])):
+        with pytest.raises(EnricherError, match="cannot be a key") as raised:
+            await call
+        assert raised.value.retryable is False
+
+
+async def test_it_has_to_be_open() -> None:
+    with pytest.raises(EnricherError, match="not open"):
+        await TableEnricher(AIRPORTS, "faa").lookup("JFK")
+
+
+def on_virtual_time(main: Callable[[], Any]) -> None:
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(main())
+
+
+class Loads:
+    """A source that gives another table, or an error, every time."""
+
+    def __init__(self, *results: Any) -> None:
+        self.results = list(results)
+        self.threads: list[threading.Thread] = []
+
+    def __call__(self) -> Any:
+        self.threads.append(threading.current_thread())
+        result = self.results.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+
+def numbers(*values: Any) -> Any:
+    return [{"k": 1, "v": value} for value in values]
+
+
+def test_it_is_loaded_again_on_schedule_in_a_thread() -> None:
+    loads = Loads(numbers(10), numbers(20), numbers(30, 31))
+
+    async def main() -> None:
+        enricher = TableEnricher(loads, "k", reload_every=60, schema="k int, v int")
+        await enricher.open()
+        found = []
+        for _ in range(3):
+            found.append(await enricher.lookup(1))
+            await asyncio.sleep(61)
+        await enricher.close()
+        assert found == [{"v": 10}, {"v": 20}, [{"v": 30}, {"v": 31}]]
+
+    loads.results.append(ConnectionError())  # for the time after the last look
+    on_virtual_time(main)
+    assert threading.main_thread() not in loads.threads
+
+
+@pytest.mark.parametrize(
+    ("failure", "says"),
+    [
+        (ConnectionError("no route"), "ConnectionError: no route"),
+        (numbers("ten"), "'ten', a text, does not fit"),
+        ([{"v": 1}], "None, null"),
+        (pa.table({"k": [1], "w": [1]}), "no column 'v'"),
+        (pa.table({"k": [1], "v": [2**40]}), "2\\*\\*40|1099511627776"),
+        (7, "the source gave 7"),
+    ],
+)
+def test_a_reload_that_fails_leaves_the_old_table_and_a_warning(
+    failure: Any, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    loads = Loads(numbers(10), failure, failure, numbers(40))
+
+    async def main() -> None:
+        enricher = TableEnricher(loads, "k", reload_every=60, schema=pa.schema([("k", "i4", False), ("v", "i4")]))
+        await enricher.open()
+        await asyncio.sleep(121)
+        assert await enricher.lookup(1) == {"v": 10}
+        await asyncio.sleep(60)
+        assert await enricher.lookup(1) == {"v": 40}
+        await enricher.close()
+
+    with caplog.at_level(logging.WARNING, "asyncio_operator"):
+        on_virtual_time(main)
+    first, second = (record.getMessage() for record in caplog.records)
+    assert "of 60 s ago stays" in first
+    assert "of 120 s ago stays" in second
+    assert re.search(says, first), first
+
+
+async def test_without_a_schema_a_reload_keeps_the_types_of_the_first() -> None:
+    """A column of nulls has another type in Arrow, and values that do not fit are a failure."""
+    loads = Loads(numbers(10), numbers(10), numbers(None))
+    enricher = TableEnricher(loads, "k")
+    assert enricher.schema() == pa.schema([("v", pa.int64())])
+    for expected in (10, None):
+        await enricher.open()
+        assert await enricher.lookup(1) == {"v": expected}
+        await enricher.close()
+    assert enricher.schema() == pa.schema([("v", pa.int64())])
+
+
+async def test_an_open_that_fails_says_why() -> None:
+    enricher = TableEnricher(Loads(ConnectionError("no route")), "k", schema="k int, v int")
+    with pytest.raises(EnricherError, match="could not be loaded: ConnectionError: no route") as raised:
+        await enricher.open()
+    assert isinstance(raised.value.__cause__, ConnectionError)
+    await enricher.close()
+
+
+async def test_close_ends_an_asynchronous_reload() -> None:
+    waiting, cancelled = asyncio.Event(), asyncio.Event()
+    first = True
+
+    async def load() -> Any:
+        nonlocal first
+        if first:
+            first = False
+            return numbers(1)
+        waiting.set()
+        try:
+            await asyncio.sleep(1e6)
+        finally:
+            cancelled.set()
+
+    enricher = TableEnricher(load, "k", reload_every=0.001, schema="k int, v int")
+    await enricher.open()
+    await waiting.wait()
+    assert await enricher.lookup(1) == {"v": 1}
+    await enricher.close()
+    assert cancelled.is_set()
+
+
+async def test_the_schema_of_an_asynchronous_source_is_asked_for_within_a_running_loop() -> None:
+    assert TableEnricher(give_later, "faa").schema().names == ["name", "height"]
+
+
+def test_types_of_storage_become_types_of_spark(tmp_path: Path) -> None:
+    """Text in a dictionary, partition columns, and the nanoseconds that Spark's own files have."""
+    table = pa.table(
+        {
+            "k": pa.array(["a", "b"]).dictionary_encode(),
+            "at": pa.array([1_000, 2_000_000], pa.timestamp("ns")),
+            "part": ["x", "y"],
+        }
+    )
+    parquet.write_to_dataset(table, tmp_path / "t", partition_cols=["part"])
+    enricher = TableEnricher(tmp_path / "t", "k")
+    assert enricher.schema() == pa.schema([("at", pa.timestamp("us")), ("part", pa.string())])
+    assert enricher.key_schema() == pa.schema([("k", pa.string())])
+    check_enricher(
+        lambda: TableEnricher(tmp_path / "t", "k"),
+        known={"b": {"at": datetime.datetime(1970, 1, 1, 0, 0, 0, 2000), "part": "y"}},
+        missing=["c"],
+    )
+
+
+def test_a_schema_converts_mappings_and_casts_tables() -> None:
+    schema = "k int, price decimal(10,2), day date"
+    day = datetime.date(2024, 2, 29)
+    rows = [{"k": 1, "price": "1.5", "day": "2024-02-29", "other": object()}]
+    table = pa.table({"day": [day], "k": pa.array([1], pa.int64()), "price": [Decimal("1.500")]})
+    for source in (rows.copy, table):
+        expected: Any = {1: {"price": Decimal("1.50"), "day": day}}
+        check_enricher(functools.partial(TableEnricher, source, "k", schema=schema), known=expected, missing=[2])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"source": 7}, "source is 7"),
+        ({"key": []}, "key is"),
+        ({"key": ["faa", "faa"]}, "key is"),
+        ({"columns": []}, "columns is"),
+        ({"columns": [""]}, "columns is"),
+        ({"source": "x", "reload_every": 0}, "reload_every is 0"),
+        ({"source": "x", "reload_every": -1}, "reload_every is -1"),
+        ({"reload_every": 5}, "stays what it is"),
+        ({"schema": "faa strin"}, "strin"),
+    ],
+)
+def test_wrong_arguments_are_configuration_errors(arguments: Any, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        TableEnricher(**{"source": AIRPORTS, "key": "faa"} | arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"key": "FAA"}, "did you mean 'faa'"),
+        ({"columns": ["nam"]}, "did you mean 'name'"),
+        ({"key": ["faa", "name", "height"]}, "nothing to add"),
+        ({"source": "/no/such/file.parquet"}, "cannot be read: FileNotFoundError"),
+        ({"source": "file://me:sEcReT@host/x?secret_key=sEcReT"}, "cannot be read"),
+        ({"source": lambda: 1 // 0}, "ZeroDivisionError"),
+        ({"source": lambda: "text"}, "the source gave 'text'"),
+        ({"source": lambda: [1]}, "a mapping is needed"),
+        ({"source": list}, "no column 'faa'"),
+    ],
+)
+def test_what_is_wrong_with_a_source_is_found_on_the_driver(arguments: Any, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says) as raised:
+        TableEnricher(**{"source": AIRPORTS, "key": "faa"} | arguments).schema()
+    assert "sEcReT" not in str(raised.value)
+
+
+def test_L8_equal_fields_are_equal() -> None:
+    enricher = TableEnricher(AIRPORTS, "faa", ["name"])
+    same = TableEnricher(pa.table(AIRPORTS.to_pydict(), AIRPORTS.schema), ["faa"], ("name",))
+    assert enricher == same
+    assert hash(enricher) == hash(same)
+    assert fingerprint(enricher) == fingerprint(same)
+    for other in (
+        TableEnricher(AIRPORTS.slice(1), "faa", ["name"]),
+        TableEnricher(AIRPORTS, "faa", ["height"]),
+        TableEnricher(give_table, "faa", ["name"]),
+        TableEnricher(give_table, "faa", ["name"], 5),
+    ):
+        assert enricher != other
+        assert fingerprint(enricher) != fingerprint(other)
+
+
+def test_repr_shows_where_the_table_is_from_and_no_secret() -> None:
+    assert repr(TableEnricher(AIRPORTS, "faa")) == "TableEnricher(<table of 5 rows>, key=['faa'])"
+    assert repr(TableEnricher(give_table, "k", ["v"])) == "TableEnricher(give_table, key=['k'], columns=['v'])"
+    uri = "s3://ACCESS:sEcReT@bucket/planes?secret_key=sEcReT"
+    assert repr(TableEnricher(uri, "k")) == "TableEnricher('s3://***@bucket/planes?***', key=['k'])"
