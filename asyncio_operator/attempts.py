@@ -358,7 +358,7 @@ class Attempts:
     def _end(self, flight: Flight, now: float, end: Callable[..., str], *outcome: Any) -> None:
         """Give the element its outputs, by `end`, which says how."""
         try:
-            how = end(flight.entry, *outcome)
+            how = end(flight if flight.entry is None else flight.entry, *outcome)
         except BaseException:
             self._recorder.completed(flight, "failed", now)
             raise

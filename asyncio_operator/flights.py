@@ -34,7 +34,7 @@ class Flight:
     """An element in flight.
 
     Attributes:
-        entry: what its outcome is for; with keys, its place in the queue.
+        entry: what its outcome is for; with keys, its place in the queue. None for the flight itself.
         number: of the record, in the order of the input.
         admitted: when it came in.
         attempts: those that have ended in failure.

@@ -2,7 +2,7 @@
 
 An answer is an entry of keyed state with time to live, stamped with the time at which it was written; every lifetime
 (of a row, of a miss, of a fresh answer, since the last use) is a view on such stamps, and the rule of expiry is that of
-State TTL. The order of use is kept in memory, by key.
+State TTL. Where each key is, and the order of use, is kept in memory.
 
 Laws: a lookup never fails of its cache: what cannot be kept or read is logged once, and looked up. Nothing here belongs
 to an event loop. An answer that is found is shared by all who find it; whoever hands it to a user makes a copy.
@@ -20,6 +20,7 @@ from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state.backend import StateBackend
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.state.descriptors import ValueStateDescriptor
+from asyncio_operator.state.layout import parse_slot
 from asyncio_operator.state.serializers import BUILTIN
 from asyncio_operator.state.ttl import TtlCells
 from asyncio_operator.state.ttl_config import StateTtlConfig
@@ -73,28 +74,25 @@ class LookupCache:
         self._fresh = self._view(options.refresh_after)
         self._used = None if options.expire_after_access is None else self._cells("used", options.expire_after_access)
         self._told: set[str] = set()
-        self._order: OrderedDict[bytes, None] = self._order_of_use()
+        self._slots = self._kept_before()
 
     def __len__(self) -> int:
         """How many keys are kept, expired ones too."""
-        return len(self._order)
+        return len(self._slots)
 
     def get(self, key: Any) -> Any:
         """The answer for a key, None for a miss; ABSENT if there is none that is alive. It counts as a use."""
         try:
-            backend = self._backend
-            backend.set_current_key(key)
-            slot = backend.slot
-            assert slot is not None
-            stored = self._load(slot)
-            if stored is None:
+            name = identity(key)
+            slot = self._slots.get(name)
+            if slot is None:
                 return ABSENT
-            codec, now = self._codec, self._now()
+            codec, now, stored = self._codec, self._now(), self._load(slot)
             if self._life(stored).is_over(stored, now) or (self._used is not None and not self._use(slot, now)):
                 if not self._options.stale_if_error:
-                    self._remove(slot)
+                    self._remove(name)
                 return ABSENT
-            self._order.move_to_end(slot)
+            self._slots.move_to_end(name)
             return codec.decode(codec.unstamp(stored))
         except Exception as error:
             self._tell("cannot be read", key, error)
@@ -120,14 +118,13 @@ class LookupCache:
             return
         try:
             self._backend.set_current_key(key)
-            slot = self._backend.slot
-            assert slot is not None
+            slot, name = self._backend.require_slot(), identity(key)
             now = self._now()
             self._store(slot, self._codec.stamp(now, self._codec.encode(kept)))
             if self._used is not None:
                 self._used.table.put_slot(slot, self._used.codec.stamp(now, self._used.codec.encode(True)))
-            self._order[slot] = None
-            self._order.move_to_end(slot)
+            self._slots[name] = slot
+            self._slots.move_to_end(name)
             self._make_room(now)
         except Exception as error:
             self._tell("cannot be kept", key, error)
@@ -135,14 +132,13 @@ class LookupCache:
     def discard(self, key: Any) -> None:
         """Forget a key."""
         try:
-            self._backend.set_current_key(key)
-            self._remove(self._backend.slot or b"")
+            self._remove(identity(key))
         except Exception as error:
             self._tell("cannot be removed", key, error)
 
     def close(self) -> None:
         """Give files and memory back; called again it does nothing."""
-        self._order.clear()
+        self._slots.clear()
         if not self._backend.closed:
             self._release()
 
@@ -165,8 +161,8 @@ class LookupCache:
 
     def _stored(self, key: Any) -> Any:
         try:
-            self._backend.set_current_key(key)
-            return self._load(self._backend.slot or b"")
+            slot = self._slots.get(identity(key))
+            return None if slot is None else self._load(slot)
         except Exception as error:
             self._tell("cannot be read", key, error)
             return None
@@ -197,37 +193,39 @@ class LookupCache:
 
     def _make_room(self, now: int) -> None:
         """The least recently used go while there are too many, and of the next ones what has expired."""
-        order = self._order
-        while len(order) > self._options.max_rows:
-            self._remove(next(iter(order)))
+        slots = self._slots
+        while len(slots) > self._options.max_rows:
+            self._remove(next(iter(slots)))
         if self._options.stale_if_error:
             return
         for _ in range(SWEPT):
-            slot = next(iter(order))
-            if not self._is_over(slot, now):
+            name = next(iter(slots), None)
+            if name is None or not self._is_over(slots[name], now):
                 return
-            self._remove(slot)
-            if not order:
-                return
+            self._remove(name)
 
     def _is_over(self, slot: bytes, now: int) -> bool:
         stored = self._load(slot)
-        used = None if self._used is None else self._used.table.get_slot(slot)
-        return (stored is not None and self._life(stored).is_over(stored, now)) or (
-            used is not None and self._used is not None and self._used.is_over(used, now)
-        )
+        if stored is None or self._life(stored).is_over(stored, now):
+            return True
+        if self._used is None:
+            return False
+        used = self._used.table.get_slot(slot)
+        return used is None or self._used.is_over(used, now)
 
-    def _remove(self, slot: bytes) -> None:
-        self._order.pop(slot, None)
-        self._written.table.delete(slot, b"")
-        if self._used is not None:
-            self._used.table.delete(slot, b"")
+    def _remove(self, name: Any) -> None:
+        slot = self._slots.pop(name, None)
+        if slot is not None:
+            self._written.table.delete(slot, b"")
+            if self._used is not None:
+                self._used.table.delete(slot, b"")
 
-    def _order_of_use(self) -> OrderedDict[bytes, None]:
-        """Of what was there before, by the time of the last use that was written down."""
+    def _kept_before(self) -> OrderedDict[Any, bytes]:
+        """What was there before, by the time of the last use that was written down."""
         cells = self._used or self._written
+        width = self._backend.group_width
         rows = [(cells.codec.timestamp(stored), slot + sub) for slot, sub, stored in cells.table.entries()]
-        return OrderedDict.fromkeys(slot for _, slot in sorted(rows))
+        return OrderedDict((identity(parse_slot(slot, width)[0]), slot) for _, slot in sorted(rows))
 
     def _tell(self, what: str, key: Any, error: Exception) -> None:
         if what not in self._told:
@@ -238,3 +236,11 @@ class LookupCache:
                 what,
                 describe_error(error),
             )
+
+
+def identity(key: Any) -> Any:
+    """What tells keys apart in a dictionary, as keyed state does: equal values of different types are different."""
+    kind = type(key)
+    if kind is str or kind is int:
+        return key
+    return (key, *map(type, key)) if kind is tuple else (key, kind)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from asyncio_operator.errors import ResultError
 from asyncio_operator.flights import Flight
-from asyncio_operator.lookup.cache import LookupCache
+from asyncio_operator.lookup.cache import LookupCache, identity
 from asyncio_operator.lookup.keys import Told
 from asyncio_operator.lookup.keys import shared as as_shared
 from asyncio_operator.lookup.outcomes import KeyOutcomes
@@ -31,19 +31,33 @@ class Asker(Protocol):
         """The outcome for a position."""
 
 
-class Wanted:
-    """A key that is being looked up.
+class Wanted(Flight):
+    """A key that is being looked up, and who waits for it: nobody, if it is only refreshed.
 
-    Attributes:
-        askers: those who wait for it, the first one first; nobody, if it is only refreshed.
+    It is one object for each key that is called for, and holds none other, because there are many of them at a time.
     """
 
-    __slots__ = ("askers", "flight", "key")
+    __slots__ = ("asker", "others", "position")
 
-    def __init__(self, key: Any) -> None:
-        self.key = key
-        self.askers: list[tuple[Asker, int]] = []
-        self.flight: Flight
+    def __init__(self, key: Any, now: float) -> None:
+        super().__init__(None, key, 0, now, 0)
+        self.asker: Asker | None = None
+        self.position = 0
+        self.others: list[tuple[Asker, int]] | None = None
+
+    def add(self, asker: Asker, position: int) -> None:
+        if self.asker is None:
+            self.asker, self.position = asker, position
+        elif self.others is None:
+            self.others = [(asker, position)]
+        else:
+            self.others.append((asker, position))
+
+    def remove(self, asker: Asker) -> None:
+        others = [one for one in self.others or () if one[0] is not asker]
+        if self.asker is asker:
+            self.asker, self.position = others.pop(0) if others else (None, 0)
+        self.others = others or None
 
 
 class Calls:
@@ -93,30 +107,32 @@ class Calls:
             return ABSENT
         self.cache_hits += 1
         if self._refreshing and cache.is_old(key) and identity(key) not in self._running:
-            self.background.append(self._flight(key, now))
+            self._running[identity(key)] = refreshed = Wanted(key, now)
+            self.background.append(refreshed)
         return Told(answer, "cache", 0, None) if self._told else answer
 
     def ask(self, key: Any, asker: Asker, position: int, now: float) -> Flight | None:
         """Wait for the outcome of a key that is not in the cache; gives its flight, if nobody asks for it already."""
-        wanted = self._running.get(identity(key))
+        name = identity(key)
+        wanted = self._running.get(name)
         if wanted is not None:
             self.shared += 1
-            wanted.askers.append((asker, position))
+            wanted.add(asker, position)
             return None
-        flight = self._flight(key, now)
-        flight.entry.askers.append((asker, position))
-        return flight
+        wanted = self._running[name] = Wanted(key, now)
+        wanted.asker, wanted.position = asker, position
+        return wanted
 
     def leave(self, key: Any, asker: Asker) -> Flight | None:
         """The asker waits no more; gives the flight, if nobody does now, to be abandoned."""
         wanted = self._running.get(identity(key))
         if wanted is None:
             return None
-        wanted.askers = [one for one in wanted.askers if one[0] is not asker]
-        if wanted.askers:
+        wanted.remove(asker)
+        if wanted.asker is not None:
             return None
         del self._running[identity(key)]
-        return wanted.flight
+        return wanted
 
     def end_all(self, outcome: Any) -> None:
         """Give everybody who waits this outcome."""
@@ -128,11 +144,11 @@ class Calls:
     def complete(self, wanted: Wanted, answer: Any, attempts: int) -> str:
         if self._check is not None:
             try:
-                answer = self._check(wanted.key, answer)
+                answer = self._check(wanted.value, answer)
             except ResultError as error:
                 return self._fail(wanted, error, attempts)
         if self._cache is not None:
-            self._cache.put(wanted.key, answer)
+            self._cache.put(wanted.value, answer)
         self._end(wanted, Told(answer, "call", attempts, self._latency(wanted)) if self._told else answer)
         return "result"
 
@@ -140,41 +156,28 @@ class Calls:
         return self._fail(wanted, error, attempts)
 
     def timed_out(self, wanted: Wanted, attempts: int) -> str:
-        return self._fail(wanted, self._outcomes.timeout_error(wanted.key), attempts, timed_out=True)
+        return self._fail(wanted, self._outcomes.timeout_error(wanted.value), attempts, timed_out=True)
 
     def _fail(self, wanted: Wanted, error: BaseException, attempts: int, timed_out: bool = False) -> str:
         self.failures += 1
         outcome: Any = None
         if self._stale and self._cache is not None and is_ordinary(error):
-            answer = self._cache.stale(wanted.key)
+            answer = self._cache.stale(wanted.value)
             if answer is not ABSENT:
                 told = Told(answer, "stale", attempts, self._latency(wanted), error)
                 self._end(wanted, told if self._told else answer)
                 return "result"
-        if wanted.askers or not is_ordinary(error):
-            outcome = self._outcomes.failure(wanted.key, error, wanted.flight.started, attempts, timed_out)
+        if wanted.asker is not None or not is_ordinary(error):
+            outcome = self._outcomes.failure(wanted.value, error, wanted.started, attempts, timed_out)
         self._end(wanted, outcome)
         return "timeout" if timed_out else "failed"
 
     def _end(self, wanted: Wanted, outcome: Any) -> None:
-        del self._running[identity(wanted.key)]
-        first = True
-        for asker, position in wanted.askers:
-            asker.answer(position, outcome if first else as_shared(outcome))
-            first = False
-
-    def _flight(self, key: Any, now: float) -> Flight:
-        wanted = self._running[identity(key)] = Wanted(key)
-        flight = wanted.flight = Flight(wanted, key, 0, now, 0)
-        return flight
+        del self._running[identity(wanted.value)]
+        if wanted.asker is not None:
+            wanted.asker.answer(wanted.position, outcome)
+            for asker, position in wanted.others or ():
+                asker.answer(position, as_shared(outcome))
 
     def _latency(self, wanted: Wanted) -> float:
-        return self._outcomes.now() - wanted.flight.started
-
-
-def identity(key: Any) -> Any:
-    """What tells keys apart: equal values of different types are different keys, as they are in the cache."""
-    kind = type(key)
-    if kind is str or kind is int:
-        return key
-    return (kind, *map(type, key), key) if kind is tuple else (kind, key)
+        return self._outcomes.now() - wanted.started

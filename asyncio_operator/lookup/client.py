@@ -313,7 +313,6 @@ class _Engine:
 
 
 async def _opened(enricher: Enricher, options: LookupOptions, clock: Callable[[], float] | None) -> _Engine:
-    specification = "" if options.cache is None else fingerprint((fingerprint(enricher), options.cache))
     cache: LookupCache | None = None
     try:
         # It may ask the source, which blocks.
@@ -323,6 +322,8 @@ async def _opened(enricher: Enricher, options: LookupOptions, clock: Callable[[]
             raise ConfigurationError(
                 f"{describe(enricher)}.schema() gave {describe(schema)}; it must be a pyarrow.Schema"
             )
+        # An enricher that has asked its source knows more than one that has not.
+        specification = "" if options.cache is None else fingerprint((fingerprint(enricher), options.cache))
         await enricher.open()
         loop = asyncio.get_running_loop()
         now = clock or clock_of(loop)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,9 @@ from asyncio_operator.lookup.keys import KeyBatch
 from asyncio_operator.queues import KeyOrderedStreamElementQueue
 from asyncio_operator.sources import NOTHING, Reader
 from asyncio_operator.state.cells import ABSENT
+
+AHEAD = 100
+"""Keys that are found to need a call at a time: looking for them one by one would cost more than they do."""
 
 
 class Asking:
@@ -40,36 +44,38 @@ class BatchSource:
 
     def __init__(self, source: Input, delivery: Delivery, calls: Calls) -> None:
         self.wants_input = False
-        self.waiting = 0
         self._reader = Reader(source)
         self._delivery = delivery
         self._calls = calls
         self._asking: Asking | None = None
         self._next = 0
-        self._ready: Flight | None = None
+        self._ready: deque[Flight] = deque()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._ready)
 
     @property
     def over(self) -> bool:
         return self._reader.over and self._asking is None and not self._calls.background
 
     def take(self, now: float) -> Flight | None:
-        self.prepare(now)
-        flight, self._ready = self._ready, None
-        self.waiting = 0
-        return flight
+        ready = self._ready
+        if not ready:
+            self.prepare(now)
+        return ready.popleft() if ready else None
 
     def prepare(self, now: float) -> None:
-        while self._ready is None:
+        while not self._ready:
             if self._calls.background:
-                self._ready = self._calls.background.popleft()
+                self._ready.append(self._calls.background.popleft())
             elif self._asking is None:
                 if not self._delivery.takes_a_batch() or not self._next_batch():
                     return
             elif self._delivery.room() <= 0:
                 return
             else:
-                self._ready = self._ask(self._asking, now)
-        self.waiting = 1
+                self._ask(self._asking, now)
 
     def _next_batch(self) -> bool:
         batch = self._reader.read()
@@ -84,31 +90,30 @@ class BatchSource:
             self._delivery.end(batch)
         return True
 
-    def _ask(self, asking: Asking, now: float) -> Flight | None:
-        """Go on with a batch until a key needs a call, as far as there is room."""
-        keys, outcomes, cached, start = asking.batch.keys, asking.batch.outcomes, self._calls.cached, self._next
+    def _ask(self, asking: Asking, now: float) -> None:
+        """Go on with a batch, as far as there is room, until there are some keys that need a call."""
+        keys, outcomes, ready, start = asking.batch.keys, asking.batch.outcomes, self._ready, self._next
+        cached, ask = self._calls.cached, self._calls.ask
         stop = min(len(keys), start + self._delivery.room())
-        flight = None
         hits = 0
-        for position in range(start, stop):
-            outcome = cached(keys[position], now)
+        position = start
+        while position < stop and len(ready) < AHEAD:
+            key = keys[position]
+            outcome = cached(key, now)
             if outcome is not ABSENT:
                 outcomes[position] = outcome
                 hits += 1
-                continue
-            flight = self._calls.ask(keys[position], asking, position, now)
-            if flight is not None:
-                stop = position + 1
-                break
-        self._next = stop
-        self._delivery.keys += stop - start
-        if stop == len(keys):
+            elif (flight := ask(key, asking, position, now)) is not None:
+                ready.append(flight)
+            position += 1
+        self._next = position
+        self._delivery.keys += position - start
+        if position == len(keys):
             self._asking = None
         if hits:
             asking.missing -= hits
             if not asking.missing:
                 self._delivery.end(asking.batch)
-        return flight
 
     def read_ahead(self, news: Callable[[], None]) -> None:
         self._reader.read_ahead(news)

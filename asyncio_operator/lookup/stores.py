@@ -42,7 +42,7 @@ def open_cache(options: Cache, fields: Sequence[str], specification: str, clock:
         ConfigurationError: the directory cannot be used.
     """
     if options.store == "heap":
-        return LookupCache(options, fields, HeapStateBackend(clock=clock))
+        return LookupCache(options, fields, HeapStateBackend(max_parallelism=1, clock=clock))
     place = _lease(check_directory(str(options.directory)), specification, clock)
     try:
         return LookupCache(options, fields, place.backend, place.release)
@@ -127,7 +127,7 @@ class Place:
 def _backend(path: Path, clock: Clock | None) -> StateBackend:
     from asyncio_operator.state import RocksDBStateBackend
 
-    return RocksDBStateBackend(path, clock=clock)
+    return RocksDBStateBackend(path, max_parallelism=1, clock=clock)
 
 
 def _existing(directory: Path) -> Iterator[Path]:

@@ -98,7 +98,7 @@ class StateBackend(ABC):
             self._key = self.slot = None
             if self.closed:
                 self.check_open()
-            group = key_hash(key) % self.max_parallelism
+            group = key_hash(key) % self.max_parallelism if self.max_parallelism > 1 else 0
             if group not in self._group_prefixes:
                 group_of(key, self.key_groups, self.max_parallelism)
             prefix = self._group_prefixes[group] + serialize_key(key)

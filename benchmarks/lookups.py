@@ -1,0 +1,224 @@
+"""What a key costs on its way through the lookups: found in the cache, called for, shared; and what caches are worth.
+
+The first part runs the pipeline of a Spark task without Spark, on one loop, over batches of 10,000 distinct keys, as
+Arrow hands them over; the enricher answers at once, but where keys share a call. What is counted is CPU time. Sides run
+in turns, and the median of the turns is taken.
+
+In the second, 1,000,000 rows ask for 100,000 keys of a table in PostgreSQL, a few of them very often: the k-th most
+frequent key 1 / k ** 1.1 as often as the first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from statistics import median
+from time import perf_counter, process_time
+from typing import Any
+
+import asyncpg
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from asyncio_operator import Batching, Cache, Enricher, Retry
+from asyncio_operator.lookup.cache import LookupCache
+from asyncio_operator.lookup.keys import KeyBatch
+from asyncio_operator.lookup.options import LookupOptions
+from asyncio_operator.lookup.pipeline import LookupPipeline
+from asyncio_operator.lookup.stores import open_cache
+from asyncio_operator.spark import EnrichmentMetrics, enrich
+from benchmarks import Rows
+from enrichers import PostgresEnricher
+from examples.stage import embedded_postgres, local_spark, workspace
+
+BATCH, BATCHES = 10_000, 10
+TURNS = 9
+ROW = {"name": "Ada", "city": "London", "born": 1815, "score": 0.5}
+
+ZIPF_ROWS, ZIPF_KEYS, EXPONENT = 1_000_000, 100_000, 1.1
+ZIPF_TURNS = 3
+
+
+def s11() -> Rows:
+    """A hit in the cache in memory, in microseconds per distinct key, all the way through the pipeline."""
+    at_once, many = _AtOnce(), _AtOnce(max_batch=1000)
+    hits, misses = _kept(), _cache(1)
+    batching = Batching(1000)
+    sides: dict[str, tuple[Enricher, LookupOptions, LookupCache | None]] = {
+        "hit": (at_once, LookupOptions(cache=Cache()), hits),
+        "hit, composite key": (at_once, LookupOptions(cache=Cache()), _kept(composite=True)),
+        "hit on disk": (at_once, LookupOptions(cache=Cache()), _kept(tempfile.mkdtemp())),
+        "plain call": (at_once, LookupOptions(), None),
+        "call with retry": (at_once, LookupOptions(retry=Retry()), None),
+        "miss, one key a call": (at_once, LookupOptions(cache=Cache()), misses),
+        "in calls of 1,000": (many, LookupOptions(batching=batching), None),
+        "miss, in calls of 1,000": (many, LookupOptions(cache=Cache(), batching=batching), misses),
+        "shared": (_Late(), LookupOptions(cache=Cache()), _cache(1)),
+    }
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for _turn in range(TURNS):
+        for name, (enricher, options, cache) in sides.items():
+            batches = [KeyBatch(_keys(name, number), BATCH) for number in range(BATCHES)]
+            times[name].append(asyncio.run(_timed(enricher, options, cache, batches)))
+    for cache in (sides["hit on disk"][2], hits):
+        if cache is not None:
+            cache.close()
+    bare = median(times["plain call"])
+    for name, measured in times.items():
+        cost = median(measured)
+        label = "S11" if name == "hit" else ""
+        if label:
+            yield label, "microseconds per distinct key: hit in memory", f"{cost:.2f} us", "", cost, "<= 1.5"
+        else:
+            yield label, f"per key: {name} / plain call", f"{cost:.2f} us", f"{bare:.2f} us", cost / bare, ""
+
+
+def zipf() -> Rows:
+    """1,000,000 rows over 100,000 keys of PostgreSQL: a query per key and batch of rows, batching, and caches."""
+    with (
+        workspace("benchmark") as directory,
+        embedded_postgres(directory) as dsn,
+        local_spark(directory) as spark,
+    ):
+        asyncio.run(_fill(dsn))
+        rows = _zipf_rows(spark).cache()
+        assert rows.count() == ZIPF_ROWS
+        caches = {
+            "a query per key": (1, None),
+            "batches of 1,000 keys": (1000, None),
+            "and a cache in memory": (1000, Cache(ZIPF_KEYS)),
+            "and a cache on disk": (1000, Cache(ZIPF_KEYS, store="rocksdb", directory=directory / "cache")),
+        }
+        times: dict[str, list[float]] = {name: [] for name in caches}
+        calls: dict[str, int] = {}
+        for turn in range(ZIPF_TURNS):
+            for name, (max_batch, cache) in caches.items():
+                # A table name of its own for every turn, so that no turn finds what another one has kept.
+                enricher = PostgresEnricher(dsn, table=f"zipf_{turn}", key="id", max_batch=max_batch)
+                metrics = EnrichmentMetrics(spark)
+                started = perf_counter()
+                enriched = enrich(rows, enricher, on="id", cache=cache, metrics=metrics)
+                enriched.write.format("noop").mode("overwrite").save()
+                times[name].append(perf_counter() - started)
+                calls[name] = metrics.statistics().calls
+    worst = median(times["a query per key"])
+    for name, measured in times.items():
+        what = f"{ZIPF_ROWS:,} rows, Zipf keys: {name} ({calls[name]:,} calls) / a query per key"
+        yield "", what, f"{median(measured):.2f} s", f"{worst:.2f} s", median(measured) / worst, ""
+
+
+# -- the pipeline without Spark
+
+
+class _AtOnce(Enricher):
+    def __init__(self, max_batch: int = 1) -> None:
+        self.max_batch = max_batch
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([("name", "string"), ("city", "string"), ("born", "int32"), ("score", "double")])
+
+    async def lookup(self, key: Any) -> Any:
+        return ROW
+
+    async def lookup_many(self, keys: Sequence[Any]) -> Any:
+        return [ROW] * len(keys)
+
+
+class _Late(_AtOnce):
+    """Answers when everything has been asked for."""
+
+    async def lookup(self, key: Any) -> Any:
+        await asyncio.sleep(0.5)
+        return ROW
+
+
+class _Source:
+    """Batches, as a feeder hands them over."""
+
+    instant = True
+
+    def __init__(self, batches: list[KeyBatch]) -> None:
+        self._batches = iter(batches)
+        self._ended = False
+
+    async def ready(self) -> bool:
+        await asyncio.sleep(0)
+        return not self._ended
+
+    def has_some(self) -> bool:
+        return not self._ended
+
+    def read_ahead(self) -> list[KeyBatch]:
+        return []
+
+    def __iter__(self) -> Iterator[KeyBatch]:
+        return self._batches
+
+    def exhausted(self) -> None:
+        self._ended = True
+
+
+def _keys(name: str, number: int) -> list[Any]:
+    if name == "shared":
+        return list(range(100)) * (BATCH // 100)
+    keys = range(number * BATCH, (number + 1) * BATCH)
+    return [(f"N{i}", i) for i in keys] if "composite" in name else [f"N{i}" for i in keys]
+
+
+async def _timed(
+    enricher: Enricher, options: LookupOptions, cache: LookupCache | None, batches: list[KeyBatch]
+) -> float:
+    """Microseconds per key."""
+    pipeline: LookupPipeline
+    loop = asyncio.get_running_loop()
+    delivered: dict[int, int] = {}
+
+    def deliver(batch: KeyBatch, ready: int) -> None:
+        new = ready - delivered.get(id(batch), 0)
+        delivered[id(batch)] = ready
+        loop.call_soon(pipeline.emitted, new, batch if batch.ended else None)
+
+    options = replace(options, buffer=20 * BATCH, timeout=30.0)
+    pipeline = LookupPipeline(enricher, _Source(batches), deliver, options, cache)
+    started = process_time()
+    await pipeline.run()
+    return (process_time() - started) / (BATCH * BATCHES) * 1e6
+
+
+def _cache(max_rows: int, directory: str | None = None) -> LookupCache:
+    store = {} if directory is None else {"store": "rocksdb", "directory": directory}
+    return open_cache(Cache(max_rows, expire_after_write=3600, **store), list(ROW), "benchmark")  # type: ignore[arg-type]
+
+
+def _kept(directory: str | None = None, composite: bool = False) -> LookupCache:
+    """A cache that has every key."""
+    cache = _cache(BATCH * BATCHES, directory)
+    for number in range(BATCHES):
+        for key in _keys("composite" if composite else "", number):
+            cache.put(key, ROW)
+    return cache
+
+
+# -- Zipf
+
+
+async def _fill(dsn: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    for turn in range(ZIPF_TURNS):
+        await connection.execute(
+            f"CREATE TABLE zipf_{turn} AS SELECT i::bigint AS id, 'name ' || i AS name, i * 1.5 AS price "
+            f"FROM generate_series(0, {ZIPF_KEYS - 1}) AS i; ALTER TABLE zipf_{turn} ADD PRIMARY KEY (id); "
+            f"ANALYZE zipf_{turn}"
+        )
+    await connection.close()
+
+
+def _zipf_rows(spark: SparkSession) -> DataFrame:
+    weights = 1.0 / np.arange(1, ZIPF_KEYS + 1) ** EXPONENT
+    numbers = np.random.default_rng(7).choice(ZIPF_KEYS, ZIPF_ROWS, p=weights / weights.sum())
+    # The frequent keys are spread over the table.
+    keys = (numbers * 7919) % ZIPF_KEYS
+    return spark.createDataFrame(pa.table({"id": keys.astype("int64")})).repartition(2)
