@@ -1,0 +1,114 @@
+"""What a lookup over HTTP costs this process, against a loop of requests written by hand with aiohttp.
+
+The server runs in a process of its own and answers at once with a small JSON document. Both sides send the same
+headers, keep as many requests in flight over a session with the same connections, and give a row with the same values;
+ours also escapes keys, bounds the size of answers, checks types, and maps errors. What is counted is CPU time of this
+process. Sides run in turns, and the median of the turns is taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import multiprocessing
+import multiprocessing.connection
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from statistics import median
+from time import process_time
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from benchmarks import Rows
+from enrichers import HttpEnricher
+
+REQUESTS = 4_000
+AT_ONCE = 50
+TURNS = 9
+
+HEADERS = {"Accept": "application/json", "Authorization": "Bearer benchmark"}
+
+
+def http() -> Rows:
+    """CPU time per request, with 50 in flight."""
+    with _server() as url, _runner() as runner:
+        ours, theirs = runner.run(_measured(url))
+    yield (
+        "",
+        "CPU of a lookup over HTTP / of a bare aiohttp request",
+        f"{ours:.1f} us",
+        f"{theirs:.1f} us",
+        (ours / theirs),
+        "<= 1.15",
+    )
+
+
+async def _measured(url: str) -> tuple[float, float]:
+    enricher = HttpEnricher(
+        url + "/products/{key}", schema="name string, price double, kind long", headers=HEADERS, per_host=AT_ONCE
+    )
+    await enricher.open()
+    connector = aiohttp.TCPConnector(limit=0, limit_per_host=AT_ONCE)
+    async with aiohttp.ClientSession(connector=connector, headers=HEADERS) as session:
+
+        async def bare(key: int) -> Any:
+            async with session.get(f"{url}/products/{key}") as response:
+                return await response.json()
+
+        assert await enricher.lookup(1) == await bare(1)
+        times = [(await _timed(enricher.lookup), await _timed(bare)) for _ in range(1 + TURNS)][1:]
+    await enricher.close()
+    return median(ours for ours, _ in times), median(theirs for _, theirs in times)
+
+
+async def _timed(call: Callable[[int], Awaitable[Any]]) -> float:
+    """Microseconds of CPU per call."""
+    keys = iter(range(REQUESTS))
+
+    async def lane() -> None:
+        for key in keys:
+            await call(key)
+
+    gc.collect()
+    started = process_time()
+    await asyncio.gather(*[lane() for _ in range(AT_ONCE)])
+    return (process_time() - started) / REQUESTS * 1e6
+
+
+@contextmanager
+def _server() -> Iterator[str]:
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=_serve, args=(there,), daemon=True)
+    process.start()
+    try:
+        yield f"http://127.0.0.1:{here.recv()}"
+    finally:
+        process.terminate()
+        process.join()
+
+
+def _serve(ready: multiprocessing.connection.Connection) -> None:
+    async def answer(request: web.BaseRequest) -> web.Response:
+        return web.json_response({"name": "tea", "price": 2.5, "kind": 7})
+
+    async def main() -> None:
+        runner = web.ServerRunner(web.Server(answer))
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        ready.send(runner.addresses[0][1])
+        await asyncio.Event().wait()
+
+    with _runner() as runner:
+        runner.run(main())
+
+
+def _runner() -> asyncio.Runner:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.Runner()
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
