@@ -16,6 +16,9 @@ enter, with ``raise ... from``. All of them survive pickling, so that a Spark ta
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 
 class AsyncOperatorError(Exception):
     """The root of all errors of this package."""
@@ -103,6 +106,15 @@ def describe_error(error: BaseException) -> str:
     except BaseException:
         text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def said(error: BaseException, name: str, reading: Callable[[Any], Any] = lambda value: value) -> Any:
+    """What an error says of itself in the attribute of this name, as `reading` takes it; one that is not there, or
+    cannot be read, is taken for None."""
+    try:
+        return reading(getattr(error, name, None))
+    except BaseException:
+        return None
 
 
 def text_of(value: object, limit: int = 2000) -> str:

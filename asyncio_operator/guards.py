@@ -5,7 +5,7 @@ One object for the three policies of a run. Pure: it is given the time.
 
 from __future__ import annotations
 
-from asyncio_operator.errors import CircuitOpenError
+from asyncio_operator.errors import CircuitOpenError, said
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, Controller
 from asyncio_operator.policies.circuit_breaker import Breaker, CircuitBreaker
 from asyncio_operator.policies.rate_limit import Limiter, RateLimit
@@ -44,8 +44,10 @@ class Guards:
         return self._controller is None or self.calls < self._controller.limit
 
     def next_start(self, now: float) -> float:
-        """The earliest time, not before `now`, at which a call may start."""
-        return now if self._limiter is None else self._limiter.next_start(now)
+        """The earliest time, not before `now`, at which a call may start, or is refused, which is no start."""
+        if self._limiter is None or (self._breaker is not None and self._breaker.refuses(now)):
+            return now
+        return self._limiter.next_start(now)
 
     def refusal(self, now: float) -> CircuitOpenError | None:
         """Why a call must not start now, if the circuit breaker refuses it; else the call is expected to start."""
@@ -73,7 +75,7 @@ class Guards:
         if self._breaker is not None:
             self._breaker.failed(now, started)
         if self._controller is not None:
-            overload = error is None or isinstance(error, TimeoutError) or bool(getattr(error, "overload", False))
+            overload = error is None or isinstance(error, TimeoutError) or bool(said(error, "overload", bool))
             self._controller.failed(now, now - started, self.calls, overload)
 
     def abandoned(self, started: float) -> None:

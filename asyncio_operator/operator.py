@@ -253,7 +253,7 @@ def _check_kind(name: str, value: object) -> None:
 def _check_hooks(on_timeout: object, on_error: object, clock: Any) -> None:
     if on_timeout is not None:
         plain_function("on_timeout", on_timeout, "a function of the value", "the value")
-    if on_error not in ("fail", "skip"):
+    if not isinstance(on_error, str) or on_error not in ("fail", "skip"):
         allowed = '"fail", "skip", or a function of value and error'
         plain_function("on_error", on_error, allowed, "the value", "the error")
     if clock is not None:

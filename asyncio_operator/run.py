@@ -146,7 +146,7 @@ class Run:
         self._driver = Lanes(
             self._invoke,
             intake,
-            capacity=options.capacity if isinstance(options.capacity, int) else guards.limit or 1,
+            capacity=options.capacity if isinstance(options.capacity, int) else options.capacity.initial,
             timeout=options.attempting.timeout,
             clock=now,
             grace_period=options.grace_period,

@@ -15,7 +15,7 @@ from __future__ import annotations
 from asyncio_operator.clock import Clock, monotonic
 from asyncio_operator.elements import event_time
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.policies.options import Duration, duration, positive_duration
+from asyncio_operator.policies.options import LARGEST, Duration, duration, positive_duration
 
 MIN_TIMESTAMP = -(2**63)
 
@@ -33,7 +33,10 @@ class BoundedOutOfOrderness:
     """
 
     def __init__(self, delay: Duration, idle_after: Duration | None = None, *, clock: Clock = monotonic) -> None:
-        self._lag = round(duration("delay", delay) * 1000) + 1
+        milliseconds = duration("delay", delay) * 1000
+        if milliseconds > LARGEST:
+            raise ConfigurationError(f"delay is {describe(delay)}; it must be finite in milliseconds too")
+        self._lag = round(milliseconds) + 1
         self._idle_after = None if idle_after is None else positive_duration("idle_after", idle_after)
         if not callable(clock):
             raise ConfigurationError(f"clock is {describe(clock)}; it must be a callable that gives seconds")

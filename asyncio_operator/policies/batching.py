@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from asyncio_operator.errors import CircuitOpenError
+from asyncio_operator.errors import CircuitOpenError, said
 from asyncio_operator.policies.options import Duration, duration, positive_int
 
 
@@ -43,8 +43,8 @@ def splits(error: Exception) -> bool:
     if isinstance(error, CircuitOpenError | TimeoutError | ConnectionError):
         return False
     return not (
-        getattr(error, "overload", False)
-        or getattr(error, "any_key", False)
-        or getattr(error, "retry_after", None) is not None
-        or getattr(error, "retryable", None) is True
+        said(error, "overload", bool)
+        or said(error, "any_key", bool)
+        or said(error, "retry_after") is not None
+        or said(error, "retryable") is True
     )

@@ -11,10 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.policies.options import Duration, flag, one_of, positive_duration, positive_int
-
-SHORTEST = 0.001
-"""Seconds: state counts milliseconds."""
+from asyncio_operator.policies.options import Duration, flag, lasting, one_of, positive_int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +48,7 @@ class Cache:
         for name in ("expire_after_write", "expire_after_access", "missing_ttl", "refresh_after"):
             value = getattr(self, name)
             if value is not None:
-                object.__setattr__(self, name, _lifetime(name, value))
+                object.__setattr__(self, name, lasting(name, value))
         flag("cache_missing", self.cache_missing)
         flag("stale_if_error", self.stale_if_error)
         one_of("store", self.store, ("heap", "rocksdb"))
@@ -85,10 +82,3 @@ class Cache:
             )
         else:
             object.__setattr__(self, "directory", str(self.directory))
-
-
-def _lifetime(name: str, value: object) -> float:
-    seconds = positive_duration(name, value)
-    if seconds < SHORTEST:
-        raise ConfigurationError(f"{name} is {describe(value)}; it must be at least {SHORTEST} seconds")
-    return seconds

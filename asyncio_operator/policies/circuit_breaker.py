@@ -24,7 +24,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from asyncio_operator.policies.options import Duration, number, positive_duration, positive_int, seconds
+from asyncio_operator.policies.options import Duration, lasting, number, positive_duration, positive_int, seconds
 
 SLICES = 30
 
@@ -37,7 +37,7 @@ class CircuitBreaker:
 
     Attributes:
         failure_ratio: the part of the calls that must have failed, more than 0 and at most 1.
-        window: over which calls are counted, in seconds or as a timedelta.
+        window: over which calls are counted, in seconds or as a timedelta; at least a millisecond.
         minimum_calls: fewer calls in the window never open it.
         open_for: how long no call passes, in seconds or as a timedelta.
 
@@ -53,7 +53,7 @@ class CircuitBreaker:
     def __post_init__(self) -> None:
         number("failure_ratio", self.failure_ratio, "more than 0 and at most 1", lambda ratio: 0 < ratio <= 1)
         positive_int("minimum_calls", self.minimum_calls)
-        object.__setattr__(self, "window", positive_duration("window", self.window))
+        object.__setattr__(self, "window", lasting("window", self.window))
         object.__setattr__(self, "open_for", positive_duration("open_for", self.open_for))
 
 
@@ -82,11 +82,15 @@ class Breaker:
         """When a probe may pass, or might have passed from; None if the breaker is closed."""
         return None if self._state == "closed" else self._opened + self._open_for
 
+    def refuses(self, now: float) -> bool:
+        """Whether a call must not start."""
+        return self._state != "closed" and (self._probing or now < self._opened + self._open_for)
+
     def allow(self, now: float) -> bool:
-        """Whether a call may start."""
+        """Whether a call may start; in an open breaker it is the probe."""
         if self._state == "closed":
             return True
-        if self._probing or now < self._opened + self._open_for:
+        if self.refuses(now):
             return False
         self._state = "half_open"
         self._probing = True

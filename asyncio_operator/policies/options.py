@@ -17,6 +17,9 @@ Duration = float | timedelta
 
 LARGEST = sys.float_info.max
 
+SHORTEST = 0.001
+"""Seconds; nothing is kept for less, and state counts milliseconds."""
+
 
 def positive_int(name: str, value: object, besides: str = "") -> int:
     """`value`, if it is an int of at least 1; `besides` says what else would do."""
@@ -47,6 +50,14 @@ def positive_duration(name: str, value: object) -> float:
     seconds = duration(name, value)
     if not seconds:
         raise ConfigurationError(f"{name} is {describe(value)}; it must be more than 0 seconds")
+    return seconds
+
+
+def lasting(name: str, value: object) -> float:
+    """The same, for how long something is kept: at least `SHORTEST`."""
+    seconds = positive_duration(name, value)
+    if seconds < SHORTEST:
+        raise ConfigurationError(f"{name} is {describe(value)}; it must be at least {SHORTEST} seconds")
     return seconds
 
 

@@ -16,7 +16,11 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
+from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.policies.options import Duration, natural, positive_duration, positive_int, seconds
+
+MOST_STARTS = 10_000_000
+"""In a window, for each is remembered for as long, in 32 bytes: enough for the quota of a day, and a third of a GB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,8 @@ class RateLimit:
     Attributes:
         rate: starts per `per`, over a long time.
         per: the length of the window, in seconds or as a timedelta.
-        burst: how many more may come in one window, after a time with fewer; None is 0.
+        burst: how many more may come in one window, after a time with fewer; None is 0. Together with `rate` at most
+            10,000,000.
 
     Raises:
         ConfigurationError: a value is wrong.
@@ -41,6 +46,12 @@ class RateLimit:
         object.__setattr__(self, "per", positive_duration("per", self.per))
         if self.burst is not None:
             natural("burst", self.burst)
+        most = self.rate + (self.burst or 0)
+        if most > MOST_STARTS:
+            raise ConfigurationError(
+                f"{'rate + burst' if self.burst else 'rate'} is {describe(most)}; it must be at most {MOST_STARTS:,}, "
+                "for each start of a window is remembered; for more, make the window shorter, with per="
+            )
 
 
 class Limiter:

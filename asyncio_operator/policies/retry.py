@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from asyncio_operator.errors import ConfigurationError, ResultError, describe
+from asyncio_operator.errors import ConfigurationError, ResultError, describe, said
 from asyncio_operator.policies.options import (
     LARGEST,
     Duration,
@@ -134,7 +134,7 @@ class Retry:
 
     def retries(self, error: BaseException) -> bool:
         """Whether an attempt that ended in this error is made again, as long as attempts and time are left."""
-        if isinstance(error, ResultError) or getattr(error, "retryable", None) is False:
+        if isinstance(error, ResultError) or said(error, "retryable") is False:
             return False
         kinds = _kinds(self.on)
         if isinstance(error, Exception):
@@ -158,7 +158,7 @@ class Retry:
         """
         if attempts >= self.max_attempts:
             return None
-        asked = None if error is None else _retry_after(error)
+        asked = None if error is None else said(error, "retry_after", _wait_of)
         start = now + (self.backoff.wait(attempts, random) if asked is None else asked)
         return None if deadline is not None and start > deadline else start
 
@@ -178,16 +178,12 @@ def _is_cancellation(kind: type) -> bool:
     return issubclass(kind, BaseException) and any(base.__name__ == "CancelledError" for base in kind.__mro__)
 
 
-def _retry_after(error: BaseException) -> float | None:
-    """The seconds an error asks to wait, or None if it names none that make sense."""
-    value = getattr(error, "retry_after", None)
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    elif isinstance(value, str):
-        try:
-            value = float(value)
-        except ValueError:
-            return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
+def _wait_of(retry_after: Any) -> float | None:
+    """The seconds that an error asks to wait, or None if they make no sense."""
+    if isinstance(retry_after, timedelta):
+        retry_after = retry_after.total_seconds()
+    elif isinstance(retry_after, str):
+        retry_after = float(retry_after)
+    if isinstance(retry_after, bool) or not isinstance(retry_after, int | float):
         return None
-    return float(value) if 0 <= value <= LARGEST else None
+    return float(retry_after) if 0 <= retry_after <= LARGEST else None

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from asyncio_operator.elements import Record, Watermark
+from asyncio_operator.errors import FunctionError, describe, describe_error
 from asyncio_operator.queues.base import Entry, StreamElementQueue
 from asyncio_operator.queues.unordered import UnorderedStreamElementQueue
 from asyncio_operator.state.heap_queue import HeapPriorityQueue
@@ -22,18 +23,20 @@ from asyncio_operator.state.heap_queue import HeapPriorityQueue
 class KeyedEntry(Entry):
     """A record in the line of its key."""
 
-    __slots__ = ("freed", "held", "key", "number")
+    __slots__ = ("freed", "held", "key", "line", "number")
 
     def __init__(
         self,
         element: Any,
         completed: deque[Entry] | None,
         key: Any,
+        line: deque[KeyedEntry],
         number: int,
         freed: Callable[[KeyedEntry], None],
     ) -> None:
         super().__init__(element, completed)
         self.key = key
+        self.line = line
         self.number = number
         self.freed = freed
         self.held = False
@@ -50,7 +53,8 @@ class KeyOrderedStreamElementQueue(StreamElementQueue):
     """Between two watermarks, records leave in the order they complete; those of one key run one at a time.
 
     Args:
-        key: the key of a record's value; anything that can be hashed.
+        key: the key of a record's value; anything that can be hashed. Its hash must not change while the record is
+            inside; where it has, completing or releasing the entry raises `FunctionError`.
     """
 
     def __init__(self, capacity: int, key: Callable[[Any], Any]) -> None:
@@ -80,19 +84,18 @@ class KeyOrderedStreamElementQueue(StreamElementQueue):
 
     def put(self, element: Any) -> KeyedEntry:
         key = self._key(element.value if type(element) is Record else element)
-        line = self._lines.get(key)
+        # The last that can fail: the key is hashed, and compared with others.
+        line = self._lines.setdefault(key, deque())
         self._number += 1
-        entry = KeyedEntry(element, None, key, self._number, self._free)
+        entry = KeyedEntry(element, None, key, line, self._number, self._free)
         self._queue.put_entry(entry)
-        if line is None:
-            self._lines[key] = deque([entry])
+        if not line:
             self._runnable.add(entry)
-        else:
-            line.append(entry)
+        line.append(entry)
         return entry
 
     def _free(self, entry: KeyedEntry) -> None:
-        line = self._lines[entry.key]
+        line = entry.line
         if line[0] is not entry:
             return
         # A record may have ended while it waited in line.
@@ -101,7 +104,20 @@ class KeyOrderedStreamElementQueue(StreamElementQueue):
         if line:
             self._runnable.add(line[0])
         else:
-            del self._lines[entry.key]
+            self._forget(entry)
+
+    def _forget(self, entry: KeyedEntry) -> None:
+        """Nobody is in line for the entry's key any more."""
+        try:
+            if self._lines.pop(entry.key) is not entry.line:
+                raise KeyError(entry.key)
+        except BaseException as error:
+            element = describe(entry.element.value if type(entry.element) is Record else entry.element)
+            raise FunctionError(
+                f"key failed for element {element} with {describe_error(error)}; it must give a key whose hash "
+                "and equality do not change",
+                element=element,
+            ) from error
 
     def put_watermark(self, watermark: Watermark) -> Entry:
         return self._queue.put_watermark(watermark)

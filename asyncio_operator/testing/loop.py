@@ -52,9 +52,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def __init__(self, start: float = 0.0) -> None:
         selector = _Selector()
         selector.jump = self._jump
-        self._now = start
         self._outstanding = 0
         super().__init__(selector)
+        self._go_to(start)
 
     def time(self) -> float:
         """Virtual seconds."""
@@ -77,15 +77,21 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._outstanding -= 1
 
     def _jump(self) -> bool:
-        """Go to the next timer, unless work is outstanding in another thread."""
+        """Go to the next timer, unless there is none before infinity, or work is outstanding in another thread."""
         if self._outstanding:
             return False
         # The timer's own time, because the sum of now and the time until then may be a rounding error away from it.
         timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
         due = timers[0].when()
-        # asyncio runs a timer when it is overdue by less than RESOLUTION; far from zero floats are coarser than that.
-        self._now = due if due + RESOLUTION > due else math.nextafter(due, math.inf)
+        if due == math.inf:
+            return False
+        self._go_to(due)
         return True
+
+    def _go_to(self, time: float) -> None:
+        """A timer runs when it is due in less than the resolution; far from zero floats are coarser than that."""
+        self._now = time
+        self._clock_resolution = max(RESOLUTION, math.ulp(time))
 
     def __repr__(self) -> str:
         return f"<VirtualTimeLoop at {self._now} s>"

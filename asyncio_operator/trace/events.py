@@ -16,6 +16,8 @@ from asyncio_operator.errors import describe
 
 VALUE_LIMIT = 40
 TEXT_LIMIT = 200
+SMALL = 10 ** (VALUE_LIMIT - 1)
+"""Integers between this and its negative have a text of at most `VALUE_LIMIT` characters."""
 
 FIELDS: dict[str, tuple[str, ...]] = {
     "started": (),
@@ -73,7 +75,7 @@ class Text(str):
     __slots__ = ()
 
 
-_SCALARS = frozenset({int, float, bool, type(None), Text})
+_SCALARS = frozenset({float, bool, type(None), Text})
 _shortened = Repr()
 _shortened.maxstring = _shortened.maxother = _shortened.maxlong = VALUE_LIMIT
 
@@ -81,6 +83,8 @@ _shortened.maxstring = _shortened.maxother = _shortened.maxlong = VALUE_LIMIT
 def keepable(value: Any) -> Any:
     """The value itself if it is small and never changes, else its text."""
     kind = type(value)
+    if kind is int:
+        return value if -SMALL < value < SMALL else text_of(value)
     if kind in _SCALARS or (kind is str and len(value) <= VALUE_LIMIT):
         return value
     return text_of(value)
@@ -92,7 +96,7 @@ def text_of(value: Any) -> Text:
         return value
     try:
         text = _shortened.repr(value)
-    except Exception:
+    except BaseException:
         text = describe(value, VALUE_LIMIT)
     return Text(printable(text, VALUE_LIMIT))
 

@@ -8,10 +8,11 @@ happen on another thread while the run goes on.
 from __future__ import annotations
 
 import os
+import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any, Literal
 
-from asyncio_operator.errors import StateError
+from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.policies.options import positive_int
 from asyncio_operator.trace import timeline
 from asyncio_operator.trace.events import TEXT_LIMIT, Event, decoded, keepable
@@ -41,7 +42,9 @@ class Trace:
     __slots__ = ("_recorded", "_start")
 
     def __init__(self, limit: int = 100_000) -> None:
-        self._recorded: deque[tuple[Any, ...]] = deque(maxlen=positive_int("limit", limit))
+        if positive_int("limit", limit) > sys.maxsize:
+            raise ConfigurationError(f"limit is {describe(limit)}; it must be an int of at most {sys.maxsize}")
+        self._recorded: deque[tuple[Any, ...]] = deque(maxlen=limit)
         self._start: float | None = None
 
     # -- recording. Times are seconds of one clock; elements and watermarks share one count, in input order from 0.

@@ -14,6 +14,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.policies.options import positive_int
 from asyncio_operator.trace.files import checked, write_atomically
 from asyncio_operator.trace.lives import Story
 from asyncio_operator.trace.looks import CIRCUIT, MARKS, SPANS, WATERMARK, Look, mark_of, rows_before
@@ -57,6 +58,7 @@ def timelines(
             no panel, or something else than a title and a trace.
         StateError: nothing was recorded in one of the traces.
     """
+    positive_int("columns", columns)
     write(_pairs(panels.items() if isinstance(panels, Mapping) else panels), path, title, columns)
 
 

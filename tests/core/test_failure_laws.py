@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator import AsyncWaitOperator, ElementTimeoutError, FunctionError
+from asyncio_operator import AdaptiveCapacity, AsyncWaitOperator, ElementTimeoutError, FunctionError
+from tests.core.attempts import OK, Act, Batches, Script, retry
 from tests.core.helpers import Life, Source, collect, collect_until, fail, forever, now, process, same, virtual
 
 
@@ -179,6 +180,32 @@ async def test_O6_an_error_that_cannot_be_shown_is_told_all_the_same(mode):
 
     with pytest.raises(FunctionError, match="MuteError"):
         await process(call, [1], mode=mode)
+
+
+class Unclear:
+    def __bool__(self):
+        raise SystemExit
+
+
+@pytest.mark.parametrize("value", [property(lambda error: error.headers["Retry-After"]), Unclear()])
+@pytest.mark.parametrize("attribute", ["retryable", "retry_after", "overload", "any_key"])
+@virtual
+async def test_O6_an_error_that_cannot_say_what_it_is_is_judged_as_if_it_did_not(attribute, value):
+    kind = type("UnclearError", (ValueError,), {attribute: value, "headers": {}})
+    script = Script({1: [Act(error=kind()), OK]})
+    assert await process(script, range(3), retry=retry()) == [0, 1, 2]
+    assert script.times(1) == [0, 1]
+    always = Script(lambda value, attempt: Act(error=kind()) if value == 1 else OK)
+    assert await process(always, range(3), capacity=AdaptiveCapacity(), on_error="skip") == [0, 2]
+
+    def poisoned(values, number):
+        if 1 in values:
+            raise kind
+        return values
+
+    split = attribute != "retry_after" or isinstance(value, property)
+    got = await process(Batches(poisoned), range(3), on_error="skip")
+    assert got == ([0, 2] if split else [])
 
 
 @virtual

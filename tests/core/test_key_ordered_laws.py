@@ -13,7 +13,7 @@ from hypothesis import given
 from asyncio_operator import AsyncWaitOperator, Batching, CircuitBreaker, FunctionError, Record, Watermark
 from asyncio_operator.testing import VirtualTimeLoop
 from tests.core.attempts import BAD, Act, Batches, Script, retry
-from tests.core.helpers import Source, collect, collect_timed, forever, late, now, process, run_on, same, virtual
+from tests.core.helpers import Source, collect, collect_timed, fail, forever, late, now, process, run_on, same, virtual
 
 
 def key_of(value: Any) -> Any:
@@ -147,6 +147,36 @@ async def test_Q7_the_key_is_asked_for_once_per_record():
 async def test_Q7_a_key_that_cannot_be_hashed_ends_the_run():
     with pytest.raises(FunctionError, match=r"^key failed for element 1 with TypeError: .*must give a key that can"):
         await process(same, [1], mode="key_ordered", key=lambda value: [value])
+
+
+async def deaf(value):
+    try:
+        await forever()
+    except asyncio.CancelledError:
+        await asyncio.sleep(1)
+
+
+@pytest.mark.parametrize("call_ends", [same, fail, forever, deaf])
+@virtual
+async def test_O15_a_key_that_changes_during_its_call_ends_the_run_as_an_error_of_key(call_ends):
+    """Whether the call returns, raises, or runs on past its deadline."""
+
+    async def change(value):
+        value.number += 1
+        await call_ends(value)
+
+    class Changing:
+        number = 1
+
+        def __hash__(self) -> int:
+            return self.number
+
+        def __repr__(self) -> str:
+            return "Changing"
+
+    operator = operator_of(change, key=lambda value: value, on_error="skip", timeout=5.0, capacity=1)
+    with pytest.raises(FunctionError, match=r"^key failed for element Changing with KeyError: Changing; .* whose hash"):
+        await collect(operator.process([Record(Changing(), 1), Changing()]))
 
 
 @virtual

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis.stateful import Bundle, multiple, rule
 
-from asyncio_operator import Record, Watermark
+from asyncio_operator import FunctionError, Record, Watermark
 from asyncio_operator.queues import KeyOrderedStreamElementQueue
 from asyncio_operator.queues.key_ordered import KeyedEntry
 from tests.core.test_queues import LONG, QueueMachine, emit, emit_all, key_of, key_ordered, one_key, put
@@ -53,6 +53,50 @@ def test_Q7_a_key_that_fails_leaves_the_queue_as_it_was() -> None:
         queue.try_put(Record(1))
     assert queue.is_empty()
     assert queue.next_runnable() is None
+
+
+class Key:
+    """Its hash is asked for again and again; `hashes` are the answers, and an error is raised."""
+
+    def __init__(self, *hashes: int | Exception) -> None:
+        self.hashes = list(hashes)
+
+    def __hash__(self) -> int:
+        one = self.hashes.pop(0) if len(self.hashes) > 1 else self.hashes[0]
+        if isinstance(one, Exception):
+            raise one
+        return one
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or other == 5
+
+
+@pytest.mark.parametrize("asked", [1, 2, 3, 4])
+def test_O10_a_key_whose_hash_fails_at_any_time_leaves_no_element_doubled_or_half_inside(asked: int) -> None:
+    queue = KeyOrderedStreamElementQueue(9, key=lambda value: Key(*[7] * (asked - 1), ValueError("hash")))
+    try:
+        entry = put(queue, Record(1))
+    except ValueError:
+        assert queue.is_empty()
+        assert queue.next_runnable() is None
+        return
+    assert queue.values() == [Record(1)]
+    assert queue.next_runnable() is entry
+    assert asked > 1
+
+
+@pytest.mark.parametrize(
+    ("hashes", "cause"), [([1, 2], KeyError), ([1, ValueError("hash")], ValueError), ([1, 5], KeyError)]
+)
+def test_O15_a_key_that_cannot_be_freed_is_an_error_of_key(hashes: list[Any], cause: type[Exception]) -> None:
+    """Its hash has changed, into that of another key also."""
+    queue = KeyOrderedStreamElementQueue(9, key=lambda value: Key(*hashes) if value == "odd" else value)
+    put(queue, Record(5))
+    entry = put(queue, Record("odd"))
+    with pytest.raises(FunctionError, match=r"^key failed for element 'odd' with .*; .* do not change") as failure:
+        entry.complete(["result"])
+    assert isinstance(failure.value.__cause__, cause)
+    assert queue.values() == [Record(5), Record("odd")]
 
 
 def test_Q7_a_key_is_free_on_completion_not_on_emission() -> None:

@@ -405,3 +405,18 @@ def test_R10_refusals_without_a_back_off_let_the_loop_turn():
         assert turns >= 2000 // REFUSALS
 
     run_on(asyncio.new_event_loop, main())
+
+
+@virtual
+async def test_R10_a_refusal_is_no_start_and_waits_for_no_rate_limit():
+    script = Script({0: [BAD]})
+    operator = AsyncWaitOperator(
+        script,
+        capacity=1,
+        on_error="skip",
+        rate_limit=RateLimit(1, per=10.0),
+        circuit_breaker=CircuitBreaker(minimum_calls=1, open_for=1000.0),
+    )
+    assert await collect(operator.process(range(50))) == []
+    assert (script.starts, now()) == ([(0, 0)], 0)
+    assert operator.metrics.failures == 50

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -22,12 +24,19 @@ async def test_sleeping_takes_no_time_and_time_is_exact():
     assert now() == expected
 
 
-@pytest.mark.parametrize("start", [1e6, 1.8e9, 1e12])
-def test_time_passes_far_from_zero_too(start):
+@pytest.mark.parametrize("start", [1e6, 1.8e9, 1e12, -1e12])
+def test_time_passes_far_from_zero_too_and_a_timer_for_now_is_due(start):
+    """There a float is coarser than asyncio takes its clock to be."""
+
     async def main():
-        for _ in range(10):
+        for passed in range(10):
+            fired = asyncio.Event()
+            asyncio.get_running_loop().call_later(0, fired.set)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert fired.is_set()
+            assert now() == pytest.approx(start + passed, abs=0.01)
             await asyncio.sleep(1)
-        assert now() == pytest.approx(start + 10)
 
     run_on(lambda: VirtualTimeLoop(start), main())
 
@@ -54,6 +63,15 @@ async def test_a_cancelled_timer_moves_nothing():
     asyncio.get_running_loop().call_later(1, lambda: None).cancel()
     await asyncio.sleep(5)
     assert now() == 5
+
+
+@virtual
+async def test_infinity_is_never_reached():
+    """A thread may call back before."""
+    loop: Any = asyncio.get_running_loop()
+    loop.call_later(math.inf, lambda: None)
+    assert loop._jump() is False
+    assert now() == 0
 
 
 @virtual

@@ -85,7 +85,7 @@ class Big:
 
 class Broken:
     def __repr__(self):
-        raise RuntimeError("no repr")
+        raise BaseException("no repr")
 
 
 def text_of(value):
@@ -126,6 +126,13 @@ def test_no_object_is_kept_alive():
     del value
     gc.collect()
     assert gone() is None
+
+
+@pytest.mark.parametrize("value", [1 << 800_000, -(1 << 800_000), "x" * 10**5, b"x" * 10**5], ids=range(4))
+def test_a_value_that_is_big_is_not_kept(value):
+    trace = new_trace()
+    trace.admitted(START, 0, value, key=value)
+    assert len(pickle.dumps(trace)) < 1_000
 
 
 def test_a_value_that_changes_later_is_told_as_it_was():

@@ -1,0 +1,175 @@
+"""Random runs of the pipeline with all that a lookup can have: every key gets an outcome that it may have, once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncio_operator import (
+    AdaptiveCapacity,
+    Batching,
+    Cache,
+    CircuitBreaker,
+    EnricherError,
+    FixedBackoff,
+    RateLimit,
+    Retry,
+)
+from asyncio_operator.lookup.keys import PENDING, Failure, KeyBatch, Told
+from asyncio_operator.lookup.options import LookupOptions, batching_of
+from asyncio_operator.lookup.pipeline import LookupPipeline
+from asyncio_operator.lookup.stores import open_cache
+from tests.core.helpers import now, virtual
+from tests.lookup.helpers import Consumer, Recorded, Source, forever
+
+FATES = ["found", "missing", "fails", "fails once", "hangs", "deaf", "odd"]
+
+
+class World:
+    """An enricher by fates; it knows whether a key has two calls at a time."""
+
+    def __init__(self, fates: list[tuple[str, float]], max_batch: int) -> None:
+        self.fates = fates
+        self.calls: Counter[int] = Counter()
+        self.running: Counter[int] = Counter()
+        self.twice: list[int] = []
+        self.enricher = Recorded(self.answer, max_batch)
+
+    def fate(self, key: int) -> str:
+        return self.fates[key % len(self.fates)][0]
+
+    async def answer(self, key: Any) -> Any:
+        keys = key if isinstance(key, list) else [key]
+        self.running.update(keys)
+        self.twice += [k for k in keys if self.running[k] > 1]
+        try:
+            answers = [await self.one(k) for k in keys]
+        finally:
+            self.running.subtract(keys)
+        return answers if isinstance(key, list) else answers[0]
+
+    async def one(self, key: int) -> Any:
+        fate, delay = self.fates[key % len(self.fates)]
+        self.calls[key] += 1
+        if delay:
+            await asyncio.sleep(delay)
+        match fate:
+            case "missing":
+                return None
+            case "fails":
+                raise EnricherError("never", retryable=False)
+            case "fails once" if self.calls[key] == 1:
+                raise EnricherError("not now")
+            case "hangs":
+                await forever()
+            case "deaf":
+                try:
+                    await asyncio.sleep(30)
+                except asyncio.CancelledError:
+                    await asyncio.sleep(1.5)
+            case "odd":
+                return 7
+        return {"x": key}
+
+    def may_be(self, key: int, outcome: Any, batched: bool, limited: bool) -> bool:
+        answer = outcome.answer if isinstance(outcome, Told) else outcome
+        fate = self.fate(key)
+        if isinstance(answer, Failure):
+            return fate in ("fails", "fails once", "hangs", "deaf") or batched or limited
+        expected: dict[str, list[Any]] = {
+            "missing": [None],
+            "odd": [7],
+            "fails once": [{"x": key}],
+            "found": [{"x": key}],
+        }
+        return answer in expected.get(fate, [])
+
+
+@pytest.mark.usefixtures("silence")
+@given(
+    keys=st.lists(st.lists(st.integers(0, 12), max_size=9, unique=True), max_size=7),
+    fates=st.lists(st.tuples(st.sampled_from(FATES), st.sampled_from([0, 0, 0.1, 0.5, 4])), min_size=1, max_size=6),
+    ordered=st.booleans(),
+    timed=st.booleans(),
+    capacity=st.integers(1, 5) | st.just(AdaptiveCapacity(2, 1, 5)),
+    buffer=st.integers(1, 20),
+    max_batch=st.sampled_from([1, 1, 2, 5]),
+    linger=st.sampled_from([0, 0.05]),
+    cache=st.sampled_from(
+        [
+            None,
+            Cache(),
+            Cache(max_rows=2),
+            Cache(expire_after_write=0.3, stale_if_error=True),
+            Cache(expire_after_access=0.2, refresh_after=0.1, cache_missing=False),
+            Cache(expire_after_write=9, refresh_after=0.001),
+        ]
+    ),
+    retry=st.sampled_from([None, Retry(2, FixedBackoff(0)), Retry(3, FixedBackoff(0.7))]),
+    rate_limit=st.sampled_from([None, None, RateLimit(3, per=1.0)]),
+    breaker=st.sampled_from([None, None, CircuitBreaker(minimum_calls=2, open_for=1.0)]),
+    attempt_timeout=st.sampled_from([None, None, 1.0]),
+    pause=st.sampled_from([0.0, 0.001, 0.3]),
+    source_pause=st.sampled_from([0.0, 0.05]),
+)
+def test_L1_L2_every_key_gets_an_outcome_that_it_may_have_whatever_happens(
+    keys: list[list[int]],
+    fates: list[tuple[str, float]],
+    ordered: bool,
+    timed: bool,
+    capacity: Any,
+    buffer: int,
+    max_batch: int,
+    linger: float,
+    cache: Cache | None,
+    retry: Retry | None,
+    rate_limit: RateLimit | None,
+    breaker: CircuitBreaker | None,
+    attempt_timeout: float | None,
+    pause: float,
+    source_pause: float,
+) -> None:
+    async def main() -> None:
+        world = World(fates, max_batch)
+        enricher = world.enricher
+        batches = [KeyBatch(list(batch), len(batch)) for batch in keys]
+        options = LookupOptions(
+            ordered=ordered,
+            capacity=capacity,
+            buffer=buffer,
+            timeout=6.0,
+            attempt_timeout=attempt_timeout,
+            retry=retry,
+            batching=batching_of(enricher, Batching(linger=linger) if max_batch > 1 else None),
+            rate_limit=rate_limit,
+            circuit_breaker=breaker,
+            cache=cache,
+            fail=False,
+            timed=timed,
+        )
+        kept = None if cache is None else open_cache(cache, ("x",), "test", asyncio.get_running_loop().time)
+        consumer = Consumer(batches, ordered, pause)
+        consumer.pipeline = LookupPipeline(enricher, Source(batches, source_pause), consumer.deliver, options, kept)
+        async with asyncio.timeout(1e5):
+            await consumer.pipeline.run()
+        ended = now()
+        await asyncio.sleep(500)
+        limited = breaker is not None
+        for batch in batches:
+            assert PENDING not in batch.outcomes
+            for key, outcome in zip(batch.keys, batch.outcomes, strict=True):
+                assert world.may_be(key, outcome, max_batch > 1, limited), (key, outcome, ended)
+        assert sorted(consumer.ended()) == list(range(len(batches)))
+        assert consumer.left == [len(batch) for batch in keys]
+        assert enricher.running == 0
+        most = capacity if isinstance(capacity, int) else capacity.maximum
+        assert enricher.most <= most
+        # A call that ignores its cancellation at its deadline may still run when its key is asked for again.
+        assert all(world.fate(key) == "deaf" or max_batch > 1 for key in world.twice)
+
+    virtual(main)()
