@@ -17,12 +17,12 @@ from math import inf, nextafter
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.batch_former import A_TURN_LATER
-from asyncio_operator.errors import ElementTimeoutError, ResultError, describe
+from asyncio_operator.errors import ResultError
 from asyncio_operator.flights import Attempting, Call, Endings, Flight, Waits
 from asyncio_operator.guards import Guards
 from asyncio_operator.lineup import Lineup
 from asyncio_operator.metrics import Histogram
-from asyncio_operator.outcomes import aligned, function_error, is_ordinary
+from asyncio_operator.outcomes import aligned, attempt_timeout_error, function_error, is_ordinary
 from asyncio_operator.policies.batching import splits
 from asyncio_operator.recorder import Recorder
 from asyncio_operator.sources import Source
@@ -167,7 +167,7 @@ class Attempts:
         for _ in range(REFUSALS):
             now = self._now()
             self._try_again = inf
-            if self._waits.next_due() <= now:
+            if self._waits.earliest <= now and self._waits.next_due() <= now:
                 # An attempt may start at its deadline, and not behind it.
                 self._look(now, nextafter(now, -inf))
             if not guards.has_room():
@@ -211,7 +211,8 @@ class Attempts:
         """A call starts; the seconds that it may take."""
         call.started = started
         for flight in call.present:
-            self._waits.leave(flight)
+            if flight.wakes < inf:
+                self._waits.leave(flight)
             if not call.half:
                 self._begin(flight, started)
         return self._limit(call) - started
@@ -227,10 +228,15 @@ class Attempts:
 
     def _limit(self, call: Call) -> float:
         """When the call has to be looked at: the first deadline of its elements, or the end of their attempt."""
-        return min([self._limit_of(flight) for flight in call.present])
+        present = call.present
+        if len(present) == 1:
+            return self._limit_of(present[0])
+        return min([self._limit_of(flight) for flight in present])
 
     def _limit_of(self, flight: Flight) -> float:
         """The deadline of the element, or the end of its attempt."""
+        if self._attempt_timeout == inf:
+            return flight.deadline
         return min(flight.deadline, (flight.begun or 0.0) + self._attempt_timeout)
 
     def complete(self, call: Call, result: Any) -> None:
@@ -305,11 +311,7 @@ class Attempts:
         if flight.deadline <= now + SLACK:
             self._end(flight, now, self._outcomes.timed_out, flight.attempts + 1)
             return
-        error = ElementTimeoutError(
-            f"attempt {flight.attempts + 1} for element {describe(flight.value)} had no result within attempt_timeout="
-            f"{self._attempt_timeout} s"
-        )
-        self._judge(flight, error, now)
+        self._judge(flight, attempt_timeout_error(flight.value, flight.attempts + 1, self._attempt_timeout), now)
 
     def returned(self, call: Call) -> None:
         """The call is over."""

@@ -119,9 +119,14 @@ class Endings(Protocol):
 
 
 class Waits:
-    """Which elements have to be looked at, and when: the ends of back-offs, and the limits of those that wait."""
+    """Which elements have to be looked at, and when: the ends of back-offs, and the limits of those that wait.
+
+    Attributes:
+        earliest: nobody has to be looked at before.
+    """
 
     def __init__(self) -> None:
+        self.earliest = inf
         self._back_offs: HeapPriorityQueue[Flight] = HeapPriorityQueue(_wakes)
         self._limits: HeapPriorityQueue[Flight] = HeapPriorityQueue(_wakes)
 
@@ -134,12 +139,14 @@ class Waits:
         """Wait for the next attempt."""
         flight.wakes = until
         self._back_offs.add(flight)
+        self.earliest = min(self.earliest, until)
 
     def guard(self, flight: Flight, until: float) -> None:
         """Watch the limit of an element that waits for a place."""
         if until < inf:
             flight.wakes = until
             self._limits.add(flight)
+            self.earliest = min(self.earliest, until)
 
     def leave(self, flight: Flight) -> None:
         """The element waits for its place no more."""
@@ -168,7 +175,8 @@ class Waits:
     def next_due(self) -> float:
         """When one of these has something to give; infinity if nothing waits."""
         first, second = self._back_offs.peek(), self._limits.peek()
-        return min(inf if first is None else first.wakes, inf if second is None else second.wakes)
+        self.earliest = min(inf if first is None else first.wakes, inf if second is None else second.wakes)
+        return self.earliest
 
 
 def _wakes(flight: Flight) -> float:

@@ -151,6 +151,13 @@ def function_error(what: str, value: Any, error: BaseException, remedy: str, att
     )
 
 
+def attempt_timeout_error(value: Any, attempt: int, seconds: float) -> ElementTimeoutError:
+    """What an attempt fails of that takes longer than it may."""
+    return ElementTimeoutError(
+        f"attempt {attempt} for element {describe(value)} had no result within attempt_timeout={seconds} s"
+    )
+
+
 def aligned(result: Any, count: int, method: str) -> Sequence[Any]:
     """The results of a batch of `count` elements, read once, for what reads them may fail.
 
