@@ -24,6 +24,7 @@ from asyncio_operator.lineup import Lineup
 from asyncio_operator.metrics import Histogram
 from asyncio_operator.outcomes import aligned, attempt_timeout_error, function_error, is_ordinary
 from asyncio_operator.policies.batching import splits
+from asyncio_operator.queues import KeyOrderedStreamElementQueue
 from asyncio_operator.recorder import Recorder
 from asyncio_operator.sources import Source
 from asyncio_operator.waiting import COARSEST, Alarm, wake
@@ -45,6 +46,7 @@ class Attempts:
     Args:
         clock: gives seconds.
         random: gives a number in [0, 1).
+        keyed: the queue of the elements, if it has keys.
 
     Attributes:
         driver: the lanes; to be set before they run.
@@ -63,6 +65,7 @@ class Attempts:
         instant: bool,
         clock: Callable[[], float],
         random: Callable[[], float],
+        keyed: KeyOrderedStreamElementQueue | None = None,
     ) -> None:
         self.lanes = 0
         self.instant = instant
@@ -71,7 +74,7 @@ class Attempts:
         self.latency = Histogram()
         self.driver: Lanes
         self._source = source
-        self._keyed = source.keyed
+        self._keyed = keyed
         self._outcomes = outcomes
         self._retry = options.retry
         self._timeout = inf if options.timeout is None else options.timeout
@@ -114,12 +117,11 @@ class Attempts:
         flight.split = False
         self._lineup.unfinished -= 1
         self._waits.forget(flight)
-        for call in self.driver.running():
-            if flight not in call.flights or flight in call.late:
-                continue
+        call, flight.call = flight.call, None
+        if call is not None:
             call.late[flight] = None
             flight.late += 1
-            if not call.present:
+            if len(call.late) == len(call.flights):
                 self._guards.abandoned(call.started)
                 self.driver.cut(call)
         self.news()
@@ -211,6 +213,7 @@ class Attempts:
         """A call starts; the seconds that it may take."""
         call.started = started
         for flight in call.present:
+            flight.call = call
             if flight.wakes < inf:
                 self._waits.leave(flight)
             if not call.half:
@@ -228,16 +231,8 @@ class Attempts:
 
     def _limit(self, call: Call) -> float:
         """When the call has to be looked at: the first deadline of its elements, or the end of their attempt."""
-        present = call.present
-        if len(present) == 1:
-            return self._limit_of(present[0])
-        return min([self._limit_of(flight) for flight in present])
-
-    def _limit_of(self, flight: Flight) -> float:
-        """The deadline of the element, or the end of its attempt."""
-        if self._attempt_timeout == inf:
-            return flight.deadline
-        return min(flight.deadline, (flight.begun or 0.0) + self._attempt_timeout)
+        present, most = call.present, self._attempt_timeout
+        return present[0].limit(most) if len(present) == 1 else min([flight.limit(most) for flight in present])
 
     def complete(self, call: Call, result: Any) -> None:
         now = self._now()
@@ -283,7 +278,8 @@ class Attempts:
         if len(flights) > 1 and isinstance(error, Exception) and splits(error):
             self._lineup.split(flights)
             for flight in flights:
-                self._waits.guard(flight, self._limit_of(flight))
+                flight.call = None
+                self._waits.guard(flight, flight.limit(self._attempt_timeout))
             self._set_alarm()
             self.news()
             return
@@ -292,7 +288,7 @@ class Attempts:
 
     def timed_out(self, call: Call, started: float) -> float | None:
         now = self._now()
-        late = [flight for flight in call.present if self._limit_of(flight) <= now + SLACK]
+        late = [flight for flight in call.present if flight.limit(self._attempt_timeout) <= now + SLACK]
         call.late |= dict.fromkeys(late)
         going_on = bool(call.present)
         if not going_on:
@@ -352,6 +348,7 @@ class Attempts:
         start = self._retry.next_start(flight.attempts, error, now, deadline, self._random)
         if start is None:
             return False
+        flight.call = None
         self._recorder.backing_off(flight, now, start)
         self._waits.back_off(flight, start)
         self._set_alarm()
@@ -365,6 +362,7 @@ class Attempts:
             self._recorder.completed(flight, "failed", now)
             raise
         flight.ended = True
+        flight.call = None
         self._lineup.unfinished -= 1
         self.latency.add(now - flight.admitted)
         self._recorder.completed(flight, how, now)

@@ -40,6 +40,7 @@ class Flight:
         attempts: those that have ended in failure.
         deadline: when it has to end; known from the start of its first attempt, infinity before.
         begun: when its present attempt started, or None before the first.
+        call: the one that runs for it, unless it is past its limit.
         ended: whether it has an outcome, or nobody wants one any more.
         started: when its first attempt started.
         wakes: when it has to be looked at, while it is in `Waits`.
@@ -51,6 +52,7 @@ class Flight:
         "admitted",
         "attempts",
         "begun",
+        "call",
         "deadline",
         "ended",
         "entry",
@@ -75,6 +77,13 @@ class Flight:
         self.split = False
         self.late = 0
         self.ended = False
+        self.call: Call | None = None
+
+    def limit(self, attempt_timeout: float) -> float:
+        """Its deadline, or the end of its attempt."""
+        if attempt_timeout == inf:
+            return self.deadline
+        return min(self.deadline, (self.begun or 0.0) + attempt_timeout)
 
 
 class Call:

@@ -131,10 +131,6 @@ class Lanes:
             self._finished.set_result(None)
             self.stop()
 
-    def running(self) -> list[Any]:
-        """The slots of the calls that are running, without late ones."""
-        return [lane.slot for lane in self._lanes if lane.busy]
-
     def cut(self, slot: Any) -> None:
         """Cancel the call for this slot, as if it were late."""
         for lane in [lane for lane in self._lanes if lane.busy and lane.slot is slot]:

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 from asyncio_operator.flights import Flight
 from asyncio_operator.inputs import Input
-from asyncio_operator.queues import KeyOrderedStreamElementQueue
 
 logger = logging.getLogger("asyncio_operator")
 
@@ -23,8 +22,6 @@ NOTHING: Any = object()
 class Source(Protocol):
     """Hands out flights."""
 
-    keyed: KeyOrderedStreamElementQueue | None
-    """The queue that they are in, if it has keys."""
     wants_input: bool
     """Whether there was nothing to read of the input; whoever waits for it takes that back."""
 

@@ -52,9 +52,12 @@ class Answers:
 class LookupCache:
     """The answers of one specification.
 
+    Attributes:
+        refreshes: whether old answers are to be refreshed.
+
     Args:
         fields: the columns of a row; what else is in an answer is not kept.
-        backend: holds nothing else.
+        backend: holds nothing else but what `stores` writes down.
         release: closes the backend; called once, when the cache is closed.
     """
 
@@ -72,6 +75,7 @@ class LookupCache:
         self._miss = self._codec.encode(None)
         self._missing = self._view(options.missing_ttl)
         self._fresh = self._view(options.refresh_after)
+        self.refreshes = options.refresh_after is not None
         self._used = None if options.expire_after_access is None else self._cells("used", options.expire_after_access)
         self._told: set[str] = set()
         self._slots = self._kept_before()
@@ -100,14 +104,12 @@ class LookupCache:
 
     def is_old(self, key: Any) -> bool:
         """Whether the answer for a key is there, and due to be refreshed."""
-        if self._options.refresh_after is None:
-            return False
         stored = self._stored(key)
         return stored is not None and self._fresh.is_over(stored, self._now())
 
     def stale(self, key: Any) -> Any:
-        """The answer for a key, expired or not; ABSENT if none is there."""
-        stored = self._stored(key)
+        """The answer for a key, expired or not, where that may be used; ABSENT if none is there."""
+        stored = self._stored(key) if self._options.stale_if_error else None
         return ABSENT if stored is None else self._codec.decode(self._codec.unstamp(stored))
 
     def put(self, key: Any, answer: Any) -> None:
@@ -182,6 +184,8 @@ class LookupCache:
         """What is kept of an answer; ABSENT for nothing."""
         if type(answer) is dict or isinstance(answer, Mapping):
             return self._row(answer)
+        if isinstance(answer, str | bytes | bytearray):
+            return ABSENT
         if answer is None or (isinstance(answer, Sequence) and not answer):
             return None if self._options.cache_missing else ABSENT
         if isinstance(answer, Sequence) and all(isinstance(row, Mapping) for row in answer):
@@ -222,9 +226,11 @@ class LookupCache:
 
     def _kept_before(self) -> OrderedDict[Any, bytes]:
         """What was there before, by the time of the last use that was written down."""
-        cells = self._used or self._written
-        width = self._backend.group_width
-        rows = [(cells.codec.timestamp(stored), slot + sub) for slot, sub, stored in cells.table.entries()]
+        width, used = self._backend.group_width, self._used
+        rows = []
+        for slot, sub, stored in self._written.table.entries():
+            last = None if used is None else used.table.get_slot(slot + sub)
+            rows.append((self._codec.timestamp(stored if last is None else last), slot + sub))
         return OrderedDict((identity(parse_slot(slot, width)[0]), slot) for _, slot in sorted(rows))
 
     def _tell(self, what: str, key: Any, error: Exception) -> None:

@@ -65,7 +65,6 @@ class Calls:
 
     Args:
         told: outcomes say how they were come by.
-        refreshing, stale: as of `Cache`.
         check: gives an answer as it is to be kept and handed out, or raises what is wrong with it.
 
     Attributes:
@@ -81,8 +80,6 @@ class Calls:
         cache: LookupCache | None,
         *,
         told: bool,
-        refreshing: bool = False,
-        stale: bool = False,
         check: Callable[[Any, Any], Any] | None = None,
     ) -> None:
         self.cache_hits = 0
@@ -92,8 +89,6 @@ class Calls:
         self._outcomes = outcomes
         self._cache = cache
         self._told = told
-        self._refreshing = refreshing
-        self._stale = stale
         self._check = check
         self._running: dict[Any, Wanted] = {}
 
@@ -106,7 +101,7 @@ class Calls:
         if answer is ABSENT:
             return ABSENT
         self.cache_hits += 1
-        if self._refreshing and cache.is_old(key) and identity(key) not in self._running:
+        if cache.refreshes and cache.is_old(key) and identity(key) not in self._running:
             self._running[identity(key)] = refreshed = Wanted(key, now)
             self.background.append(refreshed)
         return Told(answer, "cache", 0, None) if self._told else answer
@@ -116,7 +111,7 @@ class Calls:
         name = identity(key)
         wanted = self._running.get(name)
         if wanted is not None:
-            self.shared += 1
+            self.shared += wanted.asker is not None
             wanted.add(asker, position)
             return None
         wanted = self._running[name] = Wanted(key, now)
@@ -161,7 +156,7 @@ class Calls:
     def _fail(self, wanted: Wanted, error: BaseException, attempts: int, timed_out: bool = False) -> str:
         self.failures += 1
         outcome: Any = None
-        if self._stale and self._cache is not None and is_ordinary(error):
+        if self._cache is not None and is_ordinary(error):
             answer = self._cache.stale(wanted.value)
             if answer is not ABSENT:
                 told = Told(answer, "stale", attempts, self._latency(wanted), error)

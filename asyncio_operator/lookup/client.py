@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Self
+from uuid import UUID
 
 from asyncio_operator.clock import wall
 from asyncio_operator.enricher import Enricher, Found
@@ -33,7 +35,6 @@ from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.options import Duration, plain_function
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
-from asyncio_operator.queues import KeyOrderedStreamElementQueue
 from asyncio_operator.specification import fingerprint
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.waiting import clock_of
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 CLOSE_TIMEOUT = 10.0
 """Seconds that closing the enricher may take."""
 
-ATOMIC = frozenset((type(None), bool, int, float, str, bytes))
+ATOMIC = frozenset((type(None), bool, int, float, str, bytes, date, datetime, time, timedelta, Decimal, UUID))
 """Types of values that nobody can change."""
 
 
@@ -110,7 +111,7 @@ class Lookup:
             raise StateError("the lookup is open already")
         self._opening = True
         try:
-            self._engine = await _opened(self._enricher, replace(self._options, fail=False), self._clock)
+            self._engine = await _opened(self._enricher, self._options, self._clock)
         finally:
             self._opening = False
 
@@ -151,12 +152,11 @@ class Lookup:
 class _Keys:
     """The flights of keys that were asked for and wait for a call; a `Source`."""
 
-    keyed: KeyOrderedStreamElementQueue | None = None
     over = False
 
     def __init__(self) -> None:
         self.wants_input = False
-        self.flights: deque[Flight] = deque()
+        self.flights: OrderedDict[Flight, None] = OrderedDict()
         self.background: deque[Flight] = deque()
 
     @property
@@ -164,8 +164,9 @@ class _Keys:
         return len(self.flights) + len(self.background)
 
     def take(self, now: float) -> Flight | None:
-        flights = self.background or self.flights
-        return flights.popleft() if flights else None
+        if self.background:
+            return self.background.popleft()
+        return self.flights.popitem(last=False)[0] if self.flights else None
 
     def prepare(self, now: float) -> None:
         """They are there."""
@@ -206,20 +207,16 @@ class _Engine:
         clock: Callable[[], float],
     ) -> None:
         self._enricher = enricher
+        # It loads pyarrow, which whoever has a schema has loaded.
+        from asyncio_operator.columns import check_row
+
+        self._check_row = check_row
         self._schema = schema
         self._names = tuple(schema.names)
         self._cache = cache
         self._now = clock
         outcomes = KeyOutcomes(enricher, timeout=options.timeout, fail=False, remedy="", clock=clock)
-        chosen = options.cache or Cache()
-        self._calls = Calls(
-            outcomes,
-            cache,
-            told=False,
-            refreshing=chosen.refresh_after is not None,
-            stale=chosen.stale_if_error,
-            check=self._checked,
-        )
+        self._calls = Calls(outcomes, cache, told=False, check=self._checked)
         self._source = _Keys()
         self._source.background = self._calls.background
         self._attempts, self._driver = managed_calls(enricher, self._source, self._calls, options, clock)
@@ -265,22 +262,21 @@ class _Engine:
         except TypeError as error:
             raise ConfigurationError(f"key {describe(key)} cannot be looked up; a key must be hashable") from error
         if flight is not None:
-            self._source.flights.append(flight)
+            self._source.flights[flight] = None
             self._attempts.news()
         try:
             return await waiter.outcome
         except asyncio.CancelledError:
             abandoned = self._calls.leave(key, waiter)
-            if abandoned is not None:
-                if abandoned in self._source.flights:
-                    self._source.flights.remove(abandoned)
-                else:
-                    self._attempts.abandon(abandoned)
+            if abandoned is not None and self._source.flights.pop(abandoned, abandoned) is abandoned:
+                self._attempts.abandon(abandoned)
             raise
 
     def _checked(self, key: Any, answer: Any) -> Found:
         """The answer with the columns of the schema, and nothing else."""
-        if answer is None or (isinstance(answer, Sequence) and not answer and not isinstance(answer, str | bytes)):
+        if answer is None or (
+            isinstance(answer, Sequence) and not answer and not isinstance(answer, str | bytes | bytearray)
+        ):
             return None
         if isinstance(answer, Mapping):
             return self._row(key, answer)
@@ -292,11 +288,9 @@ class _Engine:
         )
 
     def _row(self, key: Any, row: Mapping[str, Any]) -> Mapping[str, Any]:
-        from asyncio_operator.columns import check_row
-
         own = {name: row[name] for name in self._names if name in row}
         try:
-            check_row(own, self._schema)
+            self._check_row(own, self._schema)
         except ResultError as error:
             raise ResultError(f"the answer for key {describe(key)}: {error}") from error
         return own
@@ -323,7 +317,7 @@ async def _opened(enricher: Enricher, options: LookupOptions, clock: Callable[[]
                 f"{describe(enricher)}.schema() gave {describe(schema)}; it must be a pyarrow.Schema"
             )
         # An enricher that has asked its source knows more than one that has not.
-        specification = "" if options.cache is None else fingerprint((fingerprint(enricher), options.cache))
+        specification = fingerprint(enricher)
         await enricher.open()
         loop = asyncio.get_running_loop()
         now = clock or clock_of(loop)

@@ -32,20 +32,18 @@ class Delivery:
     Args:
         deliver: called with a batch and the number of its leading keys that are ready (in unordered mode, of all its
             keys that are); the batch has ended, and is delivered for the last time, when ``batch.ended``.
-        settle: called before ready outcomes are looked for.
 
     Attributes:
+        settle: called before ready outcomes are looked for.
         batches: those that have not ended, in the order of the input.
         keys: that have been admitted, and not emitted.
     """
 
-    def __init__(
-        self, deliver: Callable[[KeyBatch, int], None], settle: Callable[[], None], *, ordered: bool, buffer: int
-    ) -> None:
+    def __init__(self, deliver: Callable[[KeyBatch, int], None], *, ordered: bool, buffer: int) -> None:
         self.batches: deque[KeyBatch] = deque()
         self.keys = 0
         self._deliver = deliver
-        self._settle = settle
+        self.settle: Callable[[], None] = lambda: None
         self._ordered = ordered
         self._buffer = buffer
         self._handed = 0
@@ -62,6 +60,10 @@ class Delivery:
     def takes_a_batch(self) -> bool:
         """Whether one more batch may be read."""
         return self._count < BATCHES or self._rows < self._buffer
+
+    def admit(self, keys: int) -> None:
+        """So many keys are being looked up."""
+        self.keys += keys
 
     def take(self, batch: KeyBatch) -> None:
         """The batch has been read."""
@@ -106,7 +108,7 @@ class Delivery:
     def flush(self) -> None:
         """Deliver what is ready, now and from time to time, also of batches that are not complete."""
         self.close()
-        self._settle()
+        self.settle()
         for batch in list(self.batches):
             ready = batch.ready() if self._ordered else batch.answered()
             if ready == len(batch.keys):

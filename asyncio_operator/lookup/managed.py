@@ -12,7 +12,6 @@ from asyncio_operator.inputs import Input
 from asyncio_operator.lookup.calls import Calls
 from asyncio_operator.lookup.delivery import Delivery
 from asyncio_operator.lookup.keys import KeyBatch
-from asyncio_operator.queues import KeyOrderedStreamElementQueue
 from asyncio_operator.sources import NOTHING, Reader
 from asyncio_operator.state.cells import ABSENT
 
@@ -39,8 +38,6 @@ class Asking:
 
 class BatchSource:
     """Hands out flights; a `Source`."""
-
-    keyed: KeyOrderedStreamElementQueue | None = None
 
     def __init__(self, source: Input, delivery: Delivery, calls: Calls) -> None:
         self.wants_input = False
@@ -107,7 +104,7 @@ class BatchSource:
                 ready.append(flight)
             position += 1
         self._next = position
-        self._delivery.keys += position - start
+        self._delivery.admit(position - start)
         if position == len(keys):
             self._asking = None
         if hits:

@@ -84,17 +84,11 @@ class LookupPipeline:
         self._outcomes = KeyOutcomes(
             enricher, timeout=options.timeout, fail=options.fail, remedy=options.remedy, clock=clock
         )
-        self._delivery = Delivery(deliver, self._settle, ordered=options.ordered, buffer=options.buffer)
+        self._delivery = Delivery(deliver, ordered=options.ordered, buffer=options.buffer)
         self._plain: PlainIntake | None = None
         self._attempts: Attempts | None = None
         if options.managed:
-            self._calls = Calls(
-                self._outcomes,
-                cache,
-                told=options.timed,
-                refreshing=options.cache is not None and options.cache.refresh_after is not None,
-                stale=options.cache is not None and options.cache.stale_if_error,
-            )
+            self._calls = Calls(self._outcomes, cache, told=options.timed)
             self._source = BatchSource(source, self._delivery, self._calls)
             self._attempts, self._driver = managed_calls(enricher, self._source, self._calls, options, clock)
         else:
@@ -159,10 +153,6 @@ class LookupPipeline:
     def emitted(self, keys: int, batch: KeyBatch | None) -> None:
         """The consumer has handed over the rows of `keys` keys, and, if `batch` is given, all of that batch."""
         self._delivery.emitted(keys, batch)
-
-    def _settle(self) -> None:
-        if self._plain is not None:
-            self._plain.settle()
 
     async def _invoke_timed(self, key: Any) -> Told:
         started = self._clock()

@@ -2,7 +2,8 @@
 
 A batch is the window that the lanes share, so a key costs a step of an iterator and a store in a list, and no object of
 its own. A key whose call is running for an earlier batch is not called again: it takes that outcome over (law L2). That
-is looked for batch by batch, when a batch comes and when outcomes are delivered, and costs nothing per key.
+is looked for batch by batch, when a batch comes and when outcomes are delivered, and costs nothing while no earlier
+batch is open.
 
 What more a lookup can need is in `calls`.
 """
@@ -97,6 +98,7 @@ class PlainIntake:
         self._window: KeyWindow | None = None
         self._admitted = 0
         self._following: list[_Following] = []
+        delivery.settle = self.settle
 
     @property
     def calls(self) -> int:
@@ -114,7 +116,7 @@ class PlainIntake:
                 await self._wait_for_room()
                 continue
             admitted = window.admit(room)
-            self._delivery.keys += admitted
+            self._delivery.admit(admitted)
             self._admitted += admitted
         return window
 
@@ -137,7 +139,7 @@ class PlainIntake:
         asked = None
         if following.places:
             self._following.append(following)
-            self._delivery.keys += len(following.places)
+            self._delivery.admit(len(following.places))
             self.shared += len(following.places)
             asked = [i for i in range(len(batch.keys)) if i not in following.places]
         self._delivery.take(batch)

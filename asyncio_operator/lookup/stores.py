@@ -21,6 +21,7 @@ from asyncio_operator.clock import Clock
 from asyncio_operator.errors import ConfigurationError, StateError, describe_error
 from asyncio_operator.lookup.cache import SPECIFICATION, LookupCache
 from asyncio_operator.policies.cache import Cache
+from asyncio_operator.specification import fingerprint
 from asyncio_operator.state.backend import StateBackend
 from asyncio_operator.state.directories import check_directory
 from asyncio_operator.state.heap_backend import HeapStateBackend
@@ -31,19 +32,25 @@ _locked: set[Path] = set()
 """Directories that this process has locked: a lock of the system does not keep a process from itself."""
 
 
-def open_cache(options: Cache, fields: Sequence[str], specification: str, clock: Clock | None = None) -> LookupCache:
-    """The cache of a specification; it blocks for as long as the disk takes.
+def cache_name(enricher: str, options: Cache, fields: Sequence[str]) -> str:
+    """What tells caches apart: equal for what may share answers.
 
     Args:
+        enricher: its fingerprint.
         fields: the columns of a row.
-        specification: equal for what may share answers.
+    """
+    return fingerprint((enricher, options, tuple(fields)))
+
+
+def open_cache(options: Cache, fields: Sequence[str], enricher: str, clock: Clock | None = None) -> LookupCache:
+    """The cache of an enricher; it blocks for as long as the disk takes. For the arguments see `cache_name`.
 
     Raises:
         ConfigurationError: the directory cannot be used.
     """
     if options.store == "heap":
         return LookupCache(options, fields, HeapStateBackend(max_parallelism=1, clock=clock))
-    place = _lease(check_directory(str(options.directory)), specification, clock)
+    place = _lease(check_directory(str(options.directory)), cache_name(enricher, options, fields), clock)
     try:
         return LookupCache(options, fields, place.backend, place.release)
     except BaseException:

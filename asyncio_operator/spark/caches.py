@@ -12,9 +12,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from asyncio_operator.lookup.cache import LookupCache
-from asyncio_operator.lookup.stores import open_cache
+from asyncio_operator.lookup.stores import cache_name, open_cache
 from asyncio_operator.policies.cache import Cache
-from asyncio_operator.specification import fingerprint
 
 UNUSED = 16
 """Caches that nobody uses and that are kept: more than one query has, and a bound for a notebook with hundreds."""
@@ -33,11 +32,13 @@ class Caches:
         Raises:
             ConfigurationError: it cannot be opened.
         """
-        name = _name(enricher, options, fields)
+        name = cache_name(enricher, options, fields)
         opening = self._caches.get(name)
         if opening is None:
             # The disk may take its time, and all tasks of this process are on this loop.
-            opening = self._caches[name] = asyncio.ensure_future(asyncio.to_thread(open_cache, options, fields, name))
+            opening = self._caches[name] = asyncio.ensure_future(
+                asyncio.to_thread(open_cache, options, fields, enricher)
+            )
         self._leases[name] = self._leases.get(name, 0) + 1
         try:
             return await asyncio.shield(opening)
@@ -49,7 +50,7 @@ class Caches:
 
     def release(self, enricher: str, options: Cache, fields: Sequence[str]) -> None:
         """Give a lease back."""
-        name = _name(enricher, options, fields)
+        name = cache_name(enricher, options, fields)
         self._leases[name] -= 1
         if self._leases[name]:
             return
@@ -65,10 +66,6 @@ class Caches:
         """For a forked child: forget them, and leave them to the process that has them open."""
         self._caches.clear()
         self._leases.clear()
-
-
-def _name(enricher: str, options: Cache, fields: Sequence[str]) -> str:
-    return fingerprint((enricher, options, tuple(fields)))
 
 
 caches = Caches()

@@ -197,7 +197,7 @@ def test_what_is_discarded_is_gone(make):
     assert len(cache) == 0
 
 
-@pytest.mark.parametrize("answer", ["text", 5, [5], {"a"}, [ROW, None]])
+@pytest.mark.parametrize("answer", ["text", 5, [5], {"a"}, [ROW, None], "", b"", bytearray()])
 def test_L9_what_is_no_answer_is_not_kept(make, answer):
     cache = make()
     cache.put("a", ROW)
