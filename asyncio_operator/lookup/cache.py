@@ -13,13 +13,16 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime
 from typing import Any, Final
+from uuid import UUID
 
-from asyncio_operator.errors import describe, describe_error
+from asyncio_operator.errors import StateError, describe, describe_error
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state.backend import StateBackend
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.state.descriptors import ValueStateDescriptor
+from asyncio_operator.state.keys import serialize_key
 from asyncio_operator.state.layout import parse_slot
 from asyncio_operator.state.serializers import BUILTIN
 from asyncio_operator.state.ttl import TtlCells
@@ -32,6 +35,9 @@ FOREVER: Final = 1e12
 
 SWEPT = 2
 """Entries, of those that were not used for longest, that every write looks at: twice as many as it adds."""
+
+EXACT = frozenset((str, int, bool, bytes, date, datetime, UUID))
+"""Types of which values are equal only if they are the same key."""
 
 SPECIFICATION = ValueStateDescriptor("specification")
 """Of a cache on disk: whose answers these are."""
@@ -245,8 +251,18 @@ class LookupCache:
 
 
 def identity(key: Any) -> Any:
-    """What tells keys apart in a dictionary, as keyed state does: equal values of different types are different."""
+    """What tells keys apart in a dictionary, as keyed state does: equal values of different types are different keys,
+    and one NaN is like another."""
     kind = type(key)
     if kind is str or kind is int:
         return key
-    return (key, *map(type, key)) if kind is tuple else (key, kind)
+    if kind is tuple:
+        kinds = tuple(map(type, key))
+        if EXACT.issuperset(kinds):
+            return key, kinds
+    elif kind in EXACT:
+        return key, kind
+    try:
+        return serialize_key(key)
+    except StateError:
+        return key, kind

@@ -34,7 +34,7 @@ class Caches:
         """
         name = cache_name(enricher, options, fields)
         opening = self._caches.get(name)
-        if opening is None:
+        if opening is None or _has_failed(opening):
             # The disk may take its time, and all tasks of this process are on this loop.
             opening = self._caches[name] = asyncio.ensure_future(
                 asyncio.to_thread(open_cache, options, fields, enricher)
@@ -44,8 +44,6 @@ class Caches:
             return await asyncio.shield(opening)
         except BaseException:
             self.release(enricher, options, fields)
-            if opening.done() and (opening.cancelled() or opening.exception() is not None):
-                self._caches.pop(name, None)
             raise
 
     def release(self, enricher: str, options: Cache, fields: Sequence[str]) -> None:
@@ -56,16 +54,20 @@ class Caches:
             return
         del self._leases[name]
         self._caches.move_to_end(name)
-        unused = [other for other in self._caches if other not in self._leases]
+        unused = [other for other in self._caches if other not in self._leases and self._caches[other].done()]
         for other in unused[:-UNUSED]:
             opened = self._caches.pop(other)
-            if opened.done() and not opened.cancelled() and opened.exception() is None:
-                opened.result().close()
+            if not _has_failed(opened):
+                asyncio.get_running_loop().run_in_executor(None, opened.result().close)
 
     def forget_all(self) -> None:
         """For a forked child: forget them, and leave them to the process that has them open."""
         self._caches.clear()
         self._leases.clear()
+
+
+def _has_failed(opening: asyncio.Task[LookupCache]) -> bool:
+    return opening.done() and (opening.cancelled() or opening.exception() is not None)
 
 
 caches = Caches()

@@ -554,3 +554,29 @@ class Fixed(Enricher):
 
 def enricher_calls(enricher: Enricher) -> list[Any]:
     return _calls[id(enricher)]
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("key", "other", "same"),
+    [
+        (NAN, float("nan"), True),
+        (0.0, -0.0, True),
+        ((1, (True,)), (1, (1,)), False),
+        ((1, "a"), (True, "a"), False),
+        (2.5, 2.5, True),
+        ((1.5, "a"), (1.5, "a"), True),
+    ],
+)
+@virtual
+async def test_keys_are_told_apart_as_keyed_state_does(key: Any, other: Any, same: bool) -> None:
+    async def answer(key: Any) -> Any:
+        return {"x": 1}
+
+    enricher = Recorded(answer)
+    async with Lookup(enricher, cache=Cache()) as lookup:
+        await lookup.get(key)
+        await lookup.get(other)
+    assert len(enricher.calls) == (1 if same else 2)

@@ -215,7 +215,8 @@ def test_metrics_add_up_over_tasks_and_are_forgotten_on_reset(
     assert metrics.statistics().rows == 24
     metrics.show()
     assert (
-        "24 rows: 6 found, 6 missing, 12 failed (6 keys timed out, 0 rows dropped); 24 calls" in capsys.readouterr().out
+        "24 rows: 6 found, 6 missing, 12 failed (6 keys timed out, 0 rows dropped); "
+        "0 keys from the cache, 0 shared, 24 calls, 0 retries, " in capsys.readouterr().out
     )
     metrics.reset()
     assert metrics.statistics().rows == 0

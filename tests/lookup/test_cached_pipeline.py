@@ -1,0 +1,257 @@
+"""L1 to L6 in the pipeline of a task, on virtual time: keys that are in the cache, on their way, or called for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncio_operator import Cache, EnricherError, FixedBackoff, Retry
+from asyncio_operator.lookup import Lookup
+from asyncio_operator.lookup.keys import PENDING, Failure, KeyBatch, Told
+from asyncio_operator.lookup.options import LookupOptions, batching_of
+from asyncio_operator.lookup.pipeline import LookupPipeline
+from asyncio_operator.lookup.stores import open_cache
+from enrichers import TableEnricher
+from tests.core.helpers import virtual
+from tests.lookup.helpers import Consumer, Recorded, now
+
+
+class Trickle:
+    """An `Input` that gives one batch after the other, `pause` seconds apart."""
+
+    instant = True
+
+    def __init__(self, batches: Sequence[KeyBatch], pause: float) -> None:
+        self._left = deque(batches)
+        self._pause = pause
+        self._come: deque[KeyBatch] = deque()
+
+    async def ready(self) -> bool:
+        if not self._left:
+            return False
+        await asyncio.sleep(self._pause)
+        self._come.append(self._left.popleft())
+        return True
+
+    def has_some(self) -> bool:
+        return bool(self._come)
+
+    def read_ahead(self) -> list[KeyBatch]:
+        return []
+
+    def __iter__(self) -> Iterator[KeyBatch]:
+        while self._come:
+            yield self._come.popleft()
+
+    def exhausted(self) -> None:
+        """The next one comes later."""
+
+
+async def look_up(
+    enricher: Recorded,
+    keys: Sequence[Sequence[Any]],
+    cache: Cache,
+    *,
+    pause: float = 0.0,
+    consumers: list[Consumer] | None = None,
+    **options: Any,
+) -> tuple[list[KeyBatch], LookupPipeline]:
+    """Run batches of these keys, one row each, through a pipeline with a cache."""
+    batches = [KeyBatch(list(some), len(some)) for some in keys]
+    chosen = LookupOptions(fail=False, timed=True, cache=cache, batching=batching_of(enricher, None), **options)
+    consumer = Consumer(batches, chosen.ordered)
+    if consumers is not None:
+        consumers.append(consumer)
+    kept = open_cache(cache, ("x",), "s", now)
+    consumer.pipeline = LookupPipeline(enricher, Trickle(batches, pause), consumer.deliver, chosen, kept)
+    async with asyncio.timeout(1e6):
+        await consumer.pipeline.run()
+    await asyncio.sleep(1)
+    assert sorted(consumer.ended()) == list(range(len(batches)))
+    assert not chosen.ordered or consumer.ended() == list(range(len(batches)))
+    assert consumer.left == [len(some) for some in keys]
+    kept.close()
+    return batches, consumer.pipeline
+
+
+def sources(batches: Sequence[KeyBatch]) -> list[list[str]]:
+    return [[outcome.source for outcome in batch.outcomes] for batch in batches]
+
+
+async def in_a_second(key: Any) -> Any:
+    await asyncio.sleep(1)
+    return [{"x": k} for k in key] if isinstance(key, list) else {"x": key}
+
+
+@pytest.mark.parametrize("max_batch", [1, 4])
+@virtual
+async def test_L1_the_cache_goes_before_sharing_and_sharing_before_calls(max_batch: int) -> None:
+    enricher = Recorded(in_a_second, max_batch)
+    keys = [[1, 2], [2, 3], [1, 2, 3, 4]]
+    batches, pipeline = await look_up(enricher, keys, Cache(), pause=0.6)
+    assert sources(batches) == [["call"] * 2, ["shared", "call"], ["cache", "cache", "shared", "call"]]
+    assert enricher.calls == ([1, 2, 3, 4] if max_batch == 1 else [[1, 2], [3], [4]])
+    assert (pipeline.cache_hits, pipeline.shared, pipeline.calls) == (2, 2, 4 if max_batch == 1 else 3)
+
+
+@virtual
+async def test_L6_a_refresh_holds_up_no_row_is_made_once_at_a_time_and_ended_before_the_run() -> None:
+    async def slowly(key: Any) -> Any:
+        await asyncio.sleep(3)
+        return {"x": key}
+
+    enricher = Recorded(slowly)
+    batches, pipeline = await look_up(enricher, [[1]] * 4, Cache(refresh_after=1), pause=2.0)
+    assert sources(batches) == [["call"], ["shared"], ["cache"], ["cache"]]
+    assert (enricher.calls, pipeline.calls) == ([1, 1], 2)
+    assert now() == pytest.approx(9 + 1)
+
+
+@virtual
+async def test_X9_a_batch_that_is_all_in_the_cache_leaves_at_once() -> None:
+    consumers: list[Consumer] = []
+    await look_up(Recorded(in_a_second), [[1, 2]] * 3, Cache(), pause=2.0, consumers=consumers)
+    assert [at for at, *_ in consumers[0].deliveries] == pytest.approx([3.0, 4.0, 6.0], abs=0.001)
+
+
+@virtual
+async def test_L6_what_stands_in_for_a_failure_is_told_as_stale_to_all_and_the_failure_with_it() -> None:
+    async def once(key: Any) -> Any:
+        await asyncio.sleep(1)
+        if len(enricher.calls) > 1:
+            raise EnricherError("down")
+        return {"x": key}
+
+    enricher = Recorded(once)
+    cache = Cache(expire_after_write=1, stale_if_error=True)
+    batches, pipeline = await look_up(enricher, [[1], [1], [1]], cache, pause=2.4, retry=Retry(2, FixedBackoff(1.0)))
+    stale = [batch.outcomes[0] for batch in batches[1:]]
+    assert [(told.answer, told.source, told.attempts, str(told.error)) for told in stale] == [
+        ({"x": 1}, "stale", 2, "down"),
+        ({"x": 1}, "shared", 2, "down"),
+    ]
+    assert (pipeline.retries, pipeline.shared, pipeline.cache_hits) == (1, 1, 0)
+
+
+FATES = ("found", "missing", "error", "then error", "hang")
+
+
+@pytest.mark.usefixtures("silence")
+@given(
+    keys=st.lists(st.lists(st.integers(0, 9), unique=True, max_size=6), max_size=8),
+    fates=st.lists(st.tuples(st.sampled_from(FATES), st.sampled_from([0, 0, 0.1, 3])), min_size=10, max_size=10),
+    cache=st.builds(
+        Cache,
+        max_rows=st.sampled_from([1, 3, 1000]),
+        expire_after_write=st.sampled_from([None, 2, 6]),
+        cache_missing=st.booleans(),
+        refresh_after=st.sampled_from([None, 0.5]),
+        stale_if_error=st.booleans(),
+    ),
+    options=st.fixed_dictionaries(
+        {
+            "ordered": st.booleans(),
+            "capacity": st.integers(1, 5),
+            "buffer": st.integers(1, 12),
+            "retry": st.sampled_from([None, Retry(2, FixedBackoff(0.3), on=(EnricherError,))]),
+        }
+    ),
+    pause=st.sampled_from([0.0, 0.05, 1.5]),
+    max_batch=st.sampled_from([1, 1, 3]),
+)
+def test_L1_to_L6_every_key_gets_an_outcome_that_its_source_has_given(
+    keys: list[list[int]],
+    fates: list[tuple[str, float]],
+    cache: Cache,
+    options: dict[str, Any],
+    pause: float,
+    max_batch: int,
+) -> None:
+    running: set[int] = set()
+    called: Counter[int] = Counter()
+
+    async def one(key: int) -> Any:
+        fate, seconds = fates[key]
+        called[key] += 1
+        nth = called[key]
+        await asyncio.sleep(seconds)
+        match fate:
+            case "missing":
+                return None
+            case "hang":
+                await asyncio.get_running_loop().create_future()
+            case "error":
+                raise EnricherError("down")
+            case "then error" if nth > 1:
+                raise EnricherError("down")
+        return {"x": key}
+
+    async def answer(asked: Any) -> Any:
+        several = asked if isinstance(asked, list) else [asked]
+        assert running.isdisjoint(several), "a key was called for twice at a time"
+        running.update(several)
+        try:
+            answers = [await one(key) for key in several]
+        finally:
+            running.difference_update(several)
+        return answers if isinstance(asked, list) else answers[0]
+
+    def expected(key: int, outcome: Told | Failure) -> bool:
+        fate, _ = fates[key]
+        if isinstance(outcome, Failure):
+            # The deadline of a batch takes those with it that had no answer of their own.
+            return fate in ("error", "then error", "hang") or (outcome.timed_out and max_batch > 1)
+        if outcome.source == "cache" and fate == "missing":
+            assert cache.cache_missing
+        if outcome.error is not None:
+            assert cache.stale_if_error
+            assert called[key] > 1
+        return bool(outcome.answer == (None if fate == "missing" else {"x": key})) and fate not in ("error", "hang")
+
+    async def main() -> None:
+        enricher = Recorded(answer, max_batch)
+        batches, pipeline = await look_up(enricher, keys, cache, pause=pause, timeout=9.0, **options)
+        outcomes = [
+            (key, outcome) for batch in batches for key, outcome in zip(batch.keys, batch.outcomes, strict=True)
+        ]
+        assert PENDING not in [outcome for _, outcome in outcomes]
+        assert all(expected(key, outcome) for key, outcome in outcomes)
+        come_by = Counter(outcome.source for _, outcome in outcomes)
+        assert (come_by["cache"], come_by["shared"]) == (pipeline.cache_hits, pipeline.shared)
+        if (
+            cache.max_rows == 1000
+            and cache.expire_after_write is None
+            and cache.refresh_after is None
+            and max_batch == 1
+        ):
+            found = [key for key in called if fates[key][0] in ("found", "then error")]
+            assert all(called[key] == 1 for key in found), "what is kept was called for"
+        assert enricher.running == 0
+        assert enricher.most <= options["capacity"]
+
+    virtual(main)()
+
+
+def test_L7_a_cache_on_disk_is_warm_for_an_enricher_that_has_asked_its_source_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def load() -> list[dict[str, Any]]:
+        return [{"k": 1, "x": 1}]
+
+    enricher = TableEnricher(load, key="k")
+    cache = Cache(store="rocksdb", directory=tmp_path)
+
+    async def main() -> None:
+        for one in (enricher, enricher, TableEnricher(load, key="k")):
+            async with Lookup(one, cache=cache) as lookup:
+                assert await lookup.get(1) == {"x": 1}
+
+    asyncio.run(main())
+    assert not caplog.text

@@ -1,0 +1,33 @@
+"""docs/lookups.md promises that its programs run: they do here, one after the other. Its tables name what there is."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncio_operator import Cache
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "lookups.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+
+
+def test_the_programs_of_the_page_run() -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 4
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(compile(block, PAGE.name, "exec"), names)
+
+
+def test_the_table_has_every_option_of_a_cache_in_its_order() -> None:
+    table = TEXT.partition("## Caches")[2].partition("\n\n| your case")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == [field.name for field in dataclasses.fields(Cache)]
+
+
+@pytest.mark.parametrize("advice", re.findall(r"Cache\([^)\n]*\)", TEXT.partition("| your case")[2]))
+def test_every_cache_that_is_advised_can_be_made(advice: str) -> None:
+    assert isinstance(eval(advice.replace("...", "1"), {"Cache": Cache, "directory": "cache"}), Cache)
