@@ -160,7 +160,11 @@ class Attempts:
         if (next_call := self._next) is not None:
             self._next = None
             return next_call
-        return self._start()
+        next_call = self._start()
+        if next_call is None and self._try_again < inf:
+            # Whoever seeks waits for something else, and does not know when to ask again.
+            self.news()
+        return next_call
 
     def _start(self) -> tuple[Call, Any] | None:
         """The call that starts now, and what it is called with; None if none may."""

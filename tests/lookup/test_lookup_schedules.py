@@ -48,7 +48,12 @@ class World:
         self.running.update(keys)
         self.twice += [k for k in keys if self.running[k] > 1]
         try:
-            answers = [await self.one(k) for k in keys]
+            answers = []
+            for k in keys:
+                answers.append(await self.one(k))
+                if asyncio.current_task().cancelling():  # type: ignore[union-attr]
+                    # A call that went on to wait for ever would hold its place for ever.
+                    return [None] * len(keys) if isinstance(key, list) else None
         finally:
             self.running.subtract(keys)
         return answers if isinstance(key, list) else answers[0]
