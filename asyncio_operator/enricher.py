@@ -12,6 +12,7 @@ An enricher needs the names of `asyncio_operator` and of this module, and no oth
 | `as_schema` | takes the columns as a `pyarrow.Schema` or as Spark DDL text; loads pyarrow when it is first asked for |
 | `positive_int`, `natural`, `duration` | check an option, with the words in which all others are checked |
 | `gives_coroutines` | whether something is a coroutine function, or an object that is called as one |
+| `takes` | checks that a function can be called with so many arguments, and says in words which |
 | `describe`, `did_you_mean` | a value in a message, cut where it is long; the nearest of the names that there are |
 | `time_left` | the seconds until the running lookup is cancelled, for a source that can be told a limit |
 | `missing_here` | the module or environment variable that this process lacks, if an error says so |
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from asyncio_operator.clock import time_left
 from asyncio_operator.environment import missing_here
 from asyncio_operator.errors import describe
-from asyncio_operator.policies.options import duration, gives_coroutines, natural, positive_int
+from asyncio_operator.policies.options import duration, gives_coroutines, natural, positive_int, takes
 from asyncio_operator.suggestions import did_you_mean
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ __all__ = [
     "missing_here",
     "natural",
     "positive_int",
+    "takes",
     "time_left",
 ]
 
@@ -69,7 +71,10 @@ class Enricher(ABC):
         """The columns that a found row adds. Called once, on the driver; it may ask the source."""
 
     def key_schema(self) -> pa.Schema | None:
-        """The names and types of the key columns, in the order of a key's parts, or None if any key will do."""
+        """The names and types of the key columns, in the order of a key's parts, or None if any key will do.
+
+        A part whose type is unknown has the type null: it is matched by its name, and takes any type.
+        """
         return None
 
     def __repr__(self) -> str:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator import BlockingFunction, ConfigurationError, Enricher, EnricherError
-from asyncio_operator.enricher import Found, as_schema, describe, gives_coroutines, positive_int
+from asyncio_operator.enricher import Found, as_schema, describe, gives_coroutines, positive_int, takes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,6 +82,7 @@ class BlockingEnricher(Enricher):
             raise ConfigurationError("function is None; give it, or function_many, or both")
         if teardown is not None and setup is None:
             raise ConfigurationError("teardown is given and setup is not; there would be no client to tear down")
+        _check_signatures(function, function_many, setup, teardown)
         if max_batch is not None and function_many is None:
             raise ConfigurationError(
                 f"max_batch is {describe(max_batch)}; it needs function_many, a function of many keys"
@@ -144,6 +145,25 @@ class BlockingEnricher(Enricher):
         function = self.function if self.function is not None else self.function_many
         name = getattr(function, "__qualname__", type(function).__qualname__)
         return f"BlockingEnricher({name}, {', '.join(self._schema.names)})"
+
+
+def _check_signatures(
+    function: Callable[..., Any] | None,
+    function_many: Callable[..., Any] | None,
+    setup: Callable[[], Any] | None,
+    teardown: Callable[[Any], object] | None,
+) -> None:
+    """Check that the functions can be called as they will be."""
+    client = () if setup is None else ("the client that `setup` gives",)
+    calls = (
+        ("function", function, (*client, "the key")),
+        ("function_many", function_many, (*client, "a list of keys")),
+        ("setup", setup, ()),
+        ("teardown", teardown, client),
+    )
+    for name, given, arguments in calls:
+        if given is not None:
+            takes(name, given, *arguments)
 
 
 class _Threads:

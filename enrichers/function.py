@@ -10,12 +10,11 @@ worker (write an `Enricher` with `open` and `close` for that).
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator import ConfigurationError, Enricher
-from asyncio_operator.enricher import Found, as_schema, describe, gives_coroutines
+from asyncio_operator.enricher import Found, as_schema, describe, gives_coroutines, takes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,11 +41,7 @@ class FunctionEnricher(Enricher):
                 f"async_function is {describe(async_function)}; it must be an `async def` function of one argument, "
                 "the key. Wrap a function that returns an awaitable in an `async def` that awaits it"
             )
-        if not _takes_a_key(async_function):
-            raise ConfigurationError(
-                f"async_function is {describe(async_function)}, which cannot be called with one argument; it gets the "
-                "key: one value, or for a composite key one tuple, in the order of the key columns"
-            )
+        takes("async_function", async_function, "the key: one value, or a tuple if `on` names several columns")
         self._schema = as_schema(schema)
         self.lookup = async_function  # type: ignore[assignment,method-assign]
 
@@ -75,14 +70,3 @@ def enricher(schema: pa.Schema | str) -> Callable[[Lookup], FunctionEnricher]:
     """A decorator that makes a `FunctionEnricher` of an ``async def f(key)``. It needs no Spark session."""
     parsed = as_schema(schema)
     return lambda async_function: FunctionEnricher(async_function, parsed)
-
-
-def _takes_a_key(function: Lookup) -> bool:
-    """Whether it can be called with one argument; True where that cannot be known."""
-    try:
-        inspect.signature(function).bind(None)
-    except TypeError:
-        return False
-    except ValueError:
-        return True
-    return True

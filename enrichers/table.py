@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from asyncio_operator import ConfigurationError, Enricher, EnricherError
-from asyncio_operator.enricher import Found, as_schema, describe, did_you_mean, duration, gives_coroutines
+from asyncio_operator.enricher import Found, as_schema, describe, did_you_mean, duration, gives_coroutines, takes
 from enrichers.table_index import TableIndex
 from enrichers.typed import row_converter
 
@@ -82,6 +82,8 @@ class TableEnricher(Enricher):
                 f"source is {describe(source)}; it must be the path of a Parquet file or directory, a pyarrow.Table, "
                 "or a function that gives a table or a sequence of mappings"
             )
+        if callable(source):
+            takes("source", source)
         every = None if reload_every is None else duration("reload_every", reload_every)
         if every == 0 or (every is not None and isinstance(source, pa.Table)):
             raise ConfigurationError(

@@ -56,6 +56,8 @@ def key_family(data_type: DataType) -> str | None:
 def check_key_types(fields: Sequence[StructField], known: pa.Schema | None, enricher: str) -> None:
     """Whether columns of the DataFrame can be the parts of a key, and can match what the enricher says of its key.
 
+    A part that is of Arrow type null there has a name and no type: what any column has may match it.
+
     Raises:
         ConfigurationError: one of them cannot.
     """
@@ -66,7 +68,7 @@ def check_key_types(fields: Sequence[StructField], known: pa.Schema | None, enri
             raise ConfigurationError(
                 f"key column {field.name!r} is {field.dataType.simpleString()}; a key must be {allowed}: cast it first"
             )
-        if known is not None:
+        if known is not None and not pa.types.is_null(known.field(i).type):
             theirs = spark_field(known.field(i).name, known.field(i))
             if key_family(theirs.dataType) != family:
                 raise ConfigurationError(

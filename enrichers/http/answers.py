@@ -8,17 +8,15 @@ and an item behind the end of a list, are a miss. Knows no connection and no key
 
 from __future__ import annotations
 
-import json
 from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
 from typing import Any, NoReturn
 
 import pyarrow as pa
 
 from asyncio_operator import AsyncOperatorError, ConfigurationError
-from asyncio_operator.enricher import Found, describe, did_you_mean, gives_coroutines
-from enrichers.http.columns import MisfitError, has_decimals, row_converter
+from asyncio_operator.enricher import Found, describe, did_you_mean, gives_coroutines, takes
+from enrichers.typed import MisfitError, json_decoder, row_converter
 
 Extract = str | Callable[[Any], Any] | None
 
@@ -42,7 +40,7 @@ class Answers:
     ) -> None:
         self._row = row_converter(schema)
         self._show = show
-        self._decode = json.JSONDecoder(parse_float=Decimal if has_decimals(schema) else None).decode
+        self._decode = json_decoder(schema)
         self._extract = make_extract("extract", extract)
         self._batch_extract = make_extract("batch_extract", batch_extract)
 
@@ -64,12 +62,13 @@ class Answers:
         if entry is None:
             return None
         try:
-            if isinstance(entry, Mapping):
+            if type(entry) is dict or isinstance(entry, Mapping):
                 return self._row(entry)
             if isinstance(entry, list | tuple):
                 return [self._row(row if isinstance(row, Mapping) else self._no_object(row)) for row in entry] or None
         except MisfitError as misfit:
-            problem = self._misfit(misfit)
+            told = misfit.told(lambda value: self._show(value, 100))
+            problem = f"{told}; change its type in schema=, or convert it in extract="
         else:
             problem = (
                 f"the answer is {self._show(entry)}, which is no row: an object, a list of objects or null was "
@@ -110,14 +109,6 @@ class Answers:
     def _no_object(self, row: Any) -> NoReturn:
         raise UnreadableError(f"a row of the answer is {self._show(row)}; an object was expected")
 
-    def _misfit(self, misfit: MisfitError) -> str:
-        value = "null" if misfit.value is None else self._show(misfit.value, 100)
-        wanted = f"{misfit.type}: {misfit.why}" if misfit.why else str(misfit.type)
-        return (
-            f"the column {misfit.path!r} holds {value}, of type {type(misfit.value).__name__}, which is no {wanted}; "
-            "change its type in schema=, or convert it in extract="
-        )
-
 
 def make_extract(argument: str, extract: Extract) -> Callable[[Any], Any] | None:
     """A function for a path, or for a function that may raise anything.
@@ -132,6 +123,7 @@ def make_extract(argument: str, extract: Extract) -> Callable[[Any], Any] | None
         if all(steps):
             return lambda answer: _follow(answer, steps, extract)
     elif callable(extract) and not gives_coroutines(extract):
+        takes(argument, extract, "the parsed answer")
         return lambda answer: _called(argument, extract, answer)
     raise ConfigurationError(
         f"{argument} is {describe(extract)}; it must be a dotted path like 'data.items.0', or an ordinary function of "

@@ -13,20 +13,19 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from ssl import SSLContext
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
 
 from asyncio_operator import ConfigurationError, Enricher, EnricherError
 from asyncio_operator.enricher import Found, as_schema, describe, duration, positive_int
 from enrichers.http.answers import Answers, Extract
 from enrichers.http.client import Client
 from enrichers.http.exchange import Exchange
-from enrichers.http.headers import HeaderFunction, check_headers, shown_function
+from enrichers.http.headers import HeaderFunction, check_headers, shown_function, takes_nothing
 from enrichers.http.plan import Arguments, Plans, make_plans
 from enrichers.http.secrets import Secrets
 from enrichers.http.template import KEYS
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 REDIRECTS = ("same_host", "any", "never")
@@ -111,7 +110,7 @@ class HttpEnricher(Enricher):
         self._schema = as_schema(schema)
         self._parts = _names(key)
         self._method = _one_of("method", method.upper() if isinstance(method, str) else method, METHODS)
-        self._headers = headers if headers is None or callable(headers) else check_headers(headers, "headers")
+        self._headers = _checked(headers)
         self._params = copy.deepcopy(params)
         self._json_body = copy.deepcopy(json_body)
         self._extract = extract
@@ -136,6 +135,10 @@ class HttpEnricher(Enricher):
     def schema(self) -> pa.Schema:
         """The columns that a found row adds."""
         return self._schema
+
+    def key_schema(self) -> pa.Schema:
+        """The names of the parts of a key; a service takes any type that can be written."""
+        return pa.schema([(name, pa.null()) for name in self._parts])
 
     async def open(self) -> None:
         """Make the session. It connects when there is something to look up.
@@ -205,6 +208,8 @@ class HttpEnricher(Enricher):
                 f"ssl is {describe(self._tls)}; it must be the name of a file, or a function that gives an SSLContext: "
                 "a context itself cannot travel to a worker"
             )
+        if callable(self._tls):
+            takes_nothing("ssl", self._tls)
         if self._idempotency_header is not None:
             check_headers({self._idempotency_header: ""}, "idempotency_header")
             names = self._headers if isinstance(self._headers, Mapping) else ()
@@ -261,6 +266,13 @@ class HttpEnricher(Enricher):
         method = "" if self._method == "GET" else f", {self._method}"
         headers = f", headers={shown_function(self._headers)}" if callable(self._headers) else ""
         return f"{self._subject()[:-1]}{method}, key={[*self._parts]!r}{headers})"
+
+
+def _checked(headers: Mapping[str, str] | HeaderFunction | None) -> Mapping[str, str] | HeaderFunction | None:
+    if callable(headers):
+        takes_nothing("headers", headers)
+        return headers
+    return None if headers is None else check_headers(headers, "headers")
 
 
 def _names(key: object) -> tuple[str, ...]:

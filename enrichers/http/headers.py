@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from asyncio_operator import ConfigurationError, EnricherError
-from asyncio_operator.enricher import gives_coroutines, missing_here
+from asyncio_operator.enricher import gives_coroutines, missing_here, takes
 
 HeaderFunction = Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
 
@@ -50,6 +50,21 @@ def check_headers(headers: object, where: str) -> dict[str, str]:
             raise ConfigurationError(f"{where}: {name}: {problem}")
         seen.add(lower)
     return dict(headers)
+
+
+def takes_nothing(argument: str, function: Callable[..., Any]) -> None:
+    """Check that a function can be called without arguments.
+
+    Raises:
+        ConfigurationError: it cannot; it is named, and what it has captured, which may be a secret, is not shown.
+    """
+    try:
+        takes(argument, function)
+    except ConfigurationError:
+        problem = f"{argument}: the function {shown_function(function)} must take no arguments"
+    else:
+        return
+    raise ConfigurationError(problem)
 
 
 class HeaderSource:

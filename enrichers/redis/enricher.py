@@ -6,11 +6,9 @@ cancellations. Nothing is cached here. A URL is used to connect, and shown nowhe
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from decimal import Decimal
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -21,7 +19,7 @@ from enrichers.redis.connections import Connections
 from enrichers.redis.errors import lookup_error
 from enrichers.redis.names import Names
 from enrichers.redis.url import Url, check_url, shown_source
-from enrichers.typed import row_converter
+from enrichers.typed import json_decoder, row_converter
 
 KINDS = ("json", "hash", "string")
 
@@ -97,6 +95,10 @@ class RedisEnricher(Enricher):
     def schema(self) -> pa.Schema:
         """The columns that a found row adds."""
         return self._schema
+
+    def key_schema(self) -> pa.Schema:
+        """The names of the parts of a key, of any type that a name in Redis can be made of."""
+        return pa.schema([(name, pa.null()) for name in self.key])
 
     async def open(self) -> None:
         """Make the client. It connects when there is something to look up.
@@ -174,8 +176,8 @@ class RedisEnricher(Enricher):
         if self.kind == "hash":
             return lambda value: to_row(_with_text_names(value))
 
-        # A float in between would lose digits of a decimal. Made once: that takes as long as reading a small object.
-        decode = json.JSONDecoder(parse_float=Decimal).decode
+        # Made once: that takes as long as reading a small object.
+        decode = json_decoder(self._schema)
 
         def from_json(value: bytes) -> Found:
             parsed = decode(value.decode())

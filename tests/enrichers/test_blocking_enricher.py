@@ -221,10 +221,12 @@ def test_L8_equal_fields_are_equal() -> None:
         BlockingEnricher(airport, "name string", 5),
         BlockingEnricher(airports, "name string"),
         BlockingEnricher(airport, "city string"),
-        BlockingEnricher(airport, "name string", setup=dict),
     ):
         assert enricher != other
         assert fingerprint(enricher) != fingerprint(other)
+    plain, with_client = BlockingEnricher(max, "a int"), BlockingEnricher(max, "a int", setup=dict)
+    assert plain != with_client
+    assert fingerprint(plain) != fingerprint(with_client)
 
 
 @pytest.mark.parametrize(
@@ -238,6 +240,11 @@ def test_L8_equal_fields_are_equal() -> None:
         ({"function_many": airports, "max_batch": 0}, "max_batch is 0"),
         ({"teardown": print}, "setup is not"),
         ({"setup": cannot_block}, "setup is"),
+        ({"function": lambda: None}, "function is .* it must take one argument, the key"),
+        ({"setup": dict}, "function is .* two arguments, the client that `setup` gives and the key"),
+        ({"function_many": lambda a, b: []}, "function_many is .* one argument, a list of keys"),
+        ({"setup": lambda key: None, "function": max}, "setup is .* it must take no arguments"),
+        ({"setup": dict, "function": max, "teardown": lambda: None}, "teardown is .* one argument, the client"),
         ({"schema": "name strin"}, "strin"),
     ],
 )

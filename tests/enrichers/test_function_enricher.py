@@ -71,6 +71,19 @@ def test_anything_else_is_a_configuration_error(function: Any) -> None:
         FunctionEnricher(function, "a int")
 
 
+async def of_two(origin: str, hour: int) -> None: ...
+
+
+async def of_nothing() -> None: ...
+
+
+@pytest.mark.parametrize(("function", "signature"), [(of_two, "(origin, hour)"), (of_nothing, "()")])
+def test_a_function_that_cannot_take_a_key_is_a_configuration_error(function: Any, signature: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        enricher("a int")(function)
+    assert f"which takes {signature}; it must take one argument, the key: one value, or a tuple" in str(caught.value)
+
+
 def test_a_wrong_schema_is_a_configuration_error_at_the_decorator() -> None:
     with pytest.raises(ConfigurationError, match="intt"):
         enricher("a intt")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import ssl
 import traceback
@@ -39,7 +40,7 @@ BATCH = {"batch_url": "https://api.example/airports?codes={keys}"}
     [
         ({"schema": "city strin"}, ["schema", "strin"]),
         ({"schema": pa.schema([("t", pa.duration("s"))])}, ["schema", "'t'", "duration"]),
-        ({"schema": "m map<double, int>"}, ["schema", "'m'", "keys of a map"]),
+        ({"schema": "m map<array<int>, int>"}, ["schema", "'m'", "keys of a map"]),
         ({"key": "a b"}, ["key is 'a b'"]),
         ({"key": []}, ["key is []"]),
         ({"key": ["a", "a"]}, ["key is ['a', 'a']"]),
@@ -76,6 +77,10 @@ BATCH = {"batch_url": "https://api.example/airports?codes={keys}"}
         ({"json_body": "\ud800"}, ["json_body", "surrogate"]),
         ({"extract": "a..b"}, ["extract is 'a..b'"]),
         ({"extract": 5}, ["extract is 5", "dotted path"]),
+        ({"extract": lambda: None}, ["extract is", "one argument, the parsed answer"]),
+        (BATCH | {"batch_extract": lambda a, b: a}, ["batch_extract is", "one argument, the parsed answer"]),
+        ({"headers": lambda key: {}}, ["headers: the function", "<lambda> must take no arguments"]),
+        ({"ssl": lambda key: None}, ["ssl: the function", "<lambda> must take no arguments"]),
         ({"missing_statuses": ["404"]}, ["missing_statuses is ['404']"]),
         ({"missing_statuses": 99}, ["missing_statuses is 99"]),
         ({"max_batch": 0}, ["max_batch is 0"]),
@@ -223,6 +228,15 @@ def test_X5_headers_that_cannot_be_sent_are_told_without_their_value() -> None:
         with pytest.raises(ConfigurationError, match="X-Key") as caught:
             make(headers={"X-Key": value})
         assert SECRET not in str(caught.value)
+
+
+def test_X5_what_a_function_for_headers_has_captured_is_not_shown() -> None:
+    def headers(secret: str, key: str) -> dict[str, str]:
+        return {"X-Key": secret}
+
+    with pytest.raises(ConfigurationError, match="partial must take no arguments") as caught:
+        make(headers=functools.partial(headers, SECRET))
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_function_for_headers_is_shown_by_its_name_and_pickled_without_the_secret() -> None:

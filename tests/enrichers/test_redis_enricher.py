@@ -125,7 +125,7 @@ async def test_decimals_of_json_lose_no_digit(server: RedisServer) -> None:
         ('{"height": 2147483648}', "2147483648"),
         (b'{"name": "\xff"}', "utf-8"),
         ("[" * 100_000, "recursion"),
-        ('{"name": "\\ud800"}', "surrogates not allowed"),
+        ('{"name": "\\ud800"}', "surrogate pair"),
     ],
 )
 async def test_a_value_that_does_not_fit_is_an_error_of_its_key(server: RedisServer, value: Any, says: str) -> None:
@@ -145,7 +145,7 @@ async def test_a_field_that_does_not_fit_is_an_error_of_its_key(server: RedisSer
     server.command("SET", "plain", "4")
     async with opened(server, kind="hash") as enricher:
         error = await failure(enricher, "good", "bad")
-        assert "key 'bad': column 'height' is int32, which b'four', of type bytes, does not fit" in str(error)
+        assert "key 'bad': the column 'height' is int32, which b'four', of type bytes, does not fit" in str(error)
         error = await failure(enricher, "good", "plain")
         assert "key 'plain': the value is of another type of Redis (WRONGTYPE" in str(error)
         assert (error.retryable, error.any_key) == (False, False)

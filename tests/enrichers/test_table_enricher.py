@@ -193,7 +193,7 @@ def test_it_is_loaded_again_on_schedule_in_a_thread() -> None:
     [
         (ConnectionError("no route"), "ConnectionError: no route"),
         (numbers("ten"), "'ten', a text, does not fit"),
-        ([{"v": 1}], "None, null"),
+        ([{"v": 1}], "which null does not fit"),
         (pa.table({"k": [1], "w": [1]}), "no column 'v'"),
         (pa.table({"k": [1], "v": [2**40]}), "2\\*\\*40|1099511627776"),
         (7, "the source gave 7"),
@@ -302,6 +302,7 @@ def test_a_schema_converts_mappings_and_casts_tables() -> None:
     ("arguments", "says"),
     [
         ({"source": 7}, "source is 7"),
+        ({"source": lambda path: path}, "source is .* it must take no arguments"),
         ({"key": []}, "key is"),
         ({"key": ["faa", "faa"]}, "key is"),
         ({"columns": []}, "columns is"),

@@ -43,6 +43,8 @@ assert rows(enrich(orders, payments, on="customer", how="inner").select("id", "a
 assert rows(enrich(orders, parcel, on="product").select("id", "grams")) == [(1, 250.0), (2, None), (3, 250.0)]
 assert rows(enrich(orders, Stock(), on="product").select("id", "pieces")) == [(1, 7), (2, None), (3, 7)]
 assert rows(enrich(quotes, delivery, on=["product", "country"])) == [("tea", "NL", 2), ("tea", "XX", 9)]
+with api:
+    assert rows(patient.select("id", "title", "stars")) == [(1, "Assam", 4.5), (2, "Blue", 3.0), (3, "Assam", 4.5)]
 assert rows(careful.select("id", "lookup.status")) == [(1, "found"), (2, "found"), (3, "missing")]
 assert metrics.statistics().missing
 assert squares[:3] == [0, 1, 4] and len(squares) == 1000
@@ -107,9 +109,9 @@ def test_what_a_lookup_may_give_and_what_the_status_column_tells_are_as_the_read
     table = TEXT[TEXT.index("| field of the status column") :].partition("\n\n")[0]
     documented = dict(re.findall(r"^\| (`.*?`) \| (.*) \|$", table, re.MULTILINE))
     assert re.findall(r"`(\w+)`", " ".join(documented)) == out.schema["status"].dataType.names  # type: ignore[attr-defined]
-    for field in ("status", "source"):
-        words = set(re.findall(r'`"(\w+)"`', documented[f"`{field}`"]))
-        assert words == {row.status[field] for row in rows}
+    words = {field: set(re.findall(r'`"(\w+)"`', documented[f"`{field}`"])) for field in ("status", "source")}
+    assert words["status"] == {row.status.status for row in rows}
+    assert words["source"] == {row.status.source for row in rows} | {"shared", "cache", "stale"}
     for row in rows:
         asked = row.key is not None
         assert (row.status.source, row.status.attempts) == (("call", 1) if asked else ("none", 0))
