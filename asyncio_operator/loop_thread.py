@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import logging
 import os
 import threading
@@ -36,10 +37,6 @@ class LoopThread:
         self._thread = threading.Thread(target=self._run, name="asyncio-operator-loop", daemon=True)
         self._thread.start()
 
-    def is_current(self) -> bool:
-        """Whether the caller runs on this thread."""
-        return threading.current_thread() is self._thread
-
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         while not self._stopping:
@@ -48,7 +45,8 @@ class LoopThread:
             except BaseException:
                 # A task of the user's that raises SystemExit or KeyboardInterrupt throws it through the loop. Whoever
                 # awaits that task gets it too, and the loop belongs to others as well.
-                logger.exception("an exception passed through the event loop, which goes on")
+                with contextlib.suppress(BaseException):
+                    logger.exception("an exception passed through the event loop, which goes on")
         tasks = asyncio.all_tasks(self.loop)
         for task in tasks:
             task.cancel()

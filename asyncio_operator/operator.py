@@ -10,6 +10,7 @@ for every call of `process`. Source: Flink's ``AsyncWaitOperator``.
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -153,6 +154,7 @@ class AsyncWaitOperator:
             ),
         )
         self._run: Run | None = None
+        self._process = 0
 
     @property
     def metrics(self) -> OperatorStatistics:
@@ -197,13 +199,13 @@ class AsyncWaitOperator:
         return queue(self._buffer)
 
     def _starting(self, run: Run) -> None:
-        if self._run is not None and not self._run.done():
+        if self._run is not None and not self._run.done() and self._process == os.getpid():
             raise StateError(
                 "the operator is running; end that run first, with `aclose()` on what process() gave (a loop that may "
                 "be left early: `async with contextlib.aclosing(...)`) or `close()` on the iterator, or make a second "
                 "operator"
             )
-        self._run = run
+        self._run, self._process = run, os.getpid()
 
     def __call__(self, elements: Iterable[Any]) -> Iterator[Any]:
         """Run on the process's loop thread, from any other thread; what `process` gives, as an ordinary iterator.
@@ -226,6 +228,9 @@ class AsyncWaitOperator:
         loop = None if run is None else run.loop
         if run is None or loop is None:
             return OperatorSnapshot()
+        if self._process != os.getpid():
+            # The run goes on in the process that this one was forked from, and stands still here.
+            return run.snapshot()
         from asyncio_operator.bridge import on_loop
 
         return on_loop(loop, run.snapshot)

@@ -138,6 +138,7 @@ class Run:
                 guards,
                 recorder,
                 instant=self._input.instant,
+                keyed=supply.keyed,
                 clock=now,
                 random=random.random,
             )
@@ -177,7 +178,8 @@ class Run:
         """What has been emitted, and whose outputs nobody has taken yet, with the attempts that it has used."""
         missing = 0 if self._in_transit is None else self._in_transit() - self._partly
         elements: list[tuple[Any, int]] = []
-        for entry, attempts in reversed(self._latest):
+        # A copy, because the figures are read from other threads.
+        for entry, attempts in reversed(self._latest.copy()):
             if missing <= 0:
                 break
             elements.append((entry.element, attempts))
@@ -188,6 +190,8 @@ class Run:
         if self._life is None:
             return OperatorStatistics()
         buffer, outcomes, managed = self._buffer, self._outcomes, self._attempts
+        on_their_way = sum(type(element) is not Watermark for element, _ in self._on_their_way())
+        emitted = max(0, buffer.emitted - on_their_way)
         attempts = latency = self._driver.latency.percentiles()
         retries = backing_off = 0
         if managed is not None:
@@ -195,9 +199,9 @@ class Run:
             retries, backing_off = managed.retries, managed.backing_off
         return OperatorStatistics(
             admitted=buffer.admitted,
-            emitted=buffer.emitted,
+            emitted=emitted,
             in_flight=self._driver.in_flight,
-            buffered=buffer.admitted - buffer.emitted,
+            buffered=buffer.admitted - emitted,
             backing_off=backing_off,
             retries=retries,
             timeouts=outcomes.timeouts,

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.bridge import PULSE, FromLoop, LoopTask, ToLoop
+from asyncio_operator.bridge import LoopTask
+from asyncio_operator.channels import PULSE, FromLoop, ToLoop
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import FunctionError, ResultError, describe, describe_error
 from asyncio_operator.lookup.cache import LookupCache
@@ -80,6 +81,7 @@ class EnrichTask:
         ).start()
         run = LoopTask(loop, life.run, sink)
         try:
+            run.start()
             for element in sink:
                 if element is PULSE and watch is not None:
                     yield from enrichment.nothing()
@@ -128,7 +130,6 @@ class _Life:
             try:
                 await self._run(enricher)
             finally:
-                self._cache = None
                 caches.release(task.fingerprint, options.cache, task.fields)
         finally:
             clients.release(task.fingerprint)
@@ -138,7 +139,7 @@ class _Life:
         await self._pipeline.run()
 
     def discard(self, key: Any) -> None:
-        """The answer for the key will not do: it is not to be found again."""
+        """The answer for the key will not do: it is not to be found again. This may come after the run has ended."""
         if self._cache is not None:
             self._cache.discard(key)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
-from asyncio_operator.bridge import PULSE, FromLoop, LoopTask, ToLoop
+from asyncio_operator.bridge import LoopTask
+from asyncio_operator.channels import PULSE, FromLoop, ToLoop
 from asyncio_operator.loop_thread import loop_thread
 from tests.core.helpers import REAL_LOOPS, forever, run_on
 
@@ -31,6 +33,12 @@ def in_thread(work: Callable[[], object]) -> threading.Thread:
     thread = threading.Thread(target=work)
     thread.start()
     return thread
+
+
+def started(loop: asyncio.AbstractEventLoop, main: Callable[[], Coroutine[Any, Any, None]], sink: FromLoop) -> LoopTask:
+    task = LoopTask(loop, main, sink)
+    task.start()
+    return task
 
 
 @pytest.mark.parametrize("loop", REAL_LOOPS)
@@ -66,7 +74,7 @@ def test_everything_reaches_the_thread_in_order(limit):
             await sink.put(i)
             assert len(sink._items) <= limit
 
-    task = LoopTask(loop, write, sink)
+    task = started(loop, write, sink)
     assert list(sink) == list(range(COUNT))
     task.stop(10)
 
@@ -115,8 +123,8 @@ def test_an_error_takes_the_place_of_what_was_not_taken():
         sink.put_nowait(1)
         raise KeyError("mine")
 
-    task = LoopTask(loop, fail, sink)
-    assert sink.ended.wait(10)
+    task = started(loop, fail, sink)
+    assert sink.wait_for_end(10)
     with pytest.raises(KeyError, match="mine"):
         list(sink)
     task.stop(10)
@@ -131,7 +139,7 @@ def test_a_thread_that_waits_gets_pulses_and_then_its_elements():
         await go.wait()
         sink.put_nowait(1)
 
-    task = LoopTask(loop, wait_and_write, sink)
+    task = started(loop, wait_and_write, sink)
     elements = iter(sink)
     assert [next(elements) for _ in range(3)] == [PULSE] * 3
     loop.call_soon_threadsafe(go.set)
@@ -142,7 +150,7 @@ def test_a_thread_that_waits_gets_pulses_and_then_its_elements():
 def test_X7_elements_that_never_stop_coming_do_not_keep_the_pulses_away():
     loop = loop_thread().loop
     sink = FromLoop(loop, pulse=0.001)
-    task = LoopTask(loop, forever, sink)
+    task = started(loop, forever, sink)
     for i in range(COUNT):
         sink.put_nowait(i)
     elements, seen = iter(sink), 0
@@ -163,7 +171,7 @@ def test_pulses_come_only_to_whom_asks_for_them():
             await asyncio.sleep(0.001)
             sink.put_nowait(i)
 
-    task = LoopTask(loop, write, sink)
+    task = started(loop, write, sink)
     assert list(sink) == [0, 1, 2]
     task.stop(10)
 
@@ -183,7 +191,7 @@ def test_stopping_a_task_before_its_first_step_ends_it():
 
     loop.call_soon_threadsafe(block)
     assert blocked.wait(10)
-    task = LoopTask(loop, main, sink)
+    task = started(loop, main, sink)
     stopper = in_thread(lambda: task.stop(10))
     while not task._stopped:
         pass
@@ -193,6 +201,40 @@ def test_stopping_a_task_before_its_first_step_ends_it():
     assert list(sink) == []
 
 
+def test_stopping_a_task_that_was_not_started_does_not_wait():
+    sink = FromLoop(loop_thread().loop)
+    LoopTask(loop_thread().loop, forever, sink).stop(3600)
+    assert list(sink) == []
+
+
+@pytest.mark.parametrize("wait", [lambda sink: next(iter(sink)), lambda sink: sink.wait_for_end(0.001)])
+def test_the_loop_never_waits_for_a_thread_that_is_called_away(wait):
+    """A signal, or the garbage collector, may call it away between any two lines, to something that needs the loop."""
+    lines = 0
+    for moment in range(100):
+        sink = FromLoop(loop_thread().loop, pulse=0.001)
+        lines = 0
+
+        def trace(frame: Any, event: str, argument: Any, sink: FromLoop = sink, moment: int = moment) -> Any:
+            nonlocal lines
+            lines += 1
+            if lines == moment:
+                helper = in_thread(lambda: sink.put_nowait(1))
+                helper.join(10)
+                assert not helper.is_alive()
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            wait(sink)
+        finally:
+            sys.settrace(before)
+        if lines < moment:
+            break
+    assert 5 < lines < moment
+
+
 def test_a_task_that_is_cancelled_by_somebody_else_does_not_look_as_if_it_had_ended_well():
     loop = loop_thread().loop
     sink = FromLoop(loop)
@@ -200,7 +242,7 @@ def test_a_task_that_is_cancelled_by_somebody_else_does_not_look_as_if_it_had_en
     async def main() -> None:
         raise asyncio.CancelledError
 
-    task = LoopTask(loop, main, sink)
+    task = started(loop, main, sink)
     with pytest.raises(asyncio.CancelledError):
         list(sink)
     task.stop(10)
@@ -219,9 +261,9 @@ def test_patience_ends_with_a_message(caplog):
             except asyncio.CancelledError:
                 continue
 
-    task = LoopTask(loop, deaf, sink)
+    task = started(loop, deaf, sink)
     assert next(iter(sink)) == 1
     task.stop(0.01)
     assert ["did not end within" in record.getMessage() for record in caplog.records] == [True]
     loop.call_soon_threadsafe(go.set)
-    assert sink.ended.wait(10)
+    assert sink.wait_for_end(10)

@@ -98,6 +98,49 @@ began.wait()
     assert complaints == ""
 
 
+def test_O16_an_interrupted_consumer_ends_the_run():
+    program = """
+class Interrupting(Function):
+    async def invoke(self, value):
+        if value == 3:
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.sleep(3600)
+        return value
+
+import signal
+operator = AsyncWaitOperator(Interrupting())
+for _ in range(2):
+    try:
+        for output in operator(range(10)):
+            pass
+    except KeyboardInterrupt:
+        tell("interrupted")
+"""
+    lines, complaints = run_program(program)
+    assert lines == ["open", "close", "interrupted"] * 2
+    assert complaints == ""
+
+
+def test_O16_behind_the_end_of_the_loop_thread_a_run_fails_at_once():
+    program = """
+import atexit
+operator = AsyncWaitOperator(Function(), grace_period=3600)
+
+def late():
+    try:
+        list(operator([1]))
+    except RuntimeError as error:
+        tell(error)
+
+atexit.register(late)
+tell(list(operator([1])))
+"""
+    lines, complaints = run_program(program)
+    assert lines[:3] == ["open", "close", "[1]"]
+    assert "closed" in lines[3]
+    assert complaints == ""
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 @pytest.mark.parametrize("leave", ["sys.exit(0)", "os._exit(0)", "pass"])
@@ -107,11 +150,17 @@ def test_O16_a_forked_child_has_a_loop_thread_of_its_own(loop, leave):
     lines, complaints = run_program(
         without
         + f"""
-outputs = AsyncWaitOperator(Function())(iter(range(900)))
+operator = AsyncWaitOperator(Function())
+outputs = operator(iter(range(900)))
 next(outputs)
 pid = os.fork()
 if pid == 0:
-    tell(sum(AsyncWaitOperator(Function())(range(10))))
+    tell(type(operator.snapshot()).__name__)
+    try:
+        list(outputs)
+    except StateError as error:
+        tell(error)
+    tell(sum(operator(range(10))))
     {leave}
 else:
     tell("left", os.waitpid(pid, 0)[1])
@@ -123,7 +172,9 @@ else:
     )
     child = [line.removesuffix(" in the child") for line in lines if "child" in line]
     parent = [line for line in lines if "child" not in line]
-    assert child == ["open", "close", "45"]
+    assert child[0] == "OperatorSnapshot"
+    assert child[1].startswith("the outputs come from a run of another process")
+    assert child[2:] == ["open", "close", "45"]
     assert sorted(parent[:4]) == sorted(["open", "left 0", "close", str(sum(range(900)))])
     assert parent[4:] == ["open", "close", "45"]
     assert complaints == ""

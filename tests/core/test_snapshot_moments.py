@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,11 +16,13 @@ from hypothesis import given
 from asyncio_operator import (
     AsyncWaitOperator,
     Batching,
+    FunctionError,
     OperatorSnapshot,
     RateLimit,
     Record,
     Watermark,
 )
+from asyncio_operator.loop_thread import loop_thread
 from asyncio_operator.testing import VirtualTimeLoop
 from tests.core.attempts import BAD, MODES, OK, Act, Batches, Script, retry, stop
 from tests.core.helpers import (
@@ -221,7 +225,8 @@ def test_O10_also_if_many_inputs_have_no_output(any_mode):
     operator = AsyncWaitOperator(call, capacity=8, flatten=True, **any_mode)
     outputs = operator(range(1000))
     first = next(outputs)
-    while operator.metrics.emitted < 410:
+    # One taken, 300 without outputs, and as many on their way as there may be.
+    while operator.metrics.emitted < 301:
         operator.snapshot()
     snapshot = operator.snapshot()
     outputs.close()  # type: ignore[attr-defined]
@@ -234,10 +239,110 @@ def test_O10_what_is_on_its_way_to_the_consumer_keeps_its_attempts(any_mode):
     operator = AsyncWaitOperator(script, retry=retry(delay=0.0), **any_mode)
     outputs = operator(range(50))
     assert next(outputs) == 0
-    while operator.metrics.emitted < 50:
+    while (metrics := operator.metrics).retries < 50 or metrics.in_flight or metrics.backing_off:
         operator.snapshot()
     assert operator.snapshot().elements == tuple((value, 1) for value in range(1, 50))
     outputs.close()  # type: ignore[attr-defined]
+
+
+async def tasks() -> int:
+    return len(asyncio.all_tasks())
+
+
+class Ending:
+    """An input, or a function, that fails at its end, when it is told to."""
+
+    def __init__(self, failing: str, elements: list[Any]) -> None:
+        self.failing = failing
+        self.elements = elements
+        self.last = elements[-1]
+        self.go = threading.Event()
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.elements
+        assert self.go.wait(10)
+        if self.failing == "input":
+            raise OSError("mine")
+
+    async def call(self, value: Any) -> Any:
+        if self.failing == "call" and value == self.last:
+            while not self.go.is_set():  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            raise OSError("mine")
+        return value
+
+    def run_until_failed(self, operator: AsyncWaitOperator, taken: int, last_act: str) -> list[Any]:
+        """What was taken of a run that has failed before the consumer asks again."""
+        outputs = operator(self)
+        got = [next(outputs) for _ in range(taken)]
+        while operator.metrics.admitted < sum(not isinstance(element, Watermark) for element in self.elements):
+            operator.snapshot()
+        self.go.set()
+        while asyncio.run_coroutine_threadsafe(tasks(), loop_thread().loop).result(10) > 1:
+            pass
+        with pytest.raises((OSError, FunctionError)):
+            outputs.close() if last_act == "close" else got.extend(outputs)  # type: ignore[attr-defined]
+        return got
+
+
+@pytest.mark.parametrize("last_act", ["read on", "close"])
+@pytest.mark.parametrize("failing", ["call", "input"])
+@pytest.mark.parametrize("taken", [1, 2, 40])
+def test_O10_outputs_that_a_failure_took_back_are_in_the_snapshot_and_not_emitted(any_mode, failing, taken, last_act):
+    elements: list[Any] = []
+    for number in range(100):
+        elements += [Watermark(number)] if number % 7 == 3 else []
+        elements.append(Record(number, number) if number % 2 else number)
+    ending = Ending(failing, elements)
+    ending.last = 99
+    operator = AsyncWaitOperator(ending.call, **any_mode)
+    got = ending.run_until_failed(operator, taken, last_act)
+    inside = [element for element, _ in operator.snapshot().elements]
+    assert len(got) == taken
+    assert Counter(map(str, got + inside)) == Counter(map(str, elements))
+    metrics = operator.metrics
+    assert metrics.emitted == sum(not isinstance(element, Watermark) for element in got)
+    assert metrics.buffered == 100 - metrics.emitted
+
+
+@pytest.mark.parametrize("last_act", ["read on", "close"])
+@pytest.mark.parametrize("taken", [1, 2, 3, 20, 21])
+def test_O10_so_are_those_of_an_input_that_has_several(any_mode, taken, last_act):
+    ending = Ending("input", list(range(90)))
+    operator = AsyncWaitOperator(some_later, flatten=True, **any_mode)
+    got = ending.run_until_failed(operator, taken, last_act)
+    emitted = operator.metrics.emitted
+    again = rest_of(operator, operator.snapshot())
+    expected = Counter(output for value in range(90) for output in some(value))
+    doubled = Counter(got + again) - expected
+    assert not expected - Counter(got + again)
+    assert len(doubled) <= 1
+    assert all(i == 0 for _, i in doubled)
+    whole = sum(set(some(value)) <= set(got) for value in range(90) if value % 3)
+    # Of the thirty that have no output, any number has left.
+    assert whole <= emitted <= whole + 30
+
+
+class Stopping(asyncio.SelectorEventLoop):
+    """Stops between the question whether it runs and whatever comes next."""
+
+    lies = 0
+
+    def is_running(self) -> bool:
+        self.lies -= 1
+        return self.lies == 0 or super().is_running()
+
+
+def test_O10_it_does_not_wait_for_a_loop_that_stops():
+    loop = Stopping()
+    operator = AsyncWaitOperator(same)
+    run = operator.process(range(5))
+    assert loop.run_until_complete(anext(run)) == 0
+    loop.lies = 1
+    assert [element for element, _ in operator.snapshot().elements] == [1, 2, 3, 4]
+    assert loop.lies < 0
+    loop.run_until_complete(run.aclose())
+    loop.close()
 
 
 def test_O10_it_may_be_taken_from_another_thread_at_any_time(any_mode):

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import logging
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -90,15 +94,38 @@ def test_O16_inside_a_running_loop(mode):
     assert asyncio.run(main()) == list(range(5))
 
 
+def on_the_loop_thread(step: Callable[[], Any]) -> Any:
+    async def main() -> Any:
+        return step()
+
+    return asyncio.run_coroutine_threadsafe(main(), loop_thread().loop).result(10)
+
+
 def test_O16_on_the_loop_thread_it_raises_at_once(mode):
     source = iter(range(5))
-
-    async def main():
-        with pytest.raises(StateError, match="would wait for itself"):
-            AsyncWaitOperator(same, mode=mode)(source)
-
-    asyncio.run_coroutine_threadsafe(main(), loop_thread().loop).result(10)
+    with pytest.raises(StateError, match="would wait for itself"):
+        on_the_loop_thread(lambda: AsyncWaitOperator(same, mode=mode)(source))
     assert next(source) == 0
+
+
+def test_O16_made_elsewhere_and_stepped_on_the_loop_thread_it_raises_at_once(mode):
+    function, source = Life(), iter(range(5))
+    outputs = AsyncWaitOperator(function, mode=mode)(source)
+    with pytest.raises(StateError, match="would wait for itself"):
+        on_the_loop_thread(lambda: next(outputs))
+    assert function.events == []
+    assert next(source) == 0
+
+
+def test_O16_begun_elsewhere_it_raises_on_the_loop_thread_where_it_would_wait_and_ends(mode):
+    function = Life(one_then_forever)
+    outputs = AsyncWaitOperator(function, mode=mode)(range(5))
+    assert next(outputs) == 0
+    with pytest.raises(StateError, match="would wait for itself"):
+        on_the_loop_thread(lambda: next(outputs))
+    assert list(outputs) == []
+    assert list(AsyncWaitOperator(same, mode=mode)([1])) == [1]
+    assert function.events[-1] == "close"
 
 
 def test_O16_a_second_run_of_one_operator_is_refused_while_the_first_runs(mode):
@@ -144,6 +171,28 @@ def test_O16_closing_early_ends_the_run(mode):
     outputs.close()  # type: ignore[attr-defined]
     assert function.running == 0
     assert function.events[-1] == "close"
+
+
+@pytest.mark.parametrize("grace_period", [0, 1e8, 1e10, timedelta.max])
+def test_O8_it_ends_early_with_any_grace_period(mode, grace_period):
+    function = Life()
+    outputs = AsyncWaitOperator(function, mode=mode, grace_period=grace_period)(itertools.count())
+    assert next(outputs) == 0
+    outputs.close()  # type: ignore[attr-defined]
+    assert function.events[-1] == "close"
+
+
+def test_O16_a_thread_that_cannot_be_started_leaves_no_run_behind(mode, monkeypatch):
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    operator = AsyncWaitOperator(same, mode=mode)
+    loop_thread()
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError, match="can't start"):
+        list(operator([1]))
+    monkeypatch.undo()
+    assert list(operator([1])) == [1]
 
 
 def test_O16_dropping_it_ends_the_run(mode):
@@ -269,6 +318,26 @@ def test_O16_exits_from_a_callback_do_not_end_the_loop(mode, error, caplog):
     assert len(caplog.records) == 1
 
 
+class Hostile(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        raise RuntimeError("mine")
+
+
+def test_O16_not_even_with_a_log_that_fails(mode):
+    async def call(value):
+        asyncio.get_running_loop().call_soon(sys.exit)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return value
+
+    handler = Hostile()
+    logging.getLogger("asyncio_operator").addHandler(handler)
+    try:
+        assert list(AsyncWaitOperator(call, mode=mode)([1])) == [1]
+    finally:
+        logging.getLogger("asyncio_operator").removeHandler(handler)
+
+
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, ValueError])
 @pytest.mark.parametrize("door", ["open", "close"])
 def test_O16_errors_of_the_doors_arrive(mode, error, door, caplog):
@@ -298,10 +367,11 @@ def test_O16_an_error_of_close_comes_out_of_an_early_end(mode):
 
 
 def test_metrics_may_be_read_from_another_thread(mode):
-    operator = AsyncWaitOperator(same, mode=mode)
+    operator = AsyncWaitOperator(same, mode=mode, capacity=10, buffer=10)
     outputs = operator(range(20_000))
     for i, _ in enumerate(outputs):
         if i % 50 == 0:
             metrics = operator.metrics
-            assert metrics.emitted + metrics.buffered <= metrics.admitted + 200
+            assert metrics.emitted >= 0 <= metrics.buffered
+            assert metrics.emitted + metrics.buffered <= operator.metrics.admitted
     assert operator.metrics.emitted == 20_000
