@@ -28,6 +28,7 @@ from asyncio_operator.policies.options import (
     Duration,
     duration,
     flag,
+    of_kind,
     one_of,
     plain_function,
     plain_result,
@@ -60,10 +61,6 @@ KINDS: dict[str, type] = {
     "circuit_breaker": CircuitBreaker,
     "trace": Trace,
 }
-
-
-FROM_INT = ("retry", "batching", "rate_limit")
-"""What is made of one number."""
 
 
 class AsyncWaitOperator:
@@ -130,7 +127,7 @@ class AsyncWaitOperator:
         _check_hooks(on_timeout, on_error, clock)
         limits = {"retry": retry, "batching": batching, "rate_limit": rate_limit, "circuit_breaker": circuit_breaker}
         for name, value in {**limits, "trace": trace}.items():
-            _check_kind(name, value)
+            of_kind(name, value, KINDS[name])
         batching = _checked_batching(self._function, batching)
         whole, attempt = optional_duration("timeout", timeout), optional_duration("attempt_timeout", attempt_timeout)
         if on_timeout is not None and timeout is None:
@@ -246,13 +243,6 @@ def _at_most(capacity: int | AdaptiveCapacity, most: int) -> int | AdaptiveCapac
     if isinstance(capacity, int):
         return min(capacity, most)
     return AdaptiveCapacity(min(capacity.initial, most), min(capacity.minimum, most), min(capacity.maximum, most))
-
-
-def _check_kind(name: str, value: object) -> None:
-    kind = KINDS[name]
-    if value is not None and not isinstance(value, kind):
-        made = f", such as {kind.__name__}({value})" if type(value) is int and name in FROM_INT else ""
-        raise ConfigurationError(f"{name} is {describe(value)}; it must be a {kind.__name__}, or None{made}")
 
 
 def _check_hooks(on_timeout: object, on_error: object, clock: Any) -> None:

@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from types import CoroutineType
 from typing import TypeVar
 
@@ -110,9 +111,14 @@ def takes(name: str, function: Callable[..., object], *arguments: str) -> None:
         bare = [one.replace(default=one.empty, annotation=one.empty) for one in signature.parameters.values()]
         count = ("no arguments", "one argument, ", "two arguments, ")[len(arguments)]
         raise ConfigurationError(
-            f"{name} is {describe(function)}, which takes {inspect.Signature(bare)}; it must take "
+            f"{name} is {_shown(function)}, which takes {inspect.Signature(bare)}; it must take "
             f"{count}{' and '.join(arguments)}"
         ) from None
+
+
+def _shown(function: object) -> str:
+    """A function for a message, without the arguments that it was given before, which may hold a secret."""
+    return f"a partial of {describe(function.func)}" if isinstance(function, partial) else describe(function)
 
 
 def plain_result(name: str, result: T) -> T:
@@ -152,7 +158,12 @@ def gives_coroutines(function: object) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
+FROM_INT = ("retry", "batching", "rate_limit", "cache")
+"""Options whose specification can be made of one number."""
+
+
 def of_kind(name: str, value: object, kind: type) -> None:
     """Check that `value` is a specification of this kind, or None."""
     if value is not None and not isinstance(value, kind):
-        raise ConfigurationError(f"{name} is {describe(value)}; it must be a {kind.__name__}, or None")
+        made = f", such as {kind.__name__}({value})" if type(value) is int and name in FROM_INT else ""
+        raise ConfigurationError(f"{name} is {describe(value)}; it must be a {kind.__name__}, or None{made}")

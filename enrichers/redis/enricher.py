@@ -18,7 +18,7 @@ from asyncio_operator.enricher import Found, Row, as_schema, describe, duration,
 from enrichers.redis.connections import Connections
 from enrichers.redis.errors import lookup_error
 from enrichers.redis.names import Names
-from enrichers.redis.url import Url, check_url, shown_source
+from enrichers.redis.url import Url, check_url, check_url_function, shown_source
 from enrichers.typed import json_decoder, row_converter
 
 KINDS = ("json", "hash", "string")
@@ -69,7 +69,9 @@ class RedisEnricher(Enricher):
         max_batch: int = 500,
         connect_timeout: float | timedelta = 10.0,
     ) -> None:
-        if not callable(url):
+        if callable(url):
+            check_url_function(url)
+        else:
             check_url(url)
         if kind not in KINDS:
             raise ConfigurationError(f'kind is {describe(kind)}; it must be "json" | "hash" | "string"')

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from urllib.parse import unquote, urlsplit
 
 from asyncio_operator import ConfigurationError
-from asyncio_operator.enricher import missing_here
+from asyncio_operator.enricher import gives_coroutines, missing_here, takes
 
 Url = str | Callable[[], str]
 
@@ -35,6 +35,21 @@ def check_url(url: object) -> str:
             "urllib.parse.quote(password, safe='') does it"
         )
     return url
+
+
+def check_url_function(function: Callable[[], str]) -> None:
+    """Check that a function can give the URL; what it was given before, as a partial, is not shown.
+
+    Raises:
+        ConfigurationError: it is a coroutine function, or takes arguments.
+    """
+    wanted = "it must be an ordinary function without arguments that gives the URL"
+    if gives_coroutines(function):
+        raise ConfigurationError(f"url is {shown_source(function)}, an `async def` function; {wanted}")
+    try:
+        takes("url", function)
+    except ConfigurationError:
+        raise ConfigurationError(f"url is {shown_source(function)}, which takes arguments; {wanted}") from None
 
 
 def _problem(url: str) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import functools
 import json
 import os
 import traceback
@@ -332,3 +333,21 @@ def test_L8_equal_fields_are_equal() -> None:
 def test_repr_shows_where_it_leads_and_no_secret() -> None:
     enricher = RedisEnricher("rediss://me:s3cret@cache:6380/2?ssl_password=s3cret", schema=SCHEMA, kind="hash")
     assert repr(enricher) == "RedisEnricher('rediss://cache:6380/2', hash at '{key}')"
+
+
+async def later() -> str:
+    return "redis://localhost"
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        (later, "url is .*later.*, an `async def` function; it must be an ordinary function"),
+        (lambda host: host, "url is .*, which takes arguments; it must be an ordinary function without arguments"),
+        (functools.partial(lambda password, host: host, "s3cret"), "which takes arguments"),
+    ],
+)
+def test_a_function_for_the_url_that_could_never_give_it_is_told_when_it_is_made(url: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        RedisEnricher(url, schema="name string")
+    assert "s3cret" not in str(caught.value)
