@@ -17,7 +17,8 @@ from datetime import date, datetime
 from typing import Any, Final
 from uuid import UUID
 
-from asyncio_operator.errors import StateError, describe, describe_error
+from asyncio_operator.errors import ResultError, StateError, describe, describe_error
+from asyncio_operator.lookup.answers import rows_of
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state.backend import StateBackend
 from asyncio_operator.state.cells import ABSENT
@@ -188,15 +189,15 @@ class LookupCache:
 
     def _kept(self, answer: Any) -> Any:
         """What is kept of an answer; ABSENT for nothing."""
-        if type(answer) is dict or isinstance(answer, Mapping):
+        if type(answer) is dict:
             return self._row(answer)
-        if isinstance(answer, str | bytes | bytearray):
+        try:
+            rows = rows_of(answer)
+        except ResultError:
             return ABSENT
-        if answer is None or (isinstance(answer, Sequence) and not answer):
+        if not rows:
             return None if self._options.cache_missing else ABSENT
-        if isinstance(answer, Sequence) and all(isinstance(row, Mapping) for row in answer):
-            return [self._row(row) for row in answer]
-        return ABSENT
+        return self._row(answer) if isinstance(answer, Mapping) else [self._row(row) for row in rows]
 
     def _row(self, row: Mapping[str, Any]) -> dict[str, Any]:
         return {name: row[name] for name in self._fields if name in row}

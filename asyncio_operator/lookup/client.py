@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Self
@@ -21,6 +21,7 @@ from asyncio_operator.clock import wall
 from asyncio_operator.enricher import Enricher, Found
 from asyncio_operator.errors import ConfigurationError, EnricherError, ResultError, StateError, describe
 from asyncio_operator.flights import Flight
+from asyncio_operator.lookup.answers import rows_of
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.calls import Calls
 from asyncio_operator.lookup.keys import Failure
@@ -274,25 +275,17 @@ class _Engine:
 
     def _checked(self, key: Any, answer: Any) -> Found:
         """The answer with the columns of the schema, and nothing else."""
-        if answer is None or (
-            isinstance(answer, Sequence) and not answer and not isinstance(answer, str | bytes | bytearray)
-        ):
-            return None
-        if isinstance(answer, Mapping):
-            return self._row(key, answer)
-        if isinstance(answer, Sequence) and all(isinstance(row, Mapping) for row in answer):
-            return [self._row(key, row) for row in answer]
-        raise ResultError(
-            f"the answer for key {describe(key)} is of type {type(answer).__name__}: {describe(answer)}; a lookup "
-            "gives a mapping of column names to values, a sequence of such mappings, or None for no row"
-        )
-
-    def _row(self, key: Any, row: Mapping[str, Any]) -> Mapping[str, Any]:
-        own = {name: row[name] for name in self._names if name in row}
         try:
-            self._check_row(own, self._schema)
+            rows = [self._row(row) for row in rows_of(answer)]
         except ResultError as error:
-            raise ResultError(f"the answer for key {describe(key)}: {error}") from error
+            raise ResultError(f"the answer for key {describe(key)} will not do: {error}") from error
+        if not rows:
+            return None
+        return rows[0] if isinstance(answer, Mapping) else rows
+
+    def _row(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        own = {name: row[name] for name in self._names if name in row}
+        self._check_row(own, self._schema)
         return own
 
     async def close(self) -> None:

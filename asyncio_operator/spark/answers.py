@@ -1,13 +1,12 @@
 """What the outcomes of keys mean: the rows that each key adds, and what became of it.
 
-An enricher answers with a mapping, a sequence of mappings, or None. An empty sequence is a miss; anything else than
-these is a `ResultError` for that key alone. Rows are kept flat, so that columns can be built from them at once, and a
-key without rows adds the one empty row at their end, or nothing.
+An answer that is none is a `ResultError` for that key alone. Rows are kept flat, so that columns can be built from them
+at once, and a key without rows adds the one empty row at their end, or nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,8 @@ import numpy as np
 
 from asyncio_operator.columns import Ints
 from asyncio_operator.enricher import Row
-from asyncio_operator.errors import ResultError, describe
+from asyncio_operator.errors import ResultError
+from asyncio_operator.lookup.answers import rows_of
 from asyncio_operator.lookup.keys import Failure, Told
 
 FOUND, MISSING, FAILED = 0, 1, 2
@@ -70,11 +70,12 @@ def read_answers(
     for i, outcome in enumerate(outcomes):
         answer = outcome.answer if type(outcome) is Told else outcome
         several: Sequence[Row] = ()
-        if isinstance(answer, Mapping):
-            several = (dict(answer),) if hasattr(answer, "__missing__") else (answer,)
-        elif answer is not None and type(answer) is not Failure:
+        if type(answer) is not Failure:
             try:
-                several = _several(answer)
+                several = rows_of(answer)
+                if any(hasattr(kind, "__missing__") for kind in set(map(type, several))):
+                    # A defaultdict would invent what is absent.
+                    several = [dict(row) for row in several]
             except ResultError as error:
                 answer = outcomes[i] = failure_of(outcome, on_result_error(keys[i], error))
         rows += several
@@ -93,18 +94,3 @@ def failure_of(outcome: Any, failure: Failure) -> Failure:
     if type(outcome) is Told:
         failure.latency, failure.attempts, failure.source = outcome.latency, outcome.attempts, outcome.source
     return failure
-
-
-def _several(answer: Any) -> Sequence[Row]:
-    if isinstance(answer, Sequence) and not isinstance(answer, str | bytes | bytearray):
-        kinds = set(map(type, answer))
-        wrong = tuple(kind for kind in kinds if not issubclass(kind, Mapping))
-        if wrong:
-            row = next(row for row in answer if isinstance(row, wrong))
-            raise ResultError(f"an answer of several rows holds {type(row).__name__}: {describe(row)}; {_SHAPES}")
-        # A defaultdict would invent what is absent.
-        return [dict(row) for row in answer] if any(hasattr(kind, "__missing__") for kind in kinds) else answer
-    raise ResultError(f"the answer is of type {type(answer).__name__}: {describe(answer)}; {_SHAPES}")
-
-
-_SHAPES = "a lookup gives a mapping of column names to values, a sequence of such mappings, or None for no row"
