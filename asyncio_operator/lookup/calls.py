@@ -10,6 +10,7 @@ an answer that has expired).
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -37,10 +38,12 @@ class Wanted(Flight):
     It is one object for each key that is called for, and holds none other, because there are many of them at a time.
     """
 
-    __slots__ = ("asker", "others", "position")
+    __slots__ = ("asker", "name", "others", "position", "refreshing")
 
-    def __init__(self, key: Any, now: float) -> None:
+    def __init__(self, key: Any, name: Any, now: float, refreshing: bool = False) -> None:
         super().__init__(None, key, 0, now, 0)
+        self.name = name
+        self.refreshing = refreshing
         self.asker: Asker | None = None
         self.position = 0
         self.others: list[tuple[Asker, int]] | None = None
@@ -101,8 +104,8 @@ class Calls:
         if answer is ABSENT:
             return ABSENT
         self.cache_hits += 1
-        if cache.refreshes and cache.is_old(key) and identity(key) not in self._running:
-            self._running[identity(key)] = refreshed = Wanted(key, now)
+        if cache.refreshes and cache.is_old(key) and (name := identity(key)) not in self._running:
+            self._running[name] = refreshed = Wanted(key, name, now, refreshing=True)
             self.background.append(refreshed)
         return Told(answer, "cache", 0, None) if self._told else answer
 
@@ -110,23 +113,23 @@ class Calls:
         """Wait for the outcome of a key that is not in the cache; gives its flight, if nobody asks for it already."""
         name = identity(key)
         wanted = self._running.get(name)
-        if wanted is not None:
+        if wanted is not None and not wanted.ended:
             self.shared += wanted.asker is not None
             wanted.add(asker, position)
             return None
-        wanted = self._running[name] = Wanted(key, now)
+        wanted = self._running[name] = Wanted(key, name, now)
         wanted.asker, wanted.position = asker, position
         return wanted
 
     def leave(self, key: Any, asker: Asker) -> Flight | None:
-        """The asker waits no more; gives the flight, if nobody does now, to be abandoned."""
+        """The asker waits no more; gives the flight, if nobody does now, to be abandoned. A refresh goes on."""
         wanted = self._running.get(identity(key))
         if wanted is None:
             return None
         wanted.remove(asker)
-        if wanted.asker is not None:
+        if wanted.asker is not None or wanted.refreshing:
             return None
-        del self._running[identity(key)]
+        self._forget(wanted)
         return wanted
 
     def end_all(self, outcome: Any) -> None:
@@ -168,11 +171,16 @@ class Calls:
         return "timeout" if timed_out else "failed"
 
     def _end(self, wanted: Wanted, outcome: Any) -> None:
-        del self._running[identity(wanted.value)]
+        self._forget(wanted)
         if wanted.asker is not None:
             wanted.asker.answer(wanted.position, outcome)
             for asker, position in wanted.others or ():
                 asker.answer(position, as_shared(outcome))
+
+    def _forget(self, wanted: Wanted) -> None:
+        """A key whose hash has changed stays behind, and is known by having ended."""
+        with contextlib.suppress(Exception):
+            self._running.pop(wanted.name, None)
 
     def _latency(self, wanted: Wanted) -> float:
         return self._outcomes.now() - wanted.started

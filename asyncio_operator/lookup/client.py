@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Self
@@ -19,7 +19,7 @@ from uuid import UUID
 
 from asyncio_operator.clock import wall
 from asyncio_operator.enricher import Enricher, Found
-from asyncio_operator.errors import ConfigurationError, EnricherError, ResultError, StateError, describe
+from asyncio_operator.errors import ConfigurationError, EnricherError, ResultError, StateError, describe, describe_error
 from asyncio_operator.flights import Flight
 from asyncio_operator.lookup.answers import rows_of
 from asyncio_operator.lookup.cache import LookupCache
@@ -28,7 +28,7 @@ from asyncio_operator.lookup.keys import Failure
 from asyncio_operator.lookup.options import LookupOptions, checked
 from asyncio_operator.lookup.outcomes import KeyOutcomes
 from asyncio_operator.lookup.pipeline import managed_calls
-from asyncio_operator.lookup.stores import open_cache
+from asyncio_operator.lookup.stores import cache_owner, open_cache
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
@@ -100,6 +100,7 @@ class Lookup:
         self._clock = clock
         self._engine: _Engine | None = None
         self._opening = False
+        self._closing: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Open the enricher and the cache, on the running loop.
@@ -112,6 +113,8 @@ class Lookup:
             raise StateError("the lookup is open already")
         self._opening = True
         try:
+            if self._closing is not None:
+                await asyncio.wait([self._closing])
             self._engine = await _opened(self._enricher, self._options, self._clock)
         finally:
             self._opening = False
@@ -121,7 +124,12 @@ class Lookup:
         it does nothing."""
         engine, self._engine = self._engine, None
         if engine is not None:
-            await engine.close()
+            self._closing = asyncio.ensure_future(engine.close())
+        closing = self._closing
+        if closing is not None:
+            # Whoever is cancelled here waits no longer; it is closed all the same.
+            await asyncio.shield(closing)
+            self._closing = None
 
     async def get(self, key: Any) -> Found:
         """The row of a key, a list of rows, or None where there is none, or where a part of the key is None.
@@ -292,39 +300,61 @@ class _Engine:
         self._running.cancel()
         await asyncio.wait([self._running])
         try:
-            async with asyncio.timeout(CLOSE_TIMEOUT):
-                await self._enricher.close()
+            await _closed(self._enricher)
         finally:
             if self._cache is not None:
                 self._cache.close()
 
 
+async def _closed(enricher: Enricher) -> None:
+    """Close it, within `CLOSE_TIMEOUT` seconds."""
+    closing = asyncio.ensure_future(enricher.close())
+    await asyncio.wait([closing], timeout=CLOSE_TIMEOUT)
+    if not closing.done():
+        closing.cancel()
+        raise TimeoutError(f"closing {describe(enricher)} took longer than {CLOSE_TIMEOUT} s and was cancelled")
+    closing.result()
+
+
 async def _opened(enricher: Enricher, options: LookupOptions, clock: Callable[[], float] | None) -> _Engine:
-    cache: LookupCache | None = None
+    # It may ask the source, which blocks.
+    schema = await asyncio.to_thread(enricher.schema)
+    fields = getattr(schema, "names", None)
+    if fields is None:
+        raise ConfigurationError(f"{describe(enricher)}.schema() gave {describe(schema)}; it must be a pyarrow.Schema")
+    # An enricher that has asked its source knows more than one that has not.
+    owner = cache_owner(fingerprint(enricher), schema)
+    now = clock or clock_of(asyncio.get_running_loop())
     try:
-        # It may ask the source, which blocks.
-        schema = await asyncio.to_thread(enricher.schema)
-        fields = getattr(schema, "names", None)
-        if fields is None:
-            raise ConfigurationError(
-                f"{describe(enricher)}.schema() gave {describe(schema)}; it must be a pyarrow.Schema"
-            )
-        # An enricher that has asked its source knows more than one that has not.
-        specification = fingerprint(enricher)
         await enricher.open()
-        loop = asyncio.get_running_loop()
-        now = clock or clock_of(loop)
-        if options.cache is not None:
-            # The loop's time, which tests may turn, as a time of day, which a cache on disk is stamped with.
-            offset = wall() - now()
-            stamps = clock or (lambda: now() + offset)
-            cache = await asyncio.to_thread(open_cache, options.cache, fields, specification, stamps)
-        return _Engine(enricher, options, schema, cache, now)
-    except BaseException:
-        if cache is not None:
-            cache.close()
-        await enricher.close()
+        cache = None if options.cache is None else await _open_cache(options.cache, fields, owner, clock, now)
+    except BaseException as error:
+        try:
+            await _closed(enricher)
+        except Exception as second:
+            error.add_note(f"closing the enricher failed too: {describe_error(second)}")
         raise
+    return _Engine(enricher, options, schema, cache, now)
+
+
+async def _open_cache(
+    options: Cache, fields: Sequence[str], owner: str, clock: Callable[[], float] | None, now: Callable[[], float]
+) -> LookupCache:
+    # The loop's time, which tests may turn, as a time of day, which a cache on disk is stamped with.
+    offset = wall() - now()
+    stamps = clock or (lambda: now() + offset)
+    opening = asyncio.ensure_future(asyncio.to_thread(open_cache, options, fields, owner, stamps))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_discard)
+        raise
+
+
+def _discard(opening: asyncio.Task[LookupCache]) -> None:
+    """Close a cache that nobody waits for."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
 def _own(answer: Any) -> Any:

@@ -13,9 +13,11 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from asyncio_operator.clock import Clock
 from asyncio_operator.errors import ConfigurationError, StateError, describe_error
@@ -31,12 +33,20 @@ logger = logging.getLogger("asyncio_operator")
 _locked: set[Path] = set()
 """Directories that this process has locked: a lock of the system does not keep a process from itself."""
 
+_locking = threading.Lock()
+"""For caches that are opened at the same time, each in a thread."""
+
+
+def cache_owner(enricher: str, schema: Iterable[Any]) -> str:
+    """Whose answers they are: an enricher's, by its fingerprint, with the columns that it has at this time."""
+    return fingerprint((enricher, [(field.name, str(field.type)) for field in schema]))
+
 
 def cache_name(enricher: str, options: Cache, fields: Sequence[str]) -> str:
     """What tells caches apart: equal for what may share answers.
 
     Args:
-        enricher: its fingerprint.
+        enricher: what `cache_owner` gives.
         fields: the columns of a row.
     """
     return fingerprint((enricher, options, tuple(fields)))
@@ -50,9 +60,16 @@ def open_cache(options: Cache, fields: Sequence[str], enricher: str, clock: Cloc
     """
     if options.store == "heap":
         return LookupCache(options, fields, HeapStateBackend(max_parallelism=1, clock=clock))
-    place = _lease(check_directory(str(options.directory)), cache_name(enricher, options, fields), clock)
+    name = cache_name(enricher, options, fields)
+    place = _lease(check_directory(str(options.directory)), name, clock)
     try:
-        return LookupCache(options, fields, place.backend, place.release)
+        try:
+            return LookupCache(options, fields, place.backend, place.release)
+        except StateError:
+            # What is damaged may show only where it is read.
+            place.backend.close()
+            place.clear(name, clock)
+            return LookupCache(options, fields, place.backend, place.release)
     except BaseException:
         place.release()
         raise
@@ -69,7 +86,7 @@ def _lease(directory: Path, specification: str, clock: Clock | None) -> Place:
                 place.unlock()
         place = next(place for number in count() if (place := _locked_place(directory / str(number))) is not None)
         place.clear(specification, clock)
-    except OSError as error:
+    except (OSError, StateError) as error:
         raise ConfigurationError(
             f"the directory {str(directory)!r} of a cache cannot be used: {describe_error(error)}; give a directory on "
             "a local disk that the workers may write to"
@@ -122,13 +139,19 @@ class Place:
             raise
 
     def release(self) -> None:
-        """Give the place back; what is in it stays."""
-        self.backend.close()
-        self.unlock()
+        """Give the place back; what is in it stays. What goes wrong, on a full disk as well, is logged."""
+        try:
+            self.backend.close()
+        except StateError as error:
+            logger.warning("closing the cache in %s failed: %s", self.path, describe_error(error))
+        finally:
+            self.unlock()
 
     def unlock(self) -> None:
-        os.close(self._lock)
-        _locked.discard(self.path)
+        with _locking:
+            if self.path in _locked:
+                os.close(self._lock)
+                _locked.discard(self.path)
 
 
 def _backend(path: Path, clock: Clock | None) -> StateBackend:
@@ -144,10 +167,13 @@ def _existing(directory: Path) -> Iterator[Path]:
 
 def _locked_place(path: Path) -> Place | None:
     """The place, unless somebody has locked it. The lock, on a file beside it, ends with the process."""
+    with _locking:
+        return None if path in _locked else _lock(path)
+
+
+def _lock(path: Path) -> Place | None:
     import fcntl
 
-    if path in _locked:
-        return None
     lock = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -158,3 +184,12 @@ def _locked_place(path: Path) -> Place | None:
         os.close(lock)
         raise
     return Place(path, lock)
+
+
+def _after_fork() -> None:
+    """The locks of the system stay with the parent; a thread that held ours is not here."""
+    global _locking
+    _locking = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

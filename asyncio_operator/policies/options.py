@@ -21,6 +21,9 @@ LARGEST = sys.float_info.max
 SHORTEST = 0.001
 """Seconds; nothing is kept for less, and state counts milliseconds."""
 
+LONGEST = 1e12
+"""Seconds: 30,000 years, which milliseconds in 64 bits can hold."""
+
 
 def positive_int(name: str, value: object, besides: str = "") -> int:
     """`value`, if it is an int of at least 1; `besides` says what else would do."""
@@ -55,10 +58,12 @@ def positive_duration(name: str, value: object) -> float:
 
 
 def lasting(name: str, value: object) -> float:
-    """The same, for how long something is kept: at least `SHORTEST`."""
+    """The same, for how long something is kept: at least `SHORTEST`, at most `LONGEST`."""
     seconds = positive_duration(name, value)
     if seconds < SHORTEST:
         raise ConfigurationError(f"{name} is {describe(value)}; it must be at least {SHORTEST} seconds")
+    if seconds > LONGEST:
+        raise ConfigurationError(f"{name} is {describe(value)}; it must be at most {LONGEST:.0f} seconds, or None")
     return seconds
 
 

@@ -19,6 +19,7 @@ from pyspark.sql.types import StructField, StructType
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe, describe_error
 from asyncio_operator.lookup.options import checked, require_enricher
+from asyncio_operator.lookup.stores import cache_owner
 from asyncio_operator.operator import BUFFER_FACTOR
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
@@ -130,7 +131,8 @@ def enrich(
     layout = Layout(_key_positions(df.schema, enricher, on), found, inner, drop_failed, status_column is not None)
     added = _added_fields(df.schema, found, prefix, status_column)
     report = None if metrics is None else metrics.report
-    task = EnrichTask(enricher, _identity(enricher), layout, options, report, tuple(schema.names))
+    identity = _identity(enricher)
+    task = EnrichTask(enricher, identity, layout, options, report, tuple(schema.names), cache_owner(identity, schema))
     return _addressable(df).mapInArrow(task, StructType([*df.schema.fields, *added]))
 
 

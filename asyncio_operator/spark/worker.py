@@ -48,6 +48,7 @@ class EnrichTask:
         fingerprint: of the enricher; equal ones share their clients.
         report: called with the figures of the task when it ends, on its main thread.
         fields: all columns of the enricher, which its cache keeps.
+        owner: whose answers that cache keeps.
     """
 
     enricher: Enricher
@@ -56,6 +57,7 @@ class EnrichTask:
     options: LookupOptions
     report: Callable[[EnrichmentFigures], None] | None = None
     fields: tuple[str, ...] = ()
+    owner: str = ""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of `batches`, enriched.
@@ -126,11 +128,11 @@ class _Life:
             if options.cache is None:
                 await self._run(enricher)
                 return
-            self._cache = await caches.lease(task.fingerprint, options.cache, task.fields)
+            self._cache = await caches.lease(task.owner, options.cache, task.fields)
             try:
                 await self._run(enricher)
             finally:
-                caches.release(task.fingerprint, options.cache, task.fields)
+                caches.release(task.owner, options.cache, task.fields)
         finally:
             clients.release(task.fingerprint)
 

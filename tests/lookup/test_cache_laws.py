@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import shutil
 import signal
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -376,3 +379,47 @@ def test_L7_a_killed_workers_directory_is_taken_over_warm(tmp_path):
     taken = on_disk(tmp_path)
     assert taken.get("a") == ROW
     taken.close()
+
+
+def test_L7_two_threads_that_open_at_the_same_time_share_nothing(tmp_path):
+    for number in range(10):
+        start = threading.Barrier(3)
+
+        def opened(directory: Path = tmp_path / str(number), start: threading.Barrier = start) -> LookupCache:
+            start.wait()
+            return on_disk(directory)
+
+        with ThreadPoolExecutor(3) as pool:
+            caches = [future.result() for future in [pool.submit(opened) for _ in range(3)]]
+        for i, cache in enumerate(caches):
+            cache.put(i, ROW)
+        assert [kept(cache, 0, 1, 2) for cache in caches] == [[0], [1], [2]]
+        for cache in caches:
+            cache.close()
+
+
+def test_L7_damage_that_shows_only_where_it_is_read_is_cleared(tmp_path, caplog):
+    cache = on_disk(tmp_path, max_rows=2000)
+    for key in range(2000):
+        cache.put(key, {"name": "x" * 500})
+    cache.close()
+    on_disk(tmp_path, max_rows=2000).close()  # what is in the log goes into files
+    for path in (tmp_path / "0").glob("*.sst"):
+        data = bytearray(path.read_bytes())
+        data[: len(data) // 2] = bytes(len(data) // 2)
+        path.write_bytes(data)
+    cache = on_disk(tmp_path, max_rows=2000)
+    cache.put("a", ROW)
+    assert cache.get("a") == ROW
+    cache.close()
+    assert "is cleared" in caplog.text
+
+
+def test_a_cache_whose_files_are_gone_closes_and_gives_its_place_back(tmp_path):
+    cache = on_disk(tmp_path)
+    cache.put("a", ROW)
+    shutil.rmtree(tmp_path)
+    cache.close()
+    cache = on_disk(tmp_path)
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["0"]
+    cache.close()

@@ -580,3 +580,128 @@ async def test_keys_are_told_apart_as_keyed_state_does(key: Any, other: Any, sam
         await lookup.get(key)
         await lookup.get(other)
     assert len(enricher.calls) == (1 if same else 2)
+
+
+@virtual
+async def test_L2_L6_who_joins_a_refresh_and_leaves_disturbs_nobody() -> None:
+    async def answer(key: Any) -> Any:
+        await asyncio.sleep(10 if key == 0 else 0.01)
+        return {"x": key}
+
+    enricher = Recorded(answer)
+    async with Lookup(enricher, cache=Cache(expire_after_write=2, refresh_after=1), capacity=1) as lookup:
+        await lookup.get(1)
+        await asyncio.sleep(1.5)
+        slow = asyncio.ensure_future(lookup.get(0))
+        await asyncio.sleep(0.1)
+        assert await lookup.get(1) == {"x": 1}
+        await asyncio.sleep(0.6)
+        joins = asyncio.ensure_future(lookup.get(1))
+        await asyncio.sleep(0.1)
+        joins.cancel()
+        rows: list[Any] = await asyncio.gather(slow, lookup.get(1), lookup.get(2))
+        assert rows == [{"x": 0}, {"x": 1}, {"x": 2}]
+
+
+class Changing:
+    """A key whose hash changes while it is looked up."""
+
+    def __init__(self) -> None:
+        self.hash = 1
+
+    def __hash__(self) -> int:
+        return self.hash
+
+
+@virtual
+async def test_L2_a_key_whose_hash_changes_disturbs_nobody() -> None:
+    key = Changing()
+
+    async def answer(asked: Any) -> Any:
+        await asyncio.sleep(1)
+        key.hash += 1
+        return {"x": 1}
+
+    async with Lookup(Recorded(answer)) as lookup:
+        assert await asyncio.gather(*[lookup.get(one) for one in (key, 7)]) == [{"x": 1}] * 2
+        assert await lookup.get(key) == {"x": 1}
+
+
+class Lives(Life):
+    """Its calls clean up for a second, and so does its end."""
+
+    async def _step(self, name: str) -> None:
+        await asyncio.sleep(1)
+        await super()._step(name)
+
+
+@virtual
+async def test_O9_closing_goes_on_though_whoever_waits_for_it_is_cancelled() -> None:
+    enricher = Lives(lambda key: forever())
+    lookup = Lookup(enricher)
+    await lookup.open()
+    asked = asyncio.ensure_future(outcome(lookup, 1))
+    await asyncio.sleep(1)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await lookup.close()
+    await lookup.close()
+    assert enricher.steps == ["open", "close"]
+    assert isinstance(await asked, StateError)
+
+
+@virtual
+async def test_opening_waits_until_it_is_closed() -> None:
+    enricher = Lives(slowly)
+    lookup = Lookup(enricher)
+    await lookup.open()
+    closing = asyncio.ensure_future(lookup.close())
+    await asyncio.sleep(0.5)
+    await lookup.open()
+    assert await lookup.get(1) == {"x": 1}
+    await closing
+    assert enricher.steps == ["open", "close", "open"]
+    await lookup.close()
+
+
+@virtual
+async def test_O8_an_error_of_close_is_a_note_on_that_of_open() -> None:
+    enricher = Life(slowly, open=OSError("refused"), close=ValueError("not open"))
+    with pytest.raises(OSError, match="refused") as caught:
+        await Lookup(enricher).open()
+    assert "not open" in caught.value.__notes__[0]
+
+
+@virtual
+async def test_an_enricher_whose_schema_fails_was_never_opened_and_is_not_closed() -> None:
+    class NoSchema(Life):
+        def schema(self) -> pa.Schema:
+            raise ValueError("no such table")
+
+    enricher = NoSchema(slowly)
+    with pytest.raises(ValueError, match="no such table"):
+        await Lookup(enricher).open()
+    assert enricher.steps == []
+
+
+@virtual
+async def test_L7_a_directory_of_another_schema_is_cleared(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache = Cache(store="rocksdb", directory=tmp_path)
+    for type_, value in (("int64", 1), ("string", "one")):
+        Typed.type, Typed.value = type_, value
+        async with Lookup(Typed(), cache=cache) as lookup:
+            assert await lookup.get(1) == {"x": value}
+    assert caplog.text.count("is cleared") == 1
+
+
+class Typed(Enricher):
+    """An enricher whose source changes."""
+
+    type: str
+    value: Any
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([("x", self.type)])
+
+    async def lookup(self, key: Any) -> Any:
+        return {"x": self.value}

@@ -60,6 +60,7 @@ WRONG = [
     (Cache, {"max_rows": True}, "max_rows is True;"),
     (Cache, {"expire_after_write": 0}, "expire_after_write is 0;"),
     (Cache, {"expire_after_write": 0.0001}, r"expire_after_write is 0\.0001; it must be at least 0\.001"),
+    (Cache, {"expire_after_write": 1e15}, "expire_after_write is 1000000000000000.0; it must be at most 1000000000000"),
     (Cache, {"expire_after_access": -1}, "expire_after_access is -1;"),
     (Cache, {"missing_ttl": "1"}, "missing_ttl is '1';"),
     (Cache, {"missing_ttl": 1, "cache_missing": False}, "missing_ttl is 1.0, and cache_missing is False"),
