@@ -155,18 +155,6 @@ async def test_O6_what_asks_the_process_to_end_is_never_hidden(mode, error, on_e
     assert isinstance(failure.value.__cause__, error)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-@pytest.mark.parametrize("on_error", ["skip", lambda value, error: "instead"])
-@virtual
-async def test_O6_what_asks_the_process_to_end_is_hidden_by_no_hook(mode, error, on_error):
-    async def call(value):
-        raise error
-
-    with pytest.raises(FunctionError) as failure:
-        await process(call, range(5), mode=mode, on_error=on_error)
-    assert isinstance(failure.value.__cause__, error)
-
-
 @virtual
 async def test_O6_an_error_that_cannot_be_shown_is_told_all_the_same(mode):
     class MuteError(Exception):

@@ -599,7 +599,7 @@ async def test_L2_L6_who_joins_a_refresh_and_leaves_disturbs_nobody() -> None:
         joins = asyncio.ensure_future(lookup.get(1))
         await asyncio.sleep(0.1)
         joins.cancel()
-        rows: list[Any] = await asyncio.gather(slow, lookup.get(1), lookup.get(2))
+        rows: Any = list(await asyncio.gather(slow, lookup.get(1), lookup.get(2)))
         assert rows == [{"x": 0}, {"x": 1}, {"x": 2}]
 
 
