@@ -25,7 +25,7 @@ from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.state.descriptors import ValueStateDescriptor
 from asyncio_operator.state.keys import serialize_key
 from asyncio_operator.state.layout import parse_slot
-from asyncio_operator.state.serializers import BUILTIN
+from asyncio_operator.state.serializers import BuiltinSerializer
 from asyncio_operator.state.ttl import TtlCells
 from asyncio_operator.state.ttl_config import StateTtlConfig
 
@@ -44,15 +44,12 @@ SPECIFICATION = ValueStateDescriptor("specification")
 """Of a cache on disk: whose answers these are."""
 
 
-class Answers:
-    """The serialiser of answers. In memory they are kept as they are, for nobody changes them."""
+class AnswerSerializer(BuiltinSerializer):
+    """The built-in serialiser, but for this: in memory answers are kept as they are, for nobody changes them."""
 
     name = "answers-1"
-    serialize = staticmethod(BUILTIN.serialize)
-    deserialize = staticmethod(BUILTIN.deserialize)
 
-    @staticmethod
-    def copy(value: Any) -> Any:
+    def copy(self, value: Any) -> Any:
         return value
 
 
@@ -153,7 +150,9 @@ class LookupCache:
 
     def _cells(self, name: str, seconds: Any) -> TtlCells:
         ttl = StateTtlConfig(FOREVER if seconds is None else seconds, cleanup=())
-        cells = self._backend.cells(ValueStateDescriptor(name, serializer=Answers(), ttl=ttl), ValueStateDescriptor)
+        cells = self._backend.cells(
+            ValueStateDescriptor(name, serializer=AnswerSerializer(), ttl=ttl), ValueStateDescriptor
+        )
         assert isinstance(cells, TtlCells)
         return cells
 

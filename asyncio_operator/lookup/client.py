@@ -141,10 +141,15 @@ class Lookup:
             ElementTimeoutError: the key passed its deadline.
             CircuitOpenError: the circuit breaker refused the call.
             ResultError: the answer does not fit the schema.
-            StateError: the lookup is not open, or was closed meanwhile.
+            StateError: the lookup is not open, was opened on another loop, or was closed meanwhile.
         """
         if self._engine is None:
             raise StateError("the lookup is not open; use `async with Lookup(...) as lookup`, or await lookup.open()")
+        if self._engine.loop is not asyncio.get_running_loop():
+            raise StateError(
+                "the lookup was opened on another event loop, to which it belongs; open one in each loop, or send the "
+                "call there with asyncio.run_coroutine_threadsafe"
+            )
         return await self._engine.get(key)
 
     async def __aenter__(self) -> Self:
@@ -215,6 +220,7 @@ class _Engine:
         cache: LookupCache | None,
         clock: Callable[[], float],
     ) -> None:
+        self.loop = asyncio.get_running_loop()
         self._enricher = enricher
         # It loads pyarrow, which whoever has a schema has loaded.
         from asyncio_operator.columns import check_row

@@ -7,6 +7,7 @@ be, which nobody but the user can make.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,6 +80,11 @@ class Cache:
             raise ConfigurationError(
                 f'directory is {describe(self.directory)}; with store="rocksdb" it must be a path on a disk of the '
                 "workers"
+            )
+        elif re.match(r"~|\w{2,}:", str(self.directory)):
+            raise ConfigurationError(
+                f"directory is {describe(self.directory)}; it must be a path on a local disk of the workers, such as "
+                '"/var/cache/prices": no URL, and no ~, which is not expanded'
             )
         else:
             object.__setattr__(self, "directory", str(self.directory))

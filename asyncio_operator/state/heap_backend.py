@@ -1,8 +1,8 @@
 """Keyed state in memory.
 
-Values of a serialiser that can copy them, as the built-in one can, are kept as objects, copied in and out, so that a
-value handed over earlier is never the stored one; those of any other serialiser as bytes. Either way a value that could
-not be written to a snapshot is refused when it is stored, and both backends give the same answers.
+Values of the built-in serialiser are kept as objects, copied in and out, so that a value handed over earlier is never
+the stored one; those of any other serialiser as bytes. Either way a value that could not be written to a snapshot is
+refused when it is stored, and both backends give the same answers.
 
 State that came with a snapshot and was not asked for stays as it came, as bytes.
 """
@@ -19,7 +19,7 @@ from asyncio_operator.state.descriptors import StateMeta
 from asyncio_operator.state.heap_table import HeapTable, HeapValueTable
 from asyncio_operator.state.key_groups import KeyGroupRange
 from asyncio_operator.state.layout import parse_slot
-from asyncio_operator.state.serializers import Copier, Serializer
+from asyncio_operator.state.serializers import BuiltinSerializer, Serializer
 from asyncio_operator.state.snapshot import HeapSnapshot, Row, StateSnapshot, merge_states
 from asyncio_operator.state.table import Batch, Codec, Stored, Table
 from asyncio_operator.state.ttl_config import CleanupFullSnapshot
@@ -33,9 +33,9 @@ _NULL = _Null()
 
 
 class ObjectCodec(Codec):
-    """Keeps values as objects, by the serialiser's `copy`. A stamped entry is a pair (timestamp, object)."""
+    """Keeps values as objects, by the built-in `copy`. A stamped entry is a pair (timestamp, object)."""
 
-    def __init__(self, serializer: Copier, stamped: bool) -> None:
+    def __init__(self, serializer: BuiltinSerializer, stamped: bool) -> None:
         super().__init__(serializer, stamped)
         self._to_bytes = self.encode
         self._from_bytes = self.decode
@@ -95,7 +95,11 @@ class HeapStateBackend(StateBackend):
         return table
 
     def codec(self, serializer: Serializer, stamped: bool) -> Codec:
-        return ObjectCodec(serializer, stamped) if isinstance(serializer, Copier) else Codec(serializer, stamped)
+        return (
+            ObjectCodec(serializer, stamped)
+            if isinstance(serializer, BuiltinSerializer)
+            else Codec(serializer, stamped)
+        )
 
     def new_batch(self) -> Batch:
         return []

@@ -1,8 +1,8 @@
 """Values as bytes.
 
 A serialiser has a `name`, `serialize` and `deserialize`. Serialisers are compared by name: stored state remembers the
-name it was written with. One that is a `Copier` too has its values kept as objects by the heap backend; the built-in
-one is, and takes the same values either way.
+name it was written with. The built-in one can also copy: it takes the same values either way, so the heap backend keeps
+them as objects.
 
 The built-in serialiser keeps types. A value is one tag byte and a body:
 
@@ -43,14 +43,6 @@ class Serializer(Protocol):
     def serialize(self, value: Any, /) -> bytes: ...
 
     def deserialize(self, data: bytes, /) -> Any: ...
-
-
-@runtime_checkable
-class Copier(Serializer, Protocol):
-    """A serialiser that can copy values too, so that a heap backend keeps them as objects."""
-
-    def copy(self, value: Any, /) -> Any:
-        """An equal value that whoever holds it may change; it takes what `serialize` takes."""
 
 
 class BuiltinSerializer:

@@ -490,6 +490,17 @@ async def test_a_predicate_that_raises_ends_the_lookup_and_is_named() -> None:
 
 
 @virtual
+async def test_a_lookup_of_another_loop_is_refused() -> None:
+    async with Lookup(Recorded(slowly)) as lookup:
+        with pytest.raises(StateError, match="opened on another event loop"):
+            await asyncio.to_thread(lambda: asyncio.run(outcome_or_raise(lookup)))
+
+
+async def outcome_or_raise(lookup: Lookup) -> Any:
+    return await lookup.get(1)
+
+
+@virtual
 async def test_a_key_that_cannot_be_hashed_is_named() -> None:
     async with Lookup(Recorded(slowly)) as lookup:
         with pytest.raises(ConfigurationError, match=r"key \[1\] cannot be looked up; a key must be hashable"):

@@ -71,6 +71,12 @@ WRONG = [
     (Cache, {"store": "disk"}, "store is 'disk';"),
     (Cache, {"store": "rocksdb"}, "directory is None;"),
     (Cache, {"store": "rocksdb", "directory": ""}, "directory is '';"),
+    (
+        Cache,
+        {"store": "rocksdb", "directory": "dbfs:/cache"},
+        "directory is 'dbfs:/cache'; it must be a path on a local",
+    ),
+    (Cache, {"store": "rocksdb", "directory": "~/cache"}, "directory is '~/cache'; it must be a path on a local disk"),
     (Cache, {"directory": "here"}, "directory is 'here', and store is \"heap\""),
     (CircuitBreaker, {"failure_ratio": 0}, "failure_ratio is 0;"),
     (CircuitBreaker, {"failure_ratio": 1.1}, r"failure_ratio is 1\.1;"),
