@@ -4,10 +4,11 @@ A worker shares clients between specifications with the same fingerprint, so a f
 travelled by pickle, in another process too, and differ for anything that could make another client. What cannot be
 compared is taken for unique: the price is a second client, never a wrong one.
 
-An object is what its pickle would hold, taken apart by ``__reduce_ex__``. A function or class that can be imported is
-its name; one that cannot (of ``__main__``, local, a lambda, decorated) travels by value, so it is its code, with the
-globals that it names. Objects that can hold themselves are numbered as they are met, and come a second time as their
-number.
+An object is what its pickle would hold, taken apart by ``__reduce_ex__``. A module, function or class that can be
+imported is its name; one that cannot (of ``__main__``, local, a lambda, decorated, made at run time) travels by value,
+so it is its members, or its code with the globals that it names. So is a wrapper such as that of
+``functools.lru_cache``, though pickle only knows its name. Objects that can hold themselves are numbered as they are
+met, and come a second time as their number.
 """
 
 from __future__ import annotations
@@ -15,15 +16,26 @@ from __future__ import annotations
 import copyreg
 import dis
 import hashlib
+import pickle
 import sys
 import types
 import uuid
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any
+from typing import Any, NewType, TypeVar
+
+_NOTHING = object()
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, types.EllipsisType)
 
 _GLOBAL_NAMES = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")
+
+# What Python itself writes down in a module, and in a class.
+_MODULE_BOOKS = {"__builtins__", "__cached__", "__loader__", "__spec__", "__warningregistry__"}
+_CLASS_BOOKS = {
+    *("__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__firstlineno__", "__static_attributes__"),
+    *("__abstractmethods__", "_abc_impl", "__orig_bases__", "__parameters__", "__type_params__"),
+    *("__slotnames__", "__annotations_cache__"),
+}
 
 
 def fingerprint(value: object, by_value: Collection[str] = ()) -> str:
@@ -32,13 +44,17 @@ def fingerprint(value: object, by_value: Collection[str] = ()) -> str:
     Args:
         by_value: modules that can be imported here but travel by value all the same.
     """
-    digest = hashlib.sha256()
     try:
-        for part in _Walk(by_value).parts(value):
-            digest.update(len(part).to_bytes(8, "big"))
-            digest.update(part)
-    except RecursionError:
-        digest.update(_unique())
+        return _digest(value, by_value)
+    except Exception:  # what it holds may refuse in any way, or be too deep
+        return hashlib.sha256(_unique()).hexdigest()
+
+
+def _digest(value: object, by_value: Collection[str]) -> str:
+    digest = hashlib.sha256()
+    for part in _Walk(by_value).parts(value):
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
     return digest.hexdigest()
 
 
@@ -75,9 +91,11 @@ class _Walk:
             yield from self._items("dict", value)
         elif kind is set or kind is frozenset:
             yield f"{kind.__name__}:{len(value)}".encode()
-            yield from sorted(fingerprint(item, self._by_value).encode() for item in value)
+            yield from sorted(_digest(item, self._by_value).encode() for item in value)
+        elif kind is types.MappingProxyType:
+            yield from self._items("proxy", dict(value))
         elif isinstance(value, types.ModuleType):
-            yield f"module:{value.__name__}".encode()
+            yield from self._module(value)
         elif isinstance(value, type):
             yield from self._class(value)
         elif kind is types.FunctionType:
@@ -90,6 +108,8 @@ class _Walk:
             yield from self._sequence(kind.__name__, (value.__func__,))
         elif isinstance(value, property):
             yield from self._sequence("property", (value.fget, value.fset, value.fdel))
+        elif isinstance(value, TypeVar):
+            yield from self._sequence("type variable", (value.__name__, value.__bound__, value.__constraints__))
         else:
             yield from self._object(value)
 
@@ -100,21 +120,31 @@ class _Walk:
 
     def _items(self, name: str, values: dict[Any, Any]) -> Iterator[bytes]:
         yield f"{name}:{len(values)}".encode()
-        for key in sorted(values, key=_order):
+        for key in sorted(values, key=self._order):
             yield from self.parts(key)
             yield from self.parts(values[key])
 
+    def _order(self, key: Any) -> tuple[str, str]:
+        """What puts the keys of equal dictionaries into one order."""
+        return ("", key) if type(key) is str else (type(key).__name__, _digest(key, self._by_value))
+
+    def _module(self, module: types.ModuleType) -> Iterator[bytes]:
+        yield f"module:{module.__name__}".encode()
+        if not self._can_be_imported(module, module.__name__, ""):
+            members = {name: member for name, member in vars(module).items() if name not in _MODULE_BOOKS}
+            yield from self._items("members", members)
+
     def _class(self, cls: type) -> Iterator[bytes]:
-        if self._can_be_imported(cls):
+        if self._can_be_imported(cls, cls.__module__, cls.__qualname__):
             yield f"class:{cls.__module__}.{cls.__qualname__}".encode()
             return
-        own = {name: member for name, member in vars(cls).items() if _is_written(name, member)}
+        own = {name: member for name, member in vars(cls).items() if _is_written(cls, name, member)}
         yield f"class:{cls.__qualname__}".encode()
         yield from self._sequence("bases", (type(cls), *cls.__bases__))
         yield from self._items("members", own)
 
     def _function(self, function: types.FunctionType) -> Iterator[bytes]:
-        if self._can_be_imported(function):
+        if self._can_be_imported(function, function.__module__, function.__qualname__):
             yield f"function:{function.__module__}.{function.__qualname__}".encode()
             yield from self.parts(function.__code__)
             return
@@ -139,39 +169,43 @@ class _Walk:
         yield from self._sequence("code", (*counts, *names, code.co_consts))
 
     def _object(self, value: Any) -> Iterator[bytes]:
-        try:
-            reducer = copyreg.dispatch_table.get(type(value))
-            reduced = reducer(value) if reducer is not None else value.__reduce_ex__(4)
-        except Exception:
-            yield _unique()
-            return
+        reducer = copyreg.dispatch_table.get(type(value))
+        reduced = reducer(value) if reducer is not None else value.__reduce_ex__(4)
         if isinstance(reduced, str):
-            yield f"global:{getattr(value, '__module__', None)}.{reduced}".encode()
+            yield from self._named(value, reduced)
         else:
             yield from self._sequence("object", [list(p) if isinstance(p, Iterator) else p for p in reduced])
 
-    def _can_be_imported(self, thing: Any) -> bool:
-        """Whether pickle sends its name."""
-        module = thing.__module__
+    def _named(self, value: Any, name: str) -> Iterator[bytes]:
+        """Of an object that pickle takes for the global of that name."""
+        module = pickle.whichmodule(value, name)  # type: ignore[attr-defined]
+        state = getattr(value, "__dict__", {})
+        if self._can_be_imported(value, module, name):
+            yield f"global:{module}.{name}".encode()
+        elif "__wrapped__" in state or isinstance(value, NewType):
+            yield from self._sequence("wrapper", (type(value), state))
+        else:
+            yield _unique()
+
+    def _can_be_imported(self, thing: Any, module: str | None, name: str) -> bool:
+        """Whether it is what another process imports under this name, or as the module itself if the name is empty."""
         if module is None or module == "__main__" or any(f"{module}.".startswith(f"{m}.") for m in self._by_value):
             return False
         found: Any = sys.modules.get(module)
-        for name in thing.__qualname__.split("."):
-            found = getattr(found, name, None)
+        for step in name.split(".") if name else ():
+            found = getattr(found, step, None)
         return found is thing
 
 
-def _is_written(name: str, member: Any) -> bool:
+def _is_written(cls: type, name: str, member: Any) -> bool:
     """Whether a class has this member because somebody wrote it, and not because Python keeps its books there."""
-    if isinstance(member, types.FunctionType | staticmethod | classmethod | property):
-        return True
-    books = isinstance(member, types.MemberDescriptorType | types.GetSetDescriptorType)
-    return not books and name != "_abc_impl" and not (name[:2] == name[-2:] == "__")
-
-
-def _order(key: Any) -> tuple[str, str]:
-    """What puts the keys of equal dictionaries into one order."""
-    return ("", key) if type(key) is str else (type(key).__name__, fingerprint(key))
+    if name in _CLASS_BOOKS or isinstance(member, types.MemberDescriptorType | types.GetSetDescriptorType):
+        return False
+    if name == "__annotations__" and not member:  # comes into being when looked at
+        return False
+    # What a base has too, as the same object, is not sent: it is inherited after the journey.
+    inherited = next((vars(base)[name] for base in cls.__mro__[1:] if name in vars(base)), _NOTHING)
+    return inherited is not member
 
 
 def _names(code: types.CodeType) -> Iterable[str]:

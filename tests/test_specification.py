@@ -6,6 +6,8 @@ import dataclasses
 import datetime as dt
 import enum
 import functools
+import importlib
+import json
 import re
 import subprocess
 import sys
@@ -16,7 +18,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, NewType, TypeVar
 
 import pyarrow as pa
 import pytest
@@ -60,8 +62,22 @@ class Named(str):
 def from_main(source: str) -> dict[str, Any]:
     """What a notebook would hold after running this."""
     scope: dict[str, Any] = {"__name__": "__main__"}
-    exec(textwrap.dedent(source), scope)
+    exec(compile(textwrap.dedent(source), "<notebook>", "exec", dont_inherit=True), scope)
     return scope
+
+
+def a_module(source: str) -> types.ModuleType:
+    """A module that cannot be imported, so that it travels by value."""
+    module = types.ModuleType("made_at_run_time")
+    exec(compile(textwrap.dedent(source), "<module>", "exec", dont_inherit=True), vars(module))
+    return module
+
+
+def calling(module: types.ModuleType) -> Any:
+    def look(key: Any) -> Any:
+        return module.convert(key)
+
+    return look
 
 
 # -- equal
@@ -131,7 +147,60 @@ MAKERS: dict[str, Callable[[], Any]] = {
         """
     )["f"],
     "cycle": lambda: _cycle(1),
+    "module": lambda: calling(a_module("UNIT = {'m': 1}\ndef convert(k): return UNIT[k], other\ndef other(): pass")),
+    "module imported": lambda: [types, dt, from_main("import os.path\ndef f(k): return os.path.join(k)")["f"]],
+    "class with members of any kind": lambda: from_main(
+        """
+        import dataclasses, functools, re, typing
+        T = typing.TypeVar("T", bound="Base")
+        @dataclasses.dataclass
+        class Base(typing.Generic[T]):
+            id: int
+            limit = None
+            def add(n, key): return n + key
+            __call__ = functools.partial(add, 5)
+            __url__ = "http://a"
+        @dataclasses.dataclass
+        class A(Base[int]):
+            limit = None
+            some: typing.Optional[list[T]] = dataclasses.field(default=None, metadata={"unit": "m"})
+            pattern: typing.ClassVar[re.Pattern] = re.compile("a+")
+            call: typing.Callable[[int], "A"] | None = None
+        class Row(typing.NamedTuple):
+            a: int = 5
+        thing = A(1, Row())
+        """
+    )["thing"],
+    "protocol": lambda: from_main(
+        """
+        import typing
+        @typing.runtime_checkable
+        class P(typing.Protocol):
+            name: str
+            def f(self) -> int: ...
+        class A(P):
+            __slots__ = ("name",)
+            def f(self): return isinstance(self, P)
+        thing = A
+        """
+    )["thing"],
+    "dataclass with a cache": lambda: _looked_at(WithCache(5)),
+    "method of a partial": lambda: functools.partial(functools.partial(_adding, 5), x=1).__call__,
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class WithCache:
+    a: int
+
+    @functools.cached_property
+    def doubled(self) -> int:
+        return self.a * 2
+
+
+def _looked_at(value: WithCache) -> WithCache:
+    assert value.doubled
+    return value
 
 
 def _adding(n: int) -> Any:
@@ -270,6 +339,36 @@ FUNCTIONS = {
     ),
     "lambdas": ("f = lambda k: k + 1", "f = lambda k: k - 1"),
     "modules": ("import json as m\ndef f(k): return m", "import math as m\ndef f(k): return m"),
+    "dunder members": ("class A: __url__ = 'a'\nf = A()", "class A: __url__ = 'b'\nf = A()"),
+    "dunder members that are called": (
+        "import functools\nclass A: __call__ = functools.partial(max, 1)\nf = A()",
+        "import functools\nclass A: __call__ = functools.partial(max, 2)\nf = A()",
+    ),
+    "members that hide those of a base": (
+        "class B: n = 1\nclass C(B): n = 2\nclass A(C): n = 1\nf = A()",
+        "class B: n = 1\nclass C(B): n = 2\nclass A(C): pass\nf = A()",
+    ),
+    "annotations": ("class A: n: int\nf = A()", "class A: n: str\nf = A()"),
+    "type variables": (
+        "import typing\nT = typing.TypeVar('T', bound=int)\ndef f(k): return T",
+        "import typing\nT = typing.TypeVar('T', bound=str)\ndef f(k): return T",
+    ),
+    "new types": (
+        "import typing\nT = typing.NewType('T', int)\ndef f(k): return T",
+        "import typing\nT = typing.NewType('T', str)\ndef f(k): return T",
+    ),
+    "functions with a cache": (
+        "import functools\n@functools.lru_cache\ndef f(k): return 1",
+        "import functools\n@functools.lru_cache\ndef f(k): return 2",
+    ),
+    "sizes of a cache": (
+        "import functools\n@functools.lru_cache(5)\ndef f(k): return 1",
+        "import functools\n@functools.lru_cache(6)\ndef f(k): return 1",
+    ),
+    "functions with a cache called": (
+        "import functools\n@functools.cache\ndef g(k): return n\nn = 1\ndef f(k): return g(k)",
+        "import functools\n@functools.cache\ndef g(k): return n\nn = 2\ndef f(k): return g(k)",
+    ),
     "default values of fields": (
         "import dataclasses\n@dataclasses.dataclass\nclass A:\n  n: int = 1\nf = A",
         "import dataclasses\n@dataclasses.dataclass\nclass A:\n  n: int = 2\nf = A",
@@ -317,6 +416,64 @@ def test_L8_what_can_be_imported_is_its_name_unless_its_module_travels_by_value(
     assert fingerprint(by_name, {"test"}) == by_reference
 
 
+def test_L8_a_module_that_cannot_be_imported_is_its_members() -> None:
+    first, same, other = (a_module(f"def convert(k): return unit()\ndef unit(): return {n}") for n in (1, 1, 2))
+    assert not different(first, same)
+    assert not different(calling(first), calling(same))
+    assert different(first, other)
+    assert different(calling(first), calling(other))
+
+
+def test_L8_a_module_that_travels_by_value_is_its_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "travelling_by_value.py"
+    path.write_text("import functools, re\n@functools.cache\ndef convert(k): return UNIT\nUNIT = 'm'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module(path.stem)
+    monkeypatch.setitem(sys.modules, path.stem, module)
+    look, modules = calling(module), {path.stem}
+    by_name, by_value, cached = fingerprint(look), fingerprint(look, modules), fingerprint(module.convert, modules)
+    assert fingerprint(look, modules) == by_value
+    monkeypatch.setattr(module, "UNIT", "km")
+    assert fingerprint(look) == by_name
+    assert fingerprint(look, modules) != by_value
+    assert fingerprint(module.convert, modules) != cached
+
+
+def test_L8_a_registered_module_is_equal_after_the_journey(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "registered_by_value.py"
+    path.write_text("import json\nclass A:\n  n: int = 1\ndef convert(k): return A, json, other(k)\ndef other(k): ...")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module(path.stem)
+    monkeypatch.setitem(sys.modules, path.stem, module)
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        copy = cloudpickle.loads(cloudpickle.dumps(calling(module)))
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+    before = fingerprint(calling(module), {path.stem})
+    monkeypatch.delitem(sys.modules, path.stem)  # another process has not imported it
+    assert fingerprint(copy) == before
+
+
+def test_L8_a_module_replaced_is_another() -> None:
+    assert different(calling(types.ModuleType("json")), calling(json))
+
+
+@functools.lru_cache
+def cached(key: Any) -> Any:
+    return key
+
+
+T = TypeVar("T")
+Id = NewType("Id", int)
+
+
+def test_L8_a_wrapper_that_can_be_imported_is_its_name() -> None:
+    for thing in (cached, T, Id, len, NotImplemented, pa.int64, TypeVar("T")):
+        assert not different(thing, thing)
+    assert not different(cached, cloudpickle.loads(cloudpickle.dumps(cached)))
+
+
 def test_L8_addresses_that_are_given_again_do_not_make_different_things_equal() -> None:
     class Fresh:
         def __init__(self, n: int) -> None:
@@ -332,7 +489,16 @@ def test_L8_addresses_that_are_given_again_do_not_make_different_things_equal() 
 # -- unique
 
 
-@pytest.mark.parametrize("make", [threading.Lock, lambda: (i for i in range(3)), lambda: sys.stdout.buffer])
+class CalledLikeAGlobal:
+    """It tells pickle the name of something else."""
+
+    def __reduce__(self) -> str:
+        return "SOME_GLOBAL"
+
+
+@pytest.mark.parametrize(
+    "make", [threading.Lock, lambda: (i for i in range(3)), lambda: sys.stdout.buffer, CalledLikeAGlobal]
+)
 def test_what_cannot_be_compared_is_unique(make: Callable[[], Any]) -> None:
     thing = make()
     assert different(Plain(thing), Plain(thing))
@@ -345,13 +511,38 @@ def test_what_is_too_deep_is_unique() -> None:
     assert different(deep, deep)
 
 
+def test_what_holds_itself_through_a_set_is_unique_at_once() -> None:
+    class Node:
+        def __init__(self, others: set[Any]) -> None:
+            self.others = others
+
+    nodes: set[Any] = set()
+    nodes.update(Node(nodes) for _ in range(3))
+    assert different(nodes, nodes)
+
+
 class Broken:
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise RuntimeError("no")
 
 
-def test_an_object_that_refuses_is_unique_and_no_error() -> None:
-    assert different(Broken(), Broken())
+class BrokenLater:
+    def __reduce__(self) -> Any:
+        return (list, (), None, (1 // 0 for _ in range(1)))
+
+
+class Module(types.ModuleType):
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize(
+    "make", [Broken, BrokenLater, lambda: Module("m"), lambda: types.MappingProxyType({1: Broken()})]
+)
+def test_an_object_that_refuses_is_unique_and_no_error(make: Callable[[], Any]) -> None:
+    thing = make()
+    assert different(thing, thing)
+    assert different([{1: (thing,)}], [{1: (thing,)}])
 
 
 # -- secrets, properties
