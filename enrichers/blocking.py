@@ -230,5 +230,6 @@ class _Threads:
             del self._local.client
             try:
                 self._teardown(client)
-            except Exception:
+            except BaseException:
+                # A SystemExit would go through the event loop.
                 logger.warning("tearing a client of a blocking enricher down failed", exc_info=True)

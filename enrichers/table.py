@@ -37,6 +37,32 @@ PATIENCE = 5.0
 """Seconds that `close` waits for an asynchronous source that is cancelled in the middle of a reload."""
 
 
+@dataclass(frozen=True)
+class _WholeTable:
+    """All rows of another enricher, which is open for no longer than they take."""
+
+    enricher: Enricher
+
+    def __post_init__(self) -> None:
+        if not gives_coroutines(getattr(self.enricher, "rows", None)):
+            raise ConfigurationError(
+                f"source is {describe(self.enricher)}, which has no `async def rows()` that gives all its rows, as "
+                "PostgresEnricher has it for a table; give a function that gives them"
+            )
+
+    async def __call__(self) -> Rows:
+        await self.enricher.open()
+        try:
+            rows: Rows = await self.enricher.rows()  # type: ignore[attr-defined]
+            return rows
+        finally:
+            await self.enricher.close()
+
+    def schema(self) -> pa.Schema:
+        """The columns of the rows: the keys, and what is found by them."""
+        return pa.schema([*(self.enricher.key_schema() or ()), *self.enricher.schema()])
+
+
 @dataclass(frozen=True, init=False, repr=False)
 class TableEnricher(Enricher):
     """Rows of a table in memory.
@@ -44,7 +70,8 @@ class TableEnricher(Enricher):
     Args:
         source: the path of a Parquet file or directory, as every worker sees it; a `pyarrow.Table`, which travels with
             the job; or a function without arguments, asynchronous or not (then it runs in a thread), that gives a
-            `pyarrow.Table` or a sequence of mappings.
+            `pyarrow.Table` or a sequence of mappings; or an enricher that has ``async def rows()``, such as a
+            `PostgresEnricher` of a table.
         key: the key column, or a list of them. Rows with a null in it are left out.
         columns: the columns to add; all but the key columns by default.
         reload_every: seconds, or a timedelta, from the end of one loading to the begin of the next; never by default.
@@ -77,10 +104,12 @@ class TableEnricher(Enricher):
         *,
         schema: pa.Schema | str | None = None,
     ) -> None:
+        if isinstance(source, Enricher):
+            source = _WholeTable(source)
         if not (isinstance(source, str | os.PathLike | pa.Table) or callable(source)):
             raise ConfigurationError(
                 f"source is {describe(source)}; it must be the path of a Parquet file or directory, a pyarrow.Table, "
-                "or a function that gives a table or a sequence of mappings"
+                "an enricher that has `rows()`, or a function that gives a table or a sequence of mappings"
             )
         if callable(source):
             takes("source", source)
@@ -123,6 +152,8 @@ class TableEnricher(Enricher):
         except Exception as error:
             raise EnricherError(f"{self!r}: the table could not be loaded: {self._told(error)}") from error
         self._set("_index", index)
+        if self._reloading is not None:
+            self._reloading.cancel()
         if self.reload_every is not None:
             self._set("_reloading", asyncio.ensure_future(self._reload(self.reload_every)))
 
@@ -162,20 +193,30 @@ class TableEnricher(Enricher):
         return self._index
 
     async def _reload(self, every: float) -> None:
-        loop = asyncio.get_running_loop()
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
         loaded = loop.time()
         while True:
             await asyncio.sleep(every)
+            index, problem = None, ""
             try:
-                self._set("_index", await self._load())
+                index = await self._load()
+            except GeneratorExit:
+                raise
+            except BaseException as error:
+                # Also SystemExit, and a CancelledError of the source's own: neither is a reason to never load again.
+                problem = self._told(error)
+            if self._reloading is not task or (task is not None and task.cancelling()):
+                return  # A source may have swallowed the cancellation.
+            if index is not None:
+                self._set("_index", index)
                 loaded = loop.time()
-            except Exception as error:
-                logger.warning(
-                    "%r: loading the table again failed (%s); the one of %.0f s ago stays",
-                    self,
-                    self._told(error),
-                    loop.time() - loaded,
-                )
+                continue
+            logger.warning(
+                "%r: loading the table again failed (%s); the one of %.0f s ago stays",
+                self,
+                problem,
+                loop.time() - loaded,
+            )
 
     async def _load(self) -> TableIndex:
         """The table, indexed."""
@@ -238,6 +279,8 @@ class TableEnricher(Enricher):
                 from pyarrow import parquet
 
                 return _simplified(parquet.ParquetDataset(self.source).schema)
+            if isinstance(self.source, _WholeTable):
+                return self.source.schema()
             given = _run(self.source) if gives_coroutines(self.source) else self._read()  # type: ignore[arg-type]
             return self._table(given).schema
         except ConfigurationError:
@@ -260,7 +303,7 @@ class TableEnricher(Enricher):
             return [*self.columns]
         return [name for name in (self._whole() if schema is None else schema).names if name not in self.key]
 
-    def _told(self, error: Exception) -> str:
+    def _told(self, error: BaseException) -> str:
         """An error's own words, unless they may hold what the path hides."""
         hidden = isinstance(self.source, str) and _shown_path(self.source) != self.source
         return type(error).__name__ if hidden else f"{type(error).__name__}: {error}"
@@ -282,6 +325,8 @@ class TableEnricher(Enricher):
             shown = f"<table of {source.num_rows} rows>"
         else:
             shown = getattr(source, "__qualname__", type(source).__qualname__)
+        if isinstance(source, _WholeTable):
+            shown = describe(source.enricher)
         columns = "" if self.columns is None else f", columns={[*self.columns]!r}"
         return f"TableEnricher({shown}, key={[*self.key]!r}{columns})"
 

@@ -172,7 +172,7 @@ def rule_secrets(check: Check) -> None:
 
     class Listener(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            told.append(f"a record of the logger {record.name!r}: {record.getMessage()}")
+            told.append(f"a record of the logger {record.name!r}: {logging.Formatter().format(record)}")
 
     def listen(enricher: Enricher) -> None:
         told.extend(f"the repr: {text}" for text in (repr(enricher), str(enricher), f"{enricher}"))

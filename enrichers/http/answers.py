@@ -50,6 +50,8 @@ class Answers:
             return self._decode(body.removeprefix(BOM_UTF8).decode())
         except UnicodeDecodeError as error:
             problem = f"it is not in UTF-8: {error}"
+        except ArithmeticError:
+            problem = "the exponent of a number is too large for a decimal"
         except (ValueError, RecursionError) as error:
             problem = f"{type(error).__name__}: {error}" if body else "it is empty"
         kind = f" of type {self._show(content_type, 80)}" if content_type else ""

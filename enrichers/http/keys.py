@@ -2,8 +2,8 @@
 
 The law: what is written is read back as the same value wherever the rules of the place are obeyed, and it never ends
 the place that it stands in. A value of which that cannot be said is an `UnsendableError`, the fault of its key alone.
-Text is the value itself, ``true`` and ``false``, a number without exponent, an ISO 8601 date or time, a UUID; JSON has
-the same as strings, but for booleans and numbers. Decimals lose no digit.
+Text is the value itself, ``true`` and ``false``, a number (without exponent, but for decimals of more than 400 digits),
+an ISO 8601 date or time, a UUID; JSON has the same as strings, but for booleans and numbers. Decimals lose no digit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def text_of(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float | Decimal):
-        return _number(value)
+        text = _number(value)
+        return _without_exponent(text) if "e" in text else text
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, datetime.date | datetime.time):
@@ -132,6 +133,12 @@ def _number(value: float | Decimal) -> str:
     if not value.is_finite():
         raise UnsendableError(f"{value!r} is no number that can be written")
     return format(value, "f") if abs(value.adjusted()) < _LARGEST_EXPONENT else str(value)
+
+
+def _without_exponent(text: str) -> str:
+    """A float, with its point; a decimal keeps its exponent, which is an ``E``."""
+    text = format(Decimal(text), "f")
+    return text if "." in text else f"{text}.0"
 
 
 def _surrogate() -> UnsendableError:

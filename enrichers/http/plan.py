@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from asyncio_operator import ConfigurationError
 from enrichers.http.headers import check_headers
-from enrichers.http.keys import UnsendableError, header_list, header_text, quoted, quoted_list, text_of
+from enrichers.http.keys import UnsendableError, header_list, header_text, json_of, quoted, quoted_list, text_of
 from enrichers.http.places import Place, path_pieces, query_pieces, read_url, shown_url
 from enrichers.http.secrets import Secrets, of_header, of_named
 from enrichers.http.template import KEYS, Names, Piece, Slot, Values, fill, json_pieces, merged, slots
@@ -175,7 +175,7 @@ class _Planner:
         for i, item in enumerate(query):
             pieces += ["&" if i else "?", *item]
         written = None if body is None else json_pieces(self._names, body, argument, used)
-        self.secrets.add(_secrets_of_json("", body))
+        self.secrets.add(_secrets_of_json(self._names, body, argument, ""))
         plan = Plan(
             method,
             pieces,
@@ -275,12 +275,14 @@ def _holds(value: Any, wanted: str) -> bool:
     return bool(value == wanted)
 
 
-def _secrets_of_json(name: str, value: Any) -> list[str]:
+def _secrets_of_json(names: Names, value: Any, where: str, path: str) -> list[str]:
+    """What may be secret in JSON; a name on the path to a number tells that it is one."""
     if isinstance(value, Mapping):
-        return [text for inner, item in value.items() for text in _secrets_of_json(str(inner), item)]
+        return [text for name, item in value.items() for text in _secrets_of_json(names, item, where, f"{path}.{name}")]
     if isinstance(value, list | tuple):
-        return [text for item in value for text in _secrets_of_json(name, item)]
-    return of_named(name, value) if isinstance(value, str) and "{" not in value else []
+        return [text for item in value for text in _secrets_of_json(names, item, where, path)]
+    pieces = names.take_apart(value, where) if isinstance(value, str) else [json_of(value)]
+    return [text for piece in pieces if isinstance(piece, str) for text in of_named(path, piece)]
 
 
 def _idempotency_key(method: str, url: str, body: bytes | None) -> str:

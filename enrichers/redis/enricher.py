@@ -154,7 +154,7 @@ class RedisEnricher(Enricher):
             if isinstance(value, Exception):
                 raise value
             return convert(value)
-        except (ValueError, RecursionError) as error:
+        except (ValueError, ArithmeticError, RecursionError) as error:
             problem = EnricherError(f"{self!r}, key {describe(key)}: {error}", retryable=False)
             problem.__cause__ = error
         except Exception as error:

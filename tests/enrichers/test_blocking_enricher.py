@@ -186,15 +186,54 @@ async def test_a_failing_setup_fails_the_lookup_and_is_tried_again() -> None:
     assert attempts == [1, 1, 0]
 
 
-async def test_a_failing_teardown_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    def fail(client: Any) -> None:
-        raise ConnectionError("already gone")
+@pytest.mark.parametrize("error", [ConnectionError, SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration])
+@pytest.mark.parametrize("max_workers", [1, 3])
+def test_a_failing_teardown_is_logged_and_ends_nothing(
+    max_workers: int, error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not the loop either: a SystemExit of a thread would go through it."""
+    clients = Clients()
 
-    enricher = BlockingEnricher(lambda client, key: {"a": 1}, "a int", 1, setup=lambda: 1, teardown=fail)
+    def fail(client: Any) -> None:
+        clients.tear_down(client)
+        raise error("already gone")
+
+    async def main() -> None:
+        enricher = BlockingEnricher(
+            lambda client, key: {"a": 1}, "a int", max_workers, setup=clients.make, teardown=fail
+        )
+        await enricher.open()
+        await asyncio.gather(*(enricher.lookup(key) for key in range(10)))
+        with caplog.at_level(logging.WARNING, "asyncio_operator"):
+            await enricher.close()
+
+    asyncio.run(main())
+    assert "already gone" in caplog.text
+    assert [client for client, _ in clients.torn_down] == [thread for _, thread in clients.torn_down]
+    assert {client for client, _ in clients.torn_down} == {*clients.made}
+
+
+async def test_a_teardown_that_exits_after_a_late_call_does_not_replace_its_answer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(blocking, "PATIENCE", 0.05)
+    started, release = threading.Event(), threading.Event()
+
+    def wait(client: Any, key: Any) -> Any:
+        started.set()
+        release.wait(60)
+        return {"a": 1}
+
+    def leave(client: Any) -> None:
+        raise SystemExit("already gone")
+
+    enricher = BlockingEnricher(wait, "a int", 1, setup=lambda: "client", teardown=leave)
     await enricher.open()
-    await enricher.lookup(1)
-    with caplog.at_level(logging.WARNING, "asyncio_operator"):
-        await enricher.close()
+    lookup = asyncio.ensure_future(enricher.lookup(1))
+    await asyncio.to_thread(started.wait, 10)
+    await enricher.close()
+    release.set()
+    assert await lookup == {"a": 1}
     assert "already gone" in caplog.text
 
 

@@ -57,6 +57,21 @@ def test_a_value_that_does_not_fit_is_an_error_that_names_column_value_and_type(
     assert "change its type in schema=" in str(caught.value)
 
 
+@pytest.mark.parametrize("ddl", ["decimal(10,2)", "double"])
+@pytest.mark.parametrize("exponent", ["99999999999999999999", "-99999999999999999999999"])
+async def test_an_exponent_that_no_decimal_has_is_an_unreadable_answer(ddl: str, exponent: str) -> None:
+    if ddl == "double" and exponent.startswith("-"):
+        assert read(ddl, f"1e{exponent}") == 0
+        return
+    async with FakeService(handler=lambda _: FakeAnswer(f'{{"c": 1.0e{exponent}}}'.encode())) as service:
+        enricher = HttpEnricher(service.url + "/x/{key}", schema=f"c {ddl}")
+        await enricher.open()
+        with pytest.raises(EnricherError, match="exponent of a number is too large") as caught:
+            await enricher.lookup("x")
+        assert caught.value.retryable is False
+        await enricher.close()
+
+
 def test_L9_absent_fields_are_null_and_extra_ones_ignored() -> None:
     answers = Answers(as_schema("a int, b string"), None, None)
     assert answers.found({"b": "x", "z": object()}) == {"a": None, "b": "x"}

@@ -13,6 +13,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import hypothesis
 import pyarrow as pa
 import pytest
@@ -21,9 +22,11 @@ from pyarrow import parquet
 
 from asyncio_operator import ConfigurationError, Enricher, EnricherError
 from asyncio_operator.specification import fingerprint
-from asyncio_operator.testing import VirtualTimeLoop, check_enricher
+from asyncio_operator.testing import FakeEnricher, VirtualTimeLoop, check_enricher
+from enrichers.postgres import PostgresEnricher
 from enrichers.table import TableEnricher
 from enrichers.table_index import TableIndex
+from tests.services import PostgresServer
 
 AIRPORTS = pa.table(
     {
@@ -161,7 +164,7 @@ class Loads:
     def __call__(self) -> Any:
         self.threads.append(threading.current_thread())
         result = self.results.pop(0)
-        if isinstance(result, Exception):
+        if isinstance(result, BaseException):
             raise result
         return result
 
@@ -192,6 +195,8 @@ def test_it_is_loaded_again_on_schedule_in_a_thread() -> None:
     ("failure", "says"),
     [
         (ConnectionError("no route"), "ConnectionError: no route"),
+        (SystemExit("no file today"), "SystemExit: no file today"),
+        (KeyboardInterrupt("told so"), "KeyboardInterrupt: told so"),
         (numbers("ten"), "'ten', a text, does not fit"),
         ([{"v": 1}], "which null does not fit"),
         (pa.table({"k": [1], "w": [1]}), "no column 'v'"),
@@ -262,6 +267,104 @@ async def test_close_ends_an_asynchronous_reload() -> None:
     assert await enricher.lookup(1) == {"v": 1}
     await enricher.close()
     assert cancelled.is_set()
+
+
+@pytest.mark.parametrize("ending", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+def test_an_asynchronous_source_that_ends_itself_does_not_end_reloading(
+    ending: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    loads = Loads(numbers(10), ending("no file today"), numbers(30))
+
+    async def load() -> Any:
+        await asyncio.sleep(1)
+        return loads()
+
+    async def main() -> None:
+        enricher = TableEnricher(load, "k", reload_every=60, schema="k int, v int")
+        await enricher.open()
+        await asyncio.sleep(100)
+        assert await enricher.lookup(1) == {"v": 10}
+        await asyncio.sleep(60)
+        assert await enricher.lookup(1) == {"v": 30}
+        await enricher.close()
+        assert len(asyncio.all_tasks()) == 1
+
+    on_virtual_time(main)
+    assert f"{ending.__name__}: no file today" in caplog.text
+
+
+@pytest.mark.parametrize("swallowed", [1, 3])
+def test_a_source_that_swallows_its_cancellation_sets_no_table_after_close(swallowed: int) -> None:
+    """Nor does it take the place of the table of the next `open`, and it is not asked again."""
+    asked = 0
+
+    async def load() -> Any:
+        nonlocal asked
+        asked += 1
+        if asked != 2:
+            return numbers(asked)
+        for _ in range(swallowed):
+            try:
+                await asyncio.sleep(1e6)
+            except asyncio.CancelledError:
+                await asyncio.sleep(30)
+        return numbers(2)
+
+    async def main() -> None:
+        enricher = TableEnricher(load, "k", reload_every=60, schema="k int, v int")
+        await enricher.open()
+        await asyncio.sleep(61)
+        await enricher.close()
+        await asyncio.sleep(1e7)
+        with pytest.raises(EnricherError, match="not open"):
+            await enricher.lookup(1)
+        assert asked == 2
+        assert len(asyncio.all_tasks()) == 1
+        await enricher.open()
+        assert await enricher.lookup(1) == {"v": 3}
+        await enricher.close()
+
+    on_virtual_time(main)
+
+
+def test_a_reload_of_an_earlier_open_never_takes_the_place_of_a_later_table() -> None:
+    asked = 0
+
+    async def load() -> Any:
+        nonlocal asked
+        asked += 1
+        number = asked
+        if number == 2:
+            try:
+                await asyncio.sleep(1e6)
+            except asyncio.CancelledError:
+                await asyncio.sleep(30)
+        return numbers(number)
+
+    async def main() -> None:
+        enricher = TableEnricher(load, "k", reload_every=60, schema="k int, v int")
+        await enricher.open()
+        await asyncio.sleep(61)
+        await enricher.close()
+        await enricher.open()
+        await asyncio.sleep(40)
+        assert await enricher.lookup(1) == {"v": 3}
+        await enricher.close()
+
+    on_virtual_time(main)
+
+
+def test_opened_twice_it_reloads_once_and_close_ends_that() -> None:
+    async def main() -> None:
+        enricher = TableEnricher(give_later, "faa", reload_every=60)
+        await enricher.open()
+        await enricher.open()
+        await asyncio.sleep(1)
+        assert len(asyncio.all_tasks()) == 2
+        await enricher.close()
+        assert len(asyncio.all_tasks()) == 1
+
+    on_virtual_time(main)
 
 
 async def test_the_schema_of_an_asynchronous_source_is_asked_for_within_a_running_loop() -> None:
@@ -359,3 +462,29 @@ def test_repr_shows_where_the_table_is_from_and_no_secret() -> None:
     assert repr(TableEnricher(give_table, "k", ["v"])) == "TableEnricher(give_table, key=['k'], columns=['v'])"
     uri = "s3://ACCESS:sEcReT@bucket/planes?secret_key=sEcReT"
     assert repr(TableEnricher(uri, "k")) == "TableEnricher('s3://***@bucket/planes?***', key=['k'])"
+
+
+async def test_the_source_may_be_another_enrichers_table(postgres: PostgresServer) -> None:
+    connection = await asyncpg.connect(postgres.dsn)
+    await connection.execute(
+        "DROP TABLE IF EXISTS whole; CREATE TABLE whole (id int, part text, name text, price numeric(6,2), "
+        "PRIMARY KEY (id, part)); INSERT INTO whole VALUES (1, 'a', 'tea', 2.50), (1, 'b', NULL, NULL)"
+    )
+    await connection.close()
+    source = PostgresEnricher(postgres.dsn, table="whole", key=["id", "part"])
+    table = TableEnricher(source, key=["id", "part"])
+    assert table.schema() == source.schema()
+    assert table.key_schema() == source.key_schema()
+    await table.open()
+    assert await table.lookup_many([(1, "a"), (1, "b"), (2, "a")]) == [
+        {"name": "tea", "price": Decimal("2.50")},
+        {"name": None, "price": None},
+        None,
+    ]
+    await table.close()
+    assert "whole" in repr(table)
+
+
+def test_an_enricher_without_a_whole_table_is_no_source() -> None:
+    with pytest.raises(ConfigurationError, match="has no `async def rows"):
+        TableEnricher(FakeEnricher({1: {"a": 1}}), key="id")

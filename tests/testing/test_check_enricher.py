@@ -274,6 +274,15 @@ class LogsItsPassword(Sound):
         logging.getLogger("client").debug("connected as %s", SECRET)
 
 
+class LogsAnErrorWithItsPassword(Sound):
+    async def open(self) -> None:
+        await super().open()
+        try:
+            raise ConnectionError(f"no route for {SECRET}")
+        except ConnectionError:
+            logging.getLogger("client").warning("the first try failed", exc_info=True)
+
+
 class LeavesATask(Sound):
     async def open(self) -> None:
         await super().open()
@@ -331,6 +340,7 @@ BROKEN = [
     ("rule_equal", OtherWhenOpen, "changes with open"),
     ("rule_secrets", ShowsItsPassword, "the repr"),
     ("rule_secrets", LogsItsPassword, "the logger 'client'"),
+    ("rule_secrets", LogsAnErrorWithItsPassword, "the logger 'client'"),
     ("rule_nothing_left", LeavesATask, "sleep"),
     ("rule_nothing_left", LeavesASocket, "1 sockets"),
     ("rule_nothing_left", LeavesAThread, "thread Thread-"),
@@ -370,6 +380,36 @@ def test_there_is_a_broken_enricher_for_every_rule() -> None:
 
 def test_a_sound_one_passes() -> None:
     check_enricher(Sound, known=ROWS, missing=MISSING, secrets=[SECRET], loop_factory=VirtualTimeLoop)
+
+
+class Measured(Sound):
+    """Each answer has a NaN of its own, as an answer that was parsed has."""
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([("v", pa.float64()), ("all", pa.list_(pa.float64()))])
+
+    async def lookup(self, key: Any) -> Found:
+        return {"v": float("nan"), "all": [1.0, float("nan")]} if key == "JFK" else None
+
+
+def test_a_sound_one_with_nan_in_its_rows_passes() -> None:
+    for known in (["JFK"], {"JFK": {"v": float("nan"), "all": [1.0, float("nan")]}}):
+        check_enricher(Measured, known=known, missing=MISSING, loop_factory=VirtualTimeLoop)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"v": 1.0, "all": [1.0, float("nan")]},
+        {"v": float("nan"), "all": [float("nan"), 1.0]},
+        {"v": float("nan"), "all": [1.0]},
+        {"v": float("nan")},
+        {"v": None, "all": [1.0, float("nan")]},
+    ],
+)
+def test_nan_is_equal_to_nan_alone(row: Any) -> None:
+    with pytest.raises(AssertionError, match="rule_found"):
+        check_enricher(Measured, known={"JFK": row}, missing=MISSING, loop_factory=VirtualTimeLoop)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,115 @@
+"""What may be secret is hidden in every form in which it is sent, and in which a service may show it."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import json
+import traceback
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from asyncio_operator import EnricherError
+from asyncio_operator.testing.service import FakeAnswer, FakeRequest, FakeService
+from enrichers.http import HttpEnricher
+from enrichers.http.secrets import Secrets, of_named
+
+WRITTEN: list[Callable[[str], str]] = [
+    str,
+    lambda text: quote(text, safe=""),
+    lambda text: quote(text, safe="").lower(),
+    lambda text: quote(quote(text, safe=""), safe=""),
+    quote,
+    quote_plus,
+    json.dumps,
+    lambda text: json.dumps(text, ensure_ascii=False),
+    lambda text: json.dumps(text).replace("/", "\\/"),
+    lambda text: json.dumps(json.dumps(text)),
+    repr,
+    html.escape,
+    lambda text: "".join(f"&#{ord(character)};" if not character.isalnum() else character for character in text),
+    lambda text: " ".join(text.split()),
+    str.upper,
+]
+
+
+@hypothesis.given(
+    st.text(st.characters(max_codepoint=126, min_codepoint=32) | st.sampled_from('\\"%+ü€😀'), max_size=12),
+    st.sampled_from(WRITTEN),
+)
+def test_X5_a_secret_is_found_in_every_form(text: str, write: Callable[[str], str]) -> None:
+    secret = f"begin{text}ended"
+    hidden = Secrets([secret]).hide(f"you sent {write(secret)}, didn't you?").lower()
+    assert "begin" not in hidden
+    assert "ended" not in hidden
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("unit", ["\\", " +", '"', "%25", '\\"', "\\\\ ", "&amp;", "\\é"])
+def test_X5_hiding_ends_whatever_the_service_says(unit: str) -> None:
+    secret = unit * 200
+    for nearly in (secret[:-1], "\\" * 4000, json.dumps(secret), json.dumps(json.dumps(secret)), quote(quote(secret))):
+        Secrets([f"begin{secret}end"]).hide(f"begin{nearly}, end")
+
+
+@pytest.mark.parametrize(
+    ("options", "echo"),
+    [
+        ({"params": {"token": "s3cr3t/+abcdef=="}}, lambda sent: "Cannot GET " + sent.target),
+        ({"url": "/x/{key}?token=s3cr3t/é=+1234"}, lambda sent: "Cannot GET " + sent.target),
+        ({"params": {"token": 's3cr3t"x\\y123'}}, lambda sent: json.dumps(sent.query)),
+        ({"headers": {"X-Api": 's3cr3t"x\\y123'}}, lambda sent: json.dumps(sent.headers)),
+        ({"headers": {"X-Sig": "s3cr3tvalue"}}, lambda sent: json.dumps(sent.headers).upper()),
+        ({"json_body": {"password": "s3cr3t{99", "k": "{key}"}}, lambda sent: sent.body.decode()),
+        ({"json_body": {"login": "of s3cr3t-{key}"}}, lambda sent: sent.body.decode()),
+        ({"json_body": {"password": "s3cr3t-ü", "k": "{key}"}}, lambda sent: sent.body.decode()),
+        ({"json_body": {"secret": {"pin": 12345678}, "k": ["{key}"]}}, lambda sent: sent.body.decode()),
+        ({"json_body": {"token": [1.25e7], "k": "{key}"}}, lambda sent: sent.body.decode()),
+    ],
+)
+async def test_X5_what_a_service_says_of_a_request_shows_no_secret(
+    options: Any, echo: Callable[[FakeRequest], str]
+) -> None:
+    method = "POST" if "json_body" in options else "GET"
+    async with FakeService(handler=lambda sent: FakeAnswer(echo(sent), 400)) as service:
+        url = service.url + options.get("url", "/x" if "json_body" in options else "/x/{key}")
+        error = await failure(HttpEnricher(**{"schema": "v string", "method": method} | options | {"url": url}))
+    assert "***" in str(error)
+    for part in ("s3cr3t", "12345678", "12500000"):
+        assert part not in told(error).lower()
+
+
+async def test_X5_an_error_of_the_client_that_names_the_url_as_sent_is_not_shown() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"garbage\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/x/{{key}}"
+        error = await failure(HttpEnricher(url, schema="v string", params={"token": "c2VjcmV0/+x=="}))
+    assert "c2VjcmV0" not in told(error)
+
+
+def test_X5_numbers_and_separators_without_a_telltale_name_stay_readable() -> None:
+    secrets = Secrets([*of_named("page", "12"), *of_named("key", "-"), *of_named("page", "2024")])
+    assert secrets.hide("page 12 - of 2024") == "page 12 - of 2024"
+
+
+async def failure(enricher: HttpEnricher) -> EnricherError:
+    await enricher.open()
+    with pytest.raises(EnricherError) as caught:
+        await enricher.lookup("JFK")
+    await enricher.close()
+    return caught.value
+
+
+def told(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
