@@ -1,48 +1,24 @@
-"""`enrich`: the rows of a DataFrame, with columns looked up by key.
-
-All of this runs on the driver, before any job: every option, column, type and name that can be wrong is found here.
-What travels to the workers is an `EnrichTask`; the enricher is asked for its schema once, and its copies know it.
-"""
+"""`enrich`: the rows of a DataFrame, with columns looked up by key."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import pyarrow as pa
-from pyspark.cloudpickle import cloudpickle
 from pyspark.sql import DataFrame
-from pyspark.sql.types import StructField, StructType
 
 from asyncio_operator.enricher import Enricher
-from asyncio_operator.errors import ConfigurationError, describe, describe_error
-from asyncio_operator.lookup.options import checked, require_enricher
-from asyncio_operator.lookup.stores import cache_owner
-from asyncio_operator.operator import BUFFER_FACTOR
+from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
-from asyncio_operator.policies.options import Duration, one_of, positive_int
+from asyncio_operator.policies.options import Duration
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
-from asyncio_operator.spark.arrow import STATUS, Layout
 from asyncio_operator.spark.metrics import EnrichmentMetrics
-from asyncio_operator.spark.types import arrow_type, check_key_types, check_passes_through, spark_field
-from asyncio_operator.spark.worker import EnrichTask
-from asyncio_operator.specification import fingerprint
-from asyncio_operator.suggestions import did_you_mean
-
-TWO_BATCHES = 20_000
-"""Rows of two of Spark's Arrow batches, unless it is told otherwise: with a smaller buffer every batch would leave in
-pieces, which costs more than the keys. As many rows are in the pipe anyway."""
-
-REMEDY = '; on_error="null" or "drop" lets the job go on without'
-"""The end of the message of a failed lookup."""
-
-On = str | Sequence[str] | Mapping[str, str]
+from asyncio_operator.spark.specify import On, enrich_task
 
 
 def enrich(
@@ -103,12 +79,18 @@ def enrich(
     Raises:
         ConfigurationError: an option, a column, a type or a name is wrong, or the enricher's source is not as it says.
     """
-    _check_arguments(df, enricher, metrics)
-    inner = one_of("how", how, ("left", "inner")) == "inner"
-    drop_failed = one_of("on_error", on_error, ("fail", "null", "drop")) == "drop"
-    options = checked(
+    if not isinstance(df, DataFrame):
+        raise ConfigurationError(f"df is of type {type(df).__name__}; it must be a Spark DataFrame")
+    task, schema = enrich_task(
+        df.schema,
         enricher,
+        on=on,
+        how=how,
+        columns=columns,
+        prefix=prefix,
+        mode=mode,
         capacity=capacity,
+        buffer=buffer,
         timeout=timeout,
         attempt_timeout=attempt_timeout,
         retry=retry,
@@ -116,157 +98,16 @@ def enrich(
         batching=batching,
         rate_limit=rate_limit,
         circuit_breaker=circuit_breaker,
+        on_error=on_error,
+        status_column=status_column,
+        metrics=metrics,
     )
-    most = capacity.maximum if isinstance(capacity, AdaptiveCapacity) else capacity
-    options = replace(
-        options,
-        ordered=one_of("mode", mode, ("ordered", "unordered")) == "ordered",
-        buffer=max(BUFFER_FACTOR * most, TWO_BATCHES) if buffer is None else positive_int("buffer", buffer),
-        fail=on_error == "fail",
-        timed=status_column is not None,
-        remedy=REMEDY,
-    )
-    schema = _schema(enricher)
-    found = _found(enricher, schema, columns)
-    layout = Layout(_key_positions(df.schema, enricher, on), found, inner, drop_failed, status_column is not None)
-    added = _added_fields(df.schema, found, prefix, status_column)
-    report = None if metrics is None else metrics.report
-    identity = _identity(enricher)
-    task = EnrichTask(enricher, identity, layout, options, report, tuple(schema.names), cache_owner(identity, schema))
-    return _addressable(df).mapInArrow(task, StructType([*df.schema.fields, *added]))
+    return _addressable(df).mapInArrow(task, schema)
 
 
 def enrich_with(enricher: Enricher, **options: Any) -> Callable[[DataFrame], DataFrame]:
     """`enrich` for ``df.transform(...)``: the same options, the DataFrame comes later."""
     return lambda df: enrich(df, enricher, **options)
-
-
-def _check_arguments(df: object, enricher: object, metrics: object) -> None:
-    """Whether they are what they must be, and the columns of `df` can pass through."""
-    if not isinstance(df, DataFrame):
-        raise ConfigurationError(f"df is of type {type(df).__name__}; it must be a Spark DataFrame")
-    require_enricher(enricher)
-    if metrics is not None and not isinstance(metrics, EnrichmentMetrics):
-        raise ConfigurationError(f"metrics is {describe(metrics)}; it must be an EnrichmentMetrics")
-    check_passes_through(df.schema)
-
-
-def _schema(enricher: Enricher) -> pa.Schema:
-    schema = enricher.schema()
-    if not isinstance(schema, pa.Schema):
-        raise ConfigurationError(f"{describe(enricher)}.schema() gave {describe(schema)}; it must be a pyarrow.Schema")
-    return schema
-
-
-def _found(enricher: Enricher, schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
-    """The fields that a found row adds, under the enricher's names and in the types that Spark takes."""
-    names = schema.names if columns is None else columns
-    if isinstance(names, str) or not isinstance(names, Sequence):
-        raise ConfigurationError(f"columns is {describe(columns)}; it must be a list of the enricher's columns")
-    for name in names:
-        if name not in schema.names:
-            raise ConfigurationError(
-                f"columns names {name!r}, which {describe(enricher)} has not; {did_you_mean(str(name), schema.names)}"
-            )
-        if schema.names.count(name) > 1 or names.count(name) > 1:
-            raise ConfigurationError(f"the column {name!r} of {describe(enricher)} is there more than once")
-    fields = [spark_field(name, schema.field(name)) for name in names]
-    return pa.schema([pa.field(field.name, arrow_type(field.dataType)) for field in fields])
-
-
-def _key_positions(schema: StructType, enricher: Enricher, on: On) -> tuple[int, ...]:
-    """The positions of the key columns in the DataFrame, in the order of the key's parts."""
-    known = enricher.key_schema()
-    if known is not None and not isinstance(known, pa.Schema):
-        raise ConfigurationError(
-            f"{describe(enricher)}.key_schema() gave {describe(known)}; it must be a pyarrow.Schema or None"
-        )
-    names = _key_columns(schema, on, known, enricher)
-    if known is not None and len(names) != len(known):
-        raise ConfigurationError(
-            f"on has {len(names)} columns, {names}; the enricher's key has {len(known)}: {known.names}"
-        )
-    positions = tuple(_position(schema, name) for name in names)
-    check_key_types([schema.fields[i] for i in positions], known, describe(enricher))
-    return positions
-
-
-def _key_columns(schema: StructType, on: On, known: pa.Schema | None, enricher: Enricher) -> list[str]:
-    """The columns of the DataFrame that `on` names, in the order of the key's parts."""
-    if isinstance(on, Mapping) and all(isinstance(name, str) for pair in on.items() for name in pair):
-        return _mapped(schema, on, known, enricher)
-    if isinstance(on, str):
-        return [on]
-    if not (isinstance(on, Sequence) and on and all(isinstance(name, str) for name in on)):
-        raise ConfigurationError(
-            f"on is {describe(on)}; it must be a column, a list of columns, or a mapping of columns to key columns"
-        )
-    return list(known.names if known is not None and sorted(on) == sorted(known.names) else on)
-
-
-def _mapped(schema: StructType, on: Mapping[str, str], known: pa.Schema | None, enricher: Enricher) -> list[str]:
-    if known is None:
-        raise ConfigurationError(
-            f"on maps to key columns, but {describe(enricher)} does not name its key columns; give a list of columns"
-        )
-    parts = {part: column for column, part in on.items()}
-    if set(parts) != set(known.names) or len(parts) != len(on):
-        is_reversed = set(on) == set(known.names) and set(parts) <= set(schema.names) and len(parts) == len(on)
-        raise ConfigurationError(
-            f"on maps to {list(on.values())}; it must map columns of the DataFrame to the enricher's key columns "
-            f"{known.names}, each once" + (f". It is the wrong way round; write on={parts!r}" if is_reversed else "")
-        )
-    return [parts[name] for name in known.names]
-
-
-def _position(schema: StructType, name: str) -> int:
-    positions = [i for i, field in enumerate(schema.fields) if field.name == name]
-    if not positions:
-        positions = [i for i, field in enumerate(schema.fields) if field.name.lower() == name.lower()]
-    if len(positions) == 1:
-        return positions[0]
-    if positions:
-        raise ConfigurationError(f"on names {name!r}, which is the name of more than one column: rename one of them")
-    raise ConfigurationError(
-        f"on names {name!r}, which is not a column of the DataFrame; {did_you_mean(name, schema.names)}"
-    )
-
-
-def _added_fields(schema: StructType, found: pa.Schema, prefix: str, status: str | None) -> list[StructField]:
-    """The Spark fields of the added columns, with names that collide with nothing."""
-    if not isinstance(prefix, str):
-        raise ConfigurationError(f"prefix is {describe(prefix)}; it must be text")
-    if status is not None and not (isinstance(status, str) and status):
-        raise ConfigurationError(f"status_column is {describe(status)}; it must be a name or None")
-    added = [spark_field(prefix + field.name, field) for field in found]
-    taken = {name.lower(): "the DataFrame" for name in schema.names}
-    for field in added:
-        if field.name.lower() in taken:
-            raise ConfigurationError(
-                f"the enricher's column {field.name!r} collides with a column of {taken[field.name.lower()]}; "
-                "give a prefix=, leave it out with columns=, or rename yours"
-            )
-        taken[field.name.lower()] = "the enricher"
-    if status is not None:
-        if status.lower() in taken:
-            raise ConfigurationError(
-                f"status_column {status!r} collides with a column of {taken[status.lower()]}; it is never prefixed: "
-                "choose another name"
-            )
-        added.append(spark_field(status, pa.field(status, STATUS)))
-    return added
-
-
-def _identity(enricher: Enricher) -> str:
-    """The fingerprint of an enricher that can travel."""
-    try:
-        cloudpickle.dumps(enricher)  # type: ignore[no-untyped-call]
-    except Exception as error:
-        raise ConfigurationError(
-            f"{describe(enricher)} cannot be pickled, so it cannot travel to the workers: {describe_error(error)}. "
-            "Make clients, locks and sessions in its open(), and let its functions capture plain values only"
-        ) from None
-    return fingerprint(enricher, cloudpickle.list_registry_pickle_by_value())  # type: ignore[no-untyped-call]
 
 
 def _addressable(df: DataFrame) -> DataFrame:

@@ -44,7 +44,8 @@ def flights(spark: SparkSession) -> DataFrame:
 
 def order(flights: DataFrame, enricher: Enricher, on: Any) -> list[str]:
     """The columns of a key, in the order in which the enricher gets their values."""
-    from asyncio_operator.spark.enrich import _key_positions, enrich
+    from asyncio_operator.spark.enrich import enrich
+    from asyncio_operator.spark.specify import _key_positions
 
     enrich(flights, enricher, on=on)
     return [flights.columns[position] for position in _key_positions(flights.schema, enricher, on)]
