@@ -55,6 +55,11 @@ class LoopThread:
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
 
+    @property
+    def ident(self) -> int | None:
+        """The identifier of the thread."""
+        return self._thread.ident
+
     def stop(self) -> None:
         """Cancel what runs on the loop, end it, and wait for its thread."""
         self._stopping = True

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.enricher import Row
+from asyncio_operator.enricher import Found, Row
 from asyncio_operator.errors import ResultError, describe
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _SHAPES = "a lookup gives a mapping of column names to values, a sequence of such mappings, or None for no row"
 
@@ -28,3 +31,34 @@ def rows_of(answer: Any) -> Sequence[Row]:
             raise ResultError(f"an answer of several rows holds {type(row).__name__}: {describe(row)}; {_SHAPES}")
         return answer
     raise ResultError(f"the answer is of type {type(answer).__name__}: {describe(answer)}; {_SHAPES}")
+
+
+class AnswerCheck:
+    """Answers as they are kept and handed out: new dictionaries with what a schema names, and nothing else.
+
+    Args:
+        schema: the columns that rows have to fit.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        # It loads pyarrow, which whoever has a schema has loaded.
+        from asyncio_operator.columns import row_checker
+
+        self._names = tuple(schema.names)
+        self._check_row = row_checker(schema)
+
+    def __call__(self, answer: Any) -> Found:
+        """The answer: one row, a list of rows, or None for none.
+
+        Raises:
+            ResultError: it is none, or a value in it does not fit its column.
+        """
+        rows = [self._row(row) for row in rows_of(answer)]
+        if not rows:
+            return None
+        return rows[0] if isinstance(answer, Mapping) else rows
+
+    def _row(self, row: Row) -> Row:
+        own = {name: row[name] for name in self._names if name in row}
+        self._check_row(own)
+        return own

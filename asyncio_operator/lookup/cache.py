@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from datetime import date, datetime
 from typing import Any, Final
 from uuid import UUID
 
-from asyncio_operator.errors import ResultError, StateError, describe, describe_error
-from asyncio_operator.lookup.answers import rows_of
+from asyncio_operator.errors import StateError, describe, describe_error
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state.backend import StateBackend
 from asyncio_operator.state.cells import ABSENT
@@ -60,16 +59,12 @@ class LookupCache:
         refreshes: whether old answers are to be refreshed.
 
     Args:
-        fields: the columns of a row; what else is in an answer is not kept.
         backend: holds nothing else but what `stores` writes down.
         release: closes the backend; called once, when the cache is closed.
     """
 
-    def __init__(
-        self, options: Cache, fields: Sequence[str], backend: StateBackend, release: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, options: Cache, backend: StateBackend, release: Callable[[], None] | None = None) -> None:
         self._options = options
-        self._fields = tuple(fields)
         self._backend = backend
         self._release = release or backend.close
         self._now = backend.now
@@ -117,16 +112,15 @@ class LookupCache:
         return ABSENT if stored is None else self._codec.decode(self._codec.unstamp(stored))
 
     def put(self, key: Any, answer: Any) -> None:
-        """Keep the answer for a key; what is no answer is not kept."""
-        kept = self._kept(answer)
-        if kept is ABSENT:
-            self.discard(key)
+        """Keep the answer for a key, as `AnswerCheck` gives it."""
+        if answer is None and not self._options.cache_missing:
+            self._discard(key)
             return
         try:
             self._backend.set_current_key(key)
             slot, name = self._backend.require_slot(), identity(key)
             now = self._now()
-            self._store(slot, self._codec.stamp(now, self._codec.encode(kept)))
+            self._store(slot, self._codec.stamp(now, self._codec.encode(answer)))
             if self._used is not None:
                 self._used.table.put_slot(slot, self._used.codec.stamp(now, self._used.codec.encode(True)))
             self._slots[name] = slot
@@ -135,18 +129,18 @@ class LookupCache:
         except Exception as error:
             self._tell("cannot be kept", key, error)
 
-    def discard(self, key: Any) -> None:
-        """Forget a key."""
-        try:
-            self._remove(identity(key))
-        except Exception as error:
-            self._tell("cannot be removed", key, error)
-
     def close(self) -> None:
         """Give files and memory back; called again it does nothing."""
         self._slots.clear()
         if not self._backend.closed:
             self._release()
+
+    def _discard(self, key: Any) -> None:
+        """Forget a key."""
+        try:
+            self._remove(identity(key))
+        except Exception as error:
+            self._tell("cannot be removed", key, error)
 
     def _cells(self, name: str, seconds: Any) -> TtlCells:
         ttl = StateTtlConfig(FOREVER if seconds is None else seconds, cleanup=())
@@ -185,21 +179,6 @@ class LookupCache:
         if codec.timestamp(stored) != now:
             table.put_slot(slot, codec.stamp(now, codec.unstamp(stored)))
         return True
-
-    def _kept(self, answer: Any) -> Any:
-        """What is kept of an answer; ABSENT for nothing."""
-        if type(answer) is dict:
-            return self._row(answer)
-        try:
-            rows = rows_of(answer)
-        except ResultError:
-            return ABSENT
-        if not rows:
-            return None if self._options.cache_missing else ABSENT
-        return self._row(answer) if isinstance(answer, Mapping) else [self._row(row) for row in rows]
-
-    def _row(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: row[name] for name in self._fields if name in row}
 
     def _make_room(self, now: int) -> None:
         """The least recently used go while there are too many, and of the next ones what has expired."""

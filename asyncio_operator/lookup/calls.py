@@ -21,6 +21,7 @@ from asyncio_operator.lookup.cache import LookupCache, identity
 from asyncio_operator.lookup.keys import Told
 from asyncio_operator.lookup.keys import shared as as_shared
 from asyncio_operator.lookup.outcomes import KeyOutcomes
+from asyncio_operator.metrics import Histogram
 from asyncio_operator.outcomes import is_ordinary
 from asyncio_operator.state.cells import ABSENT
 
@@ -71,6 +72,7 @@ class Calls:
         check: gives an answer as it is to be kept and handed out, or raises what is wrong with it.
 
     Attributes:
+        latency: seconds from the start of a key's first call to its outcome.
         failures: lookups that failed.
         cache_hits: answers from the cache.
         shared: outcomes of a call that somebody else had asked for.
@@ -85,6 +87,7 @@ class Calls:
         told: bool,
         check: Callable[[Any, Any], Any] | None = None,
     ) -> None:
+        self.latency = Histogram()
         self.cache_hits = 0
         self.failures = 0
         self.shared = 0
@@ -147,7 +150,8 @@ class Calls:
                 return self._fail(wanted, error, attempts)
         if self._cache is not None:
             self._cache.put(wanted.value, answer)
-        self._end(wanted, Told(answer, "call", attempts, self._latency(wanted)) if self._told else answer)
+        latency = self._latency(wanted)
+        self._end(wanted, Told(answer, "call", attempts, latency) if self._told else answer)
         return "result"
 
     def failed(self, wanted: Wanted, error: BaseException, attempts: int) -> str:
@@ -158,11 +162,12 @@ class Calls:
 
     def _fail(self, wanted: Wanted, error: BaseException, attempts: int, timed_out: bool = False) -> str:
         self.failures += 1
+        latency = self._latency(wanted)
         outcome: Any = None
         if self._cache is not None and is_ordinary(error):
             answer = self._cache.stale(wanted.value)
             if answer is not ABSENT:
-                told = Told(answer, "stale", attempts, self._latency(wanted), error)
+                told = Told(answer, "stale", attempts, latency, error)
                 self._end(wanted, told if self._told else answer)
                 return "result"
         if wanted.asker is not None or not is_ordinary(error):
@@ -183,4 +188,6 @@ class Calls:
             self._running.pop(wanted.name, None)
 
     def _latency(self, wanted: Wanted) -> float:
-        return self._outcomes.now() - wanted.started
+        latency = self._outcomes.now() - wanted.started
+        self.latency.add(latency)
+        return latency

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Self
@@ -21,7 +21,7 @@ from asyncio_operator.clock import wall
 from asyncio_operator.enricher import Enricher, Found
 from asyncio_operator.errors import ConfigurationError, EnricherError, ResultError, StateError, describe, describe_error
 from asyncio_operator.flights import Flight
-from asyncio_operator.lookup.answers import rows_of
+from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.calls import Calls
 from asyncio_operator.lookup.keys import Failure
@@ -222,12 +222,7 @@ class _Engine:
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self._enricher = enricher
-        # It loads pyarrow, which whoever has a schema has loaded.
-        from asyncio_operator.columns import check_row
-
-        self._check_row = check_row
-        self._schema = schema
-        self._names = tuple(schema.names)
+        self._check = AnswerCheck(schema)
         self._cache = cache
         self._now = clock
         outcomes = KeyOutcomes(enricher, timeout=options.timeout, fail=False, remedy="", clock=clock)
@@ -266,7 +261,7 @@ class _Engine:
             if isinstance(outcome.error, asyncio.CancelledError):
                 # It is not the caller who was cancelled.
                 raise EnricherError(f"the lookup of key {describe(key)} has cancelled itself") from outcome.error
-            raise outcome.error
+            raise outcome.error.with_traceback(outcome.traceback)
         own: Found = _own(outcome)
         return own
 
@@ -288,19 +283,10 @@ class _Engine:
             raise
 
     def _checked(self, key: Any, answer: Any) -> Found:
-        """The answer with the columns of the schema, and nothing else."""
         try:
-            rows = [self._row(row) for row in rows_of(answer)]
+            return self._check(answer)
         except ResultError as error:
             raise ResultError(f"the answer for key {describe(key)} will not do: {error}") from error
-        if not rows:
-            return None
-        return rows[0] if isinstance(answer, Mapping) else rows
-
-    def _row(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
-        own = {name: row[name] for name in self._names if name in row}
-        self._check_row(own, self._schema)
-        return own
 
     async def close(self) -> None:
         self._running.cancel()
@@ -325,15 +311,14 @@ async def _closed(enricher: Enricher) -> None:
 async def _opened(enricher: Enricher, options: LookupOptions, clock: Callable[[], float] | None) -> _Engine:
     # It may ask the source, which blocks.
     schema = await asyncio.to_thread(enricher.schema)
-    fields = getattr(schema, "names", None)
-    if fields is None:
+    if not hasattr(schema, "names"):
         raise ConfigurationError(f"{describe(enricher)}.schema() gave {describe(schema)}; it must be a pyarrow.Schema")
     # An enricher that has asked its source knows more than one that has not.
     owner = cache_owner(fingerprint(enricher), schema)
     now = clock or clock_of(asyncio.get_running_loop())
     try:
         await enricher.open()
-        cache = None if options.cache is None else await _open_cache(options.cache, fields, owner, clock, now)
+        cache = None if options.cache is None else await _open_cache(options.cache, owner, clock, now)
     except BaseException as error:
         try:
             await _closed(enricher)
@@ -344,12 +329,12 @@ async def _opened(enricher: Enricher, options: LookupOptions, clock: Callable[[]
 
 
 async def _open_cache(
-    options: Cache, fields: Sequence[str], owner: str, clock: Callable[[], float] | None, now: Callable[[], float]
+    options: Cache, owner: str, clock: Callable[[], float] | None, now: Callable[[], float]
 ) -> LookupCache:
     # The loop's time, which tests may turn, as a time of day, which a cache on disk is stamped with.
     offset = wall() - now()
     stamps = clock or (lambda: now() + offset)
-    opening = asyncio.ensure_future(asyncio.to_thread(open_cache, options, fields, owner, stamps))
+    opening = asyncio.ensure_future(asyncio.to_thread(open_cache, options, owner, stamps))
     try:
         return await asyncio.shield(opening)
     except asyncio.CancelledError:

@@ -41,11 +41,12 @@ class Failure:
 
     Attributes:
         error: what it failed of.
+        traceback: of the error, as it was; every time that it is raised for one who waits, it grows.
         timed_out: whether it passed its deadline.
         source, attempts, latency: as of `Told`.
     """
 
-    __slots__ = ("attempts", "error", "latency", "source", "timed_out")
+    __slots__ = ("attempts", "error", "latency", "source", "timed_out", "traceback")
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class Failure:
         source: str = "call",
     ) -> None:
         self.error = error
+        self.traceback = error.__traceback__
         self.latency = latency
         self.timed_out = timed_out
         self.attempts = attempts

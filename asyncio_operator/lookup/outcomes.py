@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from asyncio_operator.enricher import Enricher
-from asyncio_operator.errors import ElementTimeoutError, FunctionError, describe, describe_error
+from asyncio_operator.errors import ElementTimeoutError, FunctionError, ResultError, describe, describe_error
 from asyncio_operator.lookup.keys import Failure
 from asyncio_operator.outcomes import is_ordinary
 
@@ -42,7 +42,7 @@ class KeyOutcomes:
     ) -> Failure:
         """The outcome of a key whose lookup failed; if failures are to end the run, they do here."""
         if self._failing or not is_ordinary(error):
-            ended = self.run_error(key, error, attempts)
+            ended = run_error(self._enricher, key, error, attempts, self._remedy)
             self.end(ended)
             error = ended
         return Failure(error, self.now() - started, timed_out, attempts)
@@ -59,13 +59,15 @@ class KeyOutcomes:
             "if healthy answers take as long"
         )
 
-    def run_error(self, key: Any, error: BaseException, attempts: int) -> FunctionError:
-        """What a run ends with for which a lookup failed."""
-        tried = f" in attempt {attempts}" if attempts > 1 else ""
-        failure = FunctionError(
-            f"{describe(self._enricher)} failed for key {describe(key)}{tried}: {describe_error(error)}{self._remedy}",
-            element=describe(key),
-            attempts=attempts,
-        )
-        failure.__cause__ = error
-        return failure
+
+def run_error(enricher: Enricher, key: Any, error: BaseException, attempts: int, remedy: str) -> FunctionError:
+    """What a run ends with for which a lookup failed."""
+    what = "gave an unusable answer" if isinstance(error, ResultError) else "failed"
+    tried = f" in attempt {attempts}" if attempts > 1 else ""
+    failure = FunctionError(
+        f"{describe(enricher)} {what} for key {describe(key)}{tried}: {describe_error(error)}{remedy}",
+        element=describe(key),
+        attempts=attempts,
+    )
+    failure.__cause__ = error
+    return failure

@@ -68,6 +68,7 @@ class LookupPipeline:
         source: gives `KeyBatch`.
         deliver: see `Delivery`.
         cache: if ``options.cache`` is given.
+        check: gives an answer as the cache is to keep it, or raises what is wrong with it.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class LookupPipeline:
         deliver: Callable[[KeyBatch, int], None],
         options: LookupOptions,
         cache: LookupCache | None = None,
+        check: Callable[[Any], Any] | None = None,
     ) -> None:
         self._enricher = enricher
         self._options = options
@@ -88,7 +90,9 @@ class LookupPipeline:
         self._plain: PlainIntake | None = None
         self._attempts: Attempts | None = None
         if options.managed:
-            self._calls = Calls(self._outcomes, cache, told=options.timed)
+            # Without a cache it is soon enough to see what is wrong with an answer when its columns are built.
+            checks = None if cache is None or check is None else lambda _key, answer: check(answer)
+            self._calls = Calls(self._outcomes, cache, told=options.timed, check=checks)
             self._source = BatchSource(source, self._delivery, self._calls)
             self._attempts, self._driver = managed_calls(enricher, self._source, self._calls, options, clock)
         else:
@@ -133,6 +137,11 @@ class LookupPipeline:
 
     @property
     def latency(self) -> Histogram:
+        """Seconds from the start of a key's first call to its outcome."""
+        return self._driver.latency if self._plain is not None else self._calls.latency
+
+    @property
+    def attempt_latency(self) -> Histogram:
         """Durations of calls, in seconds."""
         return self._driver.latency
 

@@ -14,7 +14,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -42,34 +42,29 @@ def cache_owner(enricher: str, schema: Iterable[Any]) -> str:
     return fingerprint((enricher, [(field.name, str(field.type)) for field in schema]))
 
 
-def cache_name(enricher: str, options: Cache, fields: Sequence[str]) -> str:
-    """What tells caches apart: equal for what may share answers.
-
-    Args:
-        enricher: what `cache_owner` gives.
-        fields: the columns of a row.
-    """
-    return fingerprint((enricher, options, tuple(fields)))
+def cache_name(owner: str, options: Cache) -> str:
+    """What tells caches apart: equal for what may share answers. `owner` is what `cache_owner` gives."""
+    return fingerprint((owner, options))
 
 
-def open_cache(options: Cache, fields: Sequence[str], enricher: str, clock: Clock | None = None) -> LookupCache:
-    """The cache of an enricher; it blocks for as long as the disk takes. For the arguments see `cache_name`.
+def open_cache(options: Cache, owner: str, clock: Clock | None = None) -> LookupCache:
+    """The cache of an owner, as `cache_owner` gives it; it blocks for as long as the disk takes.
 
     Raises:
         ConfigurationError: the directory cannot be used.
     """
     if options.store == "heap":
-        return LookupCache(options, fields, HeapStateBackend(max_parallelism=1, clock=clock))
-    name = cache_name(enricher, options, fields)
+        return LookupCache(options, HeapStateBackend(max_parallelism=1, clock=clock))
+    name = cache_name(owner, options)
     place = _lease(check_directory(str(options.directory)), name, clock)
     try:
         try:
-            return LookupCache(options, fields, place.backend, place.release)
+            return LookupCache(options, place.backend, place.release)
         except StateError:
             # What is damaged may show only where it is read.
             place.backend.close()
             place.clear(name, clock)
-            return LookupCache(options, fields, place.backend, place.release)
+            return LookupCache(options, place.backend, place.release)
     except BaseException:
         place.release()
         raise

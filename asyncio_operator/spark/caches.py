@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
 
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.stores import cache_name, open_cache
@@ -26,29 +25,27 @@ class Caches:
         self._caches: OrderedDict[str, asyncio.Task[LookupCache]] = OrderedDict()
         self._leases: dict[str, int] = {}
 
-    async def lease(self, enricher: str, options: Cache, fields: Sequence[str]) -> LookupCache:
-        """The cache of an enricher, by its fingerprint; to be given back by `release` with the same arguments.
+    async def lease(self, owner: str, options: Cache) -> LookupCache:
+        """The cache of an owner, as `cache_owner` gives it; to be given back by `release` with the same arguments.
 
         Raises:
             ConfigurationError: it cannot be opened.
         """
-        name = cache_name(enricher, options, fields)
+        name = cache_name(owner, options)
         opening = self._caches.get(name)
         if opening is None or _has_failed(opening):
             # The disk may take its time, and all tasks of this process are on this loop.
-            opening = self._caches[name] = asyncio.ensure_future(
-                asyncio.to_thread(open_cache, options, fields, enricher)
-            )
+            opening = self._caches[name] = asyncio.ensure_future(asyncio.to_thread(open_cache, options, owner))
         self._leases[name] = self._leases.get(name, 0) + 1
         try:
             return await asyncio.shield(opening)
         except BaseException:
-            self.release(enricher, options, fields)
+            self.release(owner, options)
             raise
 
-    def release(self, enricher: str, options: Cache, fields: Sequence[str]) -> None:
+    def release(self, owner: str, options: Cache) -> None:
         """Give a lease back."""
-        name = cache_name(enricher, options, fields)
+        name = cache_name(owner, options)
         self._leases[name] -= 1
         if self._leases[name]:
             return

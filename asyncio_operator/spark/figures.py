@@ -20,7 +20,8 @@ class EnrichmentFigures:
         cache_hits: keys, of batches of rows, that were found in the cache.
         shared: keys that took the outcome of a call that ran already.
         timeouts: keys that passed their deadline.
-        latency: of calls.
+        latency: of keys that were called for, from their first call to their outcome, waits between attempts included.
+        attempt_latency: of calls.
     """
 
     rows: int = 0
@@ -34,9 +35,12 @@ class EnrichmentFigures:
     shared: int = 0
     timeouts: int = 0
     latency: Histogram = field(default_factory=Histogram)
+    attempt_latency: Histogram = field(default_factory=Histogram)
 
     def add(self, other: EnrichmentFigures) -> None:
         for f in fields(self):
-            if f.name != "latency":
-                setattr(self, f.name, getattr(self, f.name) + getattr(other, f.name))
-        self.latency.merge(other.latency)
+            mine, theirs = getattr(self, f.name), getattr(other, f.name)
+            if isinstance(mine, Histogram):
+                mine.merge(theirs)
+            else:
+                setattr(self, f.name, mine + theirs)

@@ -29,7 +29,8 @@ class _Adding(AccumulatorParam[EnrichmentFigures]):
 class EnrichmentStatistics(OperatorStatistics):
     """The fields of `OperatorStatistics`, and those of `EnrichmentFigures`.
 
-    `admitted` and `emitted` are input rows, and `latency` is that of calls, the same as `attempt_latency`. These are
+    `admitted` and `emitted` are input rows. `latency` is that of keys, from their first call to their outcome, which is
+    what `timeout` limits; `attempt_latency` is that of calls, which is what `attempt_timeout` limits. These are
     always 0: `in_flight`, `buffered` and `backing_off`, because tasks report when they end; `backpressure_seconds`,
     which is not measured here.
     """
@@ -62,15 +63,14 @@ class EnrichmentMetrics:
     def statistics(self) -> EnrichmentStatistics:
         """The figures of all tasks that have ended."""
         figures = self._accumulator.value
-        latency = figures.latency.percentiles()
         return EnrichmentStatistics(
             admitted=figures.rows,
             emitted=figures.rows,
             timeouts=figures.timeouts,
             failures=figures.failures,
             skipped=figures.skipped,
-            latency=latency,
-            attempt_latency=latency,
+            latency=figures.latency.percentiles(),
+            attempt_latency=figures.attempt_latency.percentiles(),
             rows=figures.rows,
             found=figures.found,
             missing=figures.missing,

@@ -7,6 +7,7 @@ enricher is asked for its schema once, and its copies know it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -102,7 +103,8 @@ def enrich_task(
     added = _added_fields(schema, found, prefix, status_column)
     report = None if metrics is None else metrics.report
     identity = _identity(enricher)
-    task = EnrichTask(enricher, identity, layout, options, report, tuple(offered.names), cache_owner(identity, offered))
+    owner = cache_owner(identity, offered)
+    task = EnrichTask(enricher, identity, layout, options, _in_spark(offered), owner, report)
     return task, StructType([*schema.fields, *added])
 
 
@@ -127,6 +129,16 @@ def _found(enricher: Enricher, schema: pa.Schema, columns: Sequence[str] | None)
             raise ConfigurationError(f"the column {name!r} of {describe(enricher)} is there more than once")
     fields = [spark_field(name, schema.field(name)) for name in names]
     return pa.schema([pa.field(field.name, arrow_type(field.dataType)) for field in fields])
+
+
+def _in_spark(offered: pa.Schema) -> pa.Schema:
+    """All fields that the enricher has, in the types that Spark takes; others stay, for nobody can ask for them."""
+    fields = []
+    for field in offered:
+        with contextlib.suppress(ConfigurationError):
+            field = field.with_type(arrow_type(spark_field(field.name, field).dataType))
+        fields.append(field)
+    return pa.schema(fields)
 
 
 def _key_positions(schema: StructType, enricher: Enricher, on: On) -> tuple[int, ...]:

@@ -18,12 +18,15 @@ from typing import TYPE_CHECKING, Any
 from asyncio_operator.bridge import LoopTask
 from asyncio_operator.channels import PULSE, FromLoop, ToLoop
 from asyncio_operator.enricher import Enricher
-from asyncio_operator.errors import FunctionError, ResultError, describe, describe_error
+from asyncio_operator.errors import ResultError, describe
+from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.keys import Failure, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions
+from asyncio_operator.lookup.outcomes import run_error
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.loop_thread import loop_thread
+from asyncio_operator.loop_watch import LoopWatch
 from asyncio_operator.spark.arrow import Enrichment, Layout, key_batch
 from asyncio_operator.spark.caches import caches
 from asyncio_operator.spark.clients import clients
@@ -37,7 +40,8 @@ READ_AHEAD = 2
 """Batches read from Spark and not yet taken by the loop: one is being taken while the next is read."""
 
 WATCH = 1.0
-"""Seconds between two looks whether Spark is still there; with the grace period, within the 5 s of law X7."""
+"""Seconds between two looks whether Spark is still there, and what holds the loop; with the grace period, within the
+5 s of law X7."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +51,17 @@ class EnrichTask:
     Attributes:
         fingerprint: of the enricher; equal ones share their clients.
         report: called with the figures of the task when it ends, on its main thread.
-        fields: all columns of the enricher, which its cache keeps.
-        owner: whose answers that cache keeps.
+        answers: the columns that an answer has to fit for the cache to keep it: all of the enricher's.
+        owner: whose answers the cache keeps.
     """
 
     enricher: Enricher
     fingerprint: str
     layout: Layout
     options: LookupOptions
+    answers: pa.Schema
+    owner: str
     report: Callable[[EnrichmentFigures], None] | None = None
-    fields: tuple[str, ...] = ()
-    owner: str = ""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of `batches`, enriched.
@@ -74,10 +78,11 @@ class EnrichTask:
             raise told from told.__cause__
 
     def _rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        loop, watch = loop_thread().loop, _spark_watch()
-        source, sink = ToLoop(loop, READ_AHEAD), FromLoop(loop, pulse=None if watch is None else WATCH)
+        thread, is_spark_there = loop_thread(), _spark_watch()
+        loop, held = thread.loop, LoopWatch(thread.ident, describe(self.enricher))
+        source, sink = ToLoop(loop, READ_AHEAD), FromLoop(loop, pulse=WATCH)
         life = _Life(self, source, sink)
-        enrichment = Enrichment(self.layout, lambda key, error: self._on_result_error(life, key, error))
+        enrichment = Enrichment(self.layout, self._on_result_error)
         threading.Thread(
             target=_feed, args=(batches, enrichment, source), name="asyncio-operator-feeder", daemon=True
         ).start()
@@ -85,9 +90,11 @@ class EnrichTask:
         try:
             run.start()
             for element in sink:
-                if element is PULSE and watch is not None:
-                    yield from enrichment.nothing()
-                    watch()
+                if element is PULSE:
+                    held.look()
+                    if is_spark_there is not None:
+                        yield from enrichment.nothing()
+                        is_spark_there()
                     continue
                 batch, ready, ended = element
                 output, keys = enrichment.leading(batch, ready) if self.options.ordered else enrichment.answered(batch)
@@ -99,15 +106,9 @@ class EnrichTask:
                 self.report(life.figures(enrichment))
             run.stop(self.options.grace_period + 1.0)
 
-    def _on_result_error(self, life: _Life, key: Any, error: ResultError) -> Failure:
-        loop_thread().loop.call_soon_threadsafe(life.discard, key)
+    def _on_result_error(self, key: Any, error: ResultError) -> Failure:
         if self.options.fail:
-            raise FunctionError(
-                f"{describe(self.enricher)} gave an unusable answer for key {describe(key)}: {describe_error(error)}"
-                f"{self.options.remedy}",
-                element=describe(key),
-                attempts=1,
-            ) from error
+            raise run_error(self.enricher, key, error, 1, self.options.remedy)
         return Failure(error, 0.0)
 
 
@@ -119,31 +120,27 @@ class _Life:
         self._source = source
         self._sink = sink
         self._pipeline: LookupPipeline | None = None
-        self._cache: LookupCache | None = None
 
     async def run(self) -> None:
         task, options = self._task, self._task.options
         enricher = await clients.lease(task.fingerprint, task.enricher)
         try:
             if options.cache is None:
-                await self._run(enricher)
+                await self._run(enricher, None)
                 return
-            self._cache = await caches.lease(task.owner, options.cache, task.fields)
+            cache = await caches.lease(task.owner, options.cache)
             try:
-                await self._run(enricher)
+                await self._run(enricher, cache)
             finally:
-                caches.release(task.owner, options.cache, task.fields)
+                caches.release(task.owner, options.cache)
         finally:
             clients.release(task.fingerprint)
 
-    async def _run(self, enricher: Enricher) -> None:
-        self._pipeline = LookupPipeline(enricher, self._source, self._deliver, self._task.options, self._cache)
+    async def _run(self, enricher: Enricher, cache: LookupCache | None) -> None:
+        task = self._task
+        check = AnswerCheck(task.answers)
+        self._pipeline = LookupPipeline(enricher, self._source, self._deliver, task.options, cache, check)
         await self._pipeline.run()
-
-    def discard(self, key: Any) -> None:
-        """The answer for the key will not do: it is not to be found again. This may come after the run has ended."""
-        if self._cache is not None:
-            self._cache.discard(key)
 
     def _deliver(self, batch: KeyBatch, ready: int) -> None:
         self._sink.put_nowait((batch, ready, batch.ended))
@@ -170,6 +167,7 @@ class _Life:
             shared=pipeline.shared,
             timeouts=pipeline.timeouts,
             latency=pipeline.latency,
+            attempt_latency=pipeline.attempt_latency,
         )
 
 

@@ -8,12 +8,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncio_operator import Cache, EnricherError, FixedBackoff, Retry
+from asyncio_operator import Cache, EnricherError, FixedBackoff, ResultError, Retry
 from asyncio_operator.lookup import Lookup
+from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.keys import PENDING, Failure, KeyBatch, Told
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import LookupPipeline
@@ -21,6 +23,8 @@ from asyncio_operator.lookup.stores import open_cache
 from enrichers import TableEnricher
 from tests.core.helpers import virtual
 from tests.lookup.helpers import Consumer, Recorded, now
+
+CHECK = AnswerCheck(pa.schema([("x", pa.int64())]))
 
 
 class Trickle:
@@ -69,8 +73,8 @@ async def look_up(
     consumer = Consumer(batches, chosen.ordered)
     if consumers is not None:
         consumers.append(consumer)
-    kept = open_cache(cache, ("x",), "s", now)
-    consumer.pipeline = LookupPipeline(enricher, Trickle(batches, pause), consumer.deliver, chosen, kept)
+    kept = open_cache(cache, "s", now)
+    consumer.pipeline = LookupPipeline(enricher, Trickle(batches, pause), consumer.deliver, chosen, kept, CHECK)
     async with asyncio.timeout(1e6):
         await consumer.pipeline.run()
     await asyncio.sleep(1)
@@ -138,6 +142,40 @@ async def test_L6_what_stands_in_for_a_failure_is_told_as_stale_to_all_and_the_f
         ({"x": 1}, "shared", 2, "down"),
     ]
     assert (pipeline.retries, pipeline.shared, pipeline.cache_hits) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("wrong", [{"x": "text"}, "text", [{"x": 1}, {"x": 2**70}]])
+@virtual
+async def test_L6_L9_a_wrong_answer_is_never_kept_and_an_old_one_stands_in_for_it(wrong: Any) -> None:
+    async def once(key: Any) -> Any:
+        await asyncio.sleep(0.1)
+        return {"x": key} if len(enricher.calls) == 1 else wrong
+
+    for cache, told in (
+        (Cache(refresh_after=1), ["call", "cache", "cache"]),
+        (Cache(expire_after_write=1, stale_if_error=True), ["call", "stale", "stale"]),
+    ):
+        enricher = Recorded(once)
+        batches, _ = await look_up(enricher, [[1], [1], [1]], cache, pause=2.0)
+        outcomes = [batch.outcomes[0] for batch in batches]
+        assert [outcome.answer for outcome in outcomes] == [{"x": 1}] * 3
+        assert [outcome.source for outcome in outcomes] == told
+        assert len(enricher.calls) == 3
+        assert told[1] == "cache" or all(isinstance(outcome.error, ResultError) for outcome in outcomes[1:])
+
+
+@virtual
+async def test_latency_is_that_of_a_key_over_its_attempts_and_attempt_latency_that_of_a_call() -> None:
+    async def at_the_second_attempt(key: Any) -> Any:
+        await asyncio.sleep(1)
+        if len(enricher.calls) == 1:
+            raise EnricherError("down")
+        return {"x": key}
+
+    enricher = Recorded(at_the_second_attempt)
+    _, pipeline = await look_up(enricher, [[1]], Cache(), retry=Retry(2, FixedBackoff(3.0)))
+    assert pipeline.latency.percentiles().max == pytest.approx(5.0)
+    assert pipeline.attempt_latency.percentiles().max == pytest.approx(1.0)
 
 
 FATES = ("found", "missing", "error", "then error", "hang")

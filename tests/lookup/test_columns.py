@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncio_operator import ResultError
-from asyncio_operator.columns import check_row, column
+from asyncio_operator.columns import check_row, column, row_checker
 
 MOMENT = dt.datetime(2020, 1, 2, 3, 4, 5, 6)
 BERLIN = dt.timezone(dt.timedelta(hours=1))
@@ -166,6 +166,29 @@ def test_X5_values_that_fit_one_by_one_fit_together(data: st.DataObject, shape: 
     together = column([{"v": v} for v in values], pa.field("v", data_type))
     assert together.type == data_type
     assert together.to_pylist() == [build(v, data_type) for v in values]
+
+
+VALUES = [
+    *(value for _, values in SHAPES for value in values),
+    *(True, 2**31, -(2**31), 2**63, 300, 1e300, "\udc80", "ä", b"", MOMENT.date(), object(), float("nan")),
+]
+TYPES = [
+    *(data_type for data_type, _ in SHAPES),
+    *(pa.bool_(), pa.int8(), pa.int32(), pa.float32(), pa.date32(), pa.large_string(), pa.timestamp("us")),
+]
+
+
+@pytest.mark.parametrize("data_type", TYPES, ids=str)
+def test_L9_a_row_is_judged_as_its_columns_are(data_type: pa.DataType) -> None:
+    check = row_checker(pa.schema([("v", data_type), ("w", pa.int64())]))
+    for value in VALUES:
+        try:
+            build(value, data_type)
+        except Exception:
+            with pytest.raises(ResultError):
+                check({"v": value, "w": 1})
+        else:
+            check({"v": value})
 
 
 def test_a_value_whose_repr_is_long_or_fails_is_described_all_the_same() -> None:

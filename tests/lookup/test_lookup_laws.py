@@ -125,6 +125,21 @@ async def test_L9_a_row_of_the_wrong_types_is_a_result_error_for_its_key_and_is_
 
 
 @virtual
+async def test_L2_an_error_that_many_wait_for_comes_to_each_with_the_same_few_frames() -> None:
+    async def fail(key: Any) -> Any:
+        await asyncio.sleep(1)
+        raise EnricherError("down")
+
+    async with Lookup(Recorded(fail)) as lookup:
+        frames = []
+        for waiting in [asyncio.ensure_future(lookup.get(1)) for _ in range(100)]:
+            with pytest.raises(EnricherError) as caught:
+                await waiting
+            frames.append(len(caught.traceback))
+    assert len(set(frames)) == 1
+
+
+@virtual
 async def test_L9_what_the_schema_does_not_name_is_ignored() -> None:
     async def answer(key: Any) -> Any:
         return {"x": 1, "more": 2} if key == 1 else {"more": 2}

@@ -157,7 +157,7 @@ def test_L1_L2_every_key_gets_an_outcome_that_it_may_have_whatever_happens(
             fail=False,
             timed=timed,
         )
-        kept = None if cache is None else open_cache(cache, ("x",), "test", asyncio.get_running_loop().time)
+        kept = None if cache is None else open_cache(cache, "test", asyncio.get_running_loop().time)
         consumer = Consumer(batches, ordered, pause)
         consumer.pipeline = LookupPipeline(enricher, Source(batches, source_pause), consumer.deliver, options, kept)
         async with asyncio.timeout(1e5):

@@ -104,7 +104,7 @@ def test_X7_a_task_ends_when_spark_is_gone_although_unread_input_hides_it(
 
     enricher = FunctionEnricher(look_up, "x long")
     layout, options = Layout((0,), enricher.schema()), LookupOptions(ordered=ordered, buffer=20, capacity=10)
-    task = EnrichTask(enricher, f"gone {next(_numbers)}", layout, options)
+    task = EnrichTask(enricher, f"gone {next(_numbers)}", layout, options, enricher.schema(), "")
     fill(jvm)
     with pytest.raises(ConnectionError):
         serve(mine, task, jvm, answered)

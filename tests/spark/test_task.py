@@ -38,7 +38,9 @@ def ordered(request: pytest.FixtureRequest) -> bool:
 def task_of(function: Any, *, report: Any = None, inner: bool = False, **options: Any) -> EnrichTask:
     enricher = FunctionEnricher(function, "x long")
     layout = Layout((0,), enricher.schema(), inner)
-    return EnrichTask(enricher, f"test {next(_numbers)}", layout, LookupOptions(**options), report)
+    return EnrichTask(
+        enricher, f"test {next(_numbers)}", layout, LookupOptions(**options), enricher.schema(), "", report
+    )
 
 
 def batches_of(*sizes: int) -> Iterator[pa.RecordBatch]:
@@ -294,7 +296,9 @@ def test_X5_an_enricher_that_does_not_open_fails_the_task_by_name(error: BaseExc
             raise error
 
     enricher = Broken(double, "x long")
-    task = EnrichTask(enricher, f"broken {error}", Layout((0,), enricher.schema()), LookupOptions())
+    task = EnrichTask(
+        enricher, f"broken {error}", Layout((0,), enricher.schema()), LookupOptions(), enricher.schema(), ""
+    )
     with pytest.raises(FunctionError, match=r"could not be opened: .*(no route to host|3)"):
         list(task(batches_of(3)))
 
@@ -370,7 +374,12 @@ def test_L8_two_tasks_at_once_in_one_process_do_not_disturb_each_other(ordered: 
 
     enricher = Counted(double, "x long")
     task = EnrichTask(
-        enricher, f"two at once {ordered}", Layout((0,), enricher.schema()), LookupOptions(ordered=ordered)
+        enricher,
+        f"two at once {ordered}",
+        Layout((0,), enricher.schema()),
+        LookupOptions(ordered=ordered),
+        enricher.schema(),
+        "",
     )
     results: dict[int, list[int]] = {}
 
@@ -403,7 +412,6 @@ def test_figures_are_reported_once_at_the_end_of_the_task() -> None:
 
 
 def test_a_task_travels_by_pickle() -> None:
-    task = EnrichTask(
-        FunctionEnricher(double, "x long"), "1", Layout((0,), pa.schema([("x", pa.int64())])), LookupOptions()
-    )
+    schema = pa.schema([("x", pa.int64())])
+    task = EnrichTask(FunctionEnricher(double, schema), "1", Layout((0,), schema), LookupOptions(), schema, "")
     assert pickle.loads(pickle.dumps(task)).layout == task.layout
