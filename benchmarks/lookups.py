@@ -24,6 +24,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from asyncio_operator import Batching, Cache, Enricher, Retry
+from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.keys import KeyBatch
 from asyncio_operator.lookup.options import LookupOptions
@@ -191,7 +192,7 @@ async def _timed(
         loop.call_soon(pipeline.emitted, new, batch if batch.ended else None)
 
     options = replace(options, buffer=20 * BATCH, timeout=30.0)
-    pipeline = LookupPipeline(enricher, _Source(batches), deliver, options, cache)
+    pipeline = LookupPipeline(enricher, _Source(batches), deliver, options, cache, AnswerCheck(enricher.schema()))
     started = process_time()
     await pipeline.run()
     return (process_time() - started) / (BATCH * BATCHES) * 1e6
@@ -199,7 +200,7 @@ async def _timed(
 
 def _cache(max_rows: int, directory: str | None = None) -> LookupCache:
     store = {} if directory is None else {"store": "rocksdb", "directory": directory}
-    return open_cache(Cache(max_rows, expire_after_write=3600, **store), list(ROW), "benchmark")  # type: ignore[arg-type]
+    return open_cache(Cache(max_rows, expire_after_write=3600, **store), "benchmark")  # type: ignore[arg-type]
 
 
 def _kept(directory: str | None = None, composite: bool = False) -> LookupCache:
