@@ -44,35 +44,42 @@ def column(rows: Sequence[Mapping[str, Any]], field: pa.Field) -> Column:
         return pa.concat_arrays([pa.array([value], field.type) for value in values])
 
 
-def row_checker(schema: pa.Schema) -> Callable[[Mapping[str, Any]], None]:
-    """Makes a function that checks that one row fits the columns.
+def row_reader(schema: pa.Schema) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """Makes a function that gives what a row has for the columns, and nothing else, in a dictionary of its own.
 
-    It raises a `ResultError` that names the column and the value. Values of the most common types are judged without
-    Arrow, at a hundredth of the price; about all others Arrow is asked.
+    It raises a `ResultError` that names the column and the value where one does not fit. Values of the most common
+    types are judged without Arrow, at a hundredth of the price; about all others Arrow is asked.
     """
-    fields = [(field.name, _sure(field.type), field) for field in schema]
+    columns = [(field.name, *_sure(field.type), field) for field in schema]
 
-    def check(row: Mapping[str, Any]) -> None:
-        for name, is_sure, field in fields:
-            value = row.get(name)
-            if value is not None and not is_sure(value):
-                _check_value(row, value, field)
+    def read(row: Mapping[str, Any]) -> dict[str, Any]:
+        own = {}
+        for name, exact, fits, field in columns:
+            if name in row:
+                own[name] = value = row[name]
+                if type(value) is exact:
+                    if fits is None or fits(value):
+                        continue
+                elif value is None:
+                    continue
+                _check_value(value, field)
+        return own
 
-    return check
+    return read
 
 
 def check_row(row: Mapping[str, Any], schema: pa.Schema) -> None:
-    """Check that one row fits the columns; see `row_checker`, which is for many.
+    """Check that one row fits the columns; see `row_reader`, which is for many.
 
     Raises:
         ResultError: it does not; names the column and the value.
     """
-    row_checker(schema)(row)
+    row_reader(schema)(row)
 
 
-def _check_value(row: Mapping[str, Any], value: Any, field: pa.Field) -> None:
+def _check_value(value: Any, field: pa.Field) -> None:
     try:
-        column([row], field)
+        column([{field.name: value}], field)
     except Exception as error:
         raise ResultError(
             f"column {field.name!r} is {field.type}, which the answer does not fit: "
@@ -81,15 +88,14 @@ def _check_value(row: Mapping[str, Any], value: Any, field: pa.Field) -> None:
 
 
 @lru_cache(maxsize=1000)
-def _sure(data_type: pa.DataType) -> Callable[[Any], bool]:
-    """What says of a value, not None, that it surely fits."""
+def _sure(data_type: pa.DataType) -> tuple[type | None, Callable[[Any], bool] | None]:
+    """A class of which every value fits for which the function, if there is one, is true; None if there is none."""
     if kinds.is_string(data_type) or kinds.is_large_string(data_type):
-        return lambda value: type(value) is str and value.isascii()
+        return str, str.isascii
     if kinds.is_signed_integer(data_type):
         limit = 1 << (data_type.bit_width - 1)
-        return lambda value: type(value) is int and -limit <= value < limit
-    exact = next((kind for is_kind, kind in _EXACT if is_kind(data_type)), None)
-    return lambda value: type(value) is exact
+        return int, lambda value: -limit <= value < limit
+    return next((kind for is_kind, kind in _EXACT if is_kind(data_type)), None), None
 
 
 _EXACT: tuple[tuple[Callable[[pa.DataType], bool], type], ...] = (
@@ -98,7 +104,6 @@ _EXACT: tuple[tuple[Callable[[pa.DataType], bool], type], ...] = (
     (kinds.is_binary, bytes),
     (kinds.is_date32, datetime.date),
 )
-"""Types of which every value of one class fits."""
 
 
 @lru_cache(maxsize=1000)

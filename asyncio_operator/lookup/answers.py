@@ -42,10 +42,9 @@ class AnswerCheck:
 
     def __init__(self, schema: pa.Schema) -> None:
         # It loads pyarrow, which whoever has a schema has loaded.
-        from asyncio_operator.columns import row_checker
+        from asyncio_operator.columns import row_reader
 
-        self._names = tuple(schema.names)
-        self._check_row = row_checker(schema)
+        self._row = row_reader(schema)
 
     def __call__(self, answer: Any) -> Found:
         """The answer: one row, a list of rows, or None for none.
@@ -53,12 +52,9 @@ class AnswerCheck:
         Raises:
             ResultError: it is none, or a value in it does not fit its column.
         """
+        if type(answer) is dict:
+            return self._row(answer)
         rows = [self._row(row) for row in rows_of(answer)]
         if not rows:
             return None
         return rows[0] if isinstance(answer, Mapping) else rows
-
-    def _row(self, row: Row) -> Row:
-        own = {name: row[name] for name in self._names if name in row}
-        self._check_row(own)
-        return own
