@@ -7,7 +7,7 @@ threads, nor pyspark.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from asyncio_operator.errors import ResultError, text_of
 from asyncio_operator.lookup.keys import PENDING, Failure, KeyBatch
 from asyncio_operator.spark.answers import FOUND, Answers, failure_of, read_answers
 from asyncio_operator.spark.pieces import cut, pick, places, row_bytes
+from asyncio_operator.spark.segments import Gate, Mask, Segmenter
 
 STATUS = pa.struct(
     [
@@ -43,6 +44,9 @@ class Layout:
         inner: rows without a match are dropped.
         drop_failed: rows whose lookup failed are dropped.
         status: whether a status column follows.
+        event_time: position of the column whose times keep rows of unordered mode in their segments; None for one
+            segment.
+        delay: how far apart the times of a segment may be, in the unit of that column.
     """
 
     keys: tuple[int, ...]
@@ -50,14 +54,21 @@ class Layout:
     inner: bool = False
     drop_failed: bool = False
     status: bool = False
+    event_time: int | None = None
+    delay: int = 0
 
 
 class Rows:
-    """A batch of rows, the number of its key for every row (-1 where a part of the key is null), and what has left."""
+    """A batch of rows, the number of its key for every row (-1 where a part of the key is null), and what has left.
 
-    __slots__ = ("batch", "key_of", "keys_left", "left")
+    With event time also the number of the batch, and of every row's segment.
+    """
+
+    __slots__ = ("batch", "key_of", "keys_left", "left", "number", "segments")
 
     def __init__(self, batch: pa.RecordBatch, key_of: Ints) -> None:
+        self.number = 0
+        self.segments: Ints
         self.batch = batch
         self.key_of = key_of
         self.keys_left = 0
@@ -138,6 +149,7 @@ class Enrichment:
         self._on_result_error = on_result_error
         self._schema: pa.Schema | None = None
         self._empty = dict.fromkeys(layout.found.names)
+        self._gate = None if layout.event_time is None else Gate()
 
     def expect(self, rows: pa.Schema) -> None:
         """The schema of the input is known. It never changes, so it does not matter which thread says so."""
@@ -152,6 +164,16 @@ class Enrichment:
         if self._schema is not None:
             yield pa.RecordBatch.from_pylist([], self._schema)
 
+    def keyed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[KeyBatch]:
+        """The input, with the distinct keys of every batch; for another thread than the output's."""
+        time, segmenter = self.layout.event_time, Segmenter(self.layout.delay)
+        for number, batch in enumerate(batches):
+            self.expect(batch.schema)
+            keyed = key_batch(batch, self.layout.keys)
+            if time is not None:
+                keyed.payload.number, keyed.payload.segments = number, segmenter.number(batch.column(time))
+            yield keyed
+
     def leading(self, batch: KeyBatch, ready: int) -> tuple[Iterator[pa.RecordBatch], int]:
         """Ordered mode: the rows before the first one that needs a key not among the `ready` first; how many keys left.
 
@@ -165,18 +187,40 @@ class Enrichment:
         rows.left[start:stop] = True
         return self._leave(batch, rows.batch.slice(start, stop - start), rows.key_of[start:stop], ready)
 
-    def answered(self, batch: KeyBatch) -> tuple[Iterator[pa.RecordBatch], int]:
-        """Unordered mode: the rows whose key has an outcome and that have not left yet; how many keys left."""
+    def answered(self, batch: KeyBatch, ended: bool) -> Iterator[tuple[Iterator[pa.RecordBatch], int, KeyBatch | None]]:
+        """Unordered mode: the rows whose key has an outcome, that have not left yet, and that overtake no earlier
+        segment; how many keys left; the batch, if all of it has left.
+
+        Args:
+            ended: whether every key of the batch has an outcome.
+        """
         rows: Rows = batch.payload
-        now, keys_left = ~rows.left, len(batch.keys)
+        if self._gate is None:
+            leaving = self._has_outcome(batch)
+            rows.left |= leaving
+            yield *self._some(batch, leaving), batch if ended else None
+            return
+        for one, leaving, done in self._gate.pass_through(batch, rows, ended, self._has_outcome):
+            yield *self._some(one, leaving), one if done else None
+
+    def _has_outcome(self, batch: KeyBatch) -> Mask:
+        """For every row whether its key has an outcome, and it has not left."""
+        rows: Rows = batch.payload
+        waiting: Mask = ~rows.left
         if not batch.ended:
             # One place more, which -1 reaches, stands for null keys: they wait for nothing.
             ready = np.array([outcome is not PENDING for outcome in [*batch.outcomes, None]])
-            now &= ready[rows.key_of]
-            keys_left = int(np.count_nonzero(ready)) - 1
-        rows.left |= now
-        part = rows.batch if now.all() else rows.batch.filter(pa.array(now))
-        return self._leave(batch, part, rows.key_of[now], keys_left)
+            waiting &= ready[rows.key_of]
+        return waiting
+
+    def _some(self, batch: KeyBatch, leaving: Mask) -> tuple[Iterator[pa.RecordBatch], int]:
+        rows: Rows = batch.payload
+        keys_left = len(batch.keys)
+        if not rows.left.all():
+            needed = rows.key_of[~rows.left]
+            keys_left -= len(np.unique(needed[needed >= 0]))
+        part = rows.batch if leaving.all() else rows.batch.filter(pa.array(leaving))
+        return self._leave(batch, part, rows.key_of[leaving], keys_left)
 
     def _leave(
         self, batch: KeyBatch, rows: pa.RecordBatch, codes: Ints, keys_left: int

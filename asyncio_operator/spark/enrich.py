@@ -41,6 +41,8 @@ def enrich(
     circuit_breaker: CircuitBreaker | None = None,
     on_error: str = "fail",
     status_column: str | None = None,
+    event_time: str | None = None,
+    watermark_delay: Duration | None = None,
     metrics: EnrichmentMetrics | None = None,
 ) -> DataFrame:
     """The rows of `df`, each with the columns that `enricher` has for its key.
@@ -74,6 +76,11 @@ def enrich(
         on_error: "fail": a lookup that fails or times out fails the task; "null": its rows get nulls; "drop": its rows
             are dropped. Both are counted in `metrics`, and told row by row in the status column.
         status_column: name of a column struct<status, source, attempts, latency_ms, error_type, error_message>.
+        event_time: a column of timestamps, or of milliseconds since the epoch. In mode "unordered" rows then overtake
+            each other only within `watermark_delay` of event time, so that none becomes late for who computes
+            watermarks from the output with that delay; "ordered" keeps all of them in their order anyway.
+        watermark_delay: seconds or a timedelta; default: that of the stream's own ``withWatermark`` on the column, else
+            0, with which only rows of equal times overtake each other.
         metrics: collects what happened, on the driver.
 
     Raises:
@@ -100,6 +107,8 @@ def enrich(
         circuit_breaker=circuit_breaker,
         on_error=on_error,
         status_column=status_column,
+        event_time=event_time,
+        watermark_delay=watermark_delay,
         metrics=metrics,
     )
     return _addressable(df).mapInArrow(task, schema)

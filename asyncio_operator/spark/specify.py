@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.cloudpickle import cloudpickle
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import LongType, StructField, StructType, TimestampNTZType, TimestampType
 
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe, describe_error
@@ -24,7 +24,7 @@ from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
-from asyncio_operator.policies.options import Duration, one_of, positive_int
+from asyncio_operator.policies.options import Duration, duration, one_of, positive_int
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.spark.arrow import STATUS, Layout
@@ -64,6 +64,8 @@ def enrich_task(
     circuit_breaker: CircuitBreaker | None,
     on_error: str,
     status_column: str | None,
+    event_time: str | None,
+    watermark_delay: Duration | None,
     metrics: EnrichmentMetrics | None,
 ) -> tuple[EnrichTask, StructType]:
     """The task for an input with that schema, and the schema of its output. The options are those of `enrich`.
@@ -99,7 +101,12 @@ def enrich_task(
     )
     offered = _schema(enricher)
     found = _found(enricher, offered, columns)
-    layout = Layout(_key_positions(schema, enricher, on), found, inner, drop_failed, status_column is not None)
+    keys = _key_positions(schema, enricher, on)
+    segments = _segments(schema, event_time, watermark_delay)
+    layout = Layout(keys, found, inner, drop_failed, status_column is not None)
+    if not options.ordered:
+        # Rows that stay in their order overtake nobody.
+        layout = replace(layout, event_time=segments[0], delay=segments[1])
     added = _added_fields(schema, found, prefix, status_column)
     report = None if metrics is None else metrics.report
     identity = _identity(enricher)
@@ -186,16 +193,45 @@ def _mapped(schema: StructType, on: Mapping[str, str], known: pa.Schema | None, 
     return [parts[name] for name in known.names]
 
 
-def _position(schema: StructType, name: str) -> int:
+def _segments(schema: StructType, event_time: str | None, delay: Duration | None) -> tuple[int | None, int]:
+    """The position of the column of event time, and the delay in its unit."""
+    if event_time is None:
+        if delay is not None:
+            raise ConfigurationError(
+                f"watermark_delay is {describe(delay)} without event_time; say with event_time= which column it is of"
+            )
+        return None, 0
+    position = _position(schema, event_time, "event_time")
+    field = schema.fields[position]
+    if isinstance(field.dataType, LongType):
+        per_second = 1_000
+    elif isinstance(field.dataType, TimestampType | TimestampNTZType):
+        per_second = 1_000_000
+    else:
+        raise ConfigurationError(
+            f"event_time names {field.name!r}, which is {field.dataType.simpleString()}; it must be a timestamp, or a "
+            "bigint in milliseconds since the epoch"
+        )
+    if delay is None:
+        # Where Spark's own watermark on the column leaves its delay.
+        return position, per_second * int(field.metadata.get("spark.watermarkDelayMs", 0)) // 1000
+    return position, round(per_second * duration("watermark_delay", delay))
+
+
+def _position(schema: StructType, name: str, argument: str = "on") -> int:
+    if not isinstance(name, str):
+        raise ConfigurationError(f"{argument} is {describe(name)}; it must be the name of a column")
     positions = [i for i, field in enumerate(schema.fields) if field.name == name]
     if not positions:
         positions = [i for i, field in enumerate(schema.fields) if field.name.lower() == name.lower()]
     if len(positions) == 1:
         return positions[0]
     if positions:
-        raise ConfigurationError(f"on names {name!r}, which is the name of more than one column: rename one of them")
+        raise ConfigurationError(
+            f"{argument} names {name!r}, which is the name of more than one column: rename one of them"
+        )
     raise ConfigurationError(
-        f"on names {name!r}, which is not a column of the DataFrame; {did_you_mean(name, schema.names)}"
+        f"{argument} names {name!r}, which is not a column of the DataFrame; {did_you_mean(name, schema.names)}"
     )
 
 

@@ -27,7 +27,7 @@ from asyncio_operator.lookup.outcomes import run_error
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.loop_thread import loop_thread
 from asyncio_operator.loop_watch import LoopWatch
-from asyncio_operator.spark.arrow import Enrichment, Layout, key_batch
+from asyncio_operator.spark.arrow import Enrichment, Layout
 from asyncio_operator.spark.caches import caches
 from asyncio_operator.spark.clients import clients
 from asyncio_operator.spark.figures import EnrichmentFigures
@@ -96,15 +96,24 @@ class EnrichTask:
                         yield from enrichment.nothing()
                         is_spark_there()
                     continue
-                batch, ready, ended = element
-                output, keys = enrichment.leading(batch, ready) if self.options.ordered else enrichment.answered(batch)
-                yield from output
-                loop.call_soon_threadsafe(life.emitted, keys, batch if ended else None)
+                for output, keys, left in self._leaving(enrichment, *element):
+                    yield from output
+                    loop.call_soon_threadsafe(life.emitted, keys, left)
         finally:
             source.close()
             if self.report is not None:
                 self.report(life.figures(enrichment))
             run.stop(self.options.grace_period + 1.0)
+
+    def _leaving(
+        self, enrichment: Enrichment, batch: KeyBatch, ready: int, ended: bool
+    ) -> Iterator[tuple[Iterator[pa.RecordBatch], int, KeyBatch | None]]:
+        """What may leave now that a batch has been delivered: rows, how many keys left with them, and the batch that
+        has left as a whole, if one has."""
+        if self.options.ordered:
+            yield *enrichment.leading(batch, ready), batch if ended else None
+        else:
+            yield from enrichment.answered(batch, ended)
 
     def _on_result_error(self, key: Any, error: ResultError) -> Failure:
         if self.options.fail:
@@ -174,9 +183,8 @@ class _Life:
 def _feed(batches: Iterator[pa.RecordBatch], enrichment: Enrichment, source: ToLoop) -> None:
     """Read Spark's input and find the keys."""
     try:
-        for batch in batches:
-            enrichment.expect(batch.schema)
-            if not source.put(key_batch(batch, enrichment.layout.keys)):
+        for batch in enrichment.keyed(batches):
+            if not source.put(batch):
                 return
     except BaseException as error:
         source.end(error)

@@ -197,9 +197,11 @@ def test_X1_rows_out_are_those_of_the_join(
                 here = i < ready if ordered else (key * 5) % 7 < step
                 if here and batch.outcomes[i] is PENDING:
                     batch.outcomes[i] = outcomes[key]
-            parts, keys_left = built.leading(batch, ready) if ordered else built.answered(batch)
-            output += list(parts)
-            freed += keys_left
+            leaving = [(*built.leading(batch, ready), None)] if ordered else built.answered(batch, batch.ended)
+            for parts, keys_left, left in leaving:
+                output += list(parts)
+                freed += keys_left
+                assert left is (batch if step == 8 and not ordered else None)
     expected = model(keys, outcomes, inner, drop)
     got = [(number, key, *added) for key, number, *added in rows_of(output)]
     assert got == expected if ordered else sorted(got, key=repr) == sorted(expected, key=repr)

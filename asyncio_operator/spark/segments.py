@@ -1,0 +1,111 @@
+"""Segments of event time in unordered mode: which rows may overtake which.
+
+A row that has overtaken another one may make it late for whoever computes watermarks from the output: they follow the
+largest event time seen, less a delay. So the rows of a partition are cut into segments, as long as can be such that no
+two rows of one are further apart than that delay; within a segment rows leave as they are answered, and no row leaves
+before the last one of an earlier segment. Source of the idea: Flink's ``UnorderedStreamElementQueue``, whose segments
+end at watermarks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from asyncio_operator.columns import Ints
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+class Segmenter:
+    """Numbers the segments of a partition, batch by batch.
+
+    Args:
+        delay: how far apart rows of one segment may be, in the unit of their event times.
+    """
+
+    def __init__(self, delay: int) -> None:
+        self._delay = delay
+        self._segment = 0
+        self._low: int | None = None
+        self._high = 0
+
+    def number(self, times: pa.Array) -> Ints:
+        """For every row of the next batch the number of its segment; one without event time is in the present."""
+        delay, segment, low, high = self._delay, self._segment, self._low, self._high
+        numbers = []
+        for time in times.cast(pa.int64()).to_pylist():
+            if time is not None:
+                if low is None:
+                    low = high = time
+                elif time < low:
+                    low = time
+                elif time > high:
+                    high = time
+                if high - low > delay:
+                    segment += 1
+                    low = high = time
+            numbers.append(segment)
+        self._segment, self._low, self._high = segment, low, high
+        return np.array(numbers, dtype=np.int64)
+
+
+class Segmented(Protocol):
+    """The rows of a batch.
+
+    Attributes:
+        number: of the batch in its partition, from 0.
+        segments: for every row the number of its segment.
+        left: for every row whether it has left.
+    """
+
+    number: int
+    segments: Ints
+    left: Mask
+
+
+class Gate:
+    """Says which answered rows may leave, over all batches that have come to it."""
+
+    def __init__(self) -> None:
+        self._batches: dict[int, tuple[Any, Segmented, bool] | None] = {}
+        """By their numbers, those that have come; None for one of which everything has left."""
+        self._first = 0
+        self._open = 0
+
+    def pass_through(
+        self, batch: Any, rows: Segmented, ended: bool, answered: Callable[[Any], Mask]
+    ) -> Iterator[tuple[Any, Mask, bool]]:
+        """Batches of which something may leave now that one has been delivered: which rows, and whether all have.
+
+        Args:
+            batch: what `answered` is called with, to say for every row whether it is answered and has not left.
+            ended: whether every row of the batch is answered.
+        """
+        self._batches[rows.number] = batch, rows, ended
+        expected, all_left = self._first, True
+        for number in sorted(self._batches):
+            all_left = all_left and number == expected
+            expected = number + 1
+            entry = self._batches[number]
+            if entry is None:
+                continue
+            batch, rows, ended = entry
+            leaving = answered(batch)
+            if all_left and len(leaving):
+                waiting = ~(rows.left | leaving)
+                self._open = int(rows.segments[np.argmax(waiting)] if waiting.any() else rows.segments[-1])
+            leaving &= rows.segments <= self._open
+            rows.left |= leaving
+            all_left = all_left and bool(rows.left.all())
+            done = ended and bool(rows.left.all())
+            if done:
+                self._batches[number] = None
+            if done or leaving.any():
+                yield batch, leaving, done
+        while self._batches.get(self._first, ()) is None:
+            del self._batches[self._first]
+            self._first += 1
