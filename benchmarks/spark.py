@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from asyncio_operator import Cache
 from asyncio_operator.spark import enrich
@@ -91,6 +92,31 @@ def s8() -> Rows:
                 measured.append(told.agg({"peak": "max"}).collect()[0][0])
     many, few = (statistics.median(measured) for measured in peaks.values())
     yield "S8", "worker's memory, 5,000,000 / 500,000 rows", f"{many:.0f} MB", f"{few:.0f} MB", many / few, "<= 1.1"
+
+
+def strategies() -> Rows:
+    """Flights and planes, keys inline and distinct, with the flights' own columns and with a hundred; and a join with
+    the planes as a DataFrame."""
+    data = read_data()
+    with (
+        workspace("benchmark") as directory,
+        embedded_postgres(directory) as dsn,
+        tables(dsn, data, keep=False) as schema,
+        _session() as spark,
+    ):
+        planes = PostgresEnricher(dsn, table=(schema, "planes"), key="tailnum")
+        table = spark.createDataFrame(pa.Table.from_pandas(data["planes"].add_prefix("plane_"), preserve_index=False))
+        flights = flights_of(spark, data["flights"], None)
+        for columns in (len(flights.columns), 100):
+            more = {f"more{i}": F.col("flight") + i for i in range(columns - len(flights.columns))}
+            wide = flights.withColumns(more).coalesce(2).cache()
+            assert wide.count() == len(data["flights"])
+            ours = enrich(wide, planes, on="tailnum", prefix="plane_", strategy="distinct")
+            inline = enrich(wide, planes, on="tailnum", prefix="plane_")
+            join = wide.join(F.broadcast(table), wide.tailnum == table.plane_tailnum, "left")
+            yield "", f"distinct / inline, {columns} columns", *_times(*_in_turns(ours, inline)), ""
+            yield "", f"distinct / broadcast join, {columns} columns", *_times(*_in_turns(ours, join)), ""
+            wide.unpersist()
 
 
 def comparison() -> Rows:

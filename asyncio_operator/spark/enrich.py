@@ -17,7 +17,9 @@ from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.options import Duration
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
+from asyncio_operator.spark.distinct import enrich_distinct
 from asyncio_operator.spark.metrics import EnrichmentMetrics
+from asyncio_operator.spark.scope import slots
 from asyncio_operator.spark.specify import On, enrich_task
 
 
@@ -43,6 +45,10 @@ def enrich(
     status_column: str | None = None,
     event_time: str | None = None,
     watermark_delay: Duration | None = None,
+    strategy: str = "inline",
+    join_hint: str | None = "broadcast",
+    scope: str = "task",
+    tasks_at_once: int | None = None,
     metrics: EnrichmentMetrics | None = None,
 ) -> DataFrame:
     """The rows of `df`, each with the columns that `enricher` has for its key.
@@ -81,6 +87,17 @@ def enrich(
             watermarks from the output with that delay; "ordered" keeps all of them in their order anyway.
         watermark_delay: seconds or a timedelta; default: that of the stream's own ``withWatermark`` on the column, else
             0, with which only rows of equal times overtake each other.
+        strategy: "inline": rows pass through Python, keys are looked up once per batch of rows, or less with a cache;
+            "distinct": Spark collects the distinct keys of the whole DataFrame, each is looked up once, and the answers
+            are joined back, in no order. It reads `df` twice, which has to give the same rows both times, and `metrics`
+            count keys in place of rows. Not on streams.
+        join_hint: for "distinct", how Spark is to join: "broadcast", for which the keys and their columns have to fit
+            into the memory of the driver and of each executor; "merge" or "shuffle_hash" for more keys; None leaves it
+            to Spark.
+        scope: "task": `capacity` and `rate_limit` are per task; "job": they are for all tasks together, and each gets
+            its share, rounded down.
+        tasks_at_once: for "job", how many tasks run at once; default: as many as the cluster has places for. To be
+            given where executors come and go.
         metrics: collects what happened, on the driver.
 
     Raises:
@@ -88,6 +105,8 @@ def enrich(
     """
     if not isinstance(df, DataFrame):
         raise ConfigurationError(f"df is of type {type(df).__name__}; it must be a Spark DataFrame")
+    if scope == "job" and tasks_at_once is None:
+        tasks_at_once = slots(df.sparkSession)
     task, schema = enrich_task(
         df.schema,
         enricher,
@@ -109,8 +128,14 @@ def enrich(
         status_column=status_column,
         event_time=event_time,
         watermark_delay=watermark_delay,
+        strategy="inline" if strategy == "distinct" else strategy,
+        join_hint=join_hint,
+        scope=scope,
+        tasks_at_once=tasks_at_once,
         metrics=metrics,
     )
+    if strategy == "distinct":
+        return enrich_distinct(df, task, schema, join_hint)
     return _addressable(df).mapInArrow(task, schema)
 
 

@@ -29,6 +29,7 @@ from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.spark.arrow import STATUS, Layout
 from asyncio_operator.spark.metrics import EnrichmentMetrics
+from asyncio_operator.spark.scope import shared_out
 from asyncio_operator.spark.types import arrow_type, check_key_types, check_passes_through, spark_field
 from asyncio_operator.spark.worker import EnrichTask
 from asyncio_operator.specification import fingerprint
@@ -37,6 +38,9 @@ from asyncio_operator.suggestions import did_you_mean
 TWO_BATCHES = 20_000
 """Rows of two of Spark's Arrow batches, unless it is told otherwise: with a smaller buffer every batch would leave in
 pieces, which costs more than the keys. As many rows are in the pipe anyway."""
+
+STRATEGIES = ("inline", "distinct")
+JOIN_HINTS = ("broadcast", "merge", "shuffle_hash")
 
 REMEDY = '; on_error="null" or "drop" lets the job go on without'
 """The end of the message of a failed lookup."""
@@ -66,6 +70,10 @@ def enrich_task(
     status_column: str | None,
     event_time: str | None,
     watermark_delay: Duration | None,
+    strategy: str,
+    join_hint: str | None,
+    scope: str,
+    tasks_at_once: int | None,
     metrics: EnrichmentMetrics | None,
 ) -> tuple[EnrichTask, StructType]:
     """The task for an input with that schema, and the schema of its output. The options are those of `enrich`.
@@ -77,6 +85,10 @@ def enrich_task(
     if metrics is not None and not isinstance(metrics, EnrichmentMetrics):
         raise ConfigurationError(f"metrics is {describe(metrics)}; it must be an EnrichmentMetrics")
     check_passes_through(schema)
+    if one_of("strategy", strategy, STRATEGIES) != "inline":
+        raise ConfigurationError(f'strategy="{strategy}" is for `enrich` on a DataFrame; here it is always "inline"')
+    if join_hint is not None:
+        one_of("join_hint", join_hint, JOIN_HINTS)
     inner = one_of("how", how, ("left", "inner")) == "inner"
     drop_failed = one_of("on_error", on_error, ("fail", "null", "drop")) == "drop"
     options = checked(
@@ -90,7 +102,8 @@ def enrich_task(
         rate_limit=rate_limit,
         circuit_breaker=circuit_breaker,
     )
-    most = capacity.maximum if isinstance(capacity, AdaptiveCapacity) else capacity
+    options = shared_out(options, scope, tasks_at_once)
+    most = options.capacity.maximum if isinstance(options.capacity, AdaptiveCapacity) else options.capacity
     options = replace(
         options,
         ordered=one_of("mode", mode, ("ordered", "unordered")) == "ordered",

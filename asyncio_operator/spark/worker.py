@@ -11,7 +11,7 @@ import select
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +62,10 @@ class EnrichTask:
     answers: pa.Schema
     owner: str
     report: Callable[[EnrichmentFigures], None] | None = None
+
+    def of_keys(self) -> EnrichTask:
+        """The same for an input that is nothing but keys."""
+        return replace(self, layout=replace(self.layout, keys=tuple(range(len(self.layout.keys))), event_time=None))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of `batches`, enriched.

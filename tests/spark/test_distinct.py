@@ -1,0 +1,116 @@
+"""`strategy="distinct"` gives the rows of "inline", in any order, with one lookup for each key of the whole job."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from asyncio_operator import ConfigurationError
+from asyncio_operator.spark import EnrichmentMetrics, enrich
+from enrichers import FunctionEnricher
+from tests.spark.helpers import BATCH_SIZE, in_partitions, setting
+
+pytestmark = pytest.mark.spark
+
+KEYS = [0, 1, 2, 3, None, 5, 5, 7, 8, 9, 0, None, 12, 13, 14, 15, 1, 1]
+
+
+def enricher() -> FunctionEnricher:
+    async def look_up(key: int) -> Any:
+        match key % 4:
+            case 0:
+                return {"x": key}
+            case 1:
+                return [{"x": key}, {"x": -key}]
+            case 2:
+                return None
+        raise ValueError(key)
+
+    return FunctionEnricher(look_up, "x long")
+
+
+@pytest.mark.parametrize("how", ["left", "inner"])
+@pytest.mark.parametrize("on_error", ["null", "drop"])
+def test_X1_X6_both_strategies_give_the_same_rows(spark: SparkSession, how: str, on_error: str) -> None:
+    df = in_partitions(spark, [(i, key) for i, key in enumerate(KEYS)], "n long, id long", 3)
+    metrics = EnrichmentMetrics(spark)
+    options: dict[str, Any] = {"on": "id", "how": how, "on_error": on_error, "status_column": "how"}
+    with setting(spark, BATCH_SIZE, 4):
+        inline = enrich(df, enricher(), **options)
+        distinct = enrich(df, enricher(), strategy="distinct", metrics=metrics, **options)
+        assert distinct.schema == inline.schema
+        told = [
+            Counter((row.n, row.id, row.x, row.how.status, row.how.error_type) for row in rows.collect())
+            for rows in (inline, distinct)
+        ]
+    assert told[0] == told[1]
+    assert metrics.statistics().calls == len({key for key in KEYS if key is not None})
+
+
+@pytest.mark.parametrize("join_hint", ["broadcast", "merge", "shuffle_hash", None])
+def test_X1_composite_keys_nulls_and_odd_names_whatever_the_join(spark: SparkSession, join_hint: str | None) -> None:
+    async def look_up(key: tuple[str, float]) -> Any:
+        return {"a.b": f"{key[0]} {key[1]}"}
+
+    fields = [
+        StructField("a b", StringType(), metadata={"of": "letters"}),
+        StructField("`x.y`", LongType(), nullable=False),
+        StructField("n", LongType()),
+        StructField("n", LongType()),
+    ]
+    rows = [("a", 1, 1, 2), ("A", 1, 3, 4), (None, 1, 5, 6), ("a", 2, 7, 8), ("a", 1, 9, 10)]
+    df = spark.createDataFrame(rows, StructType(fields))
+    source = FunctionEnricher(look_up, pa.schema([("a.b", pa.string())]))
+    for empty in (False, True):
+        some = df.where("false") if empty else df
+        results = [
+            enrich(some, source, on=["a b", "`x.y`"], strategy=strategy, join_hint=join_hint)
+            for strategy in ("inline", "distinct")
+        ]
+        assert results[0].schema == results[1].schema
+        inline, distinct = (sorted(map(tuple, result.collect()), key=repr) for result in results)
+        assert distinct == inline
+        assert len(distinct) == (0 if empty else 5)
+
+
+def test_X1_numbers_that_Spark_takes_to_be_equal_are_found(spark: SparkSession) -> None:
+    async def look_up(key: float) -> Any:
+        return {"x": key}
+
+    df = spark.createDataFrame([(0.0,), (-0.0,), (float("nan"),), (1.5,)], "id double")
+    rows = enrich(df, FunctionEnricher(look_up, "x double"), on="id", strategy="distinct").collect()
+    assert sorted(repr(abs(row.x)) for row in rows) == ["0.0", "0.0", "1.5", "nan"]
+
+
+def test_S1_text_is_compared_by_its_characters_whatever_its_collation(spark: SparkSession) -> None:
+    async def look_up(key: str) -> Any:
+        return {"x": key}
+
+    df = spark.sql("SELECT collate(v, 'UTF8_LCASE') AS id FROM VALUES ('a'), ('A'), ('b') AS t(v)")
+    rows = enrich(df, FunctionEnricher(look_up, "x string"), on="id", strategy="distinct").collect()
+    assert sorted((row.id, row.x) for row in rows) == [("A", "A"), ("a", "a"), ("b", "b")]
+
+
+def test_X4_what_cannot_be_is_told_on_the_driver(spark: SparkSession) -> None:
+    stream = spark.readStream.format("rate").load()
+    df = spark.range(5)
+    for frame, options, message in (
+        (stream, {"on": "value", "strategy": "distinct"}, 'strategy="distinct" reads the DataFrame twice'),
+        (df, {"on": "id", "strategy": "both"}, 'strategy is \'both\'; it must be "inline" | "distinct"'),
+        (df, {"on": "id", "join_hint": "nested"}, "join_hint is 'nested'; it must be"),
+        (df, {"on": "nope", "strategy": "distinct"}, "on names 'nope'"),
+    ):
+        with pytest.raises(ConfigurationError) as caught:
+            enrich(frame, enricher(), **options)
+        assert message in str(caught.value)
+
+
+def test_X5_a_failing_lookup_fails_the_job_with_its_key(spark: SparkSession) -> None:
+    df = spark.createDataFrame([(3,)], "id long")
+    with pytest.raises(Exception, match="failed for key 3: ValueError"):
+        enrich(df, enricher(), on="id", strategy="distinct").collect()
