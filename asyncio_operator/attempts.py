@@ -370,6 +370,8 @@ class Attempts:
         self._lineup.unfinished -= 1
         self.latency.add(now - flight.admitted)
         self._recorder.completed(flight, how, now)
+        if flight.entry is None:
+            self._recorder.emitted(None, flight, now)
         if self._keyed is not None or not self._lineup.unfinished or self._lineup.forming:
             self.news()
 

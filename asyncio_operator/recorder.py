@@ -40,7 +40,7 @@ class Recorder:
     def call_returned(self, flight: Flight, now: float) -> None:
         """A call that ran on past its limit is over."""
 
-    def emitted(self, entry: Entry, flight: Flight | None, now: float) -> None:
+    def emitted(self, entry: Entry | None, flight: Flight | None, now: float) -> None:
         """The outputs of a record, or the watermark that the entry stands for, have been handed over."""
 
     def circuit(self, state: str | None, now: float) -> None:
@@ -88,8 +88,11 @@ class TraceRecorder(Recorder):
         self._cut.pop(flight, None)
         self._trace.call_returned(now, flight.number)
 
-    def emitted(self, entry: Entry, flight: Flight | None, now: float) -> None:
-        self._trace.emitted(now, self._watermarks.pop(entry) if flight is None else flight.number)
+    def emitted(self, entry: Entry | None, flight: Flight | None, now: float) -> None:
+        if flight is not None:
+            self._trace.emitted(now, flight.number)
+        elif entry is not None:
+            self._trace.emitted(now, self._watermarks.pop(entry))
 
     def circuit(self, state: str | None, now: float) -> None:
         if state is not None and state != self._circuit:

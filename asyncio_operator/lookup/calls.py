@@ -23,6 +23,7 @@ from asyncio_operator.lookup.keys import shared as as_shared
 from asyncio_operator.lookup.outcomes import KeyOutcomes
 from asyncio_operator.metrics import Histogram
 from asyncio_operator.outcomes import is_ordinary
+from asyncio_operator.recorder import SILENT, Recorder
 from asyncio_operator.state.cells import ABSENT
 
 
@@ -41,8 +42,8 @@ class Wanted(Flight):
 
     __slots__ = ("asker", "name", "others", "position", "refreshing")
 
-    def __init__(self, key: Any, name: Any, now: float, refreshing: bool = False) -> None:
-        super().__init__(None, key, 0, now, 0)
+    def __init__(self, key: Any, name: Any, number: int, now: float, refreshing: bool = False) -> None:
+        super().__init__(None, key, number, now, 0)
         self.name = name
         self.refreshing = refreshing
         self.asker: Asker | None = None
@@ -86,6 +87,7 @@ class Calls:
         *,
         told: bool,
         check: Callable[[Any, Any], Any] | None = None,
+        recorder: Recorder = SILENT,
     ) -> None:
         self.latency = Histogram()
         self.cache_hits = 0
@@ -96,6 +98,8 @@ class Calls:
         self._cache = cache
         self._told = told
         self._check = check
+        self._recorder = recorder
+        self._wanted = 0
         self._running: dict[Any, Wanted] = {}
 
     def cached(self, key: Any, now: float) -> Any:
@@ -108,8 +112,7 @@ class Calls:
             return ABSENT
         self.cache_hits += 1
         if cache.refreshes and cache.is_old(key) and (name := identity(key)) not in self._running:
-            self._running[name] = refreshed = Wanted(key, name, now, refreshing=True)
-            self.background.append(refreshed)
+            self.background.append(self._want(key, name, now, refreshing=True))
         return Told(answer, "cache", 0, None) if self._told else answer
 
     def ask(self, key: Any, asker: Asker, position: int, now: float) -> Flight | None:
@@ -120,8 +123,14 @@ class Calls:
             self.shared += wanted.asker is not None
             wanted.add(asker, position)
             return None
-        wanted = self._running[name] = Wanted(key, name, now)
+        wanted = self._want(key, name, now)
         wanted.asker, wanted.position = asker, position
+        return wanted
+
+    def _want(self, key: Any, name: Any, now: float, refreshing: bool = False) -> Wanted:
+        wanted = self._running[name] = Wanted(key, name, self._wanted, now, refreshing)
+        self._wanted += 1
+        self._recorder.admitted(wanted)
         return wanted
 
     def leave(self, key: Any, asker: Asker) -> Flight | None:

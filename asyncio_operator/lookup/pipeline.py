@@ -28,13 +28,19 @@ from asyncio_operator.lookup.outcomes import KeyOutcomes
 from asyncio_operator.lookup.plain import PlainIntake
 from asyncio_operator.metrics import Histogram
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
-from asyncio_operator.recorder import SILENT
+from asyncio_operator.recorder import SILENT, Recorder, recorder_of
 from asyncio_operator.sources import Source
+from asyncio_operator.trace import Trace
 from asyncio_operator.waiting import clock_of
 
 
 def managed_calls(
-    enricher: Enricher, source: Source, calls: Calls, options: LookupOptions, clock: Callable[[], float]
+    enricher: Enricher,
+    source: Source,
+    calls: Calls,
+    options: LookupOptions,
+    clock: Callable[[], float],
+    recorder: Recorder = SILENT,
 ) -> tuple[Attempts, Lanes]:
     """What makes the calls for the flights of a source, on the running loop."""
     adaptive = options.capacity if isinstance(options.capacity, AdaptiveCapacity) else None
@@ -44,7 +50,7 @@ def managed_calls(
         calls,
         Attempting(options.timeout, options.attempt_timeout, options.retry, options.batching, "lookup_many"),
         guards,
-        SILENT,
+        recorder,
         instant=True,
         clock=clock,
         random=random.random,
@@ -69,6 +75,8 @@ class LookupPipeline:
         deliver: see `Delivery`.
         cache: if ``options.cache`` is given.
         check: gives an answer as the cache is to keep it, or raises what is wrong with it.
+        trace: if ``options.traced``; its elements are the keys that are called for, which leave when they have their
+            outcome.
     """
 
     def __init__(
@@ -79,6 +87,7 @@ class LookupPipeline:
         options: LookupOptions,
         cache: LookupCache | None = None,
         check: Callable[[Any], Any] | None = None,
+        trace: Trace | None = None,
     ) -> None:
         self._enricher = enricher
         self._options = options
@@ -87,14 +96,15 @@ class LookupPipeline:
             enricher, timeout=options.timeout, fail=options.fail, remedy=options.remedy, clock=clock
         )
         self._delivery = Delivery(deliver, ordered=options.ordered, buffer=options.buffer)
+        self._recorder = recorder = recorder_of(trace, clock())
         self._plain: PlainIntake | None = None
         self._attempts: Attempts | None = None
         if options.managed:
             # Without a cache it is soon enough to see what is wrong with an answer when its columns are built.
             checks = None if cache is None or check is None else lambda _key, answer: check(answer)
-            self._calls = Calls(self._outcomes, cache, told=options.timed, check=checks)
+            self._calls = Calls(self._outcomes, cache, told=options.timed, check=checks, recorder=recorder)
             self._source = BatchSource(source, self._delivery, self._calls)
-            self._attempts, self._driver = managed_calls(enricher, self._source, self._calls, options, clock)
+            self._attempts, self._driver = managed_calls(enricher, self._source, self._calls, options, clock, recorder)
         else:
             assert isinstance(options.capacity, int)
             self._plain = PlainIntake(source, self._delivery, self._outcomes)
@@ -156,6 +166,7 @@ class LookupPipeline:
             self._delivery.flush()
         finally:
             self._delivery.close()
+            self._recorder.ended(self._clock())
             if self._attempts is not None:
                 await self._source.close(self._options.grace_period)
 

@@ -30,6 +30,7 @@ from asyncio_operator.policies.retry import Retry
 from asyncio_operator.spark.arrow import STATUS, Layout
 from asyncio_operator.spark.metrics import EnrichmentMetrics
 from asyncio_operator.spark.scope import shared_out
+from asyncio_operator.spark.tracing import Tracing
 from asyncio_operator.spark.types import arrow_type, check_key_types, check_passes_through, spark_field
 from asyncio_operator.spark.worker import EnrichTask
 from asyncio_operator.specification import fingerprint
@@ -75,8 +76,10 @@ def enrich_task(
     scope: str,
     tasks_at_once: int | None,
     metrics: EnrichmentMetrics | None,
+    trace: Tracing | None,
 ) -> tuple[EnrichTask, StructType]:
-    """The task for an input with that schema, and the schema of its output. The options are those of `enrich`.
+    """The task for an input with that schema, and the schema of its output. The options are those of `enrich`, but that
+    `trace` is what `tracing` makes of one.
 
     Raises:
         ConfigurationError: an option, a column, a type or a name is wrong, or the enricher's source is not as it says.
@@ -110,6 +113,7 @@ def enrich_task(
         buffer=max(BUFFER_FACTOR * most, TWO_BATCHES) if buffer is None else positive_int("buffer", buffer),
         fail=on_error == "fail",
         timed=status_column is not None,
+        traced=trace is not None,
         remedy=REMEDY,
     )
     offered = _schema(enricher)
@@ -124,7 +128,7 @@ def enrich_task(
     report = None if metrics is None else metrics.report
     identity = _identity(enricher)
     owner = cache_owner(identity, offered)
-    task = EnrichTask(enricher, identity, layout, options, _in_spark(offered), owner, report)
+    task = EnrichTask(enricher, identity, layout, options, _in_spark(offered), owner, report, trace)
     return task, StructType([*schema.fields, *added])
 
 

@@ -7,6 +7,7 @@ feeder and the run end with the task; the loop thread and the clients on it stay
 
 from __future__ import annotations
 
+import asyncio
 import select
 import sys
 import threading
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.bridge import LoopTask
 from asyncio_operator.channels import PULSE, FromLoop, ToLoop
+from asyncio_operator.clock import wall
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ResultError, describe
 from asyncio_operator.lookup.answers import AnswerCheck
@@ -32,9 +34,13 @@ from asyncio_operator.spark.caches import caches
 from asyncio_operator.spark.clients import clients
 from asyncio_operator.spark.figures import EnrichmentFigures
 from asyncio_operator.spark.portable import portable
+from asyncio_operator.trace import Trace
+from asyncio_operator.waiting import clock_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from asyncio_operator.spark.tracing import Tracing
 
 READ_AHEAD = 2
 """Batches read from Spark and not yet taken by the loop: one is being taken while the next is read."""
@@ -51,6 +57,7 @@ class EnrichTask:
     Attributes:
         fingerprint: of the enricher; equal ones share their clients.
         report: called with the figures of the task when it ends, on its main thread.
+        tracing: makes the trace of the task, and reports it.
         answers: the columns that an answer has to fit for the cache to keep it: all of the enricher's.
         owner: whose answers the cache keeps.
     """
@@ -62,6 +69,7 @@ class EnrichTask:
     answers: pa.Schema
     owner: str
     report: Callable[[EnrichmentFigures], None] | None = None
+    tracing: Tracing | None = None
 
     def of_keys(self) -> EnrichTask:
         """The same for an input that is nothing but keys."""
@@ -108,6 +116,8 @@ class EnrichTask:
             if self.report is not None:
                 self.report(life.figures(enrichment))
             run.stop(self.options.grace_period + 1.0)
+            if self.tracing is not None and life.trace is not None:
+                self.tracing.report(life.trace)
 
     def _leaving(
         self, enrichment: Enrichment, batch: KeyBatch, ready: int, ended: bool
@@ -133,6 +143,7 @@ class _Life:
         self._source = source
         self._sink = sink
         self._pipeline: LookupPipeline | None = None
+        self.trace: Trace | None = None
 
     async def run(self) -> None:
         task, options = self._task, self._task.options
@@ -152,8 +163,14 @@ class _Life:
     async def _run(self, enricher: Enricher, cache: LookupCache | None) -> None:
         task = self._task
         check = AnswerCheck(task.answers)
-        self._pipeline = LookupPipeline(enricher, self._source, self._deliver, task.options, cache, check)
-        await self._pipeline.run()
+        trace = None if task.tracing is None else Trace(task.tracing.limit)
+        self._pipeline = LookupPipeline(enricher, self._source, self._deliver, task.options, cache, check, trace)
+        try:
+            await self._pipeline.run()
+        finally:
+            if trace is not None:
+                trace.shift(wall() - clock_of(asyncio.get_running_loop())())
+                self.trace = trace
 
     def _deliver(self, batch: KeyBatch, ready: int) -> None:
         self._sink.put_nowait((batch, ready, batch.ended))

@@ -98,6 +98,42 @@ class Trace:
         """The run is over."""
         self._recorded.append(("ended", now))
 
+    def clear(self) -> None:
+        """Forget everything."""
+        self._recorded.clear()
+        self._start = None
+
+    @property
+    def limit(self) -> int:
+        """Events kept at most."""
+        return self._recorded.maxlen or 0
+
+    def shift(self, seconds: float) -> None:
+        """Tell all times by another clock, which shows so much more."""
+        for event in [self._recorded.popleft() for _ in range(len(self._recorded))]:
+            kind, now, *rest = event
+            if kind == "backing_off":
+                rest[1] += seconds
+            self._recorded.append((kind, now + seconds, *rest))
+        if self._start is not None:
+            self._start += seconds
+
+    def include(self, other: Trace) -> None:
+        """Take in a run beside those that are here, by the same clock, unless it does not fit any more.
+
+        Its elements are numbered on behind those that are here. Of circuit breakers the first one is shown.
+        """
+        mine = self._recorded
+        if len(mine) + len(other._recorded) > self.limit or other._start is None:
+            return
+        first = 1 + max((event[2] for event in mine if event[0] not in ("circuit", "ended")), default=-1)
+        more = [event for event in other._recorded if event[0] != "circuit" or not first]
+        numbered = [e if e[0] in ("circuit", "ended") else (*e[:2], e[2] + first, *e[3:]) for e in more]
+        merged = sorted([*mine, *numbered], key=lambda event: event[1])
+        ends = [event for event in merged if event[0] == "ended"]
+        self._recorded = deque([e for e in merged if e[0] != "ended"] + ends[-1:], maxlen=self.limit)
+        self._start = other._start if self._start is None else min(self._start, other._start)
+
     # -- reading
 
     def events(self) -> list[Event]:

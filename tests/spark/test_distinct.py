@@ -99,12 +99,13 @@ def test_S1_text_is_compared_by_its_characters_whatever_its_collation(spark: Spa
 def test_X4_what_cannot_be_is_told_on_the_driver(spark: SparkSession) -> None:
     stream = spark.readStream.format("rate").load()
     df = spark.range(5)
-    for frame, options, message in (
+    cases: list[tuple[Any, dict[str, Any], str]] = [
         (stream, {"on": "value", "strategy": "distinct"}, 'strategy="distinct" reads the DataFrame twice'),
         (df, {"on": "id", "strategy": "both"}, 'strategy is \'both\'; it must be "inline" | "distinct"'),
         (df, {"on": "id", "join_hint": "nested"}, "join_hint is 'nested'; it must be"),
         (df, {"on": "nope", "strategy": "distinct"}, "on names 'nope'"),
-    ):
+    ]
+    for frame, options, message in cases:
         with pytest.raises(ConfigurationError) as caught:
             enrich(frame, enricher(), **options)
         assert message in str(caught.value)

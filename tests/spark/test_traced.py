@@ -1,0 +1,72 @@
+"""`trace=`: what every task has recorded comes together on the driver."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from asyncio_operator import ConfigurationError, FixedBackoff, Retry
+from asyncio_operator.spark import enrich
+from asyncio_operator.trace import Trace
+from enrichers import FunctionEnricher
+
+
+def enricher() -> FunctionEnricher:
+    async def look_up(key: int) -> Any:
+        await asyncio.sleep(0.002)
+        if key % 10 == 0 and not hasattr(asyncio, f"seen{key}"):
+            setattr(asyncio, f"seen{key}", True)
+            raise ValueError(key)
+        return None if key % 10 == 1 else {"x": key}
+
+    return FunctionEnricher(look_up, "x long")
+
+
+@pytest.mark.spark
+def test_every_key_of_every_task_has_its_life_in_the_trace(spark: SparkSession, tmp_path: Path) -> None:
+    trace = Trace()
+    df = enrich(
+        spark.range(0, 60, 1, 3).selectExpr("id", "id AS key"),
+        enricher(),
+        on="key",
+        retry=Retry(2, FixedBackoff(0.001)),
+        trace=trace,
+    )
+    assert trace.events() == []
+    assert len(df.collect()) == 60
+    story = trace.story()
+    assert sorted(life.value for life in story.lives) == sorted(str(key) for key in range(60))
+    assert Counter(life.outcome for life in story.lives) == {"result": 60}
+    for life in story.lives:
+        assert life.completed is not None
+        assert life.emitted == life.completed
+        assert [attempt.outcome for attempt in life.attempts] == (
+            ["error", "result"] if int(life.value) % 10 == 0 else ["result"]
+        )
+    times = [event.time for event in trace.events()]
+    assert times == sorted(times)
+    assert 0 <= times[-1] < 60
+    trace.html(tmp_path / "trace.html")
+    assert (tmp_path / "trace.html").stat().st_size > 1000
+    enrich(spark.range(1), enricher(), on="id", trace=trace)
+    assert trace.events() == []
+
+
+@pytest.mark.spark
+def test_tasks_that_do_not_fit_any_more_are_left_out_as_a_whole(spark: SparkSession) -> None:
+    trace = Trace(limit=120)
+    retry = Retry(2, FixedBackoff(0.001))
+    enrich(spark.range(0, 60, 1, 3), enricher(), on="id", retry=retry, trace=trace).collect()
+    assert 0 < len(trace.story().lives) < 60
+    assert trace.dropped == 0
+    assert all(life.outcome == "result" for life in trace.story().lives)
+
+
+def test_X4_what_is_no_trace_is_told(spark: SparkSession) -> None:
+    with pytest.raises(ConfigurationError, match="trace is True; it must be a Trace"):
+        enrich(spark.range(1), enricher(), on="id", trace=True)  # type: ignore[arg-type]
