@@ -12,5 +12,12 @@ for _needed in ("pyspark", "pyarrow"):
 
 from asyncio_operator.spark.enrich import enrich, enrich_with  # noqa: E402
 from asyncio_operator.spark.metrics import EnrichmentMetrics, EnrichmentStatistics  # noqa: E402
+from asyncio_operator.spark.udf import async_udf  # noqa: E402
 
-__all__ = ["EnrichmentMetrics", "EnrichmentStatistics", "enrich", "enrich_with"]
+__all__ = [
+    "EnrichmentMetrics",
+    "EnrichmentStatistics",
+    "async_udf",
+    "enrich",
+    "enrich_with",
+]

@@ -81,7 +81,7 @@ def key_batch(batch: pa.RecordBatch, positions: Sequence[int]) -> KeyBatch:
     Timestamps with a zone become datetimes in UTC, whatever the zone of the session. What Python cannot hold (a date in
     the year 10000, text that is no UTF-8) is a key that no row can have, and so a miss, as a null is.
     """
-    arrays = [_in_utc(batch.column(position)) for position in positions]
+    arrays = [in_utc(batch.column(position)) for position in positions]
     try:
         keys, codes = _distinct(arrays)
     except (ValueError, OverflowError):
@@ -108,7 +108,8 @@ def _distinct(arrays: Sequence[pa.Array]) -> tuple[list[Any], Ints]:
     return list(zip(*parted, strict=True)), codes
 
 
-def _in_utc(array: pa.Array) -> pa.Array:
+def in_utc(array: pa.Array) -> pa.Array:
+    """The same with timestamps that have a zone in UTC, whatever the zone of the session."""
     if pa.types.is_timestamp(array.type) and array.type.tz is not None:
         return array.cast(pa.timestamp(array.type.unit, "UTC"))
     return array

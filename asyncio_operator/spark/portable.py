@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import traceback
+from collections.abc import Iterator
+from typing import TypeVar
 
 from asyncio_operator.errors import FunctionError, describe_error, text_of
+
+T = TypeVar("T")
 
 LONGEST = 100_000
 """Characters of a traceback at most; some hundred times the usual."""
@@ -20,6 +24,17 @@ LONGEST_LINE = 2_000
 
 class OriginalError(Exception):
     """Stands for an error that cannot be told as it is; its text is that one's traceback, as far as it can be."""
+
+
+def portable_errors(outputs: Iterator[T]) -> Iterator[T]:
+    """The same outputs; an error comes as PySpark can tell it."""
+    try:
+        yield from outputs
+    except BaseException as error:
+        told = portable(error)
+        if told is error:
+            raise
+        raise told from told.__cause__
 
 
 def portable(error: BaseException) -> BaseException:

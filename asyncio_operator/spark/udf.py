@@ -1,0 +1,229 @@
+"""`async_udf`: an ``async def`` as a column function.
+
+    @async_udf("temperature double, wind double")
+    async def weather(station, hour): ...
+
+    df.withColumn("weather", weather("origin", "time_hour"))
+
+It stands on PySpark's iterator of Arrow batches (`arrow_udf`), which reads ahead of what it gives. What can be wrong is
+found here, on the driver; nothing but a call needs a session. What runs in the workers stands in `udf_task`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.cloudpickle import cloudpickle
+from pyspark.sql import Column, functions
+from pyspark.sql.types import DataType
+from pyspark.sql.utils import is_remote
+
+from asyncio_operator.errors import ConfigurationError, describe, describe_error
+from asyncio_operator.operator import AsyncWaitOperator
+from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
+from asyncio_operator.policies.batching import Batching
+from asyncio_operator.policies.circuit_breaker import CircuitBreaker
+from asyncio_operator.policies.options import Duration, flag, gives_coroutines, one_of
+from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.policies.retry import Retry
+from asyncio_operator.schema import as_schema
+from asyncio_operator.spark.task import GRACE
+from asyncio_operator.spark.types import arrow_type, spark_field
+from asyncio_operator.spark.udf_task import OfColumns, UdfTask, check_columns
+from asyncio_operator.suggestions import did_you_mean
+
+# Since PySpark 4.1; its stubs do not know it.
+arrow_udf: Any = getattr(functions, "arrow_udf", None)
+
+ELSEWHERE = {
+    "mode": "a column's rows stay in their order",
+    "flatten": "a row has one result: let the type be an array, and explode it",
+    "cache": "enrich keeps answers",
+    "status_column": "enrich tells of every row what became of it",
+}
+"""Options of other surfaces, and what is in their place."""
+
+AS_SPARK = ("func", "returnType", "evalType", "deterministic", "asNondeterministic", "_unwrapped")
+"""What Spark, `spark.udf.register` above all, asks its own functions for."""
+
+
+def async_udf(
+    schema_or_type: str | DataType | pa.DataType | pa.Schema,
+    *,
+    capacity: int | AdaptiveCapacity = 100,
+    buffer: int | None = None,
+    timeout: Duration | None = 30.0,
+    attempt_timeout: Duration | None = None,
+    retry: Retry | None = None,
+    batching: Batching | None = None,
+    rate_limit: RateLimit | None = None,
+    circuit_breaker: CircuitBreaker | None = None,
+    on_error: str = "fail",
+    deterministic: bool = False,
+    **unknown: Any,
+) -> Callable[[Any], ColumnFunction]:
+    """Makes a column function of an ``async def``: its arguments are columns, its results a column.
+
+    The function is called once for every row, with Python values: nulls are None, timestamps datetimes in UTC, structs
+    dictionaries. None is null; a result of several columns is a mapping, from which absent ones are null. An
+    `AsyncFunction`, `BatchAsyncFunction` or `BlockingFunction` works too, opened and closed once in a task; it gets one
+    value, of several columns a tuple.
+
+    Args:
+        schema_or_type: of the results: Spark DDL, ``"double"`` or ``"temperature double, wind double"``, a Spark type,
+            a pyarrow type or schema.
+        capacity: calls in flight at most, per task, or an `AdaptiveCapacity`.
+        buffer: rows called for and not yet handed on, per task; default 64 x `capacity`.
+        timeout: seconds (or a timedelta) from the start of a row's first call to its deadline, over all its attempts;
+            None or 0 for none. The default, 30, is that of `enrich`.
+        attempt_timeout: seconds that each call may take; None or 0 for no limit.
+        retry: when a failed call is made again; None for never.
+        batching: how batches are formed for a `BatchAsyncFunction`.
+        rate_limit: calls that may start in a time, per task; None for any number.
+        circuit_breaker: refuses calls while too many fail, per task; None for never.
+        on_error: "fail": a call that fails or times out, or a result that does not fit, fails the task with
+            `FunctionError`; "null": it gives null.
+        deterministic: Spark may leave calls out, repeat and join them, as those of its own functions: a filter on the
+            column calls the function twice for each row. By default it does not.
+
+    Raises:
+        ConfigurationError: an option, the type, or the function, is wrong, or PySpark is older than 4.1.
+    """
+    for name in unknown:
+        options = [*inspect.signature(async_udf).parameters][1:-1]
+        raise ConfigurationError(
+            f"async_udf has no option {name!r}; {ELSEWHERE.get(name) or did_you_mean(name, options)}"
+        )
+    if arrow_udf is None:
+        raise ConfigurationError("async_udf needs PySpark 4.1 or newer, for its arrow_udf; enrich works with 4.0 too")
+    spark_type = _spark_type(schema_or_type)
+    fail = one_of("on_error", on_error, ("fail", "null")) == "fail"
+    flag("deterministic", deterministic)
+
+    def decorate(function: Any) -> ColumnFunction:
+        spread = function if gives_coroutines(function) else None
+        operator = AsyncWaitOperator(
+            OfColumns(function) if spread is not None else function,
+            capacity=capacity,
+            buffer=buffer,
+            timeout=timeout,
+            attempt_timeout=attempt_timeout,
+            retry=retry,
+            batching=batching,
+            rate_limit=rate_limit,
+            circuit_breaker=circuit_breaker,
+            on_error="fail" if fail else _null,
+            grace_period=GRACE,
+        )
+        task = UdfTask(_name(function), operator, spread, arrow_type(spark_type), fail)
+        return ColumnFunction(function, task, spark_type, deterministic)
+
+    return decorate
+
+
+def _name(function: Any) -> str:
+    """Its name for Spark and for messages; not its `repr`, because that of a partial shows what it was given."""
+    while isinstance(function, partial):
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _null(_value: Any, _error: BaseException) -> None:
+    """The result of a call that has failed."""
+
+
+def _spark_type(schema_or_type: Any) -> DataType:
+    """The type of the column, all of it nullable."""
+    kind = _arrow_type(schema_or_type)
+    if isinstance(kind, pa.DataType) and kind != pa.struct([]):
+        with contextlib.suppress(ConfigurationError):
+            return spark_field("", pa.field("", kind)).dataType
+    raise ConfigurationError(
+        f"schema_or_type is {describe(schema_or_type)}; it must be Spark DDL, 'double' or 'name string, age int', or a "
+        "Spark DataType, a pyarrow.Schema or a pyarrow.DataType that Spark can exchange in Arrow"
+    )
+
+
+def _arrow_type(schema_or_type: Any) -> Any:
+    if isinstance(schema_or_type, str):
+        return _parsed(schema_or_type)
+    if isinstance(schema_or_type, pa.Schema):
+        return pa.struct(list(as_schema(schema_or_type)))
+    if isinstance(schema_or_type, DataType):
+        with contextlib.suppress(Exception):
+            return arrow_type(schema_or_type)
+        return None
+    return schema_or_type
+
+
+def _parsed(ddl: str) -> pa.DataType:
+    """The type that a text stands for: columns, or one type."""
+    if re.match(r"\s*\w+\s*([<(]|$)", ddl):
+        fields = as_schema(f"value {ddl}")
+        if len(fields) == 1:
+            return fields.field(0).type
+    return pa.struct(list(as_schema(ddl)))
+
+
+class ColumnFunction:
+    """A column function: called with columns, or their names, it gives a column.
+
+    It has what Spark's own ones have, so that ``spark.udf.register(name, function)`` makes it known in SQL.
+    """
+
+    def __init__(self, function: Any, task: UdfTask, spark_type: DataType, deterministic: bool) -> None:
+        self.__name__, self.__doc__ = task.name, function.__doc__
+        self._function = function
+        self._task = task
+        self._type = spark_type
+        self._deterministic = deterministic
+        self._made: dict[bool, Any] = {}
+
+    def __call__(self, *columns: Column | str) -> Column:
+        """The column of the results.
+
+        Raises:
+            ConfigurationError: the function takes more or fewer columns, or cannot travel to the workers.
+        """
+        check_columns(self._task.name, self._task.spread, len(columns))
+        result: Column = self._in_spark()(*columns)
+        return result
+
+    def _in_spark(self) -> Any:
+        """Spark's function. Whether that is one of Spark Connect is known when there is a session."""
+        remote = is_remote()
+        if remote not in self._made:
+            task = self._task
+
+            def run(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+                return task(batches)
+
+            run.__name__, run.__doc__ = task.name, self.__doc__
+            try:
+                cloudpickle.dumps(run)  # type: ignore[no-untyped-call]
+            except Exception as error:
+                raise ConfigurationError(
+                    f"{task.name} cannot be pickled, so it cannot travel to the workers: {describe_error(error)}. "
+                    "Make clients, locks and sessions in open() of an AsyncFunction, and let functions capture plain "
+                    "values only"
+                ) from None
+            made = arrow_udf(run, self._type)
+            self._made[remote] = made if self._deterministic else made.asNondeterministic()
+        return self._made[remote]
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in AS_SPARK:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return getattr(self._in_spark(), name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_made": {}}
+
+    def __repr__(self) -> str:
+        return f"async_udf({self._type.simpleString()!r})({self._task.name})"

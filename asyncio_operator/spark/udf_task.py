@@ -1,0 +1,296 @@
+"""What runs in the Python worker for `async_udf`: batches of arguments in, arrays of results out.
+
+The feeder thread makes rows of Python values of Spark's batches; the operator runs on the loop thread over the rows of
+all batches, so that the pipe stays full from one to the next; the task's main thread builds Arrow arrays of results.
+Only batches cross threads, or what is ready of one; `task` has the frame of it.
+
+Law: the n-th result is that of the n-th row. Spark takes results in pieces of any length, and counts them at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import length_hint
+from typing import Any
+
+import pyarrow as pa
+
+from asyncio_operator.channels import PULSE, FromLoop, ToLoop
+from asyncio_operator.columns import column, row_reader
+from asyncio_operator.errors import ConfigurationError, FunctionError, ResultError, describe, describe_error
+from asyncio_operator.function import AsyncFunction
+from asyncio_operator.lookup.delivery import FLUSH
+from asyncio_operator.operator import AsyncWaitOperator
+from asyncio_operator.run import longest_end
+from asyncio_operator.spark.arrow import in_utc
+from asyncio_operator.spark.pieces import OUTPUT_BYTES
+from asyncio_operator.spark.portable import portable_errors
+from asyncio_operator.spark.task import GRACE, READ_AHEAD, outputs_of
+
+REMEDY = '; on_error="null" lets the job go on without'
+"""The end of the message of a failed call."""
+
+# Before pyarrow 19 a map is a list of pairs.
+_MAPS: dict[str, Any] = (
+    {"maps_as_pydicts": "strict"} if "maps_as_pydicts" in inspect.signature(pa.Array.to_pylist).parameters else {}
+)
+
+
+class OfColumns(AsyncFunction[Sequence[Any], Any]):
+    """A coroutine function that gets the values of a row as its arguments."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    async def invoke(self, value: Sequence[Any]) -> Any:
+        return await self._function(*value)
+
+    def __repr__(self) -> str:
+        return describe(self._function)
+
+
+def check_columns(name: str, spread: Callable[..., Any] | None, count: int) -> None:
+    """Whether the function can be called with so many columns.
+
+    Raises:
+        ConfigurationError: it cannot.
+    """
+    try:
+        if not count:
+            raise TypeError("give it one at least")
+        if spread is not None:
+            inspect.signature(spread).bind(*range(count))
+    except TypeError as error:
+        columns = "1 column" if count == 1 else f"{count} columns"
+        raise ConfigurationError(f"{name} is called with {columns}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class UdfTask:
+    """A function of an iterator of Arrow arrays, or of tuples of them; it travels to the workers.
+
+    Attributes:
+        name: of the user's function, for messages.
+        spread: a coroutine function that gets columns as its arguments, and so tuples, also of one value; or None.
+        kind: the type of the results, all of it nullable.
+        fail: a result that does not fit ends the task; else it is null.
+    """
+
+    name: str
+    operator: AsyncWaitOperator
+    spread: Callable[..., Any] | None
+    kind: pa.DataType
+    fail: bool
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[pa.Array]:
+        """The results for the rows of `batches`.
+
+        Raises:
+            FunctionError: a call failed, and failures are not to be hidden.
+        """
+        return portable_errors(self._arrays(batches))
+
+    def _arrays(self, batches: Iterator[Any]) -> Iterator[pa.Array]:
+        life, results = _Life(self), _Results(self)
+        pieces = outputs_of(
+            self._arguments(batches), life.run, name=self.name, patience=longest_end(GRACE), ahead=READ_AHEAD
+        )
+        with contextlib.closing(pieces):
+            for piece in pieces:
+                if piece is PULSE:
+                    yield pa.array([], self.kind)
+                else:
+                    yield from results.arrays(*piece)
+
+    def _arguments(self, batches: Iterator[Any]) -> Iterator[list[Any]]:
+        """The rows of batches, as arguments of the function."""
+        for batch in batches:
+            arrays = batch if isinstance(batch, tuple) else (batch,)
+            check_columns(self.name, self.spread, len(arrays))
+            rows = self._rows(arrays)
+            if rows:
+                yield rows
+
+    def _rows(self, arrays: Sequence[pa.Array]) -> list[Any]:
+        columns = [self._values(array) for array in arrays]
+        return columns[0] if len(columns) == 1 and self.spread is None else list(zip(*columns, strict=True))
+
+    def _values(self, array: pa.Array) -> list[Any]:
+        """The values of a column, timestamps with a zone as datetimes in UTC."""
+        try:
+            values: list[Any] = in_utc(array).to_pylist(**_MAPS)
+        except (ValueError, OverflowError) as error:
+            raise ConfigurationError(
+                f"{self.name} is given a value of type {array.type} that Python cannot hold: {describe_error(error)}; "
+                "filter such rows out, or cast the column"
+            ) from error
+        return values
+
+    def failed(self, row: str, attempts: int, error: BaseException) -> FunctionError:
+        """What the task ends with for which a call failed; to be raised from that."""
+        tried = f" in attempt {attempts}" if attempts > 1 else ""
+        message = f"{self.name} failed for arguments {row}{tried}: {describe_error(error)}{REMEDY}"
+        return FunctionError(message, element=row, attempts=attempts)
+
+
+class _Rows:
+    """The rows of batches, one by one; an `Input` of the operator.
+
+    Attributes:
+        batches: those with rows whose results have not been handed over, in their order.
+    """
+
+    instant = True
+
+    def __init__(self, source: ToLoop) -> None:
+        self.batches: deque[list[Any]] = deque()
+        self._source = source
+        self._rows: Iterator[Any] = iter(())
+
+    async def ready(self) -> bool:
+        return length_hint(self._rows) > 0 or await self._source.ready()
+
+    def has_some(self) -> bool:
+        return length_hint(self._rows) > 0 or self._source.has_some()
+
+    def read_ahead(self) -> list[Any]:
+        """Nobody takes snapshots here."""
+        return []
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield from self._rows
+            batch = next(iter(self._source), None)
+            if batch is None:
+                return
+            self.batches.append(batch)
+            self._rows = iter(batch)
+
+    def exhausted(self) -> None:
+        """There may be more later."""
+
+
+class _Life:
+    """The part of a task that runs on the loop: hands results over, when their batch is complete or after a while."""
+
+    def __init__(self, task: UdfTask) -> None:
+        self._task = task
+        self._rows: _Rows
+        self._sink: FromLoop
+        self._start = 0
+        self._results: list[Any] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def run(self, source: ToLoop, sink: FromLoop) -> None:
+        self._rows, self._sink = _Rows(source), sink
+        batches = self._rows.batches
+        try:
+            async with contextlib.aclosing(self._task.operator.process(self._rows)) as outputs:
+                async for result in outputs:
+                    self._results.append(result)
+                    if self._start + len(self._results) == len(batches[0]):
+                        await self._sink.put(self._piece())
+                    elif self._timer is None:
+                        self._arm()
+        except FunctionError as error:
+            cause = error.__cause__ or error
+            raise self._task.failed(error.element, error.attempts, cause) from cause
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def _flush(self) -> None:
+        """Hand over what is ready, unless the task's thread has enough to do."""
+        self._timer = None
+        if self._results:
+            if self._sink.waiting():
+                self._arm()
+            else:
+                self._sink.put_nowait(self._piece())
+
+    def _arm(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(FLUSH, self._flush)
+
+    def _piece(self) -> tuple[list[Any], int, list[Any]]:
+        """A batch, the number of a row in it, and results from that row on."""
+        batch, start, results = self._rows.batches[0], self._start, self._results
+        self._start, self._results = start + len(results), []
+        if self._start == len(batch):
+            self._rows.batches.popleft()
+            self._start = 0
+        return batch, start, results
+
+
+class _Results:
+    """Makes arrays of results."""
+
+    def __init__(self, task: UdfTask) -> None:
+        self._task = task
+        self._several = pa.types.is_struct(task.kind)
+        self._fields = pa.schema(list(task.kind) if self._several else [pa.field(task.name, task.kind)])
+        self._read = row_reader(self._fields)
+
+    def arrays(self, batch: Sequence[Any], start: int, results: list[Any]) -> Iterator[pa.Array]:
+        """The results for the rows of a batch from `start` on, in arrays of bounded size.
+
+        Raises:
+            FunctionError: one of them does not fit, and that is not to be hidden.
+        """
+        try:
+            array = self._array(list(map(self._row, results)))
+        except Exception:
+            if not self._drop_misfits(batch, start, results):
+                raise
+            array = self._array(list(map(self._row, results)))
+        if array is None:
+            half = len(results) // 2
+            yield from self.arrays(batch, start, results[:half])
+            yield from self.arrays(batch, start + half, results[half:])
+            return
+        step = max(1, len(array) * OUTPUT_BYTES // max(array.nbytes, OUTPUT_BYTES))
+        for i in range(0, len(array), step):
+            yield array[i : i + step]
+
+    def _array(self, rows: list[Mapping[str, Any]]) -> pa.Array | None:
+        """None where one array cannot hold them."""
+        columns = [column(rows, field) for field in self._fields]
+        if len(rows) > 1 and any(isinstance(one, pa.ChunkedArray) for one in columns):
+            return None
+        if not self._several:
+            return columns[0]
+        return pa.StructArray.from_arrays(
+            columns, fields=list(self._fields), mask=pa.array([row is _NULL for row in rows])
+        )
+
+    def _row(self, result: Any) -> Mapping[str, Any]:
+        if not self._several:
+            return {self._task.name: result}
+        if result is None:
+            return _NULL
+        if not isinstance(result, Mapping):
+            raise ResultError(
+                f"the result is of type {type(result).__name__}: {describe(result)}; it must be a mapping of "
+                f"{', '.join(self._fields.names)} to values, or None"
+            )
+        # A defaultdict would invent what is absent.
+        return result if type(result) is dict else dict(result)
+
+    def _drop_misfits(self, batch: Sequence[Any], start: int, results: list[Any]) -> bool:
+        """Put null in place of the results that do not fit; whether there were any."""
+        found = False
+        for i, result in enumerate(results):
+            try:
+                self._read(self._row(result))
+            except ResultError as error:
+                if self._task.fail:
+                    raise self._task.failed(describe(batch[start + i]), 1, error) from error
+                results[i], found = None, True
+        return found
+
+
+_NULL: Mapping[str, Any] = {}
