@@ -9,12 +9,14 @@ from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ElementTimeoutError, FunctionError, ResultError, describe, describe_error
 from asyncio_operator.lookup.keys import Failure
 from asyncio_operator.outcomes import is_ordinary
+from asyncio_operator.policies.retry import Retry
 
 
 class KeyOutcomes:
     """Makes failures, and counts them.
 
     Args:
+        retry: when lookups are made again, for a message.
         timeout: seconds that a lookup may take, for a message.
         fail: the first failure ends the run.
         remedy: what the user can do about a failure, for the end of a message.
@@ -27,11 +29,19 @@ class KeyOutcomes:
     """
 
     def __init__(
-        self, enricher: Enricher, *, timeout: float | None, fail: bool, remedy: str, clock: Callable[[], float]
+        self,
+        enricher: Enricher,
+        *,
+        retry: Retry | None = None,
+        timeout: float | None,
+        fail: bool,
+        remedy: str,
+        clock: Callable[[], float],
     ) -> None:
         self.timeouts = 0
         self.end: Callable[[BaseException], None]
         self._enricher = enricher
+        self._retry = retry
         self._timeout = timeout
         self._failing = fail
         self._remedy = remedy
@@ -42,7 +52,9 @@ class KeyOutcomes:
     ) -> Failure:
         """The outcome of a key whose lookup failed; if failures are to end the run, they do here."""
         if self._failing or not is_ordinary(error):
-            ended = run_error(self._enricher, key, error, attempts, self._remedy)
+            why = "" if self._retry is None or timed_out else self._retry.refusal(error, attempts)
+            remedy = f"; {why}{self._remedy}" if why else self._remedy
+            ended = run_error(self._enricher, key, error, attempts, remedy)
             self.end(ended)
             error = ended
         return Failure(error, self.now() - started, timed_out, attempts)

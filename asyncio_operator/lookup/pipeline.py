@@ -93,7 +93,12 @@ class LookupPipeline:
         self._options = options
         self._clock = clock = clock_of(asyncio.get_running_loop())
         self._outcomes = KeyOutcomes(
-            enricher, timeout=options.timeout, fail=options.fail, remedy=options.remedy, clock=clock
+            enricher,
+            retry=options.retry,
+            timeout=options.timeout,
+            fail=options.fail,
+            remedy=options.remedy,
+            clock=clock,
         )
         self._delivery = Delivery(deliver, ordered=options.ordered, buffer=options.buffer)
         self._recorder = recorder = recorder_of(trace, clock())

@@ -141,6 +141,18 @@ class Retry:
             return isinstance(error, kinds)
         return _is_cancellation(type(error)) and (isinstance(error, kinds) or Exception in kinds)
 
+    def refusal(self, error: BaseException, attempts: int) -> str:
+        """Why no other attempt follows one that ended in this error, for a message; empty where attempts ran out."""
+        if attempts >= self.max_attempts:
+            return ""
+        if self.retries(error):
+            return "there was no time left for another attempt"
+        if isinstance(error, ResultError):
+            return "an answer that will not do is not asked for again"
+        if said(error, "retryable") is False:
+            return "not tried again, for the error says that it would fail again"
+        return f"not tried again, for Retry(on=...) does not name {type(error).__name__}"
+
     def unsatisfied(self, result: Any) -> bool:
         """Whether a result will not do. What `if_result` raises passes through."""
         return self.if_result is not None and bool(plain_result("if_result", self.if_result(result)))

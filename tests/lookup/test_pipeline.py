@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncio_operator import CircuitOpenError, ElementTimeoutError, EnricherError, FunctionError, ResultError
+from asyncio_operator import CircuitOpenError, ElementTimeoutError, EnricherError, FunctionError, ResultError, Retry
 from asyncio_operator.lookup.delivery import BATCHES, FLUSH
 from asyncio_operator.lookup.keys import PENDING, Failure, KeyBatch, Told
 from asyncio_operator.lookup.options import LookupOptions
@@ -526,3 +526,12 @@ def test_every_key_gets_its_outcome_whatever_happens(
         assert enricher.running == 0
 
     virtual(main)()
+
+
+@virtual
+async def test_R5_a_run_that_ends_before_its_attempts_ran_out_says_why() -> None:
+    async def refuse(key: Any) -> Any:
+        raise EnricherError("forbidden", retryable=False)
+
+    with pytest.raises(FunctionError, match="forbidden; not tried again, for the error says that it would fail again"):
+        await look_up(Recorded(refuse), batches_of(1), fail=True, retry=Retry())

@@ -149,3 +149,20 @@ def test_R7_a_retry_after_that_makes_no_sense_is_ignored(asked):
 
 def test_R7_a_retry_after_past_the_deadline_ends_the_element():
     assert Retry(backoff=PLAIN).next_start(1, asks(7), 100.0, 106.9, no_chance) is None
+
+
+@pytest.mark.parametrize(
+    ("retry", "error", "attempts", "why"),
+    [
+        (Retry(2), ValueError(), 2, ""),
+        (Retry(2), EnricherError("no", retryable=False), 1, "the error says that it would fail again"),
+        (Retry(2, on=(OSError,)), ValueError(), 1, "Retry(on=...) does not name ValueError"),
+        (Retry(2), ResultError("odd"), 1, "is not asked for again"),
+        (Retry(2), ValueError(), 1, "no time left"),
+    ],
+)
+def test_R5_a_message_can_say_why_no_other_attempt_followed(
+    retry: Retry, error: Exception, attempts: int, why: str
+) -> None:
+    assert why in retry.refusal(error, attempts)
+    assert bool(why) == bool(retry.refusal(error, attempts))
