@@ -21,7 +21,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator import BlockingFunction, ConfigurationError, Enricher, EnricherError
-from asyncio_operator.enricher import Found, as_schema, describe, gives_coroutines, positive_int, takes
+from asyncio_operator.enricher import (
+    Found,
+    as_schema,
+    describe,
+    gives_coroutines,
+    missing_here,
+    positive_int,
+    takes,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,9 +50,11 @@ class BlockingEnricher(Enricher):
         schema: the columns that a found row adds, as a `pyarrow.Schema` or a Spark DDL string.
         max_workers: threads of one worker at most, and so calls at once, whatever the capacity. 32 by default, as of
             `BlockingFunction`.
-        function_many: ``def f(keys)``, or ``def f(client, keys)``: the answers for a list of keys, aligned with it.
+        function_many: ``def f(keys)``, or ``def f(client, keys)``: the answers for a list of keys, aligned with it: one
+            for each key, in their order, None for a miss.
         max_batch: how many keys `function_many` takes at once; 1,000 by default. Without it there are no batches.
-        setup: called once in each thread, before its first call; what it gives is the thread's client.
+        setup: called once in each thread, before its first call, and in one already by `open`; what it gives is the
+            thread's client. It is called again after it failed.
         teardown: called with that client in its thread when the enricher is closed.
 
     Raises:
@@ -97,10 +107,23 @@ class BlockingEnricher(Enricher):
         return self._schema
 
     async def open(self) -> None:
-        """Make the pool; a thread starts when it is needed."""
-        threads = _Threads(self.setup, self.teardown, self.max_workers)
-        await threads.open()
+        """Make the pool, and the first client, if there is a `setup`; other threads start when they are needed.
+
+        A source that is down fails a lookup, which may be retried. What this process lacks would be missing in all.
+
+        Raises:
+            EnricherError: `setup` needs a module or an environment variable that is not here.
+        """
+        threads = _Threads(repr(self), self.setup, self.teardown, self.max_workers)
         object.__setattr__(self, "_threads", threads)
+        await threads.open()
+        if self.setup is None:
+            return
+        try:
+            await threads.call(lambda client, _: None, None)
+        except EnricherError as error:
+            if missing_here(error) is not None:
+                raise
 
     async def close(self) -> None:
         """Tear the clients down and end the threads. A thread that is still in a call does both after it."""
@@ -113,7 +136,7 @@ class BlockingEnricher(Enricher):
         """What the function gives for a key; raises what it raises.
 
         Raises:
-            EnricherError: it is not open.
+            EnricherError: it is not open, or `setup` failed, which is no key's fault.
         """
         if self.function is None:
             return (await self.lookup_many([key]))[0]
@@ -125,13 +148,15 @@ class BlockingEnricher(Enricher):
         if self.function_many is None:
             return await super().lookup_many(keys)
         found: Sequence[Found] = await self._opened().call(self.function_many, keys)
-        if not isinstance(found, Sequence) or len(found) != len(keys):
-            raise EnricherError(
-                f"{self!r}: function_many gave {describe(found)} for {len(keys)} keys; it must give a sequence with "
-                "one answer for each key, in their order",
-                retryable=False,
-            )
-        return found
+        if isinstance(found, Sequence) and not isinstance(found, str | bytes) and len(found) == len(keys):
+            return found
+        given = f"a {type(found).__name__} of {len(found)}" if isinstance(found, list | tuple) else describe(found)
+        raise EnricherError(
+            f"{self!r}: function_many gave {given} for {len(keys)} keys; it must give a list with one answer for each "
+            "key, in their order, and None for a key that has no row",
+            retryable=False,
+            any_key=True,
+        )
 
     def _opened(self) -> _Threads:
         if self._threads is None:
@@ -170,8 +195,13 @@ class _Threads:
     """The threads of an enricher that is open, each with a client of its own if there is a `setup`."""
 
     def __init__(
-        self, setup: Callable[[], Any] | None, teardown: Callable[[Any], object] | None, max_workers: int
+        self,
+        subject: str,
+        setup: Callable[[], Any] | None,
+        teardown: Callable[[Any], object] | None,
+        max_workers: int,
     ) -> None:
+        self._subject = subject
         self._setup = setup
         self._teardown = teardown
         self._pool: BlockingFunction[tuple[Callable[..., Any], tuple[Any, ...]], Any]
@@ -187,18 +217,33 @@ class _Threads:
     async def call(self, function: Callable[..., Any], argument: Any) -> Any:
         """What a function gives in a thread; with a `setup` it gets the client of the thread first."""
         async with self._slots:
-            if self._setup is None:
-                return await self._pool.invoke((function, (argument,)))
-            return await self._pool.invoke((self._with_client, (self._setup, function, argument)))
+            return await self._pool.invoke((self._called, (function, argument)))
 
-    def _with_client(self, setup: Callable[[], Any], function: Callable[..., Any], argument: Any) -> Any:
-        if not hasattr(self._local, "client"):
-            self._local.client = setup()
+    def _called(self, function: Callable[..., Any], argument: Any) -> Any:
+        if self._setup is None:
+            return function(argument)
+        client = self._client(self._setup)
         try:
-            return function(self._local.client, argument)
+            return function(client, argument)
         finally:
             if self._closed:
                 self._tear_down()
+
+    def _client(self, setup: Callable[[], Any]) -> Any:
+        """The client of this thread, made if there is none yet."""
+        if not hasattr(self._local, "client"):
+            try:
+                self._local.client = setup()
+            except Exception as error:
+                missing = missing_here(error)
+                raise EnricherError(
+                    f"{self._subject}: setup failed: {missing or f'{type(error).__name__}: {error}'}",
+                    retryable=getattr(error, "retryable", None) if missing is None else False,
+                    retry_after=getattr(error, "retry_after", None),
+                    overload=bool(getattr(error, "overload", False)),
+                    any_key=True,
+                ) from error
+        return self._local.client
 
     async def close(self) -> None:
         """End the threads, after a task for each place in the pool that tears down the client of its thread.

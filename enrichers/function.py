@@ -5,7 +5,8 @@
 
 The function gets a key and gives a mapping, a sequence of mappings, or None. It is itself the enricher's `lookup`, so
 it costs no second coroutine per key. It travels by cloudpickle: a client must not be captured but made inside, once per
-worker (write an `Enricher` with `open` and `close` for that).
+worker (write an `Enricher` with `open` and `close` for that). What blocks in it holds up all other lookups of its loop:
+that is for `BlockingEnricher`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class FunctionEnricher(Enricher):
         if not gives_coroutines(async_function):
             raise ConfigurationError(
                 f"async_function is {describe(async_function)}; it must be an `async def` function of one argument, "
-                "the key. Wrap a function that returns an awaitable in an `async def` that awaits it"
+                "the key. Give an ordinary function to BlockingEnricher, and wrap one that returns an awaitable in an "
+                "`async def` that awaits it"
             )
         takes("async_function", async_function, "the key: one value, or a tuple if `on` names several columns")
         self._schema = as_schema(schema)

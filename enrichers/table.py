@@ -13,9 +13,7 @@ import asyncio
 import logging
 import os
 import re
-import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeAlias
@@ -25,7 +23,9 @@ import pyarrow.types as kinds
 
 from asyncio_operator import ConfigurationError, Enricher, EnricherError
 from asyncio_operator.enricher import Found, as_schema, describe, did_you_mean, duration, gives_coroutines, takes
+from enrichers.names import names_of
 from enrichers.table_index import TableIndex
+from enrichers.threads import run_in_thread
 from enrichers.typed import row_converter
 
 Rows: TypeAlias = pa.Table | Sequence[Mapping[str, Any]]
@@ -121,8 +121,8 @@ class TableEnricher(Enricher):
             )
         values = {
             "source": os.fspath(source) if isinstance(source, os.PathLike) else source,
-            "key": _names("key", key),
-            "columns": None if columns is None else _names("columns", columns),
+            "key": names_of("key", key),
+            "columns": None if columns is None else names_of("columns", columns),
             "reload_every": every,
             "_given": None if schema is None else as_schema(schema),
             **dict.fromkeys(("_described", "_index", "_reloading")),
@@ -150,7 +150,7 @@ class TableEnricher(Enricher):
         except ConfigurationError:
             raise
         except Exception as error:
-            raise EnricherError(f"{self!r}: the table could not be loaded: {self._told(error)}") from error
+            raise EnricherError(f"{self!r}: the table could not be loaded: {self._told(error)}") from self._shown(error)
         self._set("_index", index)
         if self._reloading is not None:
             self._reloading.cancel()
@@ -238,14 +238,26 @@ class TableEnricher(Enricher):
             return self.source()
         if not isinstance(self.source, str):
             return self.source
-        from pyarrow import parquet
-
+        dataset = self._parquet(self.source)
         known = self._described or self._given
         # What is left out is not even read.
         columns = None if self.columns is None else [*dict.fromkeys((*self.key, *self.columns))]
         if columns is not None and known is None:
-            self._check(parquet.ParquetDataset(self.source).schema)
-        return parquet.read_table(self.source, columns=columns)
+            self._check(dataset.schema)
+        return dataset.read(columns=columns)
+
+    def _parquet(self, path: str) -> Any:
+        """The file or directory at a path, of which nothing is read yet but the schema."""
+        from pyarrow import parquet
+
+        try:
+            return parquet.ParquetDataset(path)
+        except pa.ArrowInvalid as error:
+            raise ConfigurationError(
+                f"{self!r}: the source cannot be read as Parquet: a path leads to a Parquet file or directory; of "
+                "anything else, such as CSV, make the table in a function, as in source=lambda: "
+                f"pyarrow.csv.read_csv(path) ({self._told(error)})"
+            ) from self._shown(error)
 
     def _table(self, given: Any) -> pa.Table:
         """What the source gave, as a table of the known types, or of types that Spark has."""
@@ -276,17 +288,16 @@ class TableEnricher(Enricher):
         """The schema of the source."""
         try:
             if isinstance(self.source, str):
-                from pyarrow import parquet
-
-                return _simplified(parquet.ParquetDataset(self.source).schema)
+                return _simplified(self._parquet(self.source).schema)
             if isinstance(self.source, _WholeTable):
                 return self.source.schema()
-            given = _run(self.source) if gives_coroutines(self.source) else self._read()  # type: ignore[arg-type]
+            given = run_in_thread(self.source, "table") if gives_coroutines(self.source) else self._read()  # type: ignore[arg-type]
             return self._table(given).schema
         except ConfigurationError:
             raise
         except Exception as error:
-            raise ConfigurationError(f"{self!r}: the source cannot be read: {self._told(error)}") from error
+            problem = f"{self!r}: the source cannot be read: {self._told(error)}"
+            raise ConfigurationError(problem) from self._shown(error)
 
     def _check(self, schema: pa.Schema, all_columns: Sequence[str] = ()) -> None:
         for name in (*self.key, *(self.columns or all_columns)):
@@ -303,10 +314,12 @@ class TableEnricher(Enricher):
             return [*self.columns]
         return [name for name in (self._whole() if schema is None else schema).names if name not in self.key]
 
+    def _shown(self, error: BaseException) -> BaseException | None:
+        """An error, unless its words may hold what the path hides."""
+        return None if isinstance(self.source, str) and _shown_path(self.source) != self.source else error
+
     def _told(self, error: BaseException) -> str:
-        """An error's own words, unless they may hold what the path hides."""
-        hidden = isinstance(self.source, str) and _shown_path(self.source) != self.source
-        return type(error).__name__ if hidden else f"{type(error).__name__}: {error}"
+        return type(error).__name__ if self._shown(error) is None else f"{type(error).__name__}: {error}"
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -336,13 +349,6 @@ def _shown_path(path: str) -> str:
     return re.sub(r"//[^/]*@", "//***@", path.partition("?")[0] + ("?***" if "?" in path else ""))
 
 
-def _names(argument: str, value: object) -> tuple[str, ...]:
-    names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Sequence) else ()
-    if not names or not all(isinstance(name, str) and name for name in names) or len({*names}) < len(names):
-        raise ConfigurationError(f"{argument} is {describe(value)}; it must be a name, or a list of different names")
-    return names
-
-
 def _simplified(schema: pa.Schema) -> pa.Schema:
     """The same without what is a matter of storage: dictionaries, and nanoseconds, which Spark has not."""
     fields = []
@@ -362,25 +368,3 @@ def _from_rows(rows: Sequence[Any], schema: pa.Schema | None) -> pa.Table:
         return pa.Table.from_pylist([*map(row_converter(schema), rows)], schema)
     names = dict.fromkeys(name for row in rows for name in row)
     return pa.table({name: [row.get(name) for row in rows] for name in names})
-
-
-def _run(function: Callable[[], Awaitable[Rows]]) -> Rows:
-    """What a coroutine function gives, on a loop of its own in a thread: the caller may be inside a running loop."""
-    outcome: Future[Rows] = Future()
-
-    async def main() -> Rows:
-        return await function()
-
-    def run() -> None:
-        try:
-            outcome.set_result(asyncio.run(main()))
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    thread = threading.Thread(target=run, name="asyncio-operator-table", daemon=True)
-    thread.start()
-    try:
-        return outcome.result()
-    finally:
-        if outcome.done():
-            thread.join()

@@ -17,8 +17,10 @@
 | array, map, struct | arrays, objects; the keys of a map are text | JSON |
 
 Python's own values of these types (dates, decimals, ...) are taken too. Null, and an absent field, is null; with `text`
-an empty text is null where the column is neither string nor binary. Fields without a column are ignored. Nothing is
-cast in any other way: a number is no text, and a number of seconds no timestamp. What does not fit is a `MisfitError`.
+an empty text is null where the column is neither string nor binary. Fields without a column are ignored, but a row
+whose fields are all without one is another thing than was asked for: a `NoColumnError`. A row without any fields is one
+of nulls. Nothing is cast in any other way: a number is no text, and a number of seconds no timestamp. What does not fit
+is a `MisfitError`.
 """
 
 from __future__ import annotations
@@ -76,6 +78,16 @@ class MisfitError(ValueError):
         return self.told()
 
 
+class NoColumnError(MisfitError):
+    """A row has fields, and none of them is a column: it says something else, such as what went wrong, or the columns
+    are misspelt. `value` is the row."""
+
+    def told(self, show: Callable[[Any], str] = describe) -> str:
+        """The message, in which `show` writes the fields."""
+        names = [field.name for field in self.type]
+        return f"the row has none of the columns {describe(names)}; its fields are {show([*self.value])}"
+
+
 def typed_row(mapping: Mapping[str, Any], schema: pa.Schema, *, text: bool = False) -> dict[str, Any]:
     """A row with a value for every column of the schema.
 
@@ -85,7 +97,7 @@ def typed_row(mapping: Mapping[str, Any], schema: pa.Schema, *, text: bool = Fal
 
     Raises:
         ValueError: `mapping` is no object, or, as a `MisfitError`, a value does not fit; it names the column, the value
-            and both types.
+            and both types. As a `NoColumnError`, none of its fields is a column; it names both.
         ConfigurationError: a column has a type that no value of JSON can be converted to.
     """
     return row_converter(schema, text=text)(mapping)
@@ -106,7 +118,7 @@ def row_converter(schema: pa.Schema, *, text: bool = False) -> RowConverter:
     if known is None:
         if len(_made) >= _MOST_MADE:
             _made.clear()
-        known = _made[id(schema), text] = schema, _object(schema, _no_row, text, "{}")
+        known = _made[id(schema), text] = schema, _object(schema, text, row=True)
     return known[1]
 
 
@@ -146,18 +158,23 @@ def _misfit(error: Exception, value: Any, data_type: pa.DataType, place: str) ->
 # -- objects, arrays and maps; values inside of JSON are values of JSON, whatever the outermost is
 
 
-def _object(fields: Iterable[pa.Field], refuse: Callable[[Any], ValueError], text: bool, place: str) -> RowConverter:
-    """What makes a dictionary of an object: a row, or a struct. `place` is how a field is shown in a path."""
+def _object(fields: Iterable[pa.Field], text: bool = False, row: bool = False) -> RowConverter:
+    """What makes a dictionary of an object: a struct, or a row."""
+    fields = list(fields)
     types = {field.name: field.type for field in fields}
     columns = [(field.name, _converter(field.type, field.name, text)) for field in fields]
     required = [field.name for field in fields if not field.nullable]
+    place = "{}" if row else ".{}"
+    has_none_of = types.keys().isdisjoint if row and types else None
 
     def convert(value: Mapping[str, Any]) -> dict[str, Any]:
         if type(value) is not dict and not isinstance(value, Mapping):
-            raise refuse(value)
+            raise _no_row(value) if row else _no_object(value)
+        if has_none_of is not None and value and has_none_of(value):
+            raise NoColumnError("", value, pa.struct(fields), "no field of it is a column")
         get = value.get
         try:
-            row = {name: None if (item := get(name)) is None else to(item) for name, to in columns}
+            made = {name: None if (item := get(name)) is None else to(item) for name, to in columns}
         except _MISFITS:
             for name, to in columns:
                 item = get(name)
@@ -167,9 +184,9 @@ def _object(fields: Iterable[pa.Field], refuse: Callable[[Any], ValueError], tex
                     raise _misfit(error, item, types[name], place.format(name)) from None
             raise
         for name in required:
-            if row[name] is None:
+            if made[name] is None:
                 raise MisfitError(place.format(name), get(name), types[name], "null is not allowed")
-        return row
+        return made
 
     return convert
 
@@ -261,7 +278,7 @@ def _converter(data_type: pa.DataType, column: str, text: bool) -> Convert:
 
 def _nested(data_type: pa.DataType, column: str) -> Convert:
     if kinds.is_struct(data_type):
-        return _object([data_type.field(i) for i in range(data_type.num_fields)], _no_object, False, ".{}")
+        return _object(data_type.field(i) for i in range(data_type.num_fields))
     if kinds.is_map(data_type):
         return _map(data_type, column)
     if kinds.is_list(data_type) or kinds.is_large_list(data_type) or kinds.is_fixed_size_list(data_type):

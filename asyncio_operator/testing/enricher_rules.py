@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import wraps
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from asyncio_operator.enricher import Enricher, Found
@@ -74,6 +75,10 @@ class Check:
 
     async def within(self, what: str, awaitable: Awaitable[T]) -> T:
         """What an awaitable gives, if it does within `patience`."""
+        assert isawaitable(awaitable), (
+            f"{what} gave {describe(awaitable)}, which cannot be awaited: make it an `async def`, or give an ordinary "
+            "function to BlockingEnricher"
+        )
         task = asyncio.ensure_future(awaitable)
         done, _ = await asyncio.wait([task], timeout=self.patience)
         if not done:

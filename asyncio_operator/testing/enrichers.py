@@ -6,9 +6,8 @@
 
 `FakeEnricher` is an enricher like any other (the check passes on it), with answers, delays and errors that are the same
 in every run: delays are `asyncio.sleep`, so that a `VirtualTimeLoop` makes them pass at once, and whatever is random
-comes from its seed. `check_enricher` holds an enricher against the rules in `enricher_rules` and
-`enricher_life`. Neither needs a test
-framework.
+comes from its seed. `check_enricher` holds an enricher against the rules in `enricher_rules`, `enricher_steps` and
+`enricher_life`. Neither needs a test framework.
 """
 
 from __future__ import annotations
@@ -21,18 +20,28 @@ from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.enricher import Enricher, Found, Row
 from asyncio_operator.errors import ConfigurationError, EnricherError, describe, describe_error
-from asyncio_operator.policies.options import natural, number, plain_function, positive_int
-from asyncio_operator.testing import enricher_life, enricher_rules
+from asyncio_operator.policies.options import number, plain_function, positive_int
+from asyncio_operator.testing import enricher_life, enricher_rules, enricher_steps
 from asyncio_operator.testing.enricher_rules import Check, Make
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# First of all what every other rule does on its way.
-RULES = (enricher_life.rule_close, *enricher_rules.RULES, *enricher_life.RULES)
+# First of all what every other rule does on its way, and what would make all of them take long.
+RULES = (
+    enricher_life.rule_close,
+    enricher_steps.rule_loop_is_free,
+    *enricher_rules.RULES,
+    *enricher_life.RULES,
+)
 
 Latency = float | Callable[[random.Random], float]
 Failures = int | float | Callable[[Any, int], bool | BaseException | None]
+
+_FAILURES = (
+    "an int, of each key so many calls fail first; a float from 0.0 to 1.0, the part of all calls that fails, 1.0 for "
+    "always; or a function of a key and the number of its call"
+)
 
 
 @dataclass(slots=True)
@@ -103,10 +112,10 @@ class FakeEnricher(Enricher):
             plain_function("latency", latency, "a number of seconds, or a function of a random.Random")
         else:
             number("latency", latency, "of seconds that is not negative", lambda seconds: seconds >= 0)
-        if isinstance(failures, float):
-            number("failures", failures, "between 0.0 and 1.0 if it is a float, a rate", lambda rate: 0 <= rate <= 1)
-        elif not callable(failures):
-            natural("failures", failures)
+        rate = isinstance(failures, float) and 0 <= failures <= 1
+        count = type(failures) is int and failures >= 0
+        if not (rate or count):
+            plain_function("failures", failures, _FAILURES, "the key", "the number of its call")
         values = {
             "rows": rows,
             "latency": latency,

@@ -19,7 +19,6 @@ Everything that was asked is in `requests`. Seconds are those of the loop that i
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import email.utils
 import math
 import random
@@ -36,15 +35,12 @@ from urllib.parse import unquote
 from aiohttp import web
 
 from asyncio_operator.errors import ConfigurationError, StateError, describe
-from asyncio_operator.testing.service_messages import FakeAnswer, FakeRequest, cut
+from asyncio_operator.policies.options import number, one_of, plain_function, positive_int
+from asyncio_operator.testing.service_messages import FakeAnswer, FakeRequest, send
 
 __all__ = ["FakeAnswer", "FakeRequest", "FakeService", "Latency"]
 
 Latency = float | Callable[[random.Random], float]
-
-PIECES = 10
-"""In how many pieces a slow body is sent, if it has as many bytes."""
-
 
 Handler = Callable[[FakeRequest], Any]
 
@@ -68,6 +64,9 @@ class FakeService:
             404. It may be ``async``.
         seed: of whatever is drawn.
         ssl_context: of the server, for HTTPS.
+
+    Raises:
+        ConfigurationError: an argument is wrong.
 
     Attributes:
         requests: every request, in the order of arrival.
@@ -96,6 +95,7 @@ class FakeService:
         seed: int = 0,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
+        _check(rows, latency, errors, rate_limit, handler)
         self._faults: dict[Any, FakeAnswer] = {
             "resets": FakeAnswer(reset=True),
             "truncated": FakeAnswer(truncated=True),
@@ -106,11 +106,12 @@ class FakeService:
             self._faults[status] = FakeAnswer({"error": f"status {status}"}, status)
         rates = {"resets": resets, "truncated": truncated, "slow": slow, "garbage": garbage}
         self._shares: dict[Any, float] = {**(errors or {}), **rates}
-        wrong = {name: share for name, share in self._shares.items() if not 0 <= share <= 1}
-        if wrong or sum(self._shares.values()) > 1:
-            raise ConfigurationError(f"shares of faults are {self._shares}; each must be within 0 and 1, their sum too")
-        if batch not in ("map", "list"):
-            raise ConfigurationError(f'batch is {describe(batch)}; it must be "map" | "list"')
+        for name, share in self._shares.items():
+            fault = name if name in rates else f"errors[{name}]"
+            number(fault, share, "between 0 and 1: how often it happens", lambda share: 0 <= share <= 1)
+        if sum(self._shares.values()) > 1:
+            raise ConfigurationError(f"shares of faults are {self._shares}; their sum must be within 0 and 1")
+        one_of("batch", batch, ("map", "list"))
         self.rows = dict(rows or {})
         self.token = token
         self.requests: list[FakeRequest] = []
@@ -206,7 +207,16 @@ class FakeService:
     # -- what it is told, and what it tells
 
     def answer_next(self, *answers: FakeAnswer) -> None:
-        """What the next requests get, one each, before the rows, the handler and whatever is drawn have a say."""
+        """What the next requests get, one each, before the rows, the handler and whatever is drawn have a say.
+
+        Raises:
+            ConfigurationError: one of them is no `FakeAnswer`.
+        """
+        for answer in answers:
+            if not isinstance(answer, FakeAnswer):
+                raise ConfigurationError(
+                    f"answers hold {describe(answer)}; each must be a FakeAnswer, such as FakeAnswer(status=503)"
+                )
         self._planned.extend(answers)
 
     def paths(self) -> list[str]:
@@ -236,7 +246,7 @@ class FakeService:
             seconds = planned.delay if planned else self._drawn_latency()
             if seconds > 0:
                 await asyncio.sleep(seconds)
-            return await self._send(incoming, planned or refused or await self._answer(request))
+            return await send(incoming, planned or refused or await self._answer(request))
         except asyncio.CancelledError:
             self.abandoned += 1
             raise
@@ -318,35 +328,32 @@ class FakeService:
             return self.rows[key[0]]
         return next((row for known, row in self.rows.items() if _texts(known) == key), None)
 
-    async def _send(self, incoming: web.BaseRequest, answer: FakeAnswer) -> web.StreamResponse:
-        if answer.reset:
-            cut(incoming, reset=True)
-            return web.Response()
-        content = answer.content()
-        headers = {"Content-Type": "application/json", **answer.headers}
-        if not (answer.slow or answer.truncated):
-            return web.Response(body=content, status=answer.status, headers=headers)
-        response = web.StreamResponse(status=answer.status, headers=headers)
-        response.content_length = len(content)
-        # A client may hang up in the middle, which is its good right.
-        with contextlib.suppress(ConnectionError):
-            await self._send_in_pieces(incoming, response, content, answer)
-        return response
 
-    async def _send_in_pieces(
-        self, incoming: web.BaseRequest, response: web.StreamResponse, content: bytes, answer: FakeAnswer
-    ) -> None:
-        await response.prepare(incoming)
-        if answer.truncated:
-            await response.write(content[: len(content) // 2])
-            cut(incoming, reset=False)
-            return
-        size = -(-len(content) // PIECES) or 1
-        starts = range(0, len(content) or 1, size)
-        for start in starts:
-            await asyncio.sleep(answer.slow / len(starts))
-            await response.write(content[start : start + size])
-        await response.write_eof()
+def _check(rows: object, latency: object, errors: object, rate_limit: object, handler: object) -> None:
+    """Whether arguments are of the kind that they must be.
+
+    Raises:
+        ConfigurationError: one of them is not.
+    """
+    if rows is not None and not isinstance(rows, Mapping):
+        raise ConfigurationError(
+            f'rows is {describe(rows)}; it must be a mapping of keys to rows, such as {{"JFK": {{"city": "New York"}}}}'
+        )
+    if callable(latency):
+        plain_function("latency", latency, "a function", "a random.Random")
+    else:
+        number("latency", latency, "of seconds that is not negative, or a function", lambda seconds: seconds >= 0)
+    statuses = [*errors] if isinstance(errors, Mapping) else [] if errors is None else [errors]
+    if not all(isinstance(status, int) and 100 <= status < 600 for status in statuses):
+        raise ConfigurationError(
+            f"errors is {describe(errors)}; it must be a mapping of statuses to shares: {{503: 0.1}}"
+        )
+    if rate_limit is not None:
+        positive_int("rate_limit", rate_limit, ", or None")
+    if handler is not None and not callable(handler):
+        raise ConfigurationError(
+            f"handler is {describe(handler)}; it must be a function of a FakeRequest, which may be `async`"
+        )
 
 
 def _texts(key: Any) -> tuple[str, ...]:

@@ -1,7 +1,9 @@
-"""What a `FakeService` gets and gives: requests as they came in, answers with their faults, and a cut connection."""
+"""What a `FakeService` gets and gives: requests as they came in, answers, and how these are sent with their faults."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import socket
 import struct
@@ -10,6 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+
+PIECES = 10
+"""In how many pieces a slow body is sent, if it has as many bytes."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,38 @@ class FakeAnswer:
         return (self.body if isinstance(self.body, str) else json.dumps(self.body, default=str)).encode()
 
 
-def cut(incoming: web.BaseRequest, reset: bool) -> None:
+async def send(incoming: web.BaseRequest, answer: FakeAnswer) -> web.StreamResponse:
+    """Answer a request."""
+    if answer.reset:
+        _cut(incoming, reset=True)
+        return web.Response()
+    content = answer.content()
+    headers = {"Content-Type": "application/json", **answer.headers}
+    if not (answer.slow or answer.truncated):
+        return web.Response(body=content, status=answer.status, headers=headers)
+    response = web.StreamResponse(status=answer.status, headers=headers)
+    response.content_length = len(content)
+    # A client may hang up in the middle, which is its good right.
+    with contextlib.suppress(ConnectionError):
+        await response.prepare(incoming)
+        if answer.truncated:
+            await response.write(content[: len(content) // 2])
+            _cut(incoming, reset=False)
+        else:
+            await _write_slowly(response, content, answer.slow)
+    return response
+
+
+async def _write_slowly(response: web.StreamResponse, content: bytes, seconds: float) -> None:
+    size = -(-len(content) // PIECES) or 1
+    starts = range(0, len(content) or 1, size)
+    for start in starts:
+        await asyncio.sleep(seconds / len(starts))
+        await response.write(content[start : start + size])
+    await response.write_eof()
+
+
+def _cut(incoming: web.BaseRequest, reset: bool) -> None:
     """End the connection: by a reset, or as a server that dies does it."""
     transport = incoming.transport
     if transport is None:

@@ -6,9 +6,9 @@
 | `exchange` | a lookup from key to row: request, answer, errors; a batch of them |
 | `plan`, `places`, `template` | what is sent for a key, made ready once |
 | `keys` | how a key is written in a URL, in a header, in JSON |
-| `headers`, `proxies`, `secrets` | headers that expire; proxies of the environment; what must never be shown |
+| `headers`, `proxies` | headers that expire; proxies of the environment |
 | `client` | the session: connections, redirects, bounded bodies |
-| `answers`, `columns` | what is in an answer; how JSON becomes values of typed columns |
+| `answers` | what is in an answer: JSON, rows, the entries of a batch |
 | `errors` | what statuses and aiohttp's errors mean |
 """
 

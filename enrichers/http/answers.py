@@ -2,8 +2,10 @@
 
 `extract` is a dotted path, or a function. A path names fields of objects and numbers of items: ``data.items.0``. A
 field that is not there is an error, because a misspelt path would look like a source that has nothing; null on the way,
-and an item behind the end of a list, are a miss. Knows no connection and no key; everything wrong is an
-`UnreadableError`.
+and an item behind the end of a list, are a miss. An object with none of the columns is an error for the same reason:
+it is a refusal, or a schema that is misspelt; an empty one has no other field, and is a row of nulls.
+
+Knows no connection and no key; everything wrong is an `UnreadableError`.
 """
 
 from __future__ import annotations
@@ -16,13 +18,24 @@ import pyarrow as pa
 
 from asyncio_operator import AsyncOperatorError, ConfigurationError
 from asyncio_operator.enricher import Found, describe, did_you_mean, gives_coroutines, takes
-from enrichers.typed import MisfitError, json_decoder, row_converter
+from enrichers.typed import MisfitError, NoColumnError, json_decoder, row_converter
 
 Extract = str | Callable[[Any], Any] | None
 
+LOOKED_AT = 4_000
+"""Bytes of an answer that is not JSON of which the beginning is shown, once what is secret is hidden."""
+
 
 class UnreadableError(ValueError):
-    """An answer will not do; the message says why."""
+    """An answer will not do; the message says why.
+
+    Attributes:
+        any_key: whether no key can be to blame, because the answer to a batch has another form than such answers have.
+    """
+
+    def __init__(self, problem: str, *, any_key: bool = False) -> None:
+        super().__init__(problem)
+        self.any_key = any_key
 
 
 class Answers:
@@ -55,7 +68,12 @@ class Answers:
         except (ValueError, RecursionError) as error:
             problem = f"{type(error).__name__}: {error}" if body else "it is empty"
         kind = f" of type {self._show(content_type, 80)}" if content_type else ""
-        raise UnreadableError(f"the answer{kind} is not JSON ({problem})")
+        beginning = " ".join(body[:LOOKED_AT].decode("utf-8", "replace").split())
+        told = f"; it begins with {self._show(beginning, 100)}" if beginning else ""
+        page = (
+            ", a page for people, as for signing in: check the URL and the credentials" if beginning[:1] == "<" else ""
+        )
+        raise UnreadableError(f"the answer{kind} is not JSON ({problem}){told}{page}")
 
     def found(self, entry: Any) -> Found:
         """The row, the rows or None that an answer, or an entry of one, stands for."""
@@ -67,7 +85,13 @@ class Answers:
             if type(entry) is dict or isinstance(entry, Mapping):
                 return self._row(entry)
             if isinstance(entry, list | tuple):
-                return [self._row(row if isinstance(row, Mapping) else self._no_object(row)) for row in entry] or None
+                return [self._row(row) if isinstance(row, Mapping) else self._no_object(row) for row in entry] or None
+        except NoColumnError as misfit:
+            told = misfit.told(lambda value: self._show(value, 150))
+            problem = (
+                f"{told}, as in {self._show(misfit.value, 150)}. Mend schema=, or give extract=, a path to the row or "
+                "a function, which can raise EnricherError where the service refuses, and give None for a miss"
+            )
         except MisfitError as misfit:
             told = misfit.told(lambda value: self._show(value, 100))
             problem = f"{told}; change its type in schema=, or convert it in extract="
@@ -79,29 +103,46 @@ class Answers:
         raise UnreadableError(problem)
 
     def entries(self, answer: Any, texts: Sequence[str | None]) -> list[Any]:
-        """The entries of a batch, aligned with its keys. Each is to be given to `found`; None is a miss.
+        """The entries of a batch, aligned with its keys. Each is to be given to `found_in_batch`.
 
         Args:
             texts: the keys as they name entries; None for a key that cannot.
         """
         if self._batch_extract is not None:
-            answer = self._batch_extract(answer)
+            try:
+                answer = self._batch_extract(answer)
+            except UnreadableError as error:
+                error.any_key = True
+                raise
         if isinstance(answer, list):
             if len(answer) != len(texts):
                 raise UnreadableError(
                     f"the answer to a batch has {len(answer)} entries for {len(texts)} keys; a list has an entry for "
-                    "each key, in their order, with null where there is none; or it is an object by key"
+                    "each key, in their order, with null where there is none. Where a service leaves these out, a "
+                    "function as batch_extract= can make an object by key of the list",
+                    any_key=True,
                 )
             return answer
         if not isinstance(answer, Mapping):
             raise UnreadableError(
                 f"the answer to a batch is {self._show(answer)}; a list with an entry for each key, or an object by "
-                "key, was expected; batch_extract= takes a path or a function that leads there"
+                "key, was expected; batch_extract= takes a path or a function that leads there",
+                any_key=True,
             )
         strangers = answer.keys() - set(texts)
+        if len(strangers) == len(answer) > 0:
+            raise UnreadableError(
+                f"the answer to a batch has the fields {self._show([*answer], 150)}, and none of them is a key that "
+                "was asked for; batch_extract= takes a path or a function that leads to the entries, which are named "
+                "as the keys are written",
+                any_key=True,
+            )
         if strangers:
             one = self._show(min(strangers, key=repr))
-            raise UnreadableError(f"the answer to a batch has an entry for {one}, which was not asked for")
+            raise UnreadableError(
+                f"the answer to a batch has an entry for {one}, which was not asked for; a function as batch_extract= "
+                "can leave out what is no entry, and name entries as the keys are written"
+            )
         return [answer.get(text) for text in texts]
 
     def found_in_batch(self, entry: Any) -> Found:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import os
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from ssl import SSLContext
@@ -18,14 +17,16 @@ from typing import Any
 import pyarrow as pa
 
 from asyncio_operator import ConfigurationError, Enricher, EnricherError
-from asyncio_operator.enricher import Found, as_schema, describe, duration, positive_int
+from asyncio_operator.enricher import Found, as_schema, describe, duration, positive_int, takes
 from enrichers.http.answers import Answers, Extract
 from enrichers.http.client import Client
 from enrichers.http.exchange import Exchange
-from enrichers.http.headers import HeaderFunction, check_headers, shown_function, takes_nothing
+from enrichers.http.headers import HEADERS, HeaderFunction, check_headers
 from enrichers.http.plan import Arguments, Plans, make_plans
-from enrichers.http.secrets import Secrets
 from enrichers.http.template import KEYS
+from enrichers.names import names_of
+from enrichers.secret_source import shown_function
+from enrichers.secrets import Secrets
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 REDIRECTS = ("same_host", "any", "never")
@@ -52,10 +53,11 @@ class HttpEnricher(Enricher):
         params: parameters for the query: text, numbers, booleans, or lists of these.
         json_body: a JSON value that is sent as the body.
         extract: where in the answer the row is: a dotted path, or a function from the parsed answer to a row, a list of
-            rows, or None. In the answer to a batch it is applied to the entry of each key.
+            rows, or None. In the answer to a batch it is applied to the entry of each key. An object that has fields
+            and none of the columns is an error; an empty one is a row of nulls.
         missing_statuses: statuses which mean that there is no such row.
         batch_url: the URL for several keys; ``{keys}`` is the list of them, each escaped, joined by commas. The answer
-            is an object by key, or a list of the same length.
+            is an object by key, or a list of the same length; another form is an error that no key is to blame for.
         batch_json_body: the body for several keys; ``"{keys}"`` is the list of them, of objects if the key has several
             parts. It is sent by POST if `method` is GET.
         batch_extract: where in the answer to a batch its entries are; a path or a function.
@@ -108,7 +110,7 @@ class HttpEnricher(Enricher):
     ) -> None:
         self._url = url
         self._schema = as_schema(schema)
-        self._parts = _names(key)
+        self._parts = names_of("key", key, words=True, reserved=KEYS)
         self._method = _one_of("method", method.upper() if isinstance(method, str) else method, METHODS)
         self._headers = _checked(headers)
         self._params = copy.deepcopy(params)
@@ -209,7 +211,7 @@ class HttpEnricher(Enricher):
                 "a context itself cannot travel to a worker"
             )
         if callable(self._tls):
-            takes_nothing("ssl", self._tls)
+            takes("ssl", self._tls)
         if self._idempotency_header is not None:
             check_headers({self._idempotency_header: ""}, "idempotency_header")
             names = self._headers if isinstance(self._headers, Mapping) else ()
@@ -269,22 +271,9 @@ class HttpEnricher(Enricher):
 
 
 def _checked(headers: Mapping[str, str] | HeaderFunction | None) -> Mapping[str, str] | HeaderFunction | None:
-    if callable(headers):
-        takes_nothing("headers", headers)
-        return headers
-    return None if headers is None else check_headers(headers, "headers")
-
-
-def _names(key: object) -> tuple[str, ...]:
-    """The names of the parts of a key."""
-    names = (key,) if isinstance(key, str) else tuple(key) if isinstance(key, Sequence) else ()
-    good = [name for name in names if isinstance(name, str) and re.fullmatch(r"[^\W\d]\w*", name) and name != KEYS]
-    if not names or len(good) < len(names) or len({*good}) < len(good):
-        raise ConfigurationError(
-            f"key is {describe(key)}; it must be a name, or a list of different names, of letters, digits and "
-            f"underscores, and none of them {KEYS!r}"
-        )
-    return tuple(good)
+    if headers is not None:
+        HEADERS.check_source(headers)
+    return headers if headers is None or callable(headers) else dict(headers)
 
 
 def _statuses(statuses: object) -> tuple[int, ...]:

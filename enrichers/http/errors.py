@@ -13,67 +13,59 @@ import contextlib
 import email.utils
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from http import HTTPStatus
 from math import isfinite
-from typing import NamedTuple
 
 import aiohttp
 
 from asyncio_operator import EnricherError
-from enrichers.http.secrets import Secrets
+from enrichers.causes import Cause, lookup_error
+from enrichers.secrets import Secrets
 
 SHOWN = 200
 """Characters of an answer that a message shows."""
 
 
-class Cause(NamedTuple):
-    """What an error means. `retryable` is None where that is not known; `any_key`: no key is to blame."""
-
-    text: str
-    retryable: bool | None = False
-    overload: bool = False
-    any_key: bool = False
-
+OfKey = partial(Cause, any_key=False)
+"""What another key might not have got."""
 
 STATUSES = {
-    401: Cause("the service refuses the credentials", any_key=True),
-    403: Cause("the service forbids it", any_key=True),
-    405: Cause("the service does not take this method here", any_key=True),
-    407: Cause("the proxy refuses the credentials", any_key=True),
-    408: Cause("the service gave up waiting for the request", retryable=True),
-    414: Cause("the URL is too long for the service"),
-    425: Cause("the service wants the request later", retryable=True),
-    429: Cause("the service wants fewer requests", retryable=True, overload=True),
-    500: Cause("the service failed", retryable=True),
-    501: Cause("the service cannot do this"),
-    502: Cause("the service behind a gateway failed", retryable=True),
-    503: Cause("the service is not available", retryable=True, overload=True),
-    504: Cause("the service behind a gateway did not answer in time", retryable=True),
-    505: Cause("the service does not speak HTTP/1.1", any_key=True),
+    401: Cause("the service refuses the credentials"),
+    403: Cause("the service forbids it"),
+    405: Cause("the service does not take this method here"),
+    407: Cause("the proxy refuses the credentials"),
+    408: OfKey("the service gave up waiting for the request", retryable=True),
+    414: OfKey("the URL is too long for the service"),
+    425: OfKey("the service wants the request later", retryable=True),
+    429: OfKey("the service wants fewer requests", retryable=True, overload=True),
+    500: OfKey("the service failed", retryable=True),
+    501: OfKey("the service cannot do this"),
+    502: OfKey("the service behind a gateway failed", retryable=True),
+    503: OfKey("the service is not available", retryable=True, overload=True),
+    504: OfKey("the service behind a gateway did not answer in time", retryable=True),
+    505: Cause("the service does not speak HTTP/1.1"),
 }
 
 # The first class that fits wins.
 FAILURES: tuple[tuple[type[BaseException], Cause], ...] = (
     (
         aiohttp.ClientConnectorCertificateError,
-        Cause(
-            "the certificate of the service does not verify; ssl= takes the file of its authority",
-            any_key=True,
-        ),
+        Cause("the certificate of the service does not verify; ssl= takes the file of its authority"),
     ),
-    (aiohttp.ClientSSLError, Cause("TLS with the service failed", retryable=None, any_key=True)),
-    (aiohttp.ClientProxyConnectionError, Cause("the proxy is not reachable", retryable=True, any_key=True)),
-    (aiohttp.ServerTimeoutError, Cause("no connection came about in time", retryable=True, any_key=True)),
-    (aiohttp.ClientConnectorError, Cause("the service is not reachable", retryable=True, any_key=True)),
-    (aiohttp.ClientConnectionError, Cause("the connection was lost", retryable=True)),
-    (aiohttp.ClientPayloadError, Cause("the answer broke off", retryable=True)),
-    (aiohttp.InvalidURL, Cause("the URL cannot be used")),
-    (aiohttp.ClientResponseError, Cause("the answer is no HTTP", retryable=None)),
-    (TimeoutError, Cause("no connection came about in time", retryable=True, any_key=True)),
-    (OSError, Cause("the connection was lost", retryable=True)),
+    (aiohttp.ClientSSLError, Cause("TLS with the service failed", retryable=None)),
+    (aiohttp.ClientProxyConnectionError, Cause("the proxy is not reachable", retryable=True)),
+    (aiohttp.ServerTimeoutError, Cause("no connection came about in time", retryable=True)),
+    (aiohttp.ClientConnectorError, Cause("the service is not reachable", retryable=True)),
+    (aiohttp.ClientConnectionError, OfKey("the connection was lost", retryable=True)),
+    (aiohttp.ClientPayloadError, OfKey("the answer broke off", retryable=True)),
+    (aiohttp.InvalidURL, OfKey("the URL cannot be used")),
+    (aiohttp.ClientResponseError, OfKey("the answer is no HTTP", retryable=None)),
+    (TimeoutError, Cause("no connection came about in time", retryable=True)),
+    (OSError, OfKey("the connection was lost", retryable=True)),
 )
 
-UNKNOWN = Cause("the request failed", retryable=None)
+UNKNOWN = OfKey("the request failed", retryable=None)
 
 
 def cause_of_status(status: int) -> Cause:
@@ -81,7 +73,7 @@ def cause_of_status(status: int) -> Cause:
     known = STATUSES.get(status)
     if known is not None:
         return known
-    return Cause("the service failed", retryable=None) if status >= 500 else Cause("the service refuses the request")
+    return OfKey("the service failed", retryable=None) if status >= 500 else OfKey("the service refuses the request")
 
 
 def status_error(subject: str, status: int, headers: Mapping[str, str], body: bytes, secrets: Secrets) -> EnricherError:
@@ -90,13 +82,8 @@ def status_error(subject: str, status: int, headers: Mapping[str, str], body: by
     with contextlib.suppress(ValueError):
         cause = cause._replace(text=f"{cause.text} ({status} {HTTPStatus(status).phrase})")
     text = cause.text if str(status) in cause.text else f"{cause.text} (status {status})"
-    return EnricherError(
-        f"{subject}: {text}{said(body, secrets)}",
-        retryable=cause.retryable,
-        retry_after=None if cause.retryable is False else retry_after(headers),
-        overload=cause.overload,
-        any_key=cause.any_key,
-    )
+    again = None if cause.retryable is False else retry_after(headers)
+    return cause.error(f"{subject}: {text}{said(body, secrets)}", retry_after=again)
 
 
 def failure(error: Exception, subject: str, secrets: Secrets) -> EnricherError:
@@ -105,23 +92,13 @@ def failure(error: Exception, subject: str, secrets: Secrets) -> EnricherError:
         cause = cause_of_status(error.status)._replace(text=f"the proxy answered with status {error.status}")
     else:
         cause = next((cause for kind, cause in FAILURES if isinstance(error, kind)), UNKNOWN)
-    raised = EnricherError(
-        f"{subject}: {cause.text}{_words(error, secrets)}",
-        retryable=cause.retryable,
-        overload=cause.overload,
-        any_key=cause.any_key,
-    )
-    if not secrets.told_by(error):
-        raised.__cause__ = error
-    raised.__suppress_context__ = True
-    return raised
+    return lookup_error(error, cause, subject, secrets, words=_words(error))
 
 
 def said(body: bytes, secrets: Secrets) -> str:
     """What a service said, for the end of a message."""
-    text = secrets.hide(" ".join(body[: 20 * SHOWN].decode("utf-8", "replace").split()))
-    shown = "".join(character if character.isprintable() else "?" for character in text)
-    return f": {shown if len(shown) <= SHOWN else shown[: SHOWN - 3] + '...'}" if shown else ""
+    shown = secrets.line(body[: 20 * SHOWN].decode("utf-8", "replace"), SHOWN)
+    return f": {shown}" if shown else ""
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
@@ -144,9 +121,7 @@ def _date(text: str) -> datetime | None:
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
-def _words(error: Exception, secrets: Secrets) -> str:
+def _words(error: Exception) -> str:
     """The error's own words; those of the system where there are any, because aiohttp's may hold the URL."""
     inner = getattr(error, "os_error", None) or getattr(error, "certificate_error", None) or error
-    text = getattr(inner, "strerror", None) or ("" if isinstance(error, aiohttp.InvalidURL) else str(inner))
-    text = secrets.hide(" ".join(str(text).split()))
-    return f" ({text if len(text) <= SHOWN else text[: SHOWN - 3] + '...'})" if text else f" ({type(error).__name__})"
+    return str(getattr(inner, "strerror", None) or ("" if isinstance(error, aiohttp.InvalidURL) else inner))

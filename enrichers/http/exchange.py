@@ -2,12 +2,18 @@
 
 Everything that ends here ends as an `EnricherError` that names the enricher, the key and the cause. Nothing is retried
 but what the protocol asks for: after 401 the headers are asked for once more, and the request sent again.
+
+An answer that has not the form of one to a batch is no key's fault, and ends all of it (`any_key`). What one key may be
+to blame for is split by whoever asked, which comes to the right rows by many more requests; so the first time in a
+worker is logged, in case that it is the configuration after all.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from asyncio_operator import EnricherError
 from asyncio_operator.enricher import Found
@@ -18,7 +24,11 @@ from enrichers.http.errors import failure, status_error
 from enrichers.http.headers import HeaderSource
 from enrichers.http.keys import UnsendableError, text_of
 from enrichers.http.plan import Plan, Plans, Request
-from enrichers.http.secrets import of_header
+from enrichers.secrets import of_header
+
+T = TypeVar("T")
+
+logger = logging.getLogger("asyncio_operator")
 
 
 class Exchange:
@@ -50,6 +60,7 @@ class Exchange:
         self._answers = answers
         self._client = client
         self._missing = missing_statuses
+        self._split_told = False
         self._source = None
         if header_function is not None:
             self._source = HeaderSource(header_function, headers_max_age, self._keep_secret)
@@ -76,11 +87,7 @@ class Exchange:
             return None
         if not 200 <= status < 300:
             raise status_error(self._about(keys), status, answer.headers, answer.body, self._plans.secrets)
-        try:
-            return self._answers.found(self._parsed(answer))
-        except UnreadableError as error:
-            problem = self._unreadable(keys, error)
-        raise problem
+        return self._read(keys, lambda: self._answers.found(self._parsed(answer)))
 
     async def lookup_many(self, keys: Sequence[Any], plan: Plan) -> Sequence[Found]:
         """What is found for several keys, by one request."""
@@ -93,20 +100,37 @@ class Exchange:
             found[asked[0]] = await self.lookup(keys[asked[0]])
             return found
         several = [keys[i] for i in asked]
-        answer = await self._ask(self._request(plan, (self._listed(several),), several), several)
+        request = self._request(plan, (self._listed(several),), several)
+        try:
+            entries = await self._entries(request, several)
+        except EnricherError as error:
+            if len(several) > 1:
+                self._tell_of_split(error)
+            raise
+        for i, entry in zip(asked, entries, strict=True):
+            found[i] = self._read((keys[i],), partial(self._answers.found_in_batch, entry))
+        return found
+
+    async def _entries(self, request: Request, keys: Sequence[Any]) -> Sequence[Any]:
+        """The entries of the answer to a batch, aligned with its keys."""
+        answer = await self._ask(request, keys)
         if not 200 <= answer.status < 300:
             # Also a missing status: it may say that there is no such path. Asked one by one, each key tells.
-            raise status_error(self._about(several), answer.status, answer.headers, answer.body, self._plans.secrets)
-        named: Sequence[Any] = several
-        try:
-            entries = self._answers.entries(self._parsed(answer), [self._text(key) for key in several])
-            for i, entry in zip(asked, entries, strict=True):
-                named = (keys[i],)
-                found[i] = self._answers.found_in_batch(entry)
-            return found
-        except UnreadableError as error:
-            problem = self._unreadable(named, error)
-        raise problem
+            raise status_error(self._about(keys), answer.status, answer.headers, answer.body, self._plans.secrets)
+        texts = [self._text(key) for key in keys]
+        return self._read(keys, lambda: self._answers.entries(self._parsed(answer), texts))
+
+    def _tell_of_split(self, error: EnricherError) -> None:
+        """Log, once, that a batch failed of what makes its keys be asked for one by one."""
+        if self._split_told or error.any_key or error.retryable or error.retry_after is not None:
+            return
+        self._split_told = True
+        logger.warning(
+            "%s. One of these keys may be to blame, so they can be asked for again in smaller batches, and in the end "
+            "one by one. If it is so with every batch, that is slow: mend batch_url, batch_json_body or batch_extract, "
+            "or leave batch_url out. This is said once",
+            error,
+        )
 
     # -- the request
 
@@ -170,13 +194,18 @@ class Exchange:
     def _parsed(self, answer: Answer) -> Any:
         return self._answers.parse(answer.body, answer.headers.get("Content-Type", ""))
 
-    def _unreadable(self, keys: Sequence[Any], error: UnreadableError) -> EnricherError:
-        """The error of an answer that will not do; to be raised where `error`, with its secrets, is not its context."""
-        secrets = self._plans.secrets
-        problem = EnricherError(f"{self._about(keys)}: {secrets.hide(str(error))}", retryable=False)
-        if not secrets.told_by(error.__cause__):
-            problem.__cause__ = error.__cause__
-        return problem
+    def _read(self, keys: Sequence[Any], read: Callable[[], T]) -> T:
+        """What `read` makes of an answer; its error becomes one of these keys."""
+        try:
+            return read()
+        except UnreadableError as error:
+            secrets = self._plans.secrets
+            text = f"{self._about(keys)}: {secrets.hide(str(error))}"
+            problem = EnricherError(text, retryable=False, any_key=error.any_key)
+            if not secrets.told_by(error.__cause__):
+                problem.__cause__ = error.__cause__
+        # Out here, where the other error, with its secrets, is not the context of this one.
+        raise problem
 
     def _about(self, keys: Sequence[Any]) -> str:
         if len(keys) == 1:
@@ -184,7 +213,7 @@ class Exchange:
         return f"{self._subject}, {len(keys)} keys from {shown(keys[0])} to {shown(keys[-1])}"
 
     def _keep_secret(self, headers: Mapping[str, str]) -> None:
-        self._plans.secrets.add([text for name, value in headers.items() for text in of_header(name, value)])
+        self._plans.secrets.renew([text for name, value in headers.items() for text in of_header(name, value)])
 
 
 def _merged(headers: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:

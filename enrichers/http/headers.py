@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
 
 from asyncio_operator import ConfigurationError, EnricherError
-from asyncio_operator.enricher import gives_coroutines, missing_here, takes
+from asyncio_operator.enricher import missing_here
+from enrichers.secret_source import SecretSource
 
 HeaderFunction = Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
 
@@ -44,6 +44,8 @@ def check_headers(headers: object, where: str) -> dict[str, str]:
             problem = "it stands there twice"
         elif not isinstance(value, str):
             problem = f"its value is of type {type(value).__name__} and must be a string"
+            if value is None:
+                problem += "; is an environment variable not set in this process?"
         elif not (value.isascii() and value.isprintable()) or value != value.strip():
             problem = "its value (not shown) must be printable ASCII, without line breaks, and no blanks at its ends"
         if problem:
@@ -52,19 +54,10 @@ def check_headers(headers: object, where: str) -> dict[str, str]:
     return dict(headers)
 
 
-def takes_nothing(argument: str, function: Callable[..., Any]) -> None:
-    """Check that a function can be called without arguments.
-
-    Raises:
-        ConfigurationError: it cannot; it is named, and what it has captured, which may be a secret, is not shown.
-    """
-    try:
-        takes(argument, function)
-    except ConfigurationError:
-        problem = f"{argument}: the function {shown_function(function)} must take no arguments"
-    else:
-        return
-    raise ConfigurationError(problem)
+HEADERS = SecretSource[Mapping[str, str]](
+    "headers", "headers", lambda given: check_headers(given, "headers"), may_await=True
+)
+"""The argument: a mapping, or a function that gives one."""
 
 
 class HeaderSource:
@@ -80,15 +73,16 @@ class HeaderSource:
         self._function = function
         self._max_age = max_age
         self._on_new = on_new
-        self._headers: dict[str, str] | None = None
+        self._headers: Mapping[str, str] | None = None
         self._since = 0.0
-        self._asking: asyncio.Task[dict[str, str]] | None = None
+        self._asking: asyncio.Task[Mapping[str, str]] | None = None
 
-    async def get(self, refused: Mapping[str, str] | None = None) -> dict[str, str]:
+    async def get(self, refused: Mapping[str, str] | None = None) -> Mapping[str, str]:
         """The headers; others than `refused`, which the service did not accept, unless the function gives them again.
 
         Raises:
-            EnricherError: the function failed; its words are not shown, because they may hold a secret.
+            EnricherError: the function failed; its words are not shown, because they may hold a secret. No key is to
+                blame, and what this process lacks, as an environment variable, asking again will not give.
         """
         loop = asyncio.get_running_loop()
         headers = self._headers
@@ -105,38 +99,20 @@ class HeaderSource:
         if self._asking is not None:
             self._asking.cancel()
 
-    async def _ask(self) -> dict[str, str]:
-        name = f"headers: the function {shown_function(self._function)}"
-        problem, cause = "", None
+    async def _ask(self) -> Mapping[str, str]:
         try:
-            if gives_coroutines(self._function):
-                given: Any = await self._function()  # type: ignore[misc]
-            else:
-                given = await asyncio.to_thread(self._function)
-                if isinstance(given, Awaitable):
-                    given = await given
-        except Exception as error:
-            missing = missing_here(error)
-            problem = f"{name} raised {type(error).__name__}{f': {missing}' if missing else ''}"
-            cause = error if missing else None
+            headers = await HEADERS.get(self._function)
+        except ConfigurationError as error:
+            problem = error
         else:
-            try:
-                headers = check_headers(given, name)
-            except ConfigurationError as error:
-                problem = str(error)
-            else:
-                self._on_new(headers)
-                self._headers, self._since = headers, asyncio.get_running_loop().time()
-                return headers
-        raise EnricherError(problem, retryable=None, any_key=True) from cause
+            self._on_new(headers)
+            self._headers, self._since = headers, asyncio.get_running_loop().time()
+            return headers
+        retryable = False if missing_here(problem) else None
+        raise EnricherError(str(problem), retryable=retryable, any_key=True) from problem.__cause__
 
-    def _asked(self, task: asyncio.Task[dict[str, str]]) -> None:
+    def _asked(self, task: asyncio.Task[Mapping[str, str]]) -> None:
         self._asking = None
         if not task.cancelled():
             # Those who wait get the error; if none is left, nobody has to hear of it.
             task.exception()
-
-
-def shown_function(function: object) -> str:
-    """A function, without what it may have captured."""
-    return getattr(function, "__qualname__", type(function).__qualname__)

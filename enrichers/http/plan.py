@@ -19,8 +19,8 @@ from asyncio_operator import ConfigurationError
 from enrichers.http.headers import check_headers
 from enrichers.http.keys import UnsendableError, header_list, header_text, json_of, quoted, quoted_list, text_of
 from enrichers.http.places import Place, path_pieces, query_pieces, read_url, shown_url
-from enrichers.http.secrets import Secrets, of_header, of_named
 from enrichers.http.template import KEYS, Names, Piece, Slot, Values, fill, json_pieces, merged, slots
+from enrichers.secrets import Secrets, of_header, of_named
 
 
 class Request(NamedTuple):
@@ -116,7 +116,7 @@ class _Planner:
     def __init__(self, given: Arguments) -> None:
         self.secrets = Secrets()
         self._given = given
-        self._names = Names(given.parts, batches=given.batch_url is not None)
+        self._names = Names(given.parts, one=True, many=given.batch_url is not None)
         self._params = _parameters(self._names, given.params, self.secrets)
         headers = given.headers if isinstance(given.headers, Mapping) else {}
         self._headers = _headers(self._names, headers, self.secrets)
@@ -124,35 +124,32 @@ class _Planner:
     def single(self) -> Plan:
         """The plan for one key."""
         given = self._given
-        names = Names(given.parts, batches=False)
-        own = set(names.positions)
-        plan, used = self._plan("url", given.url, names, own, given.method, "json_body", given.json_body)
-        if KEYS in used:
-            raise ConfigurationError('json_body names {keys}, which is for batch_json_body; for one key it is "{key}"')
+        names = Names(given.parts, one=True, many=False)
+        plan, used = self._plan("url", given.url, names, given.method, "json_body", given.json_body)
         unused = [] if len(given.parts) == 1 and "key" in used else [part for part in given.parts if part not in used]
         if unused:
             raise ConfigurationError(
-                f"{{{unused[0]}}} stands nowhere in url, params, headers and json_body, so every key would get the same"
+                f"{{{unused[0]}}} stands nowhere in url, params, headers and json_body, so every key would get the "
+                "same; write it, in single braces, where the key belongs"
             )
         return plan
 
     def batch(self, url: str) -> Plan:
         """The plan for several keys."""
         given = self._given
-        of_one = set(self._names.positions)
         method, argument, body = given.method, "json_body", given.json_body
         if given.batch_json_body is not None:
             method = "POST" if method == "GET" else method
             argument, body = "batch_json_body", given.batch_json_body
-        plan, used = self._plan("batch_url", url, Names([], batches=True), {KEYS}, method, argument, body)
-        if used & of_one:
-            raise ConfigurationError(
-                "json_body is for one key; with a batch_url, give batch_json_body too"
-                if argument == "json_body"
-                else 'batch_json_body names a part of one key; "{keys}" is the list of all keys'
-            )
+        elif _names_used(self._names, body):
+            raise ConfigurationError("json_body is for one key; with a batch_url, give batch_json_body too")
+        names = Names(given.parts, one=False, many=True)
+        plan, used = self._plan("batch_url", url, names, method, argument, body)
         if KEYS not in used:
-            raise ConfigurationError("{keys} stands nowhere in batch_url, params, headers and batch_json_body")
+            raise ConfigurationError(
+                "{keys} stands nowhere in batch_url, params, headers and batch_json_body; write it where the list of "
+                "the keys belongs"
+            )
         if len(given.parts) > 1 and not _holds(given.batch_json_body, f"{{{KEYS}}}"):
             raise ConfigurationError(
                 f"the key has {len(given.parts)} parts; several such keys have no form as text, only batch_json_body "
@@ -160,11 +157,10 @@ class _Planner:
             )
         return plan
 
-    def _plan(
-        self, where: str, url: str, names: Names, own: set[str], method: str, argument: str, body: Any
-    ) -> tuple[Plan, set[str]]:
+    def _plan(self, where: str, url: str, names: Names, method: str, argument: str, body: Any) -> tuple[Plan, set[str]]:
         """A plan, and the names in braces that it uses; parameters and headers with others are left out."""
         place = read_url(url, where)
+        own = set(names.taken)
         used: set[str] = set()
         pieces = [place.origin, *path_pieces(names, place.path, where, used)]
         query = [query_pieces(names, place.query, where, used, self.secrets)] if place.query else []
@@ -174,8 +170,8 @@ class _Planner:
                 query.append(parameter.pieces)
         for i, item in enumerate(query):
             pieces += ["&" if i else "?", *item]
-        written = None if body is None else json_pieces(self._names, body, argument, used)
-        self.secrets.add(_secrets_of_json(self._names, body, argument, ""))
+        written = None if body is None else json_pieces(names, body, argument, used)
+        self.secrets.add(_secrets_of_json(names, body, argument, ""))
         plan = Plan(
             method,
             pieces,
@@ -264,6 +260,13 @@ def _one_kind(used: set[str], where: str) -> set[str]:
 
 def _is_fixed(pieces: Iterable[Piece]) -> bool:
     return all(isinstance(piece, str) for piece in pieces)
+
+
+def _names_used(names: Names, body: Any) -> set[str]:
+    """The names in braces in JSON."""
+    used: set[str] = set()
+    json_pieces(names, body, "json_body", used)
+    return used
 
 
 def _holds(value: Any, wanted: str) -> bool:

@@ -37,18 +37,19 @@ class Slot(NamedTuple):
 
 
 class Names:
-    """What may stand in braces: for a key its parts, each with its position; for batches also `KEYS`.
+    """What may stand in braces: the parts of one key, each with its position, `KEYS`, or both.
 
     Args:
         parts: the names of the parts of a key.
-        batches: whether there are batches.
+        one, many: whether this is of a request for one key, for a batch of them, or of both.
     """
 
-    def __init__(self, parts: Sequence[str], batches: bool) -> None:
+    def __init__(self, parts: Sequence[str], *, one: bool, many: bool) -> None:
+        self.parts = parts
         self.positions = {name: i for i, name in enumerate(parts)}
         if len(parts) == 1:
             self.positions.setdefault("key", 0)
-        self.batches = batches
+        self.taken = [*(self.positions if one else ()), *([KEYS] if many else ())]
 
     def take_apart(self, text: str, where: str, secret: bool = False) -> list[str | Slot]:
         """Texts and slots, alternating as they stand.
@@ -65,14 +66,27 @@ class Names:
         return [piece for piece in [*pieces, text[end:]] if piece]
 
     def _slot(self, name: str, where: str, secret: bool) -> Slot:
-        if name in self.positions or (name == KEYS and self.batches):
+        if name in self.taken:
             return Slot(name)
-        shown = "a name in braces" if secret else f"{{{name}}}"
-        known = [*self.positions, *([KEYS] if self.batches else [])]
-        hint = f"there are {', '.join(known)}" if secret else did_you_mean(name, known)
-        more = "; {keys} needs a batch_url" if name == KEYS else ""
-        raise ConfigurationError(
-            f"{where}: {shown} is no part of the key: {hint}{more}. To send it as it is, double its braces"
+        if name == KEYS:
+            problem = "{keys} needs a batch_url, and stands there for all keys of a batch; for one key write "
+            problem += f"{{{self.parts[0]}}}"
+        elif name in self.positions:
+            problem = f"{{{name}}} is of one key; for the list of the keys of a batch write {{keys}}"
+        else:
+            problem = self._unknown(name, secret)
+        raise ConfigurationError(f"{where}: {problem}")
+
+    def _unknown(self, name: str, secret: bool) -> str:
+        """What is wrong with a name that nothing has; it may be a piece of a secret."""
+        shown, hint = f"{{{name}}}", did_you_mean(name, self.taken)
+        wanted = f"key={name!r}" if [*self.parts] == ["key"] else f"key={[*self.parts, name]}"
+        if secret:
+            shown, hint, wanted = "a name in braces", f"there are {', '.join(self.taken)}", "key="
+        by_key = "" if self.taken == [KEYS] else f", or name the parts of the key by {wanted}"
+        return (
+            f"{shown} is no part of the key ({hint}): write {{{self.taken[0]}}}{by_key}; to send it as it is, double "
+            "its braces"
         )
 
     def fill_in(self, pieces: Iterable[str | Slot], one: Write, many: Write) -> list[Piece]:

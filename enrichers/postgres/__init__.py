@@ -4,12 +4,12 @@
 | --- | --- |
 | `enricher` | `PostgresEnricher`: its arguments, a batch of keys from start to end |
 | `connections` | the pool, how a query is cancelled or limited, how a question is asked from the driver |
-| `source`, `connecting` | where a connection string comes from; why it gives no connection |
+| `dsn` | connection strings, and functions that give them; what must never be shown of one |
 | `describe` | what a table or a query gives, asked of the server |
 | `statement` | the SQL, and what becomes of the rows |
 | `types`, `keys` | how columns and keys travel |
 | `modifiers` | precision and scale, which asyncpg does not tell |
-| `errors`, `dsn` | what asyncpg's errors mean; what must never be shown |
+| `errors`, `connecting` | what asyncpg's errors mean; why a connection string gives no connection |
 """
 
 import sys

@@ -12,22 +12,12 @@ from __future__ import annotations
 import os
 import re
 import ssl
-from typing import NamedTuple
 
 import asyncpg
 
 from asyncio_operator.enricher import did_you_mean
+from enrichers.causes import Cause
 from enrichers.postgres.dsn import options_of
-
-
-class Cause(NamedTuple):
-    """What an error means. `retryable` is None where that is not known; `of_key`: one key, or its rows, may be why."""
-
-    text: str
-    retryable: bool | None = False
-    overload: bool = False
-    of_key: bool = False
-
 
 OPTIONS = {
     *("host", "port", "dbname", "database", "user", "password", "passfile", "service", "target_session_attrs"),

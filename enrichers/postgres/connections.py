@@ -10,18 +10,15 @@ lookup leaves nothing else behind in its session: that would be a second round t
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
-import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from math import frexp, inf
 from typing import Any, TypeVar
 
 import asyncpg
 
 from asyncio_operator.enricher import time_left
-from enrichers.postgres.dsn import names_application
-from enrichers.postgres.source import Dsn, connection_string
+from enrichers.postgres.dsn import DSN, Dsn, names_application
 
 T = TypeVar("T")
 
@@ -104,7 +101,7 @@ class Connections:
         Raises:
             ConfigurationError: there is no connection string.
         """
-        await connection_string(self._source, self._timeout)
+        await DSN.get(self._source, self._timeout)
         self._pool = await asyncpg.create_pool(
             min_size=0,
             max_size=self._size,
@@ -144,7 +141,7 @@ class Connections:
                 await asyncio.wait_for(pool.close(), PATIENCE)
 
     async def _connect(self, *_: Any, **options: Any) -> Any:
-        self.dsn = await connection_string(self._source, self._timeout)
+        self.dsn = await DSN.get(self._source, self._timeout)
         cache = self._statement_cache_size
         return await connect(self.dsn, timeout=self._timeout, statement_cache_size=cache, **options)
 
@@ -168,28 +165,6 @@ async def ask(dsn: str, connect_timeout: float | None, question: Callable[[Any],
     finally:
         with contextlib.suppress(Exception):
             await connection.close(timeout=PATIENCE)
-
-
-def run_in_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """What a coroutine gives, run on a loop of its own: the caller may be inside a running loop, as in a notebook."""
-    outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
-
-    def run() -> None:
-        loop = asyncio.new_event_loop()
-        try:
-            outcome.set_result(loop.run_until_complete(work()))
-        except BaseException as error:
-            outcome.set_exception(error)
-        finally:
-            loop.close()
-
-    thread = threading.Thread(target=run, name="asyncio-operator-postgres", daemon=True)
-    thread.start()
-    try:
-        return outcome.result()
-    finally:
-        if outcome.done():
-            thread.join()
 
 
 async def _leave(_connection: Any) -> None:

@@ -8,23 +8,22 @@ of the password for a host or a database and name it in its errors. No error rai
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from asyncio_operator import ConfigurationError
+from enrichers.secret_source import SecretSource, checked_text
+from enrichers.secrets import Secrets, of_url
+
+Dsn = str | Callable[[], str]
 
 _HOST = re.compile(r"(\[[0-9a-fA-F:.%]+\]|[^:\[\]]*)(:[0-9]+)?")
 
-_PUBLIC = {
-    *("host", "port", "dbname", "database", "user", "application_name", "target_session_attrs", "search_path"),
-    *("sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl"),
-}
-
-_TELLTALE = re.compile("pass|pwd|secret|token|key")
-
-_HIDDEN = "***"
-
-_LONG = 8
-"""Characters from which a secret is hidden inside of words too."""
+_PUBLIC = frozenset(
+    (
+        *("host", "port", "dbname", "database", "user", "application_name", "target_session_attrs", "search_path"),
+        *("sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl"),
+    )
+)
 
 
 def check_dsn(dsn: object) -> str:
@@ -33,18 +32,15 @@ def check_dsn(dsn: object) -> str:
     Raises:
         ConfigurationError: says what is wrong with it without showing it.
     """
-    if not isinstance(dsn, str):
-        raise ConfigurationError(
-            f"dsn is of type {type(dsn).__name__}; it must be a string, or a function without arguments that gives one"
-        )
-    problem = _problem(dsn)
-    if problem:
-        raise ConfigurationError(
-            f"dsn (not shown, it may hold a password): {problem}. It must look like "
-            "postgresql://user:password@host:port/database, with @ : / ? # % inside of a user name, a password or a "
-            "database name percent-encoded, as urllib.parse.quote(password, safe='') does it"
-        )
-    return dsn
+    form = (
+        ". It must look like postgresql://user:password@host:port/database, with @ : / ? # % inside of a user name, a "
+        "password or a database name percent-encoded, as urllib.parse.quote(password, safe='') does it"
+    )
+    return checked_text("dsn", dsn, _problem, form)
+
+
+DSN = SecretSource("dsn", "connection string", check_dsn)
+"""A connection string, or a function that gives it."""
 
 
 def location(dsn: str) -> str:
@@ -54,23 +50,12 @@ def location(dsn: str) -> str:
     if "port" in options and ":" not in hosts:
         hosts += f":{options['port']}"
     database = unquote(parts.path[1:]) or options.get("dbname", options.get("database", ""))
-    return without_secrets(f"{hosts}/{database}", dsn)
+    return secrets_of(dsn).hide(f"{hosts}/{database}")
 
 
-def without_secrets(text: str, dsn: str) -> str:
-    """The text, with whatever in it might be a secret of this checked connection string hidden.
-
-    A short secret is hidden where it stands as a word: its letters are in other words too, and would tell it. One that
-    equals a public part (the user is the password, as on many a test server) is told by hiding it.
-    """
-    for secret in sorted(_secrets(dsn) - _public(dsn), key=len, reverse=True):
-        if len(secret) >= _LONG:
-            text = text.replace(secret, _HIDDEN)
-        else:
-            before = r"(?<!\w)" if secret[0].isalnum() else ""
-            after = r"(?!\w)" if secret[-1].isalnum() else ""
-            text = re.sub(before + re.escape(secret) + after, _HIDDEN, text)
-    return text
+def secrets_of(dsn: str) -> Secrets:
+    """What must not be shown of a checked connection string."""
+    return of_url(dsn, _PUBLIC)
 
 
 def names_application(dsn: str) -> bool:
@@ -109,27 +94,3 @@ def _problem_of_options(parts: SplitResult) -> str | None:
 def options_of(dsn: str) -> dict[str, str]:
     """The options of a checked connection string."""
     return dict(parse_qsl(urlsplit(dsn).query))
-
-
-def _public(dsn: str) -> set[str]:
-    """The user, the database and what options say openly."""
-    parts = urlsplit(dsn)
-    credentials, _, hosts = parts.netloc.rpartition("@")
-    options = [value for name, value in options_of(dsn).items() if name in _PUBLIC]
-    return {unquote(credentials.partition(":")[0]), unquote(parts.path[1:]), hosts, *options}
-
-
-def _secrets(dsn: str) -> set[str]:
-    parts = urlsplit(dsn)
-    password = parts.netloc.rpartition("@")[0].partition(":")[2]
-    raw = {password, unquote(password), dsn}
-    for option in parts.query.split("&"):
-        name, _, value = option.partition("=")
-        if not _is_public(unquote(name), value):
-            raw |= {value, unquote(value), unquote(value.replace("+", " "))}
-    return {secret for secret in raw if secret}
-
-
-def _is_public(option: str, value: str) -> bool:
-    """An option that the driver does not know may be a misspelt password; a bare number under another name is none."""
-    return option in _PUBLIC or (value.isdecimal() and not _TELLTALE.search(option))

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from asyncio_operator import ConfigurationError, Enricher, EnricherError
 from asyncio_operator.enricher import Found, duration, natural, positive_int
 from asyncio_operator.enricher import describe as shown
-from enrichers.postgres.connections import Connections, ask, run_in_thread
+from enrichers.names import names_of
+from enrichers.postgres.connections import Connections, ask
 from enrichers.postgres.describe import Wanted, describe
-from enrichers.postgres.dsn import location
+from enrichers.postgres.dsn import DSN, Dsn, location
 from enrichers.postgres.errors import lookup_error, source_error
-from enrichers.postgres.source import Dsn, check_source, connection_string, shown_source
 from enrichers.postgres.statement import Collect, Statement, identifier, make_collect
+from enrichers.secret_source import shown_function
+from enrichers.threads import run_in_thread
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,7 +69,7 @@ class PostgresEnricher(Enricher):
     _runtime: tuple[Connections, Collect] | None = field(default=None, init=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_source(self.dsn)
+        DSN.check_source(self.dsn)
         if (self.table is None) == (self.query is None):
             raise ConfigurationError(
                 f"table is {shown(self.table)} and query is {shown(self.query)}; exactly one of them must be given"
@@ -75,8 +77,8 @@ class PostgresEnricher(Enricher):
         if self.query is not None and not (isinstance(self.query, str) and self.query.strip()):
             raise ConfigurationError(f"query is {shown(self.query)}; it must be SQL")
         self._set("table", None if self.table is None else _table(self.table))
-        self._set("key", _names("key", self.key))
-        self._set("columns", None if self.columns is None else _names("columns", self.columns))
+        self._set("key", names_of("key", self.key))
+        self._set("columns", None if self.columns is None else names_of("columns", self.columns))
         self._set("connect_timeout", duration("connect_timeout", self.connect_timeout))
         positive_int("pool_size", self.pool_size)
         positive_int("max_batch", self.max_batch)
@@ -202,7 +204,7 @@ class PostgresEnricher(Enricher):
     def _described(self) -> Statement:
         if self._statement is None:
             # Its words say all; the frames of a loop in another thread would bury them.
-            self._settle(run_in_thread(self._asked))
+            self._settle(run_in_thread(self._asked, "postgres"))
         return self._statement  # type: ignore[return-value]
 
     async def _describe(self) -> None:
@@ -217,7 +219,7 @@ class PostgresEnricher(Enricher):
     async def _asked(self) -> Statement | ConfigurationError:
         """What the server says about the table or the query, or an error without frames: they hold the dsn."""
         try:
-            dsn = await connection_string(self.dsn, self._connect_timeout())
+            dsn = await DSN.get(self.dsn, self._connect_timeout())
         except ConfigurationError as error:
             return error.with_traceback(None)
         subject = f"{self._subject()} at {location(dsn)}"
@@ -250,7 +252,7 @@ class PostgresEnricher(Enricher):
         return self.__dict__ | {"_runtime": None}
 
     def __repr__(self) -> str:
-        dsn = shown(location(self.dsn)) if isinstance(self.dsn, str) else shown_source(self.dsn)
+        dsn = shown(location(self.dsn)) if isinstance(self.dsn, str) else shown_function(self.dsn)
         columns = "" if self.columns is None else f", columns={[*self.columns]!r}"
         return f"PostgresEnricher({dsn}, {self._source()}, key={[*(self.key or ())]!r}{columns})"
 
@@ -258,16 +260,7 @@ class PostgresEnricher(Enricher):
 def _table(table: object) -> tuple[str, ...]:
     """The parts of a table's name; text is split at its first dot."""
     parts = tuple(table.split(".", 1)) if isinstance(table, str) else table
-    return _names("table", parts)
-
-
-def _names(argument: str, value: object) -> tuple[str, ...]:
-    """One name or several, as a tuple of different ones."""
-    names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Sequence) else ()
-    wrong = [name for name in names if not (isinstance(name, str) and name and "\0" not in name)]
-    if not names or wrong or (len({*names}) < len(names) and argument != "table"):
-        raise ConfigurationError(f"{argument} is {shown(value)}; it must be a name, or a list of different names")
-    return names
+    return names_of("table", parts, repeated=True)
 
 
 def _shown_keys(keys: Sequence[Any]) -> str:

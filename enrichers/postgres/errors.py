@@ -11,15 +11,13 @@ Source: PostgreSQL documentation, appendix "PostgreSQL Error Codes".
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import asyncpg
 
 from asyncio_operator import ConfigurationError, EnricherError
-from enrichers.postgres.connecting import Cause, refused
-from enrichers.postgres.dsn import without_secrets
-
-Raised = TypeVar("Raised", bound=BaseException)
+from enrichers import causes
+from enrichers.causes import Cause, caused, own_words
+from enrichers.postgres.connecting import refused
+from enrichers.postgres.dsn import secrets_of
 
 
 class StatementTimeoutError(EnricherError, TimeoutError):
@@ -29,12 +27,12 @@ class StatementTimeoutError(EnricherError, TimeoutError):
 POOLER = "below the statement, as behind a pooler that keeps no prepared statements: set statement_cache_size=0"
 
 CAUSES = {
-    "": Cause("the server answered with an error", of_key=True),
+    "": Cause("the server answered with an error", any_key=False),
     "08": Cause("the server closed the connection", retryable=True),
     "08P01": Cause("the server, or a pooler before it, complains of the protocol", retryable=True),
-    "22": Cause("the server cannot take a value", of_key=True),
-    "22003": Cause("a value that is computed for its rows is out of range", of_key=True),
-    "22012": Cause("what is computed for its rows divides by zero", of_key=True),
+    "22": Cause("the server cannot take a value", any_key=False),
+    "22003": Cause("a value that is computed for its rows is out of range", any_key=False),
+    "22012": Cause("what is computed for its rows divides by zero", any_key=False),
     "25006": Cause("the server is read-only, as after a failover", retryable=True),
     "25P03": Cause("the server closed the connection", retryable=True),
     "25P04": Cause("the server closed the connection", retryable=True),
@@ -42,28 +40,32 @@ CAUSES = {
     "28": Cause("the server refuses the credentials"),
     "3D": Cause("there is no such database"),
     "40": Cause("the server rolled the transaction back", retryable=True),
-    "40002": Cause("a constraint was violated", of_key=True),
+    "40002": Cause("a constraint was violated", any_key=False),
     "42": Cause("the server refuses the statement"),
     "42P05": Cause(f"the session has changed {POOLER}"),
     "42501": Cause("the privileges do not suffice"),
     "53": Cause("the server is out of resources", retryable=True),
     "53300": Cause("the server has too many connections", retryable=True, overload=True),
     "55P03": Cause("the server could not get a lock", retryable=True),
-    "57014": Cause("the server cancelled the query, at its statement_timeout or by an order", True),
+    "57014": Cause(
+        "the server cancelled the query, at its statement_timeout or by an order",
+        retryable=True,
+        kind=StatementTimeoutError,
+    ),
     "57P": Cause("the server closed the connection", retryable=True),
     "57P03": Cause("the server is starting or shutting down", retryable=True),
     "57P04": Cause("the database was dropped"),
     "58": Cause("the server has a system error", retryable=True),
     "72": Cause("the server has no more of what the statement was to read", retryable=True),
-    "XX": Cause("the server has an internal error", retryable=None, of_key=True),
+    "XX": Cause("the server has an internal error", retryable=None, any_key=False),
 }
 
 NO_DSN = Cause("there is no connection string", retryable=None)
 NOT_REACHABLE = Cause("the server is not reachable", retryable=True)
 NO_SUCH_SERVER = Cause("no server is what target_session_attrs in the dsn asks for", retryable=True)
-NO_ANSWER = Cause("the server did not answer in time", retryable=True)
+NO_ANSWER = Cause("the server did not answer in time", retryable=True, kind=StatementTimeoutError)
 LOST = Cause("the connection was lost", retryable=True)
-UNREADABLE = Cause("the key or its rows cannot be converted", of_key=True)
+UNREADABLE = Cause("the key or its rows cannot be converted", any_key=False)
 
 
 def cause_of(error: BaseException, dsn: str) -> Cause:
@@ -90,40 +92,11 @@ def cause_of(error: BaseException, dsn: str) -> Cause:
 
 def lookup_error(error: Exception, subject: str, keys: str, dsn: str) -> EnricherError:
     """The error of a lookup. `subject` names the enricher and its source, `keys` the keys that were asked for."""
-    cause = cause_of(error, dsn)
-    message = f"{subject}{f', {keys}' if cause.of_key else ''}: {cause.text}{_detail(error, dsn)}"
-    timed_out = isinstance(error, TimeoutError | asyncpg.QueryCanceledError)
-    kind = StatementTimeoutError if timed_out else EnricherError
-    raised = kind(message, retryable=cause.retryable, overload=cause.overload, any_key=not cause.of_key)
-    return _chained(raised, error, dsn)
+    return causes.lookup_error(error, cause_of(error, dsn), subject, secrets_of(dsn), key=keys)
 
 
 def source_error(error: Exception, subject: str, dsn: str, remedy: str = "") -> ConfigurationError:
     """The error of asking a source for its columns, on the driver."""
-    message = f"{subject}: {cause_of(error, dsn).text}{_detail(error, dsn)}{remedy}"
-    return _chained(ConfigurationError(message), error, dsn)
-
-
-def _detail(error: Exception, dsn: str) -> str:
-    """The error's own words, which may be long (asyncpg repeats all parameters) and may hold a secret."""
-    text = without_secrets(" ".join(str(error).split()), dsn)
-    return f" ({text if len(text) <= 300 else text[:297] + '...'})" if text else f" ({type(error).__name__})"
-
-
-def _chained(raised: Raised, error: BaseException, dsn: str) -> Raised:
-    """`raised`, caused by `error` unless that, or what it came from, would bring a secret into a traceback."""
-    if not _tells(error, dsn):
-        raised.__cause__ = error
-    inner: BaseException | None = error
-    while inner is not None:
-        inner.__traceback__ = None
-        inner = inner.__cause__ or inner.__context__
-    raised.__suppress_context__ = True
-    return raised
-
-
-def _tells(error: BaseException | None, dsn: str) -> bool:
-    if error is None:
-        return False
-    texts = " ".join([str(error), *getattr(error, "__notes__", ())])
-    return without_secrets(texts, dsn) != texts or _tells(error.__cause__ or error.__context__, dsn)
+    secrets = secrets_of(dsn)
+    message = f"{subject}: {cause_of(error, dsn).text}{own_words(error, secrets)}{remedy}"
+    return caused(ConfigurationError(message), error, secrets)

@@ -20,7 +20,7 @@ from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
 
 from asyncio_operator import ConfigurationError
-from enrichers.redis.url import Url, url_of
+from enrichers.redis.url import URL, Url
 
 PATIENCE = 5.0
 """Seconds that closing the connections may take."""
@@ -48,9 +48,9 @@ class Connections:
         """Make the client; it connects when there is something to ask.
 
         Raises:
-            ConfigurationError: there is no URL, or it has an option that redis-py does not know.
+            ConfigurationError: a function for the URL gives none in time, or redis-py does not take an option of it.
         """
-        self.url = await url_of(self._source)
+        self.url = await URL.get(self._source, self._connect_timeout or None)
         options: dict[str, Any] = {
             "socket_connect_timeout": self._connect_timeout,
             "socket_timeout": None,  # the deadline of a lookup comes as its cancellation
@@ -76,7 +76,7 @@ class Connections:
 
     async def credentials(self) -> tuple[str] | tuple[str, str]:
         """User and password of a URL that a function gives, asked for every new connection."""
-        self.url = await url_of(self._source)
+        self.url = await URL.get(self._source, self._connect_timeout or None)
         options = parse_url(self.url)
         password = str(options.get("password", ""))
         return (str(options["username"]), password) if options.get("username") else (password,)

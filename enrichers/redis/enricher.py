@@ -15,11 +15,12 @@ import pyarrow as pa
 
 from asyncio_operator import ConfigurationError, Enricher, EnricherError
 from asyncio_operator.enricher import Found, Row, as_schema, describe, duration, positive_int
+from enrichers.names import names_of
 from enrichers.redis.connections import Connections
 from enrichers.redis.errors import lookup_error
 from enrichers.redis.names import Names
-from enrichers.redis.url import Url, check_url, check_url_function, shown_source
-from enrichers.typed import json_decoder, row_converter
+from enrichers.redis.url import URL, Url, shown_source
+from enrichers.typed import NoColumnError, json_decoder, row_converter
 
 KINDS = ("json", "hash", "string")
 
@@ -41,7 +42,7 @@ class RedisEnricher(Enricher):
             Redis, its fields by the names of the columns. "string": a value, for a schema of one column.
         pool_size: connections of one worker at most. 4 by default: a few keep a Python process busy with batches.
         max_batch: keys in one command at most. 500 by default: the server answers nobody else meanwhile.
-        connect_timeout: seconds, or a timedelta, for making a connection.
+        connect_timeout: seconds, or a timedelta, for making a connection, and for a function to give the URL.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -69,10 +70,7 @@ class RedisEnricher(Enricher):
         max_batch: int = 500,
         connect_timeout: float | timedelta = 10.0,
     ) -> None:
-        if callable(url):
-            check_url_function(url)
-        else:
-            check_url(url)
+        URL.check_source(url)
         if kind not in KINDS:
             raise ConfigurationError(f'kind is {describe(kind)}; it must be "json" | "hash" | "string"')
         columns = as_schema(schema)
@@ -82,7 +80,7 @@ class RedisEnricher(Enricher):
         values = {
             "url": url,
             "key_template": key_template,
-            "key": _names(key),
+            "key": names_of("key", key, words=True),
             "kind": kind,
             "pool_size": positive_int("pool_size", pool_size),
             "max_batch": positive_int("max_batch", max_batch),
@@ -155,7 +153,8 @@ class RedisEnricher(Enricher):
                 raise value
             return convert(value)
         except (ValueError, ArithmeticError, RecursionError) as error:
-            problem = EnricherError(f"{self!r}, key {describe(key)}: {error}", retryable=False)
+            remedy = "; in schema= columns are called as the fields are" if isinstance(error, NoColumnError) else ""
+            problem = EnricherError(f"{self!r}, key {describe(key)}: {error}{remedy}", retryable=False)
             problem.__cause__ = error
         except Exception as error:
             problem = lookup_error(error, repr(self), f"key {describe(key)}", connections.url)
@@ -199,10 +198,3 @@ class RedisEnricher(Enricher):
 def _with_text_names(value: Mapping[bytes, bytes]) -> Row:
     """Fields with names that are no UTF-8 are no columns."""
     return {name.decode("utf-8", "backslashreplace"): item for name, item in value.items()}
-
-
-def _names(key: object) -> tuple[str, ...]:
-    names = (key,) if isinstance(key, str) else tuple(key) if isinstance(key, Sequence) else ()
-    if not names or len({*names}) < len(names) or not all(isinstance(n, str) and n.isidentifier() for n in names):
-        raise ConfigurationError(f"key is {describe(key)}; it must be a word, or a list of different words")
-    return names

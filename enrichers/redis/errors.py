@@ -7,25 +7,28 @@ may succeed later, and whether any other key would have had the same answer.
 from __future__ import annotations
 
 import ssl
-from typing import NamedTuple
 
 from redis import exceptions
 
 from asyncio_operator import ConfigurationError, EnricherError
-from enrichers.redis.url import without_secrets
+from enrichers import causes
+from enrichers.causes import Cause
+from enrichers.redis.url import secrets_of
+from enrichers.secrets import chain
 
-
-class Cause(NamedTuple):
-    """What an error means; `retryable` is None where that is not known."""
-
-    text: str
-    retryable: bool | None
-    any_key: bool = True
-    overload: bool = False
-
-
-CREDENTIALS = Cause("the server refuses the credentials", retryable=False)
-CLUSTER = Cause("the server is one of a cluster, and the enricher asks one server only", retryable=False)
+CREDENTIALS = Cause(
+    "the server refuses the credentials: check user and password of the URL, as in redis://user:password@host, or "
+    "redis://:password@host for the user that is called default, both percent-encoded"
+)
+NO_PASSWORD = Cause(
+    "the server refuses the credentials: it wants a password and got none; the URL takes it, percent-encoded, as in "
+    "redis://:password@host, or redis://user:password@host"
+)
+NEEDLESS = Cause(
+    "the server refuses the credentials: it has no password for the user that is called default; leave it out of the "
+    "URL, or name another user, as in redis://user:password@host"
+)
+CLUSTER = Cause("the server is one of a cluster, and the enricher asks one server only")
 WAITING = Cause("the server cannot answer yet", retryable=True)
 
 CAUSES: tuple[tuple[type[BaseException], Cause], ...] = (
@@ -42,35 +45,42 @@ CAUSES: tuple[tuple[type[BaseException], Cause], ...] = (
     (exceptions.ConnectionError, Cause("the connection was lost, or the server is not reachable", retryable=True)),
     (TimeoutError, Cause("the server did not answer in time", retryable=True)),
     (OSError, Cause("the server is not reachable", retryable=True)),
-    (exceptions.ResponseError, Cause("the server refuses the command", retryable=False, any_key=False)),
+    (exceptions.ResponseError, Cause("the server refuses the command", any_key=False)),
     (Exception, Cause("the answer cannot be read", retryable=None, any_key=False)),
 )
 
 CODES = {
-    "WRONGTYPE": Cause("the value is of another type of Redis", retryable=False, any_key=False),
-    "NOPERM": Cause("the permissions do not suffice", retryable=False),
+    "WRONGTYPE": Cause("the value is of another type of Redis", any_key=False),
+    "NOPERM": Cause("the permissions do not suffice"),
     "WRONGPASS": CREDENTIALS,
-    "NOAUTH": CREDENTIALS,
+    "NOAUTH": NO_PASSWORD,
     "BUSY": WAITING,
     "LOADING": WAITING,
     "MASTERDOWN": WAITING,
 }
 """By the first word of an answer that has no class of its own."""
 
-CERTIFICATE = Cause("the certificate of the server does not verify", retryable=False)
-CROWDED = Cause("the server has too many clients", retryable=True, overload=True)
+CERTIFICATE = Cause("the certificate of the server does not verify")
+
+# What redis-py makes of codes differs from version to version; the server's words do not.
+WORDS = {
+    "called with the client already authenticated": NO_PASSWORD,
+    "Authentication required": NO_PASSWORD,
+    "without any password configured": NEEDLESS,
+    "no password is set": NEEDLESS,
+    "max number of clients": Cause("the server has too many clients", retryable=True, overload=True),
+}
+"""By words of an answer that tell more than its class."""
 
 
 def cause_of(error: BaseException) -> Cause:
     """What happened."""
-    inner: BaseException | None = error
-    while inner is not None:
-        if isinstance(inner, ssl.SSLCertVerificationError):
-            return CERTIFICATE
-        inner = inner.__cause__ or inner.__context__
+    if any(isinstance(one, ssl.SSLCertVerificationError) for one in chain(error)):
+        return CERTIFICATE
     text = str(error)
-    if "max number of clients" in text:
-        return CROWDED
+    for words, cause in WORDS.items():
+        if words in text:
+            return cause
     if isinstance(error, exceptions.NoPermissionError):
         return CODES["NOPERM"]._replace(any_key="key" not in text)
     code = text.partition(" ")[0]
@@ -81,16 +91,4 @@ def cause_of(error: BaseException) -> Cause:
 
 def lookup_error(error: Exception, subject: str, key: str, url: str) -> EnricherError:
     """The error of a lookup. `subject` names the enricher, `key` what was asked for, `url` what must not be shown."""
-    cause = cause_of(error)
-    own = " ".join(str(error).split())
-    told = without_secrets(own, url)
-    detail = f" ({told if len(told) <= 300 else told[:297] + '...'})" if told else f" ({type(error).__name__})"
-    raised = EnricherError(
-        f"{subject}{'' if cause.any_key else f', {key}'}: {cause.text}{detail}",
-        retryable=cause.retryable,
-        overload=cause.overload,
-        any_key=cause.any_key,
-    )
-    raised.__cause__ = error if told == own else None
-    raised.__suppress_context__ = True
-    return raised
+    return causes.lookup_error(error, cause_of(error), subject, secrets_of(url), key=key)

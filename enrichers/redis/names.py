@@ -7,6 +7,7 @@ and nothing can break out. It knows no client.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from datetime import date, datetime
 from string import Formatter
 from typing import Any
@@ -26,27 +27,16 @@ class Names:
         parts: their names, in the order of a key's parts.
 
     Raises:
-        ConfigurationError: the template lacks a part, or has another field.
+        ConfigurationError: the template lacks a part, or has another field; says what to write.
     """
 
     def __init__(self, template: str, parts: tuple[str, ...]) -> None:
-        try:
-            parsed = list(Formatter().parse(template)) if isinstance(template, str) else []
-            literals = [literal.encode() for literal, _, _, _ in parsed]
-        except ValueError:
-            parsed, literals = [], []
-        fields = [name for _, name, _, _ in parsed if name is not None]
-        if {*fields} != {*parts} or any(form or conversion for _, _, form, conversion in parsed):
-            wanted = " and ".join(f"{{{name}}}" for name in parts)
-            raise ConfigurationError(
-                f"key_template is {describe(template)}; it must be a text that holds {wanted} and no other field; "
-                "braces that are meant are doubled"
-            )
+        pieces = _pieces(template, parts)
         self._parts = parts
-        self._places = [parts.index(name) for name in fields]
+        self._places = [parts.index(field) for _, field in pieces if field is not None]
         self._literals = [b""]
-        for literal, (_, field, _, _) in zip(literals, parsed, strict=True):
-            self._literals[-1] += literal
+        for literal, field in pieces:
+            self._literals[-1] += literal.encode()
             if field is not None:
                 self._literals.append(b"")
 
@@ -72,6 +62,37 @@ class Names:
                 return None
             name += text + literal
         return name if len(name) <= LONGEST else None
+
+
+def _pieces(template: object, parts: Sequence[str]) -> list[tuple[str, str | None]]:
+    """The template as texts, each with the part of the key that follows it."""
+
+    def refused(problem: str) -> ConfigurationError:
+        return ConfigurationError(f"key_template is {describe(template)}; {problem}")
+
+    wanted = " and ".join(f"{{{part}}}" for part in parts)
+    meant = "braces that are meant stand twice, as {{ and }}"
+    if not isinstance(template, str):
+        raise refused(f"it must be a text that holds {wanted}")
+    try:
+        template.encode()
+        parsed = list(Formatter().parse(template))
+    except UnicodeEncodeError:
+        raise refused("it holds half of a surrogate pair, which UTF-8 has not") from None
+    except ValueError:
+        raise refused(f"a brace in it stands alone: write {wanted}; {meant}") from None
+    fields = list(dict.fromkeys(field for _, field, _, _ in parsed if field is not None))
+    for field in fields:
+        if field not in parts:
+            key = repr(fields if len(fields) > 1 else field)
+            named = f", or name the parts in their order, key={key}" if all(map(str.isidentifier, fields)) else ""
+            raise refused(f"{{{field}}} is no part of the key: write {wanted}{named}; {meant}")
+    if any(form or conversion for _, _, form, conversion in parsed):
+        raise refused(f"a part of a key stands in it as it is: write {wanted}, without ! and : in the braces")
+    for part in parts:
+        if part not in fields:
+            raise refused(f"{{{part}}} does not stand in it, so different keys would have one name: write {wanted}")
+    return [(literal, field) for literal, field, _, _ in parsed]
 
 
 def _text(part: Any) -> bytes | None:

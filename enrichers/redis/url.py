@@ -7,14 +7,31 @@ name it in its errors. No error raised here shows any part of the text.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
-from asyncio_operator import ConfigurationError
-from asyncio_operator.enricher import gives_coroutines, missing_here, takes
+from redis.asyncio.connection import parse_url
+
+from asyncio_operator.enricher import did_you_mean
+from enrichers.secret_source import SecretSource, checked_text, shown_function
+from enrichers.secrets import Secrets, of_url
 
 Url = str | Callable[[], str]
+
+_SECRET_OPTIONS = {"password", "ssl_password", "ssl_ca_data"}
+
+OPTIONS = frozenset(
+    (
+        *("db", "username", "protocol", "client_name", "lib_name", "lib_version", "encoding", "encoding_errors"),
+        *("decode_responses", "health_check_interval", "retry_on_timeout", "socket_read_size"),
+        *("socket_timeout", "socket_connect_timeout", "socket_keepalive"),
+        *("ssl_keyfile", "ssl_certfile", "ssl_cert_reqs", "ssl_ca_certs", "ssl_ca_path", "ssl_check_hostname"),
+        *("ssl_min_version", "ssl_ciphers", "ssl_include_verify_flags", "ssl_exclude_verify_flags", *_SECRET_OPTIONS),
+    )
+)
+"""What redis-py takes for one connection and a text can say."""
+
+_PUBLIC = OPTIONS - _SECRET_OPTIONS
 
 
 def check_url(url: object) -> str:
@@ -23,33 +40,15 @@ def check_url(url: object) -> str:
     Raises:
         ConfigurationError: says what is wrong with it without showing it.
     """
-    if not isinstance(url, str):
-        raise ConfigurationError(
-            f"url is of type {type(url).__name__}; it must be a string, or a function without arguments that gives one"
-        )
-    problem = _problem(url)
-    if problem:
-        raise ConfigurationError(
-            f"url (not shown, it may hold a password): {problem}. It must look like redis://user:password@host:6379/0, "
-            "rediss://... for TLS or unix://.../path, with @ : / ? # % inside of a password percent-encoded, as "
-            "urllib.parse.quote(password, safe='') does it"
-        )
-    return url
+    form = (
+        ". It must look like redis://user:password@host:6379/0, rediss://... for TLS or unix://.../path, with "
+        "@ : / ? # % inside of a password percent-encoded, as urllib.parse.quote(password, safe='') does it"
+    )
+    return checked_text("url", checked_text("url", url, _problem, form), _problem_of_options)
 
 
-def check_url_function(function: Callable[[], str]) -> None:
-    """Check that a function can give the URL; what it was given before, as a partial, is not shown.
-
-    Raises:
-        ConfigurationError: it is a coroutine function, or takes arguments.
-    """
-    wanted = "it must be an ordinary function without arguments that gives the URL"
-    if gives_coroutines(function):
-        raise ConfigurationError(f"url is {shown_source(function)}, an `async def` function; {wanted}")
-    try:
-        takes("url", function)
-    except ConfigurationError:
-        raise ConfigurationError(f"url is {shown_source(function)}, which takes arguments; {wanted}") from None
+URL = SecretSource("url", "URL", check_url)
+"""A URL, or a function that gives it."""
 
 
 def _problem(url: str) -> str | None:
@@ -65,9 +64,29 @@ def _problem(url: str) -> str | None:
     if parts.netloc.count("@") > 1 or "@" in parts.path + parts.query:
         return "it holds an @ in a place where it has no meaning"
     if parts.scheme == "unix":
-        return None if parts.path.strip("/") else "it has no path"
-    if parts.path.strip("/") and not parts.path.strip("/").isdecimal():
+        if not parts.path.strip("/"):
+            return "it has no path"
+    elif parts.path.strip("/") and not parts.path.strip("/").isdecimal():
         return "its path is not the number of a database"
+    return None
+
+
+def _problem_of_options(url: str) -> str | None:
+    parts = urlsplit(url)
+    try:
+        names = [name for name, _ in parse_qsl(parts.query, strict_parsing=True)] if parts.query else []
+    except ValueError:
+        return "its options are not of the form name=value&name=value"
+    for name in names:
+        if name not in OPTIONS:
+            hint = "use the argument pool_size" if name == "max_connections" else did_you_mean(name, sorted(OPTIONS))
+            return f"redis-py does not take its options: {name!r} is none of them; {hint}"
+        if name.startswith("ssl_") and parts.scheme != "rediss":
+            return f"redis-py does not take its options: {name!r} is for TLS, and so for rediss://"
+    try:
+        parse_url(url)
+    except ValueError as error:
+        return f"redis-py does not take its options: {error}"  # which names the option
     return None
 
 
@@ -77,40 +96,11 @@ def location(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-def without_secrets(text: str, url: str) -> str:
-    """The text without the password and the options of a checked URL."""
-    parts = urlsplit(url)
-    password = parts.netloc.rpartition("@")[0].partition(":")[2]
-    values = [option.partition("=")[2] for option in parts.query.split("&")]
-    secrets = {secret for part in (password, *values) for secret in (part, unquote(part)) if len(secret) > 3}
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, "***")
-    return text
+def secrets_of(url: str) -> Secrets:
+    """What must not be shown of a checked URL."""
+    return of_url(url, _PUBLIC)
 
 
 def shown_source(source: Url) -> str:
     """A URL, or the function that gives it, without what is secret or captured."""
-    if isinstance(source, str):
-        return repr(location(source))
-    return getattr(source, "__qualname__", type(source).__qualname__)
-
-
-async def url_of(source: Url) -> str:
-    """The checked URL. A function that gives it may block: it runs in a thread.
-
-    Raises:
-        ConfigurationError: the function failed, or gave something else.
-    """
-    if isinstance(source, str):
-        return source
-    function = f"url: the function {shown_source(source)}"
-    try:
-        url = await asyncio.to_thread(source)
-    except Exception as error:
-        # Of other errors nothing more is shown: they may hold a secret.
-        missing = missing_here(error)
-        why = f": {missing}" if missing else ""
-        raise ConfigurationError(f"{function} raised {type(error).__name__}{why}") from (error if missing else None)
-    if url is None:
-        raise ConfigurationError(f"{function} gave None; is an environment variable not set in this process?")
-    return check_url(url)
+    return repr(location(source)) if isinstance(source, str) else shown_function(source)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sqlite3
 import threading
 from pathlib import Path
@@ -13,6 +14,8 @@ import pyarrow as pa
 import pytest
 
 from asyncio_operator import ConfigurationError, EnricherError
+from asyncio_operator.enricher import missing_here
+from asyncio_operator.lookup import Lookup
 from asyncio_operator.specification import fingerprint
 from asyncio_operator.testing import check_enricher
 from enrichers import blocking
@@ -166,12 +169,12 @@ async def test_close_does_not_wait_for_ever_for_a_thread(max_workers: int, monke
     assert await asyncio.to_thread(torn_down.wait, 10)
 
 
-async def test_a_failing_setup_fails_the_lookup_and_is_tried_again() -> None:
+async def test_a_failing_setup_is_no_keys_fault_and_is_tried_again() -> None:
     attempts: list[int] = []
 
     def connect() -> str:
         attempts.append(1)
-        if len(attempts) == 1:
+        if len(attempts) < 3:
             raise ConnectionError("no route")
         return "client"
 
@@ -179,11 +182,70 @@ async def test_a_failing_setup_fails_the_lookup_and_is_tried_again() -> None:
         lambda client, key: {"a": 1}, "a int", 1, setup=connect, teardown=lambda client: attempts.append(0)
     )
     await enricher.open()
-    with pytest.raises(ConnectionError, match="no route"):
+    with pytest.raises(EnricherError, match=": setup failed: ConnectionError: no route") as raised:
         await enricher.lookup(1)
+    assert (raised.value.retryable, raised.value.any_key) == (None, True)
+    assert isinstance(raised.value.__cause__, ConnectionError)
     assert await enricher.lookup(1) == {"a": 1}
     await enricher.close()
-    assert attempts == [1, 1, 0]
+    assert attempts == [1, 1, 1, 0]
+
+
+async def test_what_an_error_of_setup_says_of_itself_is_kept() -> None:
+    def connect() -> None:
+        raise EnricherError("too many clients", retryable=True, retry_after=3.0, overload=True)
+
+    enricher = BlockingEnricher(None, "a int", setup=connect, function_many=lambda client, keys: keys)
+    await enricher.open()
+    with pytest.raises(EnricherError, match="too many clients") as raised:
+        await enricher.lookup_many([1, 2])
+    error = raised.value
+    assert (error.retryable, error.retry_after, error.overload, error.any_key) == (True, 3.0, True, True)
+    await enricher.close()
+
+
+def needs_a_variable() -> Any:
+    return os.environ["NO_SUCH_DSN"]
+
+
+def needs_a_module() -> Any:
+    import no_such_driver  # type: ignore[import-not-found]
+
+    return no_such_driver
+
+
+def needs_it_inside() -> Any:
+    try:
+        return needs_a_variable()
+    except KeyError as error:
+        raise ConnectionError("not configured") from error
+
+
+@pytest.mark.parametrize(
+    ("setup", "says"),
+    [
+        (needs_a_variable, "the environment variable 'NO_SUCH_DSN' is not set in this process"),
+        (needs_it_inside, "the environment variable 'NO_SUCH_DSN' is not set in this process"),
+        (needs_a_module, "the module 'no_such_driver' is not installed"),
+    ],
+)
+async def test_what_setup_lacks_in_this_process_is_found_by_open(setup: Any, says: str) -> None:
+    enricher = BlockingEnricher(lambda client, key: {"a": 1}, "a int", setup=setup, teardown=print)
+    for call in (enricher.open, lambda: enricher.lookup(1)):
+        with pytest.raises(EnricherError, match=says) as raised:
+            await call()
+        assert (raised.value.retryable, raised.value.any_key) == (False, True)
+        assert missing_here(raised.value) is not None
+    await enricher.close()
+
+
+async def test_a_client_that_is_made_by_open_serves_the_first_lookup() -> None:
+    numbers = iter(range(7, 9))
+    enricher = BlockingEnricher(lambda client, key: {"a": client}, "a int", 1, setup=lambda: next(numbers))
+    await enricher.open()
+    assert await enricher.lookup(1) == {"a": 7}
+    assert next(numbers) == 8
+    await enricher.close()
 
 
 @pytest.mark.parametrize("error", [ConnectionError, SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration])
@@ -237,14 +299,34 @@ async def test_a_teardown_that_exits_after_a_late_call_does_not_replace_its_answ
     assert "already gone" in caplog.text
 
 
-@pytest.mark.parametrize("answers", [None, [], [None, None], {"a": 1}])
-async def test_answers_that_are_not_one_for_each_key_are_refused(answers: Any) -> None:
-    enricher = BlockingEnricher(None, "a int", function_many=lambda keys: answers)
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        (None, "gave None for 2 keys"),
+        ([], "gave a list of 0 for 2 keys"),
+        ([None] * 3, "gave a list of 3 for 2 keys"),
+        ({"JFK": None, "LGA": None}, "gave {'JFK': None, 'LGA': None} for 2 keys"),
+        ("ab", "gave 'ab' for 2 keys"),
+    ],
+)
+async def test_answers_that_are_not_one_for_each_key_are_no_keys_fault(answers: Any, says: str) -> None:
+    """They are a mistake in the function: of the halves of the batch none would fare better."""
+    asked: list[Any] = []
+
+    def find(keys: Any) -> Any:
+        asked.append(keys)
+        return answers
+
+    enricher = BlockingEnricher(None, "a int", function_many=find)
     await enricher.open()
-    with pytest.raises(EnricherError, match="for 1 keys") as raised:
-        await enricher.lookup(1)
-    assert raised.value.retryable is False
+    with pytest.raises(EnricherError, match=f"{says}; it must give a list with one answer for each key") as raised:
+        await enricher.lookup_many(["JFK", "LGA"])
+    assert (raised.value.retryable, raised.value.any_key) == (False, True)
     await enricher.close()
+    async with Lookup(enricher) as lookup:
+        found = await asyncio.gather(lookup.get("JFK"), lookup.get("LGA"), return_exceptions=True)
+    assert [type(error) for error in found] == [EnricherError] * 2
+    assert asked == [["JFK", "LGA"]] * 2, "the batch is not split"
 
 
 async def test_it_has_to_be_open() -> None:

@@ -71,6 +71,8 @@ async def test_the_examples_run(database: Database, tmp_path: Path) -> None:
         assert await names["country"].lookup("NO") == COUNTRIES["NO"]
         assert names["outcome"] == (True, {"country": "Norway"}, ["failed", "answered"])
         assert await one(names["airports"], "JFK") == {"name": "Kennedy"}
+        assert await one(names["airports_in_batches"], "JFK") == {"name": "Kennedy"}
+        assert names["find_many"](sqlite3.connect(path), ["XXX", "JFK"]) == [None, {"name": "Kennedy"}]
         assert await one(names["planes"], "N1") == {"seats": 55}
         assert await one(names["fleet"], "N1") == {"year": 2004, "seats": 55}
         await asyncio.to_thread(names["test_countries"])

@@ -67,7 +67,7 @@ def hands_out_a_coroutine(key: str) -> Any:
 
 @pytest.mark.parametrize("function", [len, hands_out_a_coroutine, Client, None, "weather"])
 def test_anything_else_is_a_configuration_error(function: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"async_function is .*async def"):
+    with pytest.raises(ConfigurationError, match=r"async_function is .*async def.* to BlockingEnricher"):
         FunctionEnricher(function, "a int")
 
 

@@ -10,10 +10,12 @@ from contextlib import asynccontextmanager
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from asyncio_operator import EnricherError
+from asyncio_operator import Cache, EnricherError
 from asyncio_operator.enricher import as_schema
+from asyncio_operator.lookup import Lookup
 from asyncio_operator.testing.service import FakeAnswer, FakeService
 from enrichers.http import HttpEnricher
 from enrichers.http.answers import Answers, UnreadableError
@@ -75,6 +77,34 @@ async def test_an_exponent_that_no_decimal_has_is_an_unreadable_answer(ddl: str,
 def test_L9_absent_fields_are_null_and_extra_ones_ignored() -> None:
     answers = Answers(as_schema("a int, b string"), None, None)
     assert answers.found({"b": "x", "z": object()}) == {"a": None, "b": "x"}
+    assert answers.found({"b": None, "z": 1}) == {"a": None, "b": None}
+
+
+@pytest.mark.parametrize(
+    ("extract", "answer"),
+    [
+        (None, {"error": "no quota", "code": 7}),
+        (None, [{"a": 1}, {"error": "no quota", "code": 7}]),
+        ("data", {"data": {"error": "no quota", "code": 7}, "a": 1}),
+        (lambda _: {"error": "no quota", "code": 7}, {"a": 1}),
+    ],
+)
+def test_an_object_with_none_of_the_columns_is_no_row_and_is_told_with_its_fields(extract: Any, answer: Any) -> None:
+    with pytest.raises(UnreadableError) as caught:
+        Answers(as_schema("a int, b string"), extract, None).found(answer)
+    for told in ("['a', 'b']", "['error', 'code']", "'no quota'", "extract=", "raise EnricherError"):
+        assert told in str(caught.value)
+
+
+def test_an_empty_object_is_a_row_of_nulls() -> None:
+    answers = Answers(as_schema("a int"), None, None)
+    assert answers.found({}) == {"a": None}
+    assert answers.found([{}, {"a": 1}]) == [{"a": None}, {"a": 1}]
+    assert Answers(as_schema("a int"), lambda answer: answer or None, None).found({}) is None, "as docs/http.md has it"
+
+
+def test_a_schema_without_columns_takes_every_object() -> None:
+    assert Answers(pa.schema([]), None, None).found({"x": 1}) == {}
 
 
 # -- extract
@@ -198,6 +228,39 @@ async def test_an_answer_that_will_not_do_is_an_error_of_that_key_alone(body: An
         assert service.connections == 1
 
 
+async def test_an_error_that_comes_with_200_is_not_kept_as_a_row() -> None:
+    async with FakeService({"k": {"a": 1}}) as service:
+        enricher = HttpEnricher(service.url + "/rows/{key}", schema="a int")
+        async with Lookup(enricher, cache=Cache()) as lookup:
+            service.answer_next(FakeAnswer({"error": "try later"}))
+            with pytest.raises(EnricherError, match="key 'k': the row has none of the columns"):
+                await lookup.get("k")
+            assert await lookup.get("k") == {"a": 1}
+
+
+async def test_X5_what_an_answer_without_columns_says_shows_no_secret() -> None:
+    async with FakeService() as service, asked(service, params={"token": "hunter2hunter2"}) as enricher:
+        service.answer_next(FakeAnswer({"error": "bad token hunter2hunter2", "hunter2hunter2": 1}))
+        assert "hunter2" not in str(await refused(enricher, ["x"]))
+
+
+async def test_a_page_for_people_is_told_by_its_beginning() -> None:
+    page = "<!doctype html>\n<title>Sign in</title>\n<script>" + "x" * 100_000 + "</script>"
+    async with FakeService() as service, asked(service, params={"token": "hunter2hunter2"}) as enricher:
+        service.answer_next(
+            FakeAnswer(page, headers={"Content-Type": "text/html"}),
+            FakeAnswer("<p>token: hunter2hunter2"),
+            FakeAnswer("OK"),
+        )
+        error = str(await refused(enricher, ["k"]))
+        assert "of type 'text/html' is not JSON" in error
+        assert "it begins with '<!doctype html> <title>Sign in</title>" in error
+        assert "check the URL and the credentials" in error
+        assert len(error) < 600
+        assert "begins with '<p>token: ***'" in str(await refused(enricher, ["k"]))
+        assert str(await refused(enricher, ["k"])).endswith("it begins with 'OK'")
+
+
 async def test_the_size_of_an_answer_is_bounded_also_when_it_is_compressed() -> None:
     large = json.dumps({"a": 1, "pad": "x" * 200_000}).encode()
     bomb = gzip.compress(b" " * 50_000_000)
@@ -214,49 +277,3 @@ async def test_the_size_of_an_answer_is_bounded_also_when_it_is_compressed() -> 
         assert await enricher.lookup("x") == {"a": 1}
         service.answer_next(FakeAnswer(bomb, status=404, headers={"Content-Encoding": "gzip"}))
         assert await enricher.lookup("x") is None
-
-
-# -- batches
-
-
-async def test_extract_is_for_the_entries_of_a_batch_and_batch_extract_for_the_whole() -> None:
-    async with FakeService() as service, asked(service, extract="row", batch_extract="data") as enricher:
-        service.answer_next(FakeAnswer({"data": {"x": {"row": {"a": 1}}, "z": {"row": None}}, "more": 1}))
-        assert await enricher.lookup_many(["x", "y", "z"]) == [{"a": 1}, None, None]
-        service.answer_next(FakeAnswer({"row": {"a": 2}}))
-        assert await enricher.lookup("x") == {"a": 2}
-
-
-@pytest.mark.parametrize(
-    ("answer", "told"),
-    [
-        ([{"a": 1}], "has 1 entries for 2 keys"),
-        ([{"a": 1}] * 3, "has 3 entries for 2 keys"),
-        ({"k": {"a": 1}, "other": {"a": 2}}, "an entry for 'other', which was not asked for"),
-        ({"K": {"a": 1}}, "an entry for 'K'"),
-        ("x", "the answer to a batch is 'x'"),
-        (None, "the answer to a batch is None"),
-        ({"k": 5}, "key 'k': the answer is 5"),
-        ({"k": {"a": "x"}, "l": {"a": 1}}, "key 'k': the column 'a' is int32, which 'x'"),
-        ([{"a": 1}, {"a": 2.5}], "key 'l': the column 'a' is int32, which 2.5"),
-    ],
-)
-async def test_an_answer_to_a_batch_that_will_not_do_may_be_one_keys_fault(answer: Any, told: str) -> None:
-    async with FakeService() as service, asked(service) as enricher:
-        service.answer_next(FakeAnswer(json.dumps(answer)))
-        error = await refused(enricher, ["k", "l"])
-        assert told in str(error)
-        assert error.any_key is False, "so the batch is split until the key stands alone"
-
-
-async def test_a_missing_status_of_a_whole_batch_is_no_miss() -> None:
-    """It is the same for a path that is not there."""
-    async with (
-        FakeService({"k": {"a": 1}}) as service,
-        asked(service, batch_url=service.url + "/nowhere/{keys}") as enricher,
-    ):
-        error = await refused(enricher, ["k", "l"])
-        assert "404 Not Found" in str(error)
-        assert "2 keys from 'k' to 'l'" in str(error)
-        assert error.any_key is False
-        assert await enricher.lookup("k") == {"a": 1}

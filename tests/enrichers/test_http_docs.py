@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator.testing.service import FakeRequest, FakeService
+from asyncio_operator import EnricherError
+from asyncio_operator.testing import FakeRequest, FakeService
 from enrichers.http import HttpEnricher
 from enrichers.http.errors import cause_of_status
 
@@ -33,6 +34,10 @@ def api(sent: FakeRequest) -> Any:
             return {"data": {"airport": JFK | {"name": sent.json()["variables"]["code"]}}}
         case ("/positions/JFK", _):
             return {"name": "KENNEDY", "position": [40.6, -73.8]}
+        case ("/quotes/ABC", _):
+            return {"quote": {"price": 1.5}}
+        case ("/quotes/XYZ", _):
+            return {"error": "busy"}
         case ("/private/JFK", _) if sent.headers["authorization"] == "Bearer t0ken":
             return {"name": "Kennedy"}
     return None
@@ -50,11 +55,17 @@ async def test_the_examples_run(monkeypatch: pytest.MonkeyPatch) -> None:
             "graph": ("EWR", JFK | {"name": "EWR"}),
             "positions": ("JFK", JFK),
             "private": ("JFK", {"name": "Kennedy"}),
+            "quotes": ("ABC", {"price": 1.5}),
         }
         for name, (key, row) in expected.items():
             await names[name].open()
             assert await names[name].lookup(key) == row
             await names[name].close()
+        await names["quotes"].open()
+        with pytest.raises(EnricherError, match="the exchange says busy") as caught:
+            await names["quotes"].lookup("XYZ")
+        assert caught.value.retryable is True
+        await names["quotes"].close()
         for name, rows in {"many": [JFK, None], "posted": [{"name": "JFK"}, {"name": "XXX"}]}.items():
             await names[name].open()
             assert await names[name].lookup_many(["JFK", "XXX"]) == rows
@@ -63,9 +74,14 @@ async def test_the_examples_run(monkeypatch: pytest.MonkeyPatch) -> None:
     await names["test_a_service_that_is_down_for_a_moment"]()
 
 
-def test_every_option_is_documented_with_its_default() -> None:
-    documented = {row[0]: row[1] for row in re.findall(r"^\| `(\w+)` \| (.*?) ?\|", TEXT, re.MULTILINE)}
-    options = inspect.signature(HttpEnricher).parameters
+@pytest.mark.parametrize(
+    ("section", "documents"), [("## Options", HttpEnricher), ("## Testing without the service", FakeService)]
+)
+def test_every_option_is_documented_with_its_default(section: str, documents: Any) -> None:
+    _, _, text = TEXT.partition(section)
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) ?\|", text.partition("\n## ")[0], re.MULTILINE)
+    documented: dict[str, str] = dict(rows)
+    options = inspect.signature(documents).parameters
     assert [*documented] == [*options]
     for name, option in options.items():
         match option.default:

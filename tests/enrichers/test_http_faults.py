@@ -24,7 +24,7 @@ from enrichers.http import HttpEnricher
 from enrichers.http.errors import failure as mapped
 from enrichers.http.errors import retry_after
 from enrichers.http.proxies import proxy_for
-from enrichers.http.secrets import Secrets, of_header, of_named
+from enrichers.secrets import Secrets, of_header, of_named
 
 ROWS = {"x": {"a": 1}, "y": {"a": 2}}
 

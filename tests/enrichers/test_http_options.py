@@ -49,7 +49,13 @@ BATCH = {"batch_url": "https://api.example/airports?codes={keys}"}
         ({"key": ("key", "hour")}, ["{hour} stands nowhere"]),
         ({"url": "https://api.example/airports"}, ["{key} stands nowhere"]),
         ({"url": "https://api.example/{kye}"}, ["{kye} is no part", "did you mean 'key'?", "double its braces"]),
-        ({"url": "https://api.example/{key}/{keys}"}, ["{keys} needs a batch_url"]),
+        ({"url": "https://api.example/{product}"}, ["url: {product} is no part", "write {key}", "key='product'"]),
+        ({"url": "https://api.example/?p={product}"}, ["url: a name in braces is no part", "write {key}", "by key="]),
+        ({"json_body": ["{product}"]}, ["json_body: {product} is no part", "key='product'"]),
+        ({"url": "https://x.example/{code}/{day}", "key": "code"}, ["{day} is no part", "key=['code', 'day']"]),
+        ({"url": "https://api.example/{{key}}"}, ["{key} stands nowhere", "single braces"]),
+        ({"url": "https://api.example/{key}/{keys}"}, ["{keys} needs a batch_url", "for one key write {key}"]),
+        ({"params": {"codes": "{keys}"}}, ["params: 'codes'", "{keys} needs a batch_url"]),
         ({"url": "https://{key}.example/"}, ["host, port or credentials"]),
         ({"url": "ftp://api.example/{key}"}, ["does not begin with http"]),
         ({"url": "https:///{key}"}, ["its host cannot be told"]),
@@ -79,18 +85,26 @@ BATCH = {"batch_url": "https://api.example/airports?codes={keys}"}
         ({"extract": 5}, ["extract is 5", "dotted path"]),
         ({"extract": lambda: None}, ["extract is", "one argument, the parsed answer"]),
         (BATCH | {"batch_extract": lambda a, b: a}, ["batch_extract is", "one argument, the parsed answer"]),
-        ({"headers": lambda key: {}}, ["headers: the function", "<lambda> must take no arguments"]),
-        ({"ssl": lambda key: None}, ["ssl: the function", "<lambda> must take no arguments"]),
+        ({"headers": lambda key: {}}, ["headers is", "<lambda>, which takes arguments", "without arguments"]),
+        ({"ssl": lambda key: None}, ["ssl is", "which takes (key); it must take no arguments"]),
         ({"missing_statuses": ["404"]}, ["missing_statuses is ['404']"]),
         ({"missing_statuses": 99}, ["missing_statuses is 99"]),
         ({"max_batch": 0}, ["max_batch is 0"]),
         ({"max_batch": 5}, ["max_batch is 5", "no batch_url"]),
         ({"batch_json_body": {"k": "{keys}"}}, ["batch_url"]),
         ({"batch_url": "https://api.example/airports"}, ["{keys} stands nowhere"]),
-        ({"batch_url": "https://api.example/{key}"}, ["batch_url", "'keys'"]),
+        ({"batch_url": "https://api.example/{key}"}, ["batch_url: {key} is of one key", "write {keys}"]),
+        ({"batch_url": "https://api.example/?k={key}"}, ["batch_url: {key} is of one key", "write {keys}"]),
+        (
+            {"batch_url": "https://api.example/{kyes}"},
+            ["{kyes} is no part of the key (did you mean 'keys'?): write {keys}; to"],
+        ),
         (BATCH | {"json_body": {"a": "{key}"}}, ["give batch_json_body"]),
-        (BATCH | {"batch_json_body": {"a": "{key}"}}, ["batch_json_body names a part of one key"]),
-        (BATCH | {"json_body": ["{keys}"], "batch_json_body": []}, ["json_body names {keys}"]),
+        (BATCH | {"batch_json_body": {"a": "{key}"}}, ["batch_json_body: {key} is of one key", "write {keys}"]),
+        (
+            BATCH | {"json_body": ["{keys}"], "batch_json_body": []},
+            ["json_body: {keys} needs a batch_url, and stands there"],
+        ),
         (BATCH | {"params": {"a": "{key}-{keys}"}}, ["for one or for several"]),
         (BATCH | {"url": "https://x.example/{a}/{b}", "key": ["a", "b"]}, ["2 parts", "batch_json_body"]),
         ({"max_response_bytes": 0}, ["max_response_bytes is 0"]),
@@ -234,7 +248,7 @@ def test_X5_what_a_function_for_headers_has_captured_is_not_shown() -> None:
     def headers(secret: str, key: str) -> dict[str, str]:
         return {"X-Key": secret}
 
-    with pytest.raises(ConfigurationError, match="partial must take no arguments") as caught:
+    with pytest.raises(ConfigurationError, match="headers, which takes arguments") as caught:
         make(headers=functools.partial(headers, SECRET))
     assert SECRET not in "".join(traceback.format_exception(caught.value))
 

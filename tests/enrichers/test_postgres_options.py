@@ -17,7 +17,7 @@ from pyspark import cloudpickle
 from asyncio_operator import ConfigurationError, Enricher
 from asyncio_operator.specification import fingerprint
 from enrichers import PostgresEnricher
-from enrichers.postgres.dsn import check_dsn, location, without_secrets
+from enrichers.postgres.dsn import check_dsn, location, secrets_of
 from tests.enrichers.conftest import Database
 
 DSN = "postgresql://bob:s3cret@db.example:5433/shop"
@@ -113,7 +113,7 @@ def test_X5_repr_shows_where_it_leads_and_no_secret(dsn: str) -> None:
     assert "db.example:5433/shop" in shown
     for secret in (SECRET, quote(SECRET, safe=""), "bob:"):
         assert secret not in shown
-    assert without_secrets(f"x {SECRET} y {quote(SECRET, safe='')} z {dsn}", dsn) == "x *** y *** z ***"
+    assert secrets_of(dsn).hide(f"x {SECRET} y {quote(SECRET, safe='')} z {dsn}") == "x *** y *** z ***"
 
 
 AMBIGUOUS = [
@@ -154,15 +154,15 @@ def test_X5_whatever_is_escaped_is_taken_and_hidden(user: str, password: str) ->
     assert check_dsn(dsn) == dsn
     password = password.encode(errors="replace").decode()
     public = (user.encode(errors="replace").decode(), "host", "db", "")
-    assert password in public or password not in without_secrets(f"<{password}>", dsn).replace("***", "")
+    assert password in public or password not in secrets_of(dsn).hide(f"<{password}>").replace("***", "")
 
 
 def test_X5_hiding_a_password_does_not_tell_it() -> None:
     same = "postgresql://postgres:postgres@localhost/postgres"
     text = 'localhost:5432/postgres: password authentication failed for user "postgres"'
-    assert without_secrets(text, same) == text
+    assert secrets_of(same).hide(text) == text
     short = "postgresql://bob:p@localhost/shop"
-    assert without_secrets("permission denied for p, postgres", short) == "permission denied for ***, postgres"
+    assert secrets_of(short).hide("permission denied for p, postgres") == "permission denied for ***, postgres"
 
 
 @given(st.text(max_size=20), st.text(max_size=20))
@@ -213,7 +213,7 @@ def test_X5_the_key_of_any_other_dictionary_is_not_shown() -> None:
 
 
 def test_a_dsn_function_that_gives_something_else_is_a_configuration_error() -> None:
-    with pytest.raises(ConfigurationError, match="<lambda> gave something of type int"):
+    with pytest.raises(ConfigurationError, match="<lambda> gave no usable connection string: dsn is of type int"):
         make(lambda: 5).schema()
     with pytest.raises(ConfigurationError, match="<lambda> gave no usable connection string: dsn \\(not shown"):
         make(lambda: "bob:hunter2").schema()

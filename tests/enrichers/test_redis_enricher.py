@@ -152,6 +152,26 @@ async def test_a_field_that_does_not_fit_is_an_error_of_its_key(server: RedisSer
         assert (error.retryable, error.any_key) == (False, False)
 
 
+@pytest.mark.parametrize("kind", ["json", "hash"])
+async def test_a_row_with_none_of_the_columns_is_an_error_of_its_key(server: RedisServer, kind: Any) -> None:
+    if kind == "json":
+        server.command("SET", "bad", '{"error": "not today", "code": 7}')
+        server.command("SET", "several", '[{"name": "a"}, {"error": "not today"}]')
+        server.command("SET", "empty", "{}")
+    else:
+        server.command("HSET", "bad", "error", "not today", "code", "7")
+    async with opened(server, kind=kind) as enricher:
+        error = await failure(enricher, "bad")
+        assert "key 'bad': the row has none of the columns ['name', 'height']; its fields are ['error', 'code']" in str(
+            error
+        )
+        assert "in schema= columns are called as the fields are" in str(error)
+        assert (error.retryable, error.any_key) == (False, False)
+        if kind == "json":
+            assert "none of the columns" in str(await failure(enricher, "several"))
+            assert await enricher.lookup("empty") == {"name": None, "height": None}
+
+
 async def test_it_connects_again_after_a_restart() -> None:
     needs_redis()
     with RedisServer() as server:
@@ -298,13 +318,26 @@ async def test_tls() -> None:
         ({"url": "unix://"}, "no path"),
         ({"kind": "list"}, "kind is 'list'"),
         ({"kind": "string"}, "2 columns"),
-        ({"key_template": "airport"}, "key_template is 'airport'"),
-        ({"key_template": "{}"}, "holds {key}"),
-        ({"key_template": "{key"}, "holds {key}"),
-        ({"key_template": "{key!r}"}, "holds {key}"),
-        ({"key_template": "{key}{other}"}, "holds {key}"),
-        ({"key_template": 7}, "key_template is 7"),
-        ({"key": ["a", "b"], "key_template": "{a}"}, "{a} and {b}"),
+        ({"key_template": "airport"}, "{key} does not stand in it, .* one name: write {key}"),
+        ({"key_template": "{}"}, "{} is no part of the key: write {key}; braces"),
+        ({"key_template": "{0}"}, r"\{0} is no part of the key: write {key}; braces"),
+        ({"key_template": "{key"}, "a brace in it stands alone: write {key}; .* as {{ and }}"),
+        ({"key_template": "{key!r}"}, "as it is: write {key}, without !"),
+        ({"key_template": "{key:>5}"}, "as it is: write {key}, without !"),
+        (
+            {"key_template": "airport:{faa}"},
+            "{faa} is no part of the key: write {key}, or name the parts in their order, key='faa'",
+        ),
+        (
+            {"key_template": "{origin}:{hour}"},
+            r"write {key}, or name the parts in their order, key=\['origin', 'hour'\]",
+        ),
+        ({"key_template": "{key}{other}"}, r"{other} is no part of the key: .* key=\['key', 'other'\]"),
+        ({"key_template": "{key.name}"}, "{key.name} is no part of the key: write {key}; braces"),
+        ({"key_template": 7}, "key_template is 7; it must be a text that holds {key}"),
+        ({"key_template": "\ud800{key}"}, "half of a surrogate pair"),
+        ({"key": ["a", "b"], "key_template": "{a}"}, "{b} does not stand in it, .*: write {a} and {b}"),
+        ({"key": ["a", "b"], "key_template": "{key}"}, "{key} is no part of the key: write {a} and {b}"),
         ({"key": ["a", "a"]}, "key is"),
         ({"pool_size": 0}, "pool_size is 0"),
         ({"max_batch": 0}, "max_batch is 0"),

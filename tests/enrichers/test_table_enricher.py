@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import functools
-import logging
-import re
-import threading
-from collections.abc import Callable
+import traceback
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,7 @@ from pyarrow import parquet
 
 from asyncio_operator import ConfigurationError, Enricher, EnricherError
 from asyncio_operator.specification import fingerprint
-from asyncio_operator.testing import FakeEnricher, VirtualTimeLoop, check_enricher
+from asyncio_operator.testing import FakeEnricher, check_enricher
 from enrichers.postgres import PostgresEnricher
 from enrichers.table import TableEnricher
 from enrichers.table_index import TableIndex
@@ -149,224 +146,6 @@ async def test_it_has_to_be_open() -> None:
         await TableEnricher(AIRPORTS, "faa").lookup("JFK")
 
 
-def on_virtual_time(main: Callable[[], Any]) -> None:
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(main())
-
-
-class Loads:
-    """A source that gives another table, or an error, every time."""
-
-    def __init__(self, *results: Any) -> None:
-        self.results = list(results)
-        self.threads: list[threading.Thread] = []
-
-    def __call__(self) -> Any:
-        self.threads.append(threading.current_thread())
-        result = self.results.pop(0)
-        if isinstance(result, BaseException):
-            raise result
-        return result
-
-
-def numbers(*values: Any) -> Any:
-    return [{"k": 1, "v": value} for value in values]
-
-
-def test_it_is_loaded_again_on_schedule_in_a_thread() -> None:
-    loads = Loads(numbers(10), numbers(20), numbers(30, 31))
-
-    async def main() -> None:
-        enricher = TableEnricher(loads, "k", reload_every=60, schema="k int, v int")
-        await enricher.open()
-        found = []
-        for _ in range(3):
-            found.append(await enricher.lookup(1))
-            await asyncio.sleep(61)
-        await enricher.close()
-        assert found == [{"v": 10}, {"v": 20}, [{"v": 30}, {"v": 31}]]
-
-    loads.results.append(ConnectionError())  # for the time after the last look
-    on_virtual_time(main)
-    assert threading.main_thread() not in loads.threads
-
-
-@pytest.mark.parametrize(
-    ("failure", "says"),
-    [
-        (ConnectionError("no route"), "ConnectionError: no route"),
-        (SystemExit("no file today"), "SystemExit: no file today"),
-        (KeyboardInterrupt("told so"), "KeyboardInterrupt: told so"),
-        (numbers("ten"), "'ten', a text, does not fit"),
-        ([{"v": 1}], "which null does not fit"),
-        (pa.table({"k": [1], "w": [1]}), "no column 'v'"),
-        (pa.table({"k": [1], "v": [2**40]}), "2\\*\\*40|1099511627776"),
-        (7, "the source gave 7"),
-    ],
-)
-def test_a_reload_that_fails_leaves_the_old_table_and_a_warning(
-    failure: Any, says: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    loads = Loads(numbers(10), failure, failure, numbers(40))
-
-    async def main() -> None:
-        enricher = TableEnricher(loads, "k", reload_every=60, schema=pa.schema([("k", "i4", False), ("v", "i4")]))
-        await enricher.open()
-        await asyncio.sleep(121)
-        assert await enricher.lookup(1) == {"v": 10}
-        await asyncio.sleep(60)
-        assert await enricher.lookup(1) == {"v": 40}
-        await enricher.close()
-
-    with caplog.at_level(logging.WARNING, "asyncio_operator"):
-        on_virtual_time(main)
-    first, second = (record.getMessage() for record in caplog.records)
-    assert "of 60 s ago stays" in first
-    assert "of 120 s ago stays" in second
-    assert re.search(says, first), first
-
-
-async def test_without_a_schema_a_reload_keeps_the_types_of_the_first() -> None:
-    """A column of nulls has another type in Arrow, and values that do not fit are a failure."""
-    loads = Loads(numbers(10), numbers(10), numbers(None))
-    enricher = TableEnricher(loads, "k")
-    assert enricher.schema() == pa.schema([("v", pa.int64())])
-    for expected in (10, None):
-        await enricher.open()
-        assert await enricher.lookup(1) == {"v": expected}
-        await enricher.close()
-    assert enricher.schema() == pa.schema([("v", pa.int64())])
-
-
-async def test_an_open_that_fails_says_why() -> None:
-    enricher = TableEnricher(Loads(ConnectionError("no route")), "k", schema="k int, v int")
-    with pytest.raises(EnricherError, match="could not be loaded: ConnectionError: no route") as raised:
-        await enricher.open()
-    assert isinstance(raised.value.__cause__, ConnectionError)
-    await enricher.close()
-
-
-async def test_close_ends_an_asynchronous_reload() -> None:
-    waiting, cancelled = asyncio.Event(), asyncio.Event()
-    first = True
-
-    async def load() -> Any:
-        nonlocal first
-        if first:
-            first = False
-            return numbers(1)
-        waiting.set()
-        try:
-            await asyncio.sleep(1e6)
-        finally:
-            cancelled.set()
-
-    enricher = TableEnricher(load, "k", reload_every=0.001, schema="k int, v int")
-    await enricher.open()
-    await waiting.wait()
-    assert await enricher.lookup(1) == {"v": 1}
-    await enricher.close()
-    assert cancelled.is_set()
-
-
-@pytest.mark.parametrize("ending", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
-def test_an_asynchronous_source_that_ends_itself_does_not_end_reloading(
-    ending: type[BaseException], caplog: pytest.LogCaptureFixture
-) -> None:
-    loads = Loads(numbers(10), ending("no file today"), numbers(30))
-
-    async def load() -> Any:
-        await asyncio.sleep(1)
-        return loads()
-
-    async def main() -> None:
-        enricher = TableEnricher(load, "k", reload_every=60, schema="k int, v int")
-        await enricher.open()
-        await asyncio.sleep(100)
-        assert await enricher.lookup(1) == {"v": 10}
-        await asyncio.sleep(60)
-        assert await enricher.lookup(1) == {"v": 30}
-        await enricher.close()
-        assert len(asyncio.all_tasks()) == 1
-
-    on_virtual_time(main)
-    assert f"{ending.__name__}: no file today" in caplog.text
-
-
-@pytest.mark.parametrize("swallowed", [1, 3])
-def test_a_source_that_swallows_its_cancellation_sets_no_table_after_close(swallowed: int) -> None:
-    """Nor does it take the place of the table of the next `open`, and it is not asked again."""
-    asked = 0
-
-    async def load() -> Any:
-        nonlocal asked
-        asked += 1
-        if asked != 2:
-            return numbers(asked)
-        for _ in range(swallowed):
-            try:
-                await asyncio.sleep(1e6)
-            except asyncio.CancelledError:
-                await asyncio.sleep(30)
-        return numbers(2)
-
-    async def main() -> None:
-        enricher = TableEnricher(load, "k", reload_every=60, schema="k int, v int")
-        await enricher.open()
-        await asyncio.sleep(61)
-        await enricher.close()
-        await asyncio.sleep(1e7)
-        with pytest.raises(EnricherError, match="not open"):
-            await enricher.lookup(1)
-        assert asked == 2
-        assert len(asyncio.all_tasks()) == 1
-        await enricher.open()
-        assert await enricher.lookup(1) == {"v": 3}
-        await enricher.close()
-
-    on_virtual_time(main)
-
-
-def test_a_reload_of_an_earlier_open_never_takes_the_place_of_a_later_table() -> None:
-    asked = 0
-
-    async def load() -> Any:
-        nonlocal asked
-        asked += 1
-        number = asked
-        if number == 2:
-            try:
-                await asyncio.sleep(1e6)
-            except asyncio.CancelledError:
-                await asyncio.sleep(30)
-        return numbers(number)
-
-    async def main() -> None:
-        enricher = TableEnricher(load, "k", reload_every=60, schema="k int, v int")
-        await enricher.open()
-        await asyncio.sleep(61)
-        await enricher.close()
-        await enricher.open()
-        await asyncio.sleep(40)
-        assert await enricher.lookup(1) == {"v": 3}
-        await enricher.close()
-
-    on_virtual_time(main)
-
-
-def test_opened_twice_it_reloads_once_and_close_ends_that() -> None:
-    async def main() -> None:
-        enricher = TableEnricher(give_later, "faa", reload_every=60)
-        await enricher.open()
-        await enricher.open()
-        await asyncio.sleep(1)
-        assert len(asyncio.all_tasks()) == 2
-        await enricher.close()
-        assert len(asyncio.all_tasks()) == 1
-
-    on_virtual_time(main)
-
-
 async def test_the_schema_of_an_asynchronous_source_is_asked_for_within_a_running_loop() -> None:
     assert TableEnricher(give_later, "faa").schema().names == ["name", "height"]
 
@@ -429,6 +208,7 @@ def test_wrong_arguments_are_configuration_errors(arguments: Any, says: str) -> 
         ({"key": ["faa", "name", "height"]}, "nothing to add"),
         ({"source": "/no/such/file.parquet"}, "cannot be read: FileNotFoundError"),
         ({"source": "file://me:sEcReT@host/x?secret_key=sEcReT"}, "cannot be read"),
+        ({"source": "nfs://me:sEcReT@host/x"}, "cannot be read as Parquet"),
         ({"source": lambda: 1 // 0}, "ZeroDivisionError"),
         ({"source": lambda: "text"}, "the source gave 'text'"),
         ({"source": lambda: [1]}, "a mapping is needed"),
@@ -438,7 +218,21 @@ def test_wrong_arguments_are_configuration_errors(arguments: Any, says: str) -> 
 def test_what_is_wrong_with_a_source_is_found_on_the_driver(arguments: Any, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says) as raised:
         TableEnricher(**{"source": AIRPORTS, "key": "faa"} | arguments).schema()
-    assert "sEcReT" not in str(raised.value)
+    assert "sEcReT" not in "".join(traceback.format_exception(raised.value))
+
+
+@pytest.mark.parametrize("schema", [None, "faa string, name string"])
+async def test_a_path_that_is_not_of_parquet_is_told_what_is_taken(tmp_path: Path, schema: Any) -> None:
+    (tmp_path / "airports.csv").write_text("faa,name\nJFK,Kennedy\n")
+    enricher = TableEnricher(tmp_path / "airports.csv", "faa", schema=schema)
+    told = "a Parquet file or directory; of anything else, such as CSV, .* source=lambda: pyarrow.csv.read_csv"
+    with pytest.raises(ConfigurationError, match=told):
+        await enricher.open()
+    if schema is None:
+        with pytest.raises(ConfigurationError, match=told) as raised:
+            enricher.schema()
+        assert str(raised.value).count("TableEnricher(") == 1
+    await enricher.close()
 
 
 def test_L8_equal_fields_are_equal() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from asyncio_operator import ConfigurationError
 from asyncio_operator.enricher import as_schema
-from enrichers.typed import MisfitError, json_decoder, row_converter, typed_row
+from enrichers.typed import MisfitError, NoColumnError, json_decoder, row_converter, typed_row
 
 NOON = datetime.datetime(2024, 2, 29, 12, tzinfo=datetime.UTC)
 TWO_HOURS_EAST = datetime.timezone(datetime.timedelta(hours=2))
@@ -272,6 +272,26 @@ def test_a_type_that_json_has_not_is_a_configuration_error(kind: Any) -> None:
 def test_a_row_that_is_no_object_is_an_error(row: Any) -> None:
     with pytest.raises(ValueError, match="no row"):
         typed_row(row, as_schema("a int"))
+
+
+@pytest.mark.parametrize("text", [False, True])
+@pytest.mark.parametrize("not_null", ["", " NOT NULL"])
+def test_a_row_with_none_of_the_columns_is_an_error_that_names_both(text: bool, not_null: str) -> None:
+    row = {"Height": "4", "error": "no such airport", "s3cret": None}
+    with pytest.raises(NoColumnError) as raised:
+        typed_row(row, as_schema(f"name string{not_null}, height int"), text=text)
+    told = "the row has none of the columns ['name', 'height']; its fields are ['Height', 'error', 's3cret']"
+    assert str(raised.value) == told
+    assert raised.value.told(lambda value: repr(value).replace("s3cret", "***")) == told.replace("s3cret", "***")
+
+
+def test_L9_a_row_with_one_of_the_columns_or_without_any_field_is_a_row() -> None:
+    schema = as_schema("name string, at struct<x:int>")
+    empty = {"name": None, "at": None}
+    assert typed_row({"error": "x", "name": None}, schema) == empty
+    assert typed_row({}, schema) == empty
+    assert typed_row({"at": {"y": 1}}, schema) == {"name": None, "at": {"x": None}}, "a struct may have other fields"
+    assert typed_row({"x": 1}, pa.schema([])) == {}
 
 
 JSON: list[tuple[str, str, Any]] = [

@@ -229,8 +229,30 @@ def test_it_serves_synchronous_tests_from_a_thread_and_comes_back_at_its_place()
 
 @pytest.mark.parametrize(
     ("options", "named"),
-    [({"errors": {503: 1.5}}, "1.5"), ({"resets": 0.6, "garbage": 0.6}, "0.6"), ({"batch": "set"}, "'set'")],
+    [
+        ({"rows": [{"city": "New York"}]}, r"rows is \[{'city': 'New York'}\]; it must be a mapping of keys to rows"),
+        ({"rows": "JFK"}, "rows is 'JFK'"),
+        ({"rows": lambda request: None}, "rows is <function"),
+        ({"latency": -1}, "latency is -1"),
+        ({"latency": "1"}, "latency is '1'"),
+        ({"latency": lambda: 1}, "latency is .* one argument, a random.Random"),
+        ({"errors": 0.1}, "errors is 0.1; it must be a mapping of statuses to shares"),
+        ({"errors": [503]}, r"errors is \[503\]"),
+        ({"errors": {"503": 0.1}}, "errors is {'503': 0.1}"),
+        ({"errors": {503: 1.5}}, r"errors\[503\] is 1.5"),
+        ({"errors": {503: "often"}}, r"errors\[503\] is 'often'"),
+        ({"resets": True}, "resets is True"),
+        ({"resets": 0.6, "garbage": 0.6}, "0.6"),
+        ({"rate_limit": 0}, "rate_limit is 0"),
+        ({"batch": "set"}, "'set'"),
+        ({"handler": {"a": 1}}, "handler is {'a': 1}"),
+    ],
 )
 def test_a_wrong_option_is_named(options: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigurationError, match=named):
         FakeService(**options)
+
+
+def test_a_planned_answer_that_is_none_is_refused_where_it_is_planned() -> None:
+    with pytest.raises(ConfigurationError, match=r"answers hold 503; each must be a FakeAnswer"):
+        FakeService().answer_next(503)  # type: ignore[arg-type]

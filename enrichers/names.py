@@ -1,0 +1,38 @@
+"""Arguments that are names: of columns, of the parts of a key, of a table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from asyncio_operator import ConfigurationError
+from asyncio_operator.enricher import describe
+
+_WORD = re.compile(r"[^\W\d]\w*")
+
+
+def names_of(
+    argument: str, value: object, *, words: bool = False, reserved: str = "", repeated: bool = False
+) -> tuple[str, ...]:
+    """One name, or several, as a tuple.
+
+    Args:
+        argument: what is called so, for messages.
+        words: whether a name stands in braces, and so is made of letters, digits and underscores.
+        reserved: a name that means something else.
+        repeated: whether a name may stand there twice.
+
+    Raises:
+        ConfigurationError: there is none, or one will not do.
+    """
+    names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Sequence) else ()
+    good = [name for name in names if isinstance(name, str) and name and "\0" not in name and name != reserved]
+    if words:
+        good = [name for name in good if _WORD.fullmatch(name)]
+    if not names or len(good) < len(names) or (len({*good}) < len(good) and not repeated):
+        more = ", of letters, digits and underscores" if words else ""
+        more += f", and none of them {reserved!r}" if reserved else ""
+        raise ConfigurationError(
+            f"{argument} is {describe(value)}; it must be a name, or a list of different names{more}"
+        )
+    return tuple(good)

@@ -1,0 +1,148 @@
+"""Headers of `HttpEnricher` that come from a function: when it is asked, and what is told when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import traceback
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from asyncio_operator import EnricherError
+from asyncio_operator.testing import FakeService
+from enrichers.http import HttpEnricher
+
+
+@asynccontextmanager
+async def asked(service: FakeService, url: str, **options: Any) -> AsyncIterator[HttpEnricher]:
+    enricher = HttpEnricher(service.url + url, **({"schema": "v string"} | options))
+    await enricher.open()
+    try:
+        yield enricher
+    finally:
+        await enricher.close()
+
+
+async def refused(enricher: HttpEnricher, key: Any) -> EnricherError:
+    with pytest.raises(EnricherError) as caught:
+        await enricher.lookup(key)
+    return caught.value
+
+
+async def test_a_header_function_is_called_once_and_again_after_401() -> None:
+    calls: list[int] = []
+
+    def headers() -> dict[str, str]:
+        calls.append(1)
+        return {"Authorization": f"Bearer t{len(calls)}", "user-agent": "me"}
+
+    async with (
+        FakeService({"x": {"v": "1"}}, token="t1") as service,
+        asked(service, "/rows/{key}", headers=headers) as enricher,
+    ):
+        await asyncio.gather(*(enricher.lookup("x") for _ in range(10)))
+        assert len(calls) == 1
+        assert service.requests[0].headers["user-agent"] == "me"
+        service.token = "t2"
+        service.requests.clear()
+        assert await asyncio.gather(*(enricher.lookup("x") for _ in range(10))) == [{"v": "1"}] * 10
+        assert len(calls) == 2, "those who were refused together ask once"
+        assert len(service.requests) <= 20
+        service.token = "never"
+        error = await refused(enricher, "x")
+        assert "refuses the credentials (401 Unauthorized)" in str(error)
+        assert (error.retryable, error.any_key) == (False, True)
+        assert len(calls) == 3
+
+
+async def test_headers_that_are_the_same_again_are_not_tried_again() -> None:
+    async def headers() -> dict[str, str]:
+        return {"Authorization": "Bearer old"}
+
+    async with FakeService(token="new") as service, asked(service, "/rows/{key}", headers=headers) as enricher:
+        await refused(enricher, "x")
+        assert len(service.requests) == 1
+
+
+async def test_headers_are_asked_for_again_when_they_are_old() -> None:
+    calls: list[int] = []
+
+    async def headers() -> dict[str, str]:
+        calls.append(1)
+        return {}
+
+    async with (
+        FakeService({"x": {"v": "1"}}) as service,
+        asked(service, "/rows/{key}", headers=headers, headers_max_age=0) as enricher,
+    ):
+        for _ in range(3):
+            await enricher.lookup("x")
+        assert len(calls) == 3
+
+
+async def test_a_lookup_that_is_cancelled_takes_the_headers_from_nobody() -> None:
+    asking, go = asyncio.Event(), asyncio.Event()
+
+    async def headers() -> dict[str, str]:
+        asking.set()
+        await go.wait()
+        return {}
+
+    async with FakeService({"x": {"v": "1"}}) as service, asked(service, "/rows/{key}", headers=headers) as enricher:
+        first, second = asyncio.ensure_future(enricher.lookup("x")), asyncio.ensure_future(enricher.lookup("x"))
+        await asking.wait()
+        first.cancel()
+        await asyncio.sleep(0)
+        go.set()
+        assert await second == {"v": "1"}
+        with pytest.raises(asyncio.CancelledError):
+            await first
+
+
+async def test_X5_a_header_function_that_fails_is_told_without_its_words() -> None:
+    def vault() -> dict[str, str]:
+        raise LookupError("hunter2hunter2")
+
+    def wrong() -> Any:
+        return {"Authorization": "hunter2hunter2\r\nX: y"}
+
+    async with FakeService() as service:
+        for function, why in ((vault, "vault raised LookupError"), (wrong, "printable ASCII")):
+            async with asked(service, "/rows/{key}", headers=function) as enricher:
+                error = await refused(enricher, "x")
+                assert why in str(error)
+                assert "hunter2" not in str(error) + repr(error.__cause__)
+                assert (error.retryable, error.any_key) == (None, True)
+        assert service.requests == []
+
+
+async def test_what_a_header_function_lacks_here_is_named_no_keys_fault_and_final() -> None:
+    def of_environment() -> dict[str, str]:
+        return {"Authorization": "Bearer " + os.environ["NO_SUCH_API_TOKEN"]}
+
+    async def behind_another_error() -> dict[str, str]:
+        try:
+            return of_environment()
+        except KeyError as error:
+            raise RuntimeError("hunter2hunter2") from error
+
+    def of_nothing() -> Any:
+        return {"X-Api-Key": os.environ.get("NO_SUCH_API_TOKEN")}
+
+    async with FakeService() as service:
+        for function, retryable, why in (
+            (of_environment, False, "the environment variable 'NO_SUCH_API_TOKEN' is not set in this process"),
+            (behind_another_error, False, "the environment variable 'NO_SUCH_API_TOKEN' is not set in this process"),
+            (of_nothing, None, "X-Api-Key: its value is of type NoneType"),
+            (lambda: None, None, "gave None; if it reads an environment variable, that is not set"),
+        ):
+            async with asked(service, "/rows/{key}", headers=function) as enricher:
+                error = await refused(enricher, "x")
+                assert why in str(error)
+                assert "'x'" not in str(error)
+                assert "hunter2" not in "".join(traceback.format_exception(error))
+                assert (error.retryable, error.any_key) == (retryable, True)
+        assert service.requests == []

@@ -1,0 +1,369 @@
+"""An enricher that keeps every rule of the contract, and for each rule some that break it and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import socket
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from asyncio_operator import Enricher
+from asyncio_operator.enricher import Found
+from asyncio_operator.testing import ManualClock
+
+ROWS: Any = {"JFK": {"name": "Kennedy", "height": 4}, "LGA": [{"name": "a"}, {"name": "b", "height": 7}]}
+MISSING = ["XXX", "jfk"]
+SECRET = "hunter2-s3cret"
+
+
+class Sound(Enricher):
+    """Keeps every rule; each of the broken ones changes one thing."""
+
+    max_batch = 3
+
+    def __init__(self) -> None:
+        self.client: dict[Any, Any] | None = None
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([("name", pa.string()), ("height", pa.int32())])
+
+    async def open(self) -> None:
+        self.client = ROWS
+
+    async def close(self) -> None:
+        self.client = None
+
+    async def lookup(self, key: Any) -> Found:
+        if self.client is None:
+            raise RuntimeError("not open")
+        await asyncio.sleep(0.1)
+        found: Found = self.client.get(key)
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"client": None}
+
+
+class SchemaOfText(Sound):
+    def schema(self) -> Any:
+        return "name string, height int"
+
+
+class SchemaChanges(Sound):
+    count = itertools.count()
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([(f"name{next(self.count)}", pa.string())])
+
+
+class SchemaTwice(Sound):
+    def schema(self) -> pa.Schema:
+        return pa.schema([("name", pa.string()), ("name", pa.string())])
+
+
+class SchemaOfTheOpenOne(Sound):
+    def schema(self) -> pa.Schema:
+        return pa.schema([("name", pa.string() if self.client is None else pa.int32())])
+
+
+class KeySchemaOfTwo(Sound):
+    def key_schema(self) -> pa.Schema:
+        return pa.schema([("origin", pa.string()), ("hour", pa.int32())])
+
+
+class KeySchemaOfText(Sound):
+    def key_schema(self) -> Any:
+        return ["origin"]
+
+
+class NoBatch(Sound):
+    max_batch = 0
+
+
+class BatchOfText(Sound):
+    max_batch: Any = "many"
+
+
+class FindsNothing(Sound):
+    async def lookup(self, key: Any) -> Found:
+        return None
+
+
+class FindsAnother(Sound):
+    async def lookup(self, key: Any) -> Found:
+        found: Found = ROWS["JFK"] if key in ROWS else None
+        return found
+
+
+class GivesText(Sound):
+    async def lookup(self, key: Any) -> Any:
+        return "Kennedy" if key in ROWS else None
+
+
+class RaisesForMissing(Sound):
+    async def lookup(self, key: Any) -> Found:
+        found: Found = ROWS[key]
+        return found
+
+
+class InventsRows(Sound):
+    async def lookup(self, key: Any) -> Found:
+        found: Found = ROWS.get(key, {"name": None})
+        return found
+
+
+class WrongType(Sound):
+    def schema(self) -> pa.Schema:
+        return pa.schema([("name", pa.int32())])
+
+
+class LosesDigits(Sound):
+    async def lookup(self, key: Any) -> Found:
+        return {"name": "a", "height": 1.5} if key in ROWS else None
+
+
+class OtherColumns(Sound):
+    def schema(self) -> pa.Schema:
+        return pa.schema([("city", pa.string())])
+
+
+class SortsKeys(Sound):
+    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
+        return await super().lookup_many(sorted(keys))
+
+
+class DropsRepeated(Sound):
+    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
+        return await super().lookup_many([*dict.fromkeys(keys)])
+
+
+class ManyDiffers(Sound):
+    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
+        found = await super().lookup_many(keys)
+        return [row[::-1] if isinstance(row, list) else row for row in found]
+
+
+class OneAtATime(Sound):
+    """What a lookup asks for stands in the enricher, where another overwrites it."""
+
+    async def lookup(self, key: Any) -> Found:
+        self.key = key
+        await asyncio.sleep(0.1)
+        found: Found = ROWS.get(self.key)
+        return found
+
+    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
+        return [ROWS.get(key) for key in keys]
+
+
+class Ordinary(Sound):
+    def lookup(self, key: Any) -> Any:
+        return ROWS.get(key)
+
+
+class OrdinaryOpen(Sound):
+    def open(self) -> Any:
+        self.client = ROWS
+
+
+class Blocks(Sound):
+    """Blocks for a second of a clock in place of a real one."""
+
+    clock = ManualClock()
+
+    async def lookup(self, key: Any) -> Found:
+        self.clock.advance(1)
+        return await super().lookup(key)
+
+
+class SwallowsCancellation(Sound):
+    async def lookup(self, key: Any) -> Found:
+        try:
+            return await super().lookup(key)
+        except asyncio.CancelledError:
+            return None
+
+
+class MakesAnotherErrorOfIt(Sound):
+    async def lookup(self, key: Any) -> Found:
+        try:
+            return await super().lookup(key)
+        except asyncio.CancelledError:
+            raise RuntimeError("the client was interrupted") from None
+
+
+class IsLateToBeCancelled(Sound):
+    async def lookup(self, key: Any) -> Found:
+        try:
+            return await super().lookup(key)
+        except asyncio.CancelledError:
+            await asyncio.sleep(100)
+            raise
+
+
+class BrokenByCancellation(Sound):
+    async def lookup(self, key: Any) -> Found:
+        try:
+            return await super().lookup(key)
+        except asyncio.CancelledError:
+            self.client = {}
+            raise
+
+
+class ClosesOnce(Sound):
+    async def close(self) -> None:
+        assert self.client is not None, "closed twice"
+        self.client = None
+
+
+class TakesLongToClose(Sound):
+    async def close(self) -> None:
+        await asyncio.sleep(1000)
+
+
+class OpensOnce(Sound):
+    opened = False
+
+    async def open(self) -> None:
+        assert not self.opened, "opened twice"
+        self.opened = True
+        await super().open()
+
+
+class StaysOnItsLoop(Sound):
+    lock: asyncio.Lock | None = None
+
+    async def open(self) -> None:
+        await super().open()
+        self.loop = getattr(self, "loop", None) or asyncio.get_running_loop()
+        assert self.loop is asyncio.get_running_loop(), "another loop"
+
+
+class PicklesItsClient(Sound):
+    async def open(self) -> None:
+        await super().open()
+        self.thread = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__
+
+
+class ForgetsInPickle(Sound):
+    rows: Any = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = ROWS
+
+    async def lookup(self, key: Any) -> Found:
+        return (self.rows or {}).get(key)
+
+
+class NeverEqual(Sound):
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = next(SchemaChanges.count)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"client": None, "number": self.number}
+
+
+class OtherWhenOpen(Sound):
+    def __getstate__(self) -> dict[str, Any]:
+        return {"client": self.client}
+
+
+class ShowsItsPassword(Sound):
+    def __repr__(self) -> str:
+        return f"ShowsItsPassword({SECRET})"
+
+
+class LogsItsPassword(Sound):
+    async def open(self) -> None:
+        await super().open()
+        logging.getLogger("client").debug("connected as %s", SECRET)
+
+
+class LogsAnErrorWithItsPassword(Sound):
+    async def open(self) -> None:
+        await super().open()
+        try:
+            raise ConnectionError(f"no route for {SECRET}")
+        except ConnectionError:
+            logging.getLogger("client").warning("the first try failed", exc_info=True)
+
+
+class LeavesATask(Sound):
+    async def open(self) -> None:
+        await super().open()
+        self.task = asyncio.ensure_future(asyncio.sleep(1e9))
+
+
+class LeavesASocket(Sound):
+    sockets: list[Any] = []  # noqa: RUF012
+
+    async def open(self) -> None:
+        await super().open()
+        self.sockets.append(socket.socket())
+
+
+class LeavesAThread(Sound):
+    stop = threading.Event()
+
+    async def open(self) -> None:
+        await super().open()
+        threading.Thread(target=self.stop.wait, daemon=True).start()
+
+
+BROKEN = [
+    ("rule_schema", SchemaOfText, "gave 'name string"),
+    ("rule_schema", SchemaChanges, "second call"),
+    ("rule_schema", SchemaTwice, "twice"),
+    ("rule_schema", SchemaOfTheOpenOne, "when it was open"),
+    ("rule_key_schema", KeySchemaOfTwo, "1 parts, and the schema 2"),
+    ("rule_key_schema", KeySchemaOfText, "gave"),
+    ("rule_max_batch", NoBatch, "it is 0"),
+    ("rule_max_batch", BatchOfText, "it is 'many'"),
+    ("rule_found", FindsNothing, "was not found"),
+    ("rule_found", FindsAnother, "'LGA' gave"),
+    ("rule_found", GivesText, "a mapping"),
+    ("rule_missing", RaisesForMissing, "KeyError"),
+    ("rule_missing", InventsRows, "None is needed"),
+    ("rule_types", WrongType, "does not fit: 'Kennedy'"),
+    ("rule_types", LosesDigits, "does not fit: 1.5"),
+    ("rule_types", OtherColumns, "have none"),
+    ("rule_lookup_many", SortsKeys, "gave"),
+    ("rule_lookup_many", DropsRepeated, "answers for"),
+    ("rule_lookup_many", ManyDiffers, "gave"),
+    (
+        "rule_found",
+        Ordinary,
+        "lookup('JFK') gave {'name': 'Kennedy', 'height': 4}, which cannot be awaited: make it an",
+    ),
+    ("rule_close", OrdinaryOpen, "open() gave None, which cannot be awaited: make it an `async def`"),
+    ("rule_concurrent", OneAtATime, "was not found"),
+    ("rule_loop_is_free", Blocks, "lookup('JFK') held the event loop for 1.00 s at a time"),
+    ("rule_cancellation", SwallowsCancellation, "gave an answer"),
+    ("rule_cancellation", MakesAnotherErrorOfIt, "the client was interrupted"),
+    ("rule_cancellation", IsLateToBeCancelled, "did not end"),
+    ("rule_cancellation", BrokenByCancellation, "was not found"),
+    ("rule_close", ClosesOnce, "closed twice"),
+    ("rule_close", TakesLongToClose, "took more than"),
+    ("rule_reopen", OpensOnce, "opened twice"),
+    ("rule_another_loop", StaysOnItsLoop, "another loop"),
+    ("rule_pickle", PicklesItsClient, "__getstate__"),
+    ("rule_pickle", ForgetsInPickle, "was not found"),
+    ("rule_equal", NeverEqual, "fingerprints differ"),
+    ("rule_equal", OtherWhenOpen, "changes with open"),
+    ("rule_secrets", ShowsItsPassword, "the repr"),
+    ("rule_secrets", LogsItsPassword, "the logger 'client'"),
+    ("rule_secrets", LogsAnErrorWithItsPassword, "the logger 'client'"),
+    ("rule_nothing_left", LeavesATask, "sleep"),
+    ("rule_nothing_left", LeavesASocket, "1 sockets"),
+    ("rule_nothing_left", LeavesAThread, "thread Thread-"),
+]
