@@ -12,12 +12,17 @@ for _needed in ("pyspark", "pyarrow"):
 
 from asyncio_operator.spark.enrich import enrich, enrich_with  # noqa: E402
 from asyncio_operator.spark.metrics import EnrichmentMetrics, EnrichmentStatistics  # noqa: E402
+from asyncio_operator.spark.plan import EnrichmentPlan, plan  # noqa: E402
+from asyncio_operator.spark.rdd import map_partitions  # noqa: E402
 from asyncio_operator.spark.udf import async_udf  # noqa: E402
 
 __all__ = [
     "EnrichmentMetrics",
+    "EnrichmentPlan",
     "EnrichmentStatistics",
     "async_udf",
     "enrich",
     "enrich_with",
+    "map_partitions",
+    "plan",
 ]

@@ -16,7 +16,7 @@ from pyspark.cloudpickle import cloudpickle
 from pyspark.sql.types import LongType, StructField, StructType, TimestampNTZType, TimestampType
 
 from asyncio_operator.enricher import Enricher
-from asyncio_operator.errors import ConfigurationError, describe, describe_error
+from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.lookup.options import checked, require_enricher
 from asyncio_operator.lookup.stores import cache_owner
 from asyncio_operator.operator import BUFFER_FACTOR
@@ -31,6 +31,7 @@ from asyncio_operator.spark.arrow import STATUS, Layout
 from asyncio_operator.spark.metrics import EnrichmentMetrics
 from asyncio_operator.spark.scope import shared_out
 from asyncio_operator.spark.tracing import Tracing
+from asyncio_operator.spark.travel import require_portable
 from asyncio_operator.spark.types import arrow_type, check_key_types, check_passes_through, spark_field
 from asyncio_operator.spark.worker import EnrichTask
 from asyncio_operator.specification import fingerprint
@@ -279,11 +280,5 @@ def _added_fields(schema: StructType, found: pa.Schema, prefix: str, status: str
 
 def _identity(enricher: Enricher) -> str:
     """The fingerprint of an enricher that can travel."""
-    try:
-        cloudpickle.dumps(enricher)  # type: ignore[no-untyped-call]
-    except Exception as error:
-        raise ConfigurationError(
-            f"{describe(enricher)} cannot be pickled, so it cannot travel to the workers: {describe_error(error)}. "
-            "Make clients, locks and sessions in its open(), and let its functions capture plain values only"
-        ) from None
+    require_portable(describe(enricher), enricher)
     return fingerprint(enricher, cloudpickle.list_registry_pickle_by_value())  # type: ignore[no-untyped-call]

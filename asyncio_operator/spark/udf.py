@@ -19,12 +19,11 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from pyspark.cloudpickle import cloudpickle
 from pyspark.sql import Column, functions
 from pyspark.sql.types import DataType
 from pyspark.sql.utils import is_remote
 
-from asyncio_operator.errors import ConfigurationError, describe, describe_error
+from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.operator import AsyncWaitOperator
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
@@ -34,6 +33,7 @@ from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.schema import as_schema
 from asyncio_operator.spark.task import GRACE
+from asyncio_operator.spark.travel import require_portable
 from asyncio_operator.spark.types import arrow_type, spark_field
 from asyncio_operator.spark.udf_task import OfColumns, UdfTask, check_columns
 from asyncio_operator.suggestions import did_you_mean
@@ -205,14 +205,7 @@ class ColumnFunction:
                 return task(batches)
 
             run.__name__, run.__doc__ = task.name, self.__doc__
-            try:
-                cloudpickle.dumps(run)  # type: ignore[no-untyped-call]
-            except Exception as error:
-                raise ConfigurationError(
-                    f"{task.name} cannot be pickled, so it cannot travel to the workers: {describe_error(error)}. "
-                    "Make clients, locks and sessions in open() of an AsyncFunction, and let functions capture plain "
-                    "values only"
-                ) from None
+            require_portable(task.name, run)
             made = arrow_udf(run, self._type)
             self._made[remote] = made if self._deterministic else made.asNondeterministic()
         return self._made[remote]

@@ -93,7 +93,8 @@ def on_connect(place: str) -> str:
     """What the program prints on a session of its own."""
     run = subprocess.run(
         [sys.executable, "-c", f"is_connect, place = True, {place!r}\n{PROGRAM}\nspark.stop()"],
-        env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        # With SPARK_TESTING the server takes a free port.
+        env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_TESTING": "1"},
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,

@@ -139,8 +139,8 @@ def test_X4_event_time_and_delay_are_checked_on_the_driver(spark: Any) -> None:
             with pytest.raises(ConfigurationError, match=message):
                 enrich(df, enricher, on="id", mode=mode, **options)
         stream = spark.readStream.format("rate").load().withWatermark("timestamp", "7 seconds")
-        for given, delay in ((None, 7_000_000), (0.5, 500_000)):
-            layout = _layout(stream.schema, enricher, mode, event_time="timestamp", watermark_delay=given)
+        for said, delay in ((None, 7_000_000), (0.5, 500_000)):
+            layout = _layout(stream.schema, enricher, mode, event_time="timestamp", watermark_delay=said)
             assert (layout.event_time, layout.delay) == ((None, 0) if mode == "ordered" else (0, delay))
         for column in ("at", "id"):
             rows = enrich(df, enricher, on="id", mode=mode, event_time=column, watermark_delay=timedelta(seconds=1))

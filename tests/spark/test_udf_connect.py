@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,13 @@ spark.stop()
 def test_it_works_on_spark_connect(tmp_path: Path) -> None:
     pytest.importorskip("grpc", reason="Spark Connect needs grpcio")
     run = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=False, timeout=100
+        [sys.executable, "-c", PROGRAM],
+        # With SPARK_TESTING the server takes a free port.
+        env=os.environ | {"SPARK_TESTING": "1"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
     )
     assert "all of it works" in run.stdout, run.stdout + run.stderr

@@ -130,7 +130,7 @@ def test_X4_a_function_that_cannot_travel_is_refused_where_it_is_used() -> None:
             return 1.0
 
     function = async_udf("double")(locked)
-    with pytest.raises(ConfigurationError, match=r"locked cannot be pickled.*in open\(\) of an AsyncFunction"):
+    with pytest.raises(ConfigurationError, match=r"locked cannot be pickled.*in its open\(\)"):
         function("product")
     with pytest.raises(ConfigurationError, match="locked cannot be pickled"):
         function.func  # noqa: B018

@@ -1,0 +1,122 @@
+"""From the figures of tasks to those of a job: what it asks for, with caches and without, and how long that takes.
+
+Tasks are handed to workers as Spark does it, each to the one that is free first. A worker with a cache asks for keys
+that its earlier tasks have not had. With `capacity` calls in flight, each of `latency` seconds, so many end in a second
+(Little's law); a limit of their rate may make it longer. This module knows neither Spark nor enrichers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from heapq import heappop, heappush
+from math import ceil
+from typing import NamedTuple
+
+from asyncio_operator.policies.options import seconds
+from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.spark.survey import Sketch, TaskFigures
+
+
+class Whole:
+    """All rows, of which the tasks have looked at some: what they did not look at is like what they did.
+
+    Args:
+        rows: of all partitions; None if all were looked at.
+    """
+
+    def __init__(self, tasks: Sequence[TaskFigures], rows: int | None) -> None:
+        looked = sum(one.rows for one in tasks)
+        cut = sum(one.rows for one in tasks if one.cut)
+        self.rows = looked if rows is None else rows
+        self._factor = max(1.0, (self.rows - looked + cut) / cut) if cut else 1.0
+
+    def factor(self, one: TaskFigures) -> float:
+        """How many times as many rows as a task has looked at there are of it."""
+        return self._factor if one.cut else 1.0
+
+    def distinct(self, tasks: Sequence[TaskFigures]) -> float:
+        """How many distinct keys all rows of these tasks have."""
+        return reduce(Sketch.merged, (one.sketch for one in tasks), Sketch()).distinct(self.part(tasks))
+
+    def part(self, tasks: Iterable[TaskFigures]) -> float:
+        """The part of the rows of these tasks that they have looked at."""
+        looked = rows = 0.0
+        for one in tasks:
+            looked += one.rows
+            rows += one.rows * self.factor(one)
+        return looked / rows if rows else 1.0
+
+    def asked(self, worker: int, one: TaskFigures) -> tuple[float, float]:
+        """The keys that a task asks for without a cache, and in how many calls."""
+        return one.lookups * self.factor(one), one.calls * self.factor(one)
+
+
+class Caches:
+    """What workers whose caches hold so many keys ask for."""
+
+    def __init__(self, whole: Whole, rows: int) -> None:
+        self._whole = whole
+        self._rows = rows
+        self._tasks: dict[int, list[TaskFigures]] = {}
+        self._sketches: dict[int, Sketch] = {}
+        self._known: dict[int, float] = {}
+
+    def asked(self, worker: int, one: TaskFigures) -> tuple[float, float]:
+        """The keys that a task of this worker asks for behind its cache, and in how many calls at most."""
+        tasks = self._tasks.setdefault(worker, [])
+        tasks.append(one)
+        sketch = self._sketches[worker] = self._sketches.get(worker, Sketch()).merged(one.sketch)
+        before = self._known.get(worker, 0.0)
+        known = self._known[worker] = max(before, sketch.distinct(self._whole.part(tasks)))
+        factor = self._whole.factor(one)
+        keys = one.misses * factor
+        if known <= self._rows:
+            keys = min(keys, known - before)
+        return keys, min(keys, one.miss_calls * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast a task makes calls; durations in seconds."""
+
+    capacity: int
+    rate_limit: RateLimit | None
+    latency: float
+
+    def seconds(self, calls: float) -> float:
+        """How long it takes for so many, at the least."""
+        if not calls:
+            return 0.0
+        taken, limit = self.latency * max(1.0, calls / self.capacity), self.rate_limit
+        if limit is None:
+            return taken
+        windows = (ceil(calls) - 1 - (limit.burst or 0)) // limit.rate
+        return max(taken, windows * seconds(limit.per) + self.latency)
+
+
+class Total(NamedTuple):
+    """What all tasks ask for, in how many calls, and the seconds until the last of them ends."""
+
+    lookups: float
+    calls: float
+    seconds: float
+
+
+def worked_off(
+    tasks: Iterable[TaskFigures],
+    workers: int,
+    pace: Pace,
+    asked: Callable[[int, TaskFigures], tuple[float, float]],
+) -> Total:
+    """What so many workers ask for, and how long it takes them: the next task goes to the one that is free first."""
+    lookups = calls = 0.0
+    free = [(0.0, worker) for worker in range(workers)]
+    for one in tasks:
+        since, worker = heappop(free)
+        own_lookups, own_calls = asked(worker, one)
+        lookups += own_lookups
+        calls += own_calls
+        heappush(free, (since + pace.seconds(own_calls), worker))
+    return Total(lookups, calls, max(since for since, _ in free))

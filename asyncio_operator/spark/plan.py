@@ -1,0 +1,196 @@
+"""`plan`: what an enrichment will ask for, and how long that takes, before it asks for anything.
+
+One Spark job looks at the keys (`survey` says what a task tells of them), and the rest is arithmetic on the driver
+(`forecast`). Options, columns and types are checked as `enrich` checks them, with the same words. The enricher is asked
+for its schema and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pyspark.sql import DataFrame
+
+from asyncio_operator.enricher import Enricher
+from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.metrics import Latency
+from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
+from asyncio_operator.policies.batching import Batching
+from asyncio_operator.policies.cache import Cache
+from asyncio_operator.policies.options import Duration, positive_duration, positive_int
+from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.spark.enrich import enrich
+from asyncio_operator.spark.forecast import Caches, Pace, Whole, worked_off
+from asyncio_operator.spark.metrics import EnrichmentMetrics, EnrichmentStatistics
+from asyncio_operator.spark.scope import cores, slots
+from asyncio_operator.spark.specify import On, enrich_task
+from asyncio_operator.spark.survey import SCHEMA, Sketch, Survey, TaskFigures
+
+SAMPLE = 1_000_000
+"""Default of `sample`: half a second of work for each task, and all there is of most partitions."""
+
+# No columns, because the names of what would be added do not matter.
+DEFAULTS: dict[str, Any] = (enrich.__kwdefaults__ or {}) | {"columns": ()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnrichmentPlan:
+    """What `enrich` would do with a DataFrame.
+
+    Attributes:
+        rows: input rows; counted.
+        null_keys: input rows whose key has a null, for which nothing is asked. Exact if all rows were looked at.
+        distinct_keys: different keys. Exact up to 4,095 if all rows were looked at.
+        lookups: keys that are asked for without a cache, at most: distinct keys of every batch of rows. Exact if all
+            rows were looked at.
+        calls: in which these go out.
+        cached_lookups, cached_calls: the same with the cache that was given, or with a `Cache()`. Where it is too small
+            for the keys of a task, as many as a task asks for that finds it empty.
+        tasks: partitions of the input.
+        tasks_at_once: how many of them run at a time.
+        sampled_rows: input rows that were looked at; as many as `rows` if nothing was extrapolated.
+        latency: seconds of a call, as given; None if it was not.
+        seconds, cached_seconds: how long the calls take, without and with the cache; None without a latency.
+    """
+
+    rows: int
+    null_keys: int
+    distinct_keys: int
+    lookups: int
+    calls: int
+    cached_lookups: int
+    cached_calls: int
+    tasks: int
+    tasks_at_once: int
+    sampled_rows: int
+    latency: float | None = None
+    seconds: float | None = None
+    cached_seconds: float | None = None
+
+    def show(self) -> None:
+        """Print the figures."""
+        print(self)
+
+    def __str__(self) -> str:
+        part = "" if self.sampled_rows == self.rows else f" (looked at {self.sampled_rows:,})"
+        pace = "" if self.latency is None else f", at {self.latency * 1000:.2f} ms a call"
+        return (
+            f"{self.rows:,} rows{part} in {self.tasks:,} tasks, {self.tasks_at_once:,} at once: "
+            f"{self.null_keys:,} without a key, about {self.distinct_keys:,} distinct keys; without a cache "
+            f"{self.lookups:,} keys in {self.calls:,} calls{_duration(self.seconds)}, with a cache "
+            f"{self.cached_lookups:,} keys in {self.cached_calls:,} calls{_duration(self.cached_seconds)}{pace}"
+        )
+
+
+def _duration(taken: float | None) -> str:
+    return "" if taken is None else f", {taken:,.2f} s"
+
+
+def plan(
+    df: DataFrame,
+    enricher: Enricher,
+    *,
+    on: On,
+    capacity: int | AdaptiveCapacity = 100,
+    cache: Cache | None = None,
+    batching: Batching | None = None,
+    rate_limit: RateLimit | None = None,
+    latency: Duration | EnrichmentMetrics | EnrichmentStatistics | None = None,
+    scope: str = "task",
+    tasks_at_once: int | None = None,
+    sample: int = SAMPLE,
+) -> EnrichmentPlan:
+    """What `enrich` would ask for with these options, and how long that takes. Nothing is looked up.
+
+    Reads the key columns of `df` once. Nothing is known of errors and retries, of the time that Spark itself takes, nor
+    of what a cache holds at the start or forgets with time.
+
+    Args:
+        df, enricher, on, capacity, cache, batching, rate_limit, scope: as for `enrich`. An `AdaptiveCapacity` counts as
+            its `maximum`.
+        latency: seconds (or a timedelta) that a call takes on average; or the metrics of an enrichment with the same
+            enricher, whose percentiles give the average.
+        tasks_at_once: default: as many as Spark says that it has cores.
+        sample: rows of each partition to look at; default 1,000,000. Where a partition has more, the rest is taken to
+            be like them, and the rows are counted by a job of its own.
+
+    Raises:
+        ConfigurationError: an option, a column or a type is wrong, `df` is a streaming DataFrame, or the enricher's
+            source is not as it says.
+    """
+    if not isinstance(df, DataFrame):
+        raise ConfigurationError(f"df is of type {type(df).__name__}; it must be a Spark DataFrame")
+    if df.isStreaming:
+        raise ConfigurationError(
+            "df is a streaming DataFrame, whose rows cannot be counted beforehand; plan a batch of the same data, as "
+            "spark.read gives it"
+        )
+    if scope == "job" and tasks_at_once is None:
+        tasks_at_once = slots(df.sparkSession)
+    limits = {"capacity": capacity, "rate_limit": rate_limit, "scope": scope, "tasks_at_once": tasks_at_once}
+    task, _ = enrich_task(df.schema, enricher, **DEFAULTS | limits | {"on": on, "cache": cache, "batching": batching})
+    positive_int("sample", sample)
+    average = None if latency is None else _average(latency)
+    options = task.options
+    most = options.capacity.maximum if isinstance(options.capacity, AdaptiveCapacity) else options.capacity
+    pace = Pace(most, options.rate_limit, average or 1.0)
+    keys_in_a_call = 1 if options.batching is None else options.batching.max_size
+    survey = Survey(sample, keys_in_a_call, (cache or Cache()).max_rows)
+    tasks = _surveyed(df, task.layout.keys, survey)
+    whole = Whole(tasks, df.count() if any(one.cut for one in tasks) else None)
+    at_once = max(1, min(len(tasks), tasks_at_once or cores(df.sparkSession)))
+    plain = worked_off(tasks, at_once, pace, whole.asked)
+    cached = worked_off(tasks, at_once, pace, Caches(whole, survey.cache_rows).asked)
+    return EnrichmentPlan(
+        rows=whole.rows,
+        null_keys=round(sum(one.nulls * whole.factor(one) for one in tasks)),
+        distinct_keys=round(min(whole.distinct(tasks), plain.lookups)),
+        lookups=round(plain.lookups),
+        calls=round(plain.calls),
+        cached_lookups=round(cached.lookups),
+        cached_calls=round(cached.calls),
+        tasks=len(tasks),
+        tasks_at_once=at_once,
+        sampled_rows=sum(one.rows for one in tasks),
+        latency=average,
+        seconds=None if average is None else plain.seconds,
+        cached_seconds=None if average is None else cached.seconds,
+    )
+
+
+def _average(latency: object) -> float:
+    """Seconds of a call. Between its percentiles a latency is taken to grow evenly, which is a little too high."""
+    if isinstance(latency, EnrichmentMetrics):
+        latency = latency.statistics()
+    if not isinstance(latency, EnrichmentStatistics):
+        return positive_duration("latency", latency)
+    if not latency.calls:
+        raise ConfigurationError(
+            f"latency is {describe(latency, 40)}, which has seen no call yet; run the enrichment with these metrics on "
+            "a part of the data first, or give seconds"
+        )
+    return _mean(latency.latency)
+
+
+def _mean(latency: Latency) -> float:
+    p50, p95, p99, most = latency.p50, latency.p95, latency.p99, latency.max
+    return 0.5 * p50 + 0.45 * (p50 + p95) / 2 + 0.04 * (p95 + p99) / 2 + 0.01 * (p99 + most) / 2
+
+
+def _surveyed(df: DataFrame, positions: Sequence[int], survey: Survey) -> list[TaskFigures]:
+    """The figures of all tasks, in the order of their partitions."""
+    parts = [f"_{i}" for i in positions]
+    present = " AND ".join(f"{part} IS NOT NULL" for part in parts)
+    keys = df.toDF(*(f"_{i}" for i in range(len(df.columns)))).selectExpr(
+        f"CASE WHEN {present} THEN xxhash64({', '.join(parts)}) END AS key"
+    )
+    rows = keys.mapInArrow(survey, SCHEMA).collect()
+    return sorted((_figures(row.asDict()) for row in rows), key=lambda one: one.partition)
+
+
+def _figures(row: dict[str, Any]) -> TaskFigures:
+    hashes, batches = row.pop("hashes"), row.pop("batches")
+    return TaskFigures(**row, sketch=Sketch(np.frombuffer(hashes, np.uint64), np.frombuffer(batches, np.int64)))

@@ -1,0 +1,196 @@
+"""`map_partitions`: an `AsyncWaitOperator` over every partition of an RDD.
+
+What travels is the function and the options; the operator is made in the worker, one for each task, so that a task has
+a run, figures and an opened function of its own. Elements cross threads in chunks, as in `bridge`: a reader takes them
+from Spark, the loop thread calls the function, the task's main thread hands results to Spark.
+
+Law: a task ends with whoever takes its results, also while it waits for a slow call. That is Spark, which may have
+enough without saying so, or another task of the same Python stage, whose reader has been told to stop. So the main
+thread looks up every `WATCH` seconds. This module does not know enrichers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from pyspark.serializers import AutoBatchedSerializer
+from pyspark.sql import DataFrame
+
+from asyncio_operator.bridge import LoopTask
+from asyncio_operator.channels import PULSE, FromLoop, ToLoop
+from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.loop_thread import loop_thread
+from asyncio_operator.loop_watch import LoopWatch
+from asyncio_operator.operator import AsyncWaitOperator
+from asyncio_operator.policies.options import duration
+from asyncio_operator.run import longest_end
+from asyncio_operator.spark.hangup import spark_watch
+from asyncio_operator.spark.portable import portable_errors
+from asyncio_operator.spark.task import GRACE, WATCH
+from asyncio_operator.spark.travel import require_portable
+
+if TYPE_CHECKING:
+    from pyspark import RDD
+
+
+def map_partitions(rdd: RDD[Any], function: Any, **options: Any) -> RDD[Any]:
+    """The results of an asynchronous function for the elements of every partition.
+
+    Each task has an operator of its own: `capacity`, limits and circuit breakers are per task, and the function is
+    opened and closed with it. Elements may be `Record` and `Watermark`, and give such.
+
+    Args:
+        rdd: of any elements.
+        function: an ``async def`` function of one element, an `AsyncFunction`, a `BatchAsyncFunction`, or a
+            `BlockingFunction`. It travels to the workers, and is opened there.
+        options: those of `AsyncWaitOperator`, but for `trace`; `grace_period` is 2.5 seconds unless set.
+
+    Raises:
+        ConfigurationError: `rdd` is no RDD, an option is wrong, or the function or an option cannot be pickled.
+    """
+    _require_rdd(rdd)
+    if isinstance(function, AsyncWaitOperator):
+        raise ConfigurationError(
+            f"function is {describe(function)}; give map_partitions the operator's function and its options"
+        )
+    if options.get("trace") is not None:
+        raise ConfigurationError(
+            "trace is given, and what is recorded in a worker does not come back; trace a part of the data on the "
+            "driver, as in AsyncWaitOperator(function, trace=trace)(rdd.take(1000))"
+        )
+    task = PartitionTask(function, {"grace_period": GRACE} | options)
+    task.operator()
+    require_portable(describe(function), task)
+    return rdd.mapPartitions(task)
+
+
+def _require_rdd(rdd: object) -> None:
+    if isinstance(rdd, DataFrame):
+        raise ConfigurationError(
+            "rdd is a DataFrame; use enrich(df, enricher, on=...), which needs no RDD, or on a classic session "
+            "map_partitions(df.rdd, ...); Spark Connect has no RDDs"
+        )
+    if not hasattr(rdd, "mapPartitions"):
+        raise ConfigurationError(
+            f"rdd is of type {type(rdd).__name__}; it must be an RDD, as sc.parallelize(...) gives"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionTask:
+    """A function for `mapPartitions`; it travels to the workers.
+
+    Attributes:
+        options: those of the operator.
+        watch: seconds between two looks whether somebody still takes the results.
+    """
+
+    function: Any
+    options: dict[str, Any]
+    watch: float = WATCH
+
+    def operator(self) -> AsyncWaitOperator:
+        """A new one, over a copy of the function: two tasks of a Python stage may have the same one."""
+        return AsyncWaitOperator(copy.copy(self.function), **self.options)
+
+    def __call__(self, elements: Iterable[Any]) -> Iterator[Any]:
+        """The results for the elements of a partition.
+
+        Raises:
+            FunctionError: the function failed for an element, and `on_error` did not deal with it.
+        """
+        return portable_errors(self._results(elements))
+
+    def _results(self, elements: Iterable[Any]) -> Iterator[Any]:
+        thread, operator, look = loop_thread(), self.operator(), _look()
+        held = LoopWatch(thread.ident, describe(self.function))
+        source, sink = ToLoop(thread.loop), FromLoop(thread.loop, pulse=None if look is None else self.watch)
+        reader = _Reader(elements, source)
+        run = LoopTask(thread.loop, lambda: _run(operator, source, sink), sink)
+        try:
+            run.start()
+            reader.start()
+            for result in sink:
+                if result is not PULSE:
+                    yield result
+                elif look is not None:
+                    held.look()
+                    look()
+        finally:
+            reader.abandoned = True
+            source.close()
+            run.stop(longest_end(duration("grace_period", self.options.get("grace_period", GRACE))))
+
+
+async def _run(operator: AsyncWaitOperator, source: ToLoop, sink: FromLoop) -> None:
+    async with contextlib.aclosing(operator.process(source)) as results:
+        async for result in results:
+            await sink.put(result)
+
+
+class _Reader(threading.Thread):
+    """Reads the elements of a partition; what it reads may be the results of another task of the same Python stage.
+
+    Attributes:
+        abandoned: nobody takes what it reads any more. It cannot be interrupted, so that other task has to look.
+    """
+
+    def __init__(self, elements: Iterable[Any], source: ToLoop) -> None:
+        super().__init__(name="asyncio-operator-reader", daemon=True)
+        self._elements = elements
+        self._source = source
+        self.abandoned = False
+
+    def run(self) -> None:
+        try:
+            for element in self._elements:
+                if not self._source.put(element):
+                    return
+        except BaseException as error:
+            self._source.end(error)
+        else:
+            self._source.end()
+
+    def look(self) -> None:
+        """Raise if nobody takes what it reads."""
+        if self.abandoned:
+            raise BrokenPipeError("the task that reads these results is over")
+
+
+def _look() -> Callable[[], None] | None:
+    """What a task does from time to time: raise if nobody takes its results any more; None where nobody can tell.
+
+    Spark has to be written to before its end of the connection can be seen as closed (see `hangup`). A batch without
+    elements means nothing where batches are of any size. Where Spark writes otherwise (`saveAsTextFile`, shuffles) it
+    takes the results of a partition to their end, unless the job fails.
+    """
+    taker = threading.current_thread()
+    if isinstance(taker, _Reader):
+        return taker.look
+    watch, frame = spark_watch(), _frame_with("serializer", "outfile")
+    if watch is None or frame is None:
+        return watch
+    serializer, output = frame.f_locals["serializer"], frame.f_locals["outfile"]
+    if type(serializer) is not AutoBatchedSerializer:
+        return watch
+
+    def look() -> None:
+        serializer.serializer._write_with_length([], output)
+        watch()
+
+    return look
+
+
+def _frame_with(*names: str) -> FrameType | None:
+    """The innermost frame of this thread that has variables of these names."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and not all(name in frame.f_locals for name in names):
+        frame = frame.f_back
+    return frame

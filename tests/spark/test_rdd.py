@@ -1,0 +1,398 @@
+"""`map_partitions`, and an operator given to `rdd.mapPartitions`, on a real Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import RDD, InheritableThread, TaskContext
+from pyspark.errors import PythonException
+from pyspark.sql import SparkSession
+
+from asyncio_operator import (
+    AsyncFunction,
+    AsyncWaitOperator,
+    BatchAsyncFunction,
+    BlockingFunction,
+    ConfigurationError,
+    FixedBackoff,
+    Record,
+    Retry,
+    Watermark,
+)
+from asyncio_operator.spark import enrich, map_partitions
+from asyncio_operator.spark.rdd import PartitionTask
+from asyncio_operator.trace import Trace
+from enrichers import FunctionEnricher
+from tests.spark.helpers import GONE, jobs, wait_until
+from tests.spark.test_endings import Hanging
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def numbers(spark: SparkSession) -> RDD[int]:
+    return spark.sparkContext.parallelize(range(100), 2)
+
+
+@pytest.fixture
+def server() -> Iterator[Hanging]:
+    hanging = Hanging()
+    yield hanging
+    hanging.close()
+
+
+async def double(number: int) -> int:
+    await asyncio.sleep(0.001 * (number % 3))
+    return 2 * number
+
+
+class Prices(BatchAsyncFunction[int, int]):
+    async def invoke_batch(self, values: Any) -> list[int]:
+        return [2 * value for value in values]
+
+
+def half(number: int) -> int:
+    return number // 2
+
+
+async def items(number: int) -> list[int]:
+    return [number] * (number % 3)
+
+
+async def seldom(number: int) -> int:
+    if number % 10 == 3:
+        raise ValueError(f"not {number}")
+    return number
+
+
+def minus(value: int, error: Exception) -> int:
+    return -value
+
+
+# -- what it gives
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "expected"),
+    [
+        (double, {}, [2 * n for n in range(100)]),
+        (double, {"mode": "unordered", "capacity": 7}, [2 * n for n in range(100)]),
+        (double, {"mode": "key_ordered", "key": half}, [2 * n for n in range(100)]),
+        (Prices(), {"timeout": 10.0}, [2 * n for n in range(100)]),
+        (BlockingFunction(half, max_workers=4), {}, [n // 2 for n in range(100)]),
+        (items, {"flatten": True}, [n for n in range(100) for _ in range(n % 3)]),
+        (seldom, {"on_error": "skip"}, [n for n in range(100) if n % 10 != 3]),
+        (seldom, {"on_error": minus}, [-n if n % 10 == 3 else n for n in range(100)]),
+    ],
+)
+def test_O4_every_element_has_its_result(
+    numbers: RDD[int], function: Any, options: dict[str, Any], expected: list[int]
+) -> None:
+    results = map_partitions(numbers, function, **options).collect()
+    assert (results if options.get("mode", "ordered") == "ordered" else sorted(results)) == expected
+
+
+def test_R5_retries_are_made_in_the_task(numbers: RDD[int]) -> None:
+    class Flaky(AsyncFunction[int, tuple[int, int]]):
+        async def open(self) -> None:
+            self.asked: Counter[int] = Counter()
+
+        async def invoke(self, value: int) -> tuple[int, int]:
+            self.asked[value] += 1
+            if self.asked[value] <= value % 3:
+                raise OSError("not now")
+            return value, self.asked[value]
+
+    retry = Retry(max_attempts=3, backoff=FixedBackoff(0.01))
+    results = map_partitions(numbers, Flaky(), retry=retry).collect()
+    assert results == [(n, n % 3 + 1) for n in range(100)]
+
+
+def test_O13_records_and_watermarks_go_through(spark: SparkSession) -> None:
+    elements = [Record(1, 10), Record(2, 20), Watermark(15), Record(3, 30), 4]
+    rdd = spark.sparkContext.parallelize(elements, 1)
+    out = map_partitions(rdd, double, mode="unordered").collect()
+    assert out[2] == Watermark(15)
+    assert sorted(out[:2], key=repr) == [Record(2, 10), Record(4, 20)]
+    assert sorted(out[3:], key=repr) == [8, Record(6, 30)]
+
+
+@pytest.mark.parametrize("directly", [False, True])
+def test_X8_each_task_opens_its_own_function_in_its_worker(spark: SparkSession, tmp_path: Path, directly: bool) -> None:
+    class Client(AsyncFunction[int, tuple[int, int]]):
+        client: int | None = None
+
+        async def open(self) -> None:
+            assert self.client is None, "opened twice"
+            self.client = os.getpid()
+            note("opened")
+
+        async def invoke(self, value: int) -> tuple[int, int]:
+            assert self.client == os.getpid()
+            return value, self.client
+
+        async def close(self) -> None:
+            note("closed")
+
+    def note(what: str) -> None:
+        with (tmp_path / what).open("a") as file:
+            file.write("x")
+
+    function = Client()
+    rdd = spark.sparkContext.parallelize(range(12), 4)
+    operator = AsyncWaitOperator(function)
+    out = (rdd.mapPartitions(operator) if directly else map_partitions(rdd, function)).collect()
+    assert [value for value, _ in out] == list(range(12))
+    assert os.getpid() not in {pid for _, pid in out}
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"opened": "xxxx", "closed": "xxxx"}
+    assert function.client is None
+    assert operator.metrics.admitted == 0
+
+
+def test_one_function_twice_in_a_stage_is_two_functions(numbers: RDD[int]) -> None:
+    class Once(AsyncFunction[int, int]):
+        opened = False
+
+        async def open(self) -> None:
+            assert not self.opened
+            self.opened = True
+
+        async def invoke(self, value: int) -> int:
+            return value + 1
+
+    function = Once()
+    assert map_partitions(map_partitions(numbers, function), function).collect() == list(range(2, 102))
+
+
+def written(rdd: RDD[int], path: Path) -> list[int]:
+    rdd.saveAsTextFile(str(path / "text"))
+    return [int(line) for part in (path / "text").glob("part-*") for line in part.read_text().splitlines()]
+
+
+SINKS: dict[str, Callable[[RDD[int], Path], Any]] = {
+    "zip": lambda rdd, path: [a for a, b in rdd.zip(rdd.context.parallelize(range(40), 2)).collect() if a == b],
+    "shuffle": lambda rdd, path: rdd.map(lambda n: (n, 1)).reduceByKey(max).keys().collect(),
+    "text": written,
+}
+
+
+@pytest.mark.parametrize("sink", SINKS)
+def test_X7_looking_whether_spark_is_there_adds_nothing(spark: SparkSession, tmp_path: Path, sink: str) -> None:
+    async def slow(number: int) -> int:
+        await asyncio.sleep(0.01)
+        return number
+
+    rdd = spark.sparkContext.parallelize(range(40), 2).mapPartitions(PartitionTask(slow, {"capacity": 2}, watch=0.001))
+    assert sorted(SINKS[sink](rdd, tmp_path)) == list(range(40))
+
+
+# -- what is refused
+
+
+def test_X4_what_cannot_travel_is_refused_with_the_words_of_enrich(numbers: RDD[int], spark: SparkSession) -> None:
+    lock = threading.Lock()
+
+    async def locked(number: int) -> Any:
+        with lock:
+            return number
+
+    class Hook:
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+
+        def __call__(self, value: int, error: Exception) -> int:
+            return value
+
+    before = jobs(spark)
+    with pytest.raises(ConfigurationError) as told:
+        map_partitions(numbers, locked)
+    with pytest.raises(ConfigurationError) as told_by_enrich:
+        enrich(spark.range(1), FunctionEnricher(locked, "x long"), on="id")
+    words = str(told_by_enrich.value).partition(" cannot be pickled")[2]
+    assert "cannot pickle '_thread.lock' object. Make clients, locks and sessions in its open()" in words
+    assert str(told.value) == f"{locked!r} cannot be pickled{words}"
+    with pytest.raises(ConfigurationError, match=r"cannot pickle '_thread\.lock' object"):
+        map_partitions(numbers, double, on_error=Hook())
+    assert jobs(spark) == before
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "says"),
+    [
+        (double, {"capacity": 0}, "capacity is 0; it must be an int of at least 1"),
+        (double, {"mode": "key_ordered"}, "key is missing"),
+        (double, {"grace_period": -1}, "grace_period is -1"),
+        (half, {}, "Wrap an ordinary function that blocks in BlockingFunction"),
+        (AsyncWaitOperator(double), {}, "give map_partitions the operator's function and its options"),
+        (double, {"trace": Trace()}, "what is recorded in a worker does not come back"),
+    ],
+)
+def test_X4_a_wrong_option_is_told_on_the_driver(
+    spark: SparkSession, numbers: RDD[int], function: Any, options: dict[str, Any], says: str
+) -> None:
+    before = jobs(spark)
+    with pytest.raises(ConfigurationError, match=says):
+        map_partitions(numbers, function, **options)
+    assert jobs(spark) == before
+
+
+def test_X4_what_is_no_rdd_is_refused_with_what_to_use(spark: SparkSession) -> None:
+    with pytest.raises(ConfigurationError, match=r"rdd is a DataFrame; use enrich\(.*map_partitions\(df.rdd"):
+        map_partitions(spark.range(3), double)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"rdd is of type list; it must be an RDD, as sc.parallelize"):
+        map_partitions([1, 2], double)  # type: ignore[arg-type]
+
+
+# -- how it ends
+
+
+@pytest.mark.parametrize("directly", [False, True])
+def test_X5_an_error_in_a_worker_names_the_element_and_the_cause(numbers: RDD[int], directly: bool) -> None:
+    rdd = numbers.mapPartitions(AsyncWaitOperator(seldom)) if directly else map_partitions(numbers, seldom)
+    with pytest.raises(Exception, match=r"FunctionError: .*element \d?3.*ValueError: not \d?3") as caught:
+        rdd.collect()
+    assert "in seldom" in str(caught.value)
+
+
+def test_X5_errors_that_cannot_be_told_as_they_are_fail_the_task_and_never_hang_it(numbers: RDD[int]) -> None:
+    async def fails(number: int) -> int:
+        raise SystemExit from OSError("\udc80")
+
+    with pytest.raises(Exception, match=r"FunctionError: .*element 0.*SystemExit"):
+        map_partitions(numbers, fails).take(1)
+
+
+def test_one_operator_twice_in_a_stage_fails_and_says_so(numbers: RDD[int]) -> None:
+    operator = AsyncWaitOperator(double)
+    with pytest.raises(Exception, match=r"StateError: the operator is running.*make a second operator"):
+        numbers.mapPartitions(operator).mapPartitions(operator).collect()
+
+
+def hangs_from(port: int, first: int, fails: int | None = None) -> AsyncFunction[int, int]:
+    """Numbers from `first` on hang; the number `fails` raises once others hang. While it is open it has one more
+    connection."""
+
+    class Hangs(AsyncFunction[int, int]):
+        async def open(self) -> None:
+            _, self.client = await asyncio.open_connection("127.0.0.1", port)
+
+        async def invoke(self, value: int) -> int:
+            if value < first:
+                return value
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            try:
+                if value == fails:
+                    await asyncio.sleep(0.2)
+                    raise ValueError("enough")
+                await asyncio.Event().wait()
+            finally:
+                writer.close()
+            return value
+
+        async def close(self) -> None:
+            self.client.close()
+
+    return Hangs()
+
+
+async def threads(number: int) -> tuple[int, list[str], int]:
+    names = [thread.name for thread in threading.enumerate()]
+    return number, [name for name in names if name.startswith("asyncio-operator")], len(asyncio.all_tasks())
+
+
+def assert_nothing_is_left(numbers: RDD[int], server: Hanging) -> None:
+    """No call, no open function, no thread, and a worker that is used again works."""
+    assert server.ever > 1, "nothing has hung"
+    wait_until(lambda: server.open == 0, GONE, f"no connection; there are {server.open} of {server.ever}")
+    out = map_partitions(numbers, threads, capacity=1).collect()
+    assert [number for number, _, _ in out] == list(range(100))
+    # The run itself, its life, its lane and the pump to the other thread.
+    assert max(tasks for _, _, tasks in out) <= 4
+    for _, names, _ in out:
+        assert sorted(names) in (["asyncio-operator-loop"], ["asyncio-operator-loop", "asyncio-operator-reader"])
+
+
+@pytest.mark.parametrize("directly", [False, True])
+def test_X7_take_leaves_nothing(numbers: RDD[int], server: Hanging, directly: bool) -> None:
+    function = hangs_from(server.port, first=3)
+    rdd = numbers.mapPartitions(AsyncWaitOperator(function)) if directly else map_partitions(numbers, function)
+    assert rdd.take(3) == [0, 1, 2]
+    assert_nothing_is_left(numbers, server)
+
+
+def test_X7_take_ends_every_task_of_its_stage(numbers: RDD[int], server: Hanging) -> None:
+    first = map_partitions(numbers, hangs_from(server.port, first=3)).map(int)
+    assert map_partitions(first, double).take(3) == [0, 2, 4]
+    assert_nothing_is_left(numbers, server)
+
+
+def test_X7_a_limit_behind_it_leaves_nothing(spark: SparkSession, server: Hanging) -> None:
+    """Spark itself takes the rows, and says nothing when it has enough."""
+    rdd = spark.sparkContext.parallelize(range(200_000), 1)
+    df = map_partitions(rdd, hangs_from(server.port, first=3)).map(lambda n: (n,)).toDF("n long")
+    assert df.limit(3).collect() == [(0,), (1,), (2,)]
+    assert_nothing_is_left(spark.sparkContext.parallelize(range(100), 2), server)
+
+
+def test_X7_a_failing_task_leaves_nothing(numbers: RDD[int], server: Hanging) -> None:
+    with pytest.raises(PythonException, match="ValueError: enough"):
+        map_partitions(numbers, hangs_from(server.port, first=3, fails=40)).collect()
+    assert_nothing_is_left(numbers, server)
+
+
+def test_X7_a_task_that_fails_behind_it_leaves_nothing(numbers: RDD[int], server: Hanging) -> None:
+    def fails(number: int) -> int:
+        raise ValueError("behind")
+
+    with pytest.raises(Exception, match="ValueError: behind"):
+        map_partitions(numbers, hangs_from(server.port, first=3)).map(fails).collect()
+    assert_nothing_is_left(numbers, server)
+
+
+def test_X7_cancelled_jobs_and_killed_tasks_leave_nothing(
+    spark: SparkSession, numbers: RDD[int], server: Hanging, tmp_path: Path
+) -> None:
+    def told(elements: Any) -> Any:
+        context = TaskContext.get()
+        assert context is not None
+        (tmp_path / str(context.taskAttemptId())).touch()
+        return elements
+
+    outcome: list[Any] = []
+
+    def run() -> None:
+        spark.sparkContext.setJobGroup("hanging", "to be cancelled")
+        try:
+            outcome.append(map_partitions(numbers.mapPartitions(told), hangs_from(server.port, first=0)).collect())
+        except Exception as error:
+            outcome.append(error)
+
+    thread = InheritableThread(target=run)
+    thread.start()
+    wait_until(lambda: server.open == 102, 60, "two tasks hang")
+    killed = min(int(file.name) for file in tmp_path.iterdir())
+    spark.sparkContext._jsc.sc().killTaskAttempt(killed, True, "a test")
+    wait_until(lambda: server.ever == 153 and server.open == 102, 60, "one task is gone and runs again")
+    spark.sparkContext.cancelJobGroup("hanging")
+    thread.join(60)
+    assert "cancelled" in str(outcome[0])
+    assert_nothing_is_left(numbers, server)
+
+
+def test_the_programs_of_the_page_run(spark: SparkSession) -> None:
+    page = ROOT / "docs" / "rdd.md"
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 4
+    names: dict[str, Any] = {"__name__": "__main__", "spark": spark}
+    for block in blocks:
+        exec(compile(block, page.name, "exec"), names)

@@ -1,0 +1,145 @@
+"""A task of `map_partitions` without Spark: elements in, results out, on the real loop thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from typing import ClassVar
+
+import pytest
+
+from asyncio_operator import AsyncFunction, FunctionError
+from asyncio_operator.loop_thread import loop_thread
+from asyncio_operator.spark.rdd import PartitionTask
+from tests.spark.helpers import wait_until
+
+SOON = 20.0
+"""Seconds in which everything here must end, on however busy a machine."""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_behind() -> Iterator[None]:
+    yield
+
+    async def others() -> int:
+        return len(asyncio.all_tasks()) - 1
+
+    def readers() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if thread.name == "asyncio-operator-reader"]
+
+    wait_until(lambda: not readers(), SOON, "no reader is left")
+    loop = loop_thread().loop
+    wait_until(lambda: asyncio.run_coroutine_threadsafe(others(), loop).result(SOON) == 0, SOON, "no task is left")
+
+
+async def double(number: int) -> int:
+    return 2 * number
+
+
+class Counted(AsyncFunction[int, int]):
+    """Counts what is done, by the name it was given; of the numbers from `hangs` on none gets a result."""
+
+    done: ClassVar[Counter[str]] = Counter()
+
+    def __init__(self, name: str, hangs: int = 10**9) -> None:
+        self.name = name
+        self.hangs = hangs
+        self.client: object = None
+
+    async def open(self) -> None:
+        assert self.client is None, "opened twice"
+        self.client = object()
+        Counted.done[f"{self.name} opened"] += 1
+
+    async def invoke(self, value: int) -> int:
+        if value >= self.hangs:
+            Counted.done[f"{self.name} hangs"] += 1
+            try:
+                await asyncio.Event().wait()
+            finally:
+                Counted.done[f"{self.name} cancelled"] += 1
+        return value
+
+    async def close(self) -> None:
+        Counted.done[f"{self.name} closed"] += 1
+
+
+def test_a_task_gives_the_results_of_its_elements_in_order() -> None:
+    assert list(PartitionTask(double, {})(range(1000))) == list(range(0, 2000, 2))
+    assert list(PartitionTask(double, {})([])) == []
+
+
+def test_two_tasks_over_one_function_open_a_copy_each() -> None:
+    Counted.done.clear()
+    function = Counted("twice")
+    task = PartitionTask(function, {})
+    assert list(task(task(range(500)))) == list(range(500))
+    assert Counted.done == {"twice opened": 2, "twice closed": 2}
+    assert function.client is None
+
+
+def test_X7_closed_early_it_cancels_what_runs_and_closes_the_function() -> None:
+    Counted.done.clear()
+    results = PartitionTask(Counted("early", hangs=3), {"capacity": 10})(range(100))
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    results.close()  # type: ignore[attr-defined]
+    assert Counted.done["early cancelled"] == Counted.done["early hangs"] > 0
+    assert Counted.done["early closed"] == 1
+
+
+def test_X7_dropped_as_take_does_it_ends_too() -> None:
+    Counted.done.clear()
+
+    def take(results: Iterator[int], count: int) -> list[int]:
+        return [next(results) for _ in range(count)]
+
+    taken = take(PartitionTask(Counted("dropped", hangs=3), {})(range(100)), 3)
+    assert taken == [0, 1, 2]
+    assert Counted.done["dropped closed"] == 1
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_X7_a_task_ends_with_the_one_that_reads_its_results(between: bool) -> None:
+    """It waits in a thread that nobody can interrupt, and has nothing more to give."""
+    Counted.done.clear()
+    first = PartitionTask(Counted("first", hangs=3), {}, watch=0.01)(range(100))
+    second = PartitionTask(Counted("second"), {})(map(int, first) if between else first)
+    assert [next(second) for _ in range(3)] == [0, 1, 2]
+    wait_until(lambda: Counted.done["first hangs"] == 97, SOON, "the first task waits")
+    second.close()  # type: ignore[attr-defined]
+    wait_until(lambda: Counted.done["first closed"] == 1, SOON, "the first task has ended")
+    assert Counted.done["first cancelled"] == 97
+    assert Counted.done["second closed"] == 1
+
+
+def test_X5_a_failure_names_the_element_and_the_cause() -> None:
+    async def fails(number: int) -> int:
+        if number == 7:
+            raise ValueError("bad luck")
+        return number
+
+    with pytest.raises(FunctionError, match=r"element 7.*ValueError: bad luck") as caught:
+        list(PartitionTask(fails, {})(range(10)))
+    assert (caught.value.element, caught.value.attempts) == ("7", 1)
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_X5_an_error_whose_traceback_is_no_text_is_told_all_the_same() -> None:
+    async def fails(number: int) -> int:
+        raise OSError("no such file: \udc80.txt")
+
+    with pytest.raises(FunctionError, match=r"element 0.*OSError: no such file: \\udc80\.txt") as caught:
+        list(PartitionTask(fails, {})(range(10)))
+    assert "in fails" in "".join(traceback.format_exception(caught.value)).encode().decode()
+
+
+def test_an_error_of_the_input_passes_through() -> None:
+    def elements() -> Iterator[int]:
+        yield 1
+        raise EOFError("Spark is gone")
+
+    with pytest.raises(EOFError, match="Spark is gone"):
+        list(PartitionTask(double, {})(elements()))
