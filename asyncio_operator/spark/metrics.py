@@ -1,28 +1,71 @@
 """What an enrichment has done, visible on the driver.
 
 Every task reports its figures when it ends, through an accumulator of the SparkContext; percentiles come from merged
-histograms, not from averages. Spark counts a task that it runs again as often as it runs.
+histograms, not from averages. A task that Spark runs again counts as often as it runs. The reports of a micro-batch are
+all there before Spark tells of its progress.
+
+On the driver the accumulator's value is a `Ledger`; on its way to a worker it becomes an empty list, to which the task
+adds its report.
 """
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
+from pyspark import SparkContext, TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+    StreamingQueryProgress,
+)
 
+from asyncio_operator.clock import monotonic
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.metrics import OperatorStatistics
-from asyncio_operator.spark.figures import EnrichmentFigures
+from asyncio_operator.policies.options import Duration, positive_duration
+from asyncio_operator.spark.figures import EnrichmentFigures, Ledger, MicroBatch, TaskReport
+
+Reports = Any
+"""A `Ledger` on the driver, a list of `TaskReport` in a worker; both can be extended by such a list."""
 
 
-class _Adding(AccumulatorParam[EnrichmentFigures]):
-    def zero(self, value: EnrichmentFigures) -> EnrichmentFigures:
-        return EnrichmentFigures()
+class _Extending(AccumulatorParam[Reports]):
+    def zero(self, value: Reports) -> Reports:
+        return []
 
-    def addInPlace(self, value1: EnrichmentFigures, value2: EnrichmentFigures) -> EnrichmentFigures:  # noqa: N802
-        value1.add(value2)
+    def addInPlace(self, value1: Reports, value2: Reports) -> Reports:  # noqa: N802
+        value1.extend(value2)
         return value1
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """Reports the figures of a task; it travels to the workers."""
+
+    accumulator: Accumulator[Reports]
+    part: str
+
+    def __call__(self, figures: EnrichmentFigures) -> None:
+        self.accumulator.add([TaskReport(self.part, _running_micro_batch(), figures)])
+
+
+def _running_micro_batch() -> MicroBatch | None:
+    """That of the task which runs here: Spark gives the jobs of a query its run as job group."""
+    task = TaskContext.get()
+    number = None if task is None else task.getLocalProperty("streaming.sql.batchId")
+    if task is None or number is None:
+        return None
+    return task.getLocalProperty("spark.jobGroup.id") or "", int(number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +85,18 @@ class EnrichmentStatistics(OperatorStatistics):
     cache_hits: int = 0
     shared: int = 0
 
+    def __str__(self) -> str:
+        return (
+            f"{self.rows:,} rows: {self.found:,} found, {self.missing:,} missing, {self.failures:,} failed "
+            f"({self.timeouts:,} keys timed out, {self.skipped:,} rows dropped); {self.cache_hits:,} keys from the "
+            f"cache, {self.shared:,} shared, {self.calls:,} calls, {self.retries:,} retries, "
+            f"p50 {self.latency.p50 * 1000:.2f} ms, p95 {self.latency.p95 * 1000:.2f} ms, "
+            f"p99 {self.latency.p99 * 1000:.2f} ms, max {self.latency.max * 1000:.2f} ms"
+        )
+
 
 class EnrichmentMetrics:
-    """Collects the figures of every `enrich` that it is passed to.
+    """Collects the figures of every `enrich` that it, or a part of it, is passed to.
 
     Args:
         spark: the session whose jobs will report.
@@ -52,49 +104,165 @@ class EnrichmentMetrics:
 
     def __init__(self, spark: SparkSession) -> None:
         try:
-            context = spark.sparkContext
+            self._context: SparkContext = spark.sparkContext
         except Exception as error:
             raise ConfigurationError(
                 f"EnrichmentMetrics needs a classic Spark session, and was given {describe(spark)}. Spark Connect has "
                 "no accumulators: use the status column there"
             ) from error
-        self._accumulator: Accumulator[EnrichmentFigures] = context.accumulator(EnrichmentFigures(), _Adding())
+        self._ledger = Ledger()
+        self._accumulator: Accumulator[Reports] = self._context.accumulator(self._ledger, _Extending())
+        self._part: str | None = None
 
-    def statistics(self) -> EnrichmentStatistics:
-        """The figures of all tasks that have ended."""
-        figures = self._accumulator.value
-        return EnrichmentStatistics(
-            admitted=figures.rows,
-            emitted=figures.rows,
-            timeouts=figures.timeouts,
-            failures=figures.failures,
-            skipped=figures.skipped,
-            latency=figures.latency.percentiles(),
-            attempt_latency=figures.attempt_latency.percentiles(),
-            rows=figures.rows,
-            found=figures.found,
-            missing=figures.missing,
-            calls=figures.calls,
-            retries=figures.retries,
-            cache_hits=figures.cache_hits,
-            shared=figures.shared,
-        )
+    def part(self, name: str) -> EnrichmentMetrics:
+        """Metrics of one `enrich` of several: figures of its own, which count in these too.
 
-    def show(self) -> None:
-        """Print the figures."""
-        s = self.statistics()
-        print(
-            f"{s.rows:,} rows: {s.found:,} found, {s.missing:,} missing, {s.failures:,} failed "
-            f"({s.timeouts:,} keys timed out, {s.skipped:,} rows dropped); {s.cache_hits:,} keys from the cache, "
-            f"{s.shared:,} shared, {s.calls:,} calls, {s.retries:,} retries, "
-            f"p50 {s.latency.p50 * 1000:.2f} ms, p95 {s.latency.p95 * 1000:.2f} ms, "
-            f"p99 {s.latency.p99 * 1000:.2f} ms, max {s.latency.max * 1000:.2f} ms"
-        )
+        Raises:
+            ConfigurationError: the name is no text, or empty, or this is a part itself.
+        """
+        if not (isinstance(name, str) and name):
+            raise ConfigurationError(f"part({describe(name)}): the name of a part must be text, and not empty")
+        if self._part is not None:
+            raise ConfigurationError(f"part({name!r}) of the part {self._part!r}: parts have no parts")
+        self._ledger.expect(name)
+        part = copy.copy(self)
+        part._part = name
+        return part
+
+    def statistics(self, batch: StreamingQueryProgress | None = None) -> EnrichmentStatistics:
+        """The figures of all tasks that have come to their end; one that Spark ends early, for a `limit`, has none.
+
+        Args:
+            batch: the progress of a streaming query, as Spark gives it to listeners and in `query.recentProgress`:
+                only the figures of that micro-batch. They are complete. Of the latest 100 micro-batches they are
+                there; others, and those without tasks, have none, and all is 0.
+        """
+        figures = self._ledger.sum(self._part, None if batch is None else _micro_batch(batch))
+        return _statistics(figures)
+
+    def show(self, batch: StreamingQueryProgress | None = None) -> None:
+        """Print the figures, those of every part in a line of its own; `batch` as in `statistics`."""
+        print("\n".join(self._lines(None if batch is None else _micro_batch(batch))))
+
+    def _lines(self, batch: MicroBatch | None) -> Iterator[str]:
+        parts = self._ledger.parts() if self._part is None else []
+        total = str(_statistics(self._ledger.sum(self._part, batch)))
+        if parts in ([], [""]):
+            yield total
+            return
+        for part in parts:
+            yield f"{part or 'others'}: {_statistics(self._ledger.sum(part, batch))}"
+        yield f"total: {total}"
 
     def reset(self) -> None:
         """Forget what was collected."""
-        self._accumulator.value = EnrichmentFigures()
+        self._ledger.forget(self._part)
 
-    def report(self, figures: EnrichmentFigures) -> None:
+    def listener(
+        self, callback: Callable[[StreamingQueryProgress, EnrichmentStatistics], None] | None = None
+    ) -> StreamingQueryListener:
+        """A listener for ``spark.streams.addListener``, which tells the figures of every micro-batch after its end.
+
+        Args:
+            callback: called with the progress and the figures, on a thread of Spark's, one micro-batch after the other;
+                not for queries without this enrichment. Default: print them.
+        """
+        return _Listener(self, callback)
+
+    @contextlib.contextmanager
+    def progress(self, every: Duration = 5.0) -> Iterator[None]:
+        """While the block runs, print a line to standard error whenever tasks have ended: ``with metrics.progress():``.
+
+        It says how many tasks of the running stages are done, whosever they are, and what `statistics` says. Tasks
+        report when they end, so a job of few long tasks has little to tell.
+
+        Args:
+            every: seconds, or a timedelta, between two lines at least.
+
+        Raises:
+            ConfigurationError: `every` is no duration, or 0.
+        """
+        pause = positive_duration("every", every)
+        over = threading.Event()
+        watching = threading.Thread(target=self._watch, args=(pause, over), name="asyncio-operator-progress")
+        watching.daemon = True
+        watching.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watching.join()
+
+    def _watch(self, pause: float, over: threading.Event) -> None:
+        begun, told = monotonic(), self.statistics().rows
+        while not over.wait(pause):
+            now = self.statistics()
+            if now.rows == told:
+                continue
+            told = now.rows
+            # Whatever Spark says to this, perhaps because it is being stopped, shall not end a job.
+            with contextlib.suppress(Exception):
+                tracker = self._context.statusTracker()
+                stages = [stage for stage in map(tracker.getStageInfo, tracker.getActiveStageIds()) if stage]
+                done, tasks = sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)
+                of_tasks = f", {done} of {tasks} tasks" if stages else ""
+                print(f"{monotonic() - begun:.0f} s{of_tasks}: {now}", file=sys.stderr, flush=True)
+
+    @property
+    def report(self) -> Callable[[EnrichmentFigures], None]:
         """For tasks."""
-        self._accumulator.add(figures)
+        return _Report(self._accumulator, self._part or "")
+
+
+def _micro_batch(progress: StreamingQueryProgress) -> MicroBatch:
+    if not isinstance(progress, StreamingQueryProgress):
+        raise ConfigurationError(
+            f"batch is {describe(progress)}; it must be the progress of a streaming query, as query.lastProgress is"
+        )
+    return str(progress.runId), progress.batchId
+
+
+def _statistics(figures: EnrichmentFigures) -> EnrichmentStatistics:
+    return EnrichmentStatistics(
+        admitted=figures.rows,
+        emitted=figures.rows,
+        timeouts=figures.timeouts,
+        failures=figures.failures,
+        skipped=figures.skipped,
+        latency=figures.latency.percentiles(),
+        attempt_latency=figures.attempt_latency.percentiles(),
+        rows=figures.rows,
+        found=figures.found,
+        missing=figures.missing,
+        calls=figures.calls,
+        retries=figures.retries,
+        cache_hits=figures.cache_hits,
+        shared=figures.shared,
+    )
+
+
+class _Listener(StreamingQueryListener):
+    def __init__(
+        self,
+        metrics: EnrichmentMetrics,
+        callback: Callable[[StreamingQueryProgress, EnrichmentStatistics], None] | None,
+    ) -> None:
+        self._metrics = metrics
+        self._callback = callback
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        progress, metrics = event.progress, self._metrics
+        batch = _micro_batch(progress)
+        if not metrics._ledger.has(metrics._part, batch):
+            return
+        if self._callback is not None:
+            self._callback(progress, metrics.statistics(progress))
+            return
+        for line in metrics._lines(batch):
+            print(f"{progress.name or progress.id}, micro-batch {progress.batchId}: {line}")
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        """Nothing to tell."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """Nothing to tell: all that has reported has been told of."""

