@@ -6,6 +6,8 @@
 
 # The Python that .venv is made with; empty: the first of python3, python3.13, python3.12, python3.11 that will do.
 PYTHON ?=
+# How many tests run side by side: there are two cores on the smallest machines of CI, and a Spark for each is enough.
+JOBS ?= 2
 # More arguments for pytest or the benchmarks.
 ARGS ?=
 
@@ -23,7 +25,7 @@ BIN := .venv/bin
 
 help:
 	@echo "make demo    enrich real flights with data from a real PostgreSQL, in Spark"
-	@echo "make test    run the tests (ARGS=... goes to pytest)"
+	@echo "make test    run the tests, JOBS=2 at a time (ARGS=... goes to pytest)"
 	@echo "make bench   run the benchmarks (ARGS=... goes to them)"
 	@echo "make check   what CI runs: formatting, lint, types, tests"
 	@echo "make lint    check formatting and lint"
@@ -36,7 +38,7 @@ demo: java venv
 	@$(BIN)/python examples/enrich_flights.py $(ARGS)
 
 test: java venv
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=loadfile $(ARGS)
 
 bench: java venv
 	@$(BIN)/python -m benchmarks $(ARGS)

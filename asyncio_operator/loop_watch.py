@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections import deque
-from pathlib import Path
+from os.path import dirname, sep
 from types import FrameType
 
 from asyncio_operator.lanes import Lanes
@@ -22,7 +22,8 @@ HELD = 4
 """Looks, of the last `LOOKS`, in which a function has to hold the loop: a function that awaits is rarely met once, and
 one that is met as often leaves the loop to nobody else, whether it blocks or computes."""
 
-_OURS = tuple(str(Path(__file__).parents[1] / package) for package in ("asyncio_operator", "enrichers"))
+# Not by Path, which drops the "./" of a file in an archive that travelled with a job.
+_OURS = tuple(f"{dirname(dirname(__file__))}{sep}{package}{sep}" for package in ("asyncio_operator", "enrichers"))
 
 _told: set[str] = set()
 

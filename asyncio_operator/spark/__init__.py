@@ -14,6 +14,7 @@ from asyncio_operator.spark.enrich import enrich, enrich_with  # noqa: E402
 from asyncio_operator.spark.metrics import EnrichmentMetrics, EnrichmentStatistics  # noqa: E402
 from asyncio_operator.spark.plan import EnrichmentPlan, plan  # noqa: E402
 from asyncio_operator.spark.rdd import map_partitions  # noqa: E402
+from asyncio_operator.spark.sql import register_lookup  # noqa: E402
 from asyncio_operator.spark.udf import async_udf  # noqa: E402
 
 __all__ = [
@@ -25,4 +26,5 @@ __all__ = [
     "enrich_with",
     "map_partitions",
     "plan",
+    "register_lookup",
 ]

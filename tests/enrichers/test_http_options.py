@@ -20,6 +20,7 @@ from asyncio_operator import ConfigurationError, Enricher
 from asyncio_operator.specification import fingerprint
 from asyncio_operator.testing.service import FakeService
 from enrichers.http import HttpEnricher
+from tests.ids import shown
 
 URL = "https://api.example/airports/{key}"
 
@@ -119,7 +120,7 @@ BATCH = {"batch_url": "https://api.example/airports?codes={keys}"}
         ({"ssl": 5}, ["ssl is 5"]),
         ({"trust_env": 1}, ["trust_env is 1"]),
     ],
-    ids=str,
+    ids=shown,
 )
 def test_a_wrong_argument_is_named_with_its_value_and_what_is_allowed(
     options: dict[str, Any], named: list[str]
@@ -196,7 +197,7 @@ SECRET = "hunter2hunter2"
         {"json_body": {"password": SECRET}, "method": "POST"},
         {"batch_url": f"https://bob:{SECRET}@api.example/airports?k={{keys}}&token={SECRET}"},
     ],
-    ids=str,
+    ids=shown,
 )
 def test_X5_repr_shows_where_it_leads_and_no_secret(options: dict[str, Any]) -> None:
     shown = repr(make(**options))

@@ -22,6 +22,7 @@ from tests.services import PostgresServer
 ROOT = Path(__file__).parents[2]
 
 SETTING = "SELECT k AS id, current_setting('statement_timeout') AS v FROM unnest($1::int[]) AS k"
+LOOKS = SETTING.replace("statement_timeout", "client_connection_check_interval")
 
 
 class Pooler:
@@ -108,21 +109,40 @@ async def test_a_limit_is_set_once_and_when_it_grows(direct: tuple[str, Pooler],
     dsn, listener = direct
     enricher = await opened(dsn, statement_cache_size=cache)
     assert await limits(enricher, *[3] * 5) == ["4s"] * 5
-    assert len(listener.asked) == 1
+    assert len(listener.asked) == 1 + 1
     assert await limits(enricher, 30, 0.01, 3, 30) == ["32s"] * 4
-    assert len(listener.asked) == 2
+    assert len(listener.asked) == 1 + 2
     assert await limits(enricher, None, 30, 10**8) == ["0"] * 3
-    assert len(listener.asked) == 3
+    assert len(listener.asked) == 1 + 3
     await enricher.close()
 
 
-async def test_without_a_deadline_nothing_is_asked(direct: tuple[str, Pooler]) -> None:
+async def test_without_a_deadline_the_server_is_asked_to_look_for_its_client_and_nothing_else(
+    direct: tuple[str, Pooler],
+) -> None:
     dsn, listener = direct
     enricher = await opened(dsn)
     assert await limits(enricher, None, None) == ["0"] * 2
     assert await enricher.lookup(1) == {"v": "0"}
-    assert listener.asked == []
+    assert len(listener.asked) == 1
+    assert "client_connection_check_interval" in listener.asked[0]
     await enricher.close()
+
+
+async def test_the_server_looks_for_its_client_unless_somebody_has_said_how_often(postgres: PostgresServer) -> None:
+    pooler = Pooler(postgres.port, lies=True)
+    port = await pooler.start()
+    behind = postgres.tcp_dsn().replace(str(postgres.port), str(port)) + "?sslmode=disable"
+    for dsn, interval in (
+        (postgres.dsn, "2s"),
+        (f"{postgres.dsn}&client_connection_check_interval=7000", "7s"),
+        (behind, "0"),
+    ):
+        enricher = PostgresEnricher(dsn, query=LOOKS, key="id", statement_cache_size=0)
+        await enricher.open()
+        assert await enricher.lookup(1) == {"v": interval}
+        await enricher.close()
+    await pooler.close()
 
 
 async def test_a_limit_of_the_dsn_is_lowered_and_never_raised(direct: tuple[str, Pooler]) -> None:
@@ -154,7 +174,7 @@ async def test_behind_a_pooler_no_session_is_changed(postgres: PostgresServer) -
     dsn = postgres.tcp_dsn().replace(str(postgres.port), str(port)) + "?sslmode=disable"
     enricher = await opened(dsn, statement_cache_size=0)
     assert await limits(enricher, 3, 30, 300) == ["0"] * 3
-    assert len(pooler.asked) == 1, "it is found out once per connection"
+    assert len(pooler.asked) == 2, "it is found out once per connection, for each setting"
     await enricher.close()
     await pooler.close()
 
@@ -189,21 +209,27 @@ async def main():
     query = "SELECT k AS id, pg_sleep(600)::text AS v FROM unnest($1::int[]) AS k"
     enricher = PostgresEnricher(sys.argv[1], query=query, key="id")
     await enricher.open()
-    async for _ in AsyncWaitOperator(enricher.lookup, timeout=1.9).process([1]):
+    async for _ in AsyncWaitOperator(enricher.lookup, timeout=float(sys.argv[2])).process([1]):
         pass
 
 asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP])
-async def test_the_server_ends_the_statement_of_a_worker_that_is_gone(
-    postgres: PostgresServer, end: signal.Signals
+@pytest.mark.parametrize(
+    ("end", "deadline", "told"),
+    [
+        (signal.SIGKILL, 600, "connection to client lost"),
+        (signal.SIGSTOP, 1.9, "canceling statement due to statement timeout"),
+    ],
+)
+async def test_X7_the_server_ends_the_statement_of_a_worker_that_is_gone(
+    postgres: PostgresServer, end: signal.Signals, deadline: float, told: str
 ) -> None:
     name = f"gone-{end.name}"
     dsn = f"{postgres.dsn}&application_name={name}"
     child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", CHILD, dsn), cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}
+        *(sys.executable, "-c", CHILD, dsn, str(deadline)), cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}
     )
     try:
         while not await sleeping(postgres, name):
@@ -211,7 +237,7 @@ async def test_the_server_ends_the_statement_of_a_worker_that_is_gone(
         child.send_signal(end)
         while await sleeping(postgres, name):
             pass
-        assert "canceling statement due to statement timeout" in postgres.log()
+        assert told in postgres.log()
     finally:
         with suppress(ProcessLookupError):
             child.kill()

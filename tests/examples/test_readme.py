@@ -48,6 +48,9 @@ with api:
 assert rows(careful.select("id", "lookup.status")) == [(1, "found"), (2, "found"), (3, "missing")]
 assert metrics.statistics().missing
 assert squares[:3] == [0, 1, 4] and len(squares) == 1000
+assert rows(from_sql) == rows(chained)
+assert rows(weighed.select("id", "grams")) == [(1, 250.0), (2, None), (3, 250.0)]
+assert loud.collect() == ["TEA", "INK", "TEA"]
 print("all checks passed")
 """
 

@@ -25,6 +25,7 @@ from asyncio_operator.state import (
 )
 from asyncio_operator.state.key_groups import java_string_hash
 from asyncio_operator.state.keys import serialize_key
+from tests.ids import shown
 
 # Computed by Java: MathUtils.murmurHash(key.hashCode()) % 128 and % 32768, with Integer, Long and String keys.
 GOLDEN = [
@@ -129,7 +130,7 @@ def test_S1_equal_in_a_new_process_with_another_hash_seed():
     assert runs == {f"{here}\n"}
 
 
-@pytest.mark.parametrize("key", [None, [1], {1}, object(), (1, None), bytearray(b"a")], ids=repr)
+@pytest.mark.parametrize("key", [None, [1], {1}, object(), (1, None), bytearray(b"a")], ids=shown)
 def test_S1_no_keys(key):
     with pytest.raises(StateError):
         key_group(key, 128)

@@ -28,6 +28,7 @@ from asyncio_operator.state import (
     ValueStateDescriptor,
 )
 from asyncio_operator.testing.state import check_state_backend
+from tests.ids import shown
 
 untyped: Any = state
 VALUE, MAP = ValueStateDescriptor("value"), MapStateDescriptor("map")
@@ -76,7 +77,7 @@ class Mean:
         print,
         lambda **options: None,
     ],
-    ids=repr,
+    ids=shown,
 )
 def test_a_contract_check_refuses_what_makes_no_backend(make):
     with pytest.raises(ConfigurationError, match="make"):

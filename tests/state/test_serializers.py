@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from asyncio_operator.errors import ConfigurationError, StateError
 from asyncio_operator.state import BuiltinSerializer, Serializer, ValueStateDescriptor
 from asyncio_operator.state.serializers import BUILTIN
+from tests.ids import shown
 
 scalars = st.one_of(
     *(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(st.characters()), st.binary()),
@@ -65,7 +66,7 @@ class _Number(int):
 
 
 @pytest.mark.parametrize(
-    "value", [object(), _Number(1), [1, {2: object}], {object(): 1}, range(3), {_Number(1)}], ids=repr
+    "value", [object(), _Number(1), [1, {2: object}], {object(): 1}, range(3), {_Number(1)}], ids=shown
 )
 def test_what_it_does_not_take_is_named(value):
     for attempt in (BUILTIN.serialize, BUILTIN.copy):

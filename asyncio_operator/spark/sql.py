@@ -1,0 +1,204 @@
+"""`register_lookup`: an enricher as a table function of SQL.
+
+    register_lookup(spark, "with_plane", planes, on="tailnum")
+    spark.sql("SELECT * FROM with_plane(TABLE(flights), how => 'inner')")
+
+Law: what `enrich` gives and refuses, the function gives and refuses, in the same words. Spark asks for the columns of a
+call in a Python process of its own. There, only what the driver has learnt of the enricher is known, and nobody else is
+asked; the enricher itself stays packed until a worker needs it.
+
+Spark takes table functions over Arrow batches since 4.1. PySpark's decorators do not let such a function say which
+columns it gives; its `UserDefinedTableFunction` does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyspark
+from pyspark.cloudpickle import cloudpickle
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
+from pyspark.util import PythonEvalType
+
+from asyncio_operator.enricher import Enricher, Found
+from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.spark.enrich import enrich
+from asyncio_operator.spark.scope import slots
+from asyncio_operator.spark.specify import enrich_task
+from asyncio_operator.spark.table_function import Analyzed, Call, table_function
+from asyncio_operator.spark.tracing import tracing
+from asyncio_operator.spark.types import spark_field
+from asyncio_operator.suggestions import did_you_mean
+
+DEFAULTS: dict[str, Any] = {
+    name: parameter.default
+    for name, parameter in inspect.signature(enrich).parameters.items()
+    if parameter.kind is parameter.KEYWORD_ONLY
+}
+"""The options of `enrich`, and what they are if nobody says otherwise; `on` has no default."""
+
+NOT_IN_SQL = ("retry", "cache", "batching", "rate_limit", "circuit_breaker", "metrics", "trace")
+"""Options whose values SQL has no way to write."""
+
+OF_THE_TABLE = {"event_time": None, "watermark_delay": None}
+"""Options besides `on` that can only be checked with a table."""
+
+ON_THE_DRIVER = ("metrics", "trace")
+"""Options that travel to the workers in the task, and mean nothing to the analysis of a call."""
+
+
+def register_lookup(spark: SparkSession, name: str, enricher: Enricher, **options: Any) -> None:
+    """Make `enricher` a table function: ``SELECT * FROM name(TABLE(orders), on => 'customer')``.
+
+    The function gives the rows that ``enrich(orders, enricher, on="customer")`` gives, in the same order. The table may
+    be ``PARTITION BY x ORDER BY y``, which says where rows go before they are looked up. The enricher is asked for its
+    columns now, and never again: register it anew if they have changed.
+
+    Args:
+        spark: the session whose SQL gets the function, classic or Spark Connect.
+        name: what SQL calls it; a table function that was registered under that name is replaced.
+        options: those of `enrich`. A call may give others by name, but for `retry`, `cache`, `batching`, `rate_limit`,
+            `circuit_breaker`, `metrics` and `trace`.
+
+    Raises:
+        ConfigurationError: an option is wrong, or the enricher's source is not as it says, or PySpark is older than
+            4.1. What depends on the table is told when SQL is analysed, as an `AnalysisException` with the same words.
+    """
+    kind = getattr(PythonEvalType, "SQL_ARROW_UDTF", None)
+    if kind is None:
+        raise ConfigurationError(
+            f"register_lookup needs PySpark 4.1 or newer, and this is {pyspark.__version__}; "
+            "enrich(...).createOrReplaceTempView(...) gives SQL the same rows here"
+        )
+    registry: Any = getattr(spark, "udtf", None)
+    if not hasattr(registry, "register"):
+        raise ConfigurationError(f"spark is {describe(spark)}; it must be a SparkSession")
+    for option in options:
+        if option not in DEFAULTS:
+            raise ConfigurationError(f"{option!r} is not an option of enrich; {did_you_mean(option, DEFAULTS)}")
+    _check_name(spark, name)
+    if options.get("scope") == "job" and options.get("tasks_at_once") is None:
+        options["tasks_at_once"] = slots(spark)
+    if options.get("trace") is not None:
+        options["trace"] = tracing(options["trace"], spark)
+    registration, task = _registered(name, enricher, options)
+    # Classic or Connect, the class of what is registered stands beside that of the registry.
+    of_session = importlib.import_module(type(registry).__module__).UserDefinedTableFunction
+    registry.register(name, of_session(table_function(registration.analyze, task), None, name=name, evalType=kind))
+
+
+def _check_name(spark: SparkSession, name: str) -> None:
+    """Whether SQL can call a table function by that name: Spark would say so only there, or not at all."""
+    if not (isinstance(name, str) and re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII)):
+        raise ConfigurationError(
+            f"name is {describe(name)}; it must be ASCII letters, digits and _, and begin with no digit"
+        )
+    if spark.catalog.functionExists(name) and "UDTFRegistration" not in spark.catalog.getFunction(name).className:
+        raise ConfigurationError(f"name is {name!r}, which is a function of another kind already: choose another")
+
+
+def _registered(name: str, enricher: Enricher, options: dict[str, Any]) -> tuple[_Registration, bytes]:
+    """What the analysis of calls needs, and the pickle of a task with what depends on the enricher alone.
+
+    It is checked as far as it can be without a table: with one whose only columns are a key of the right types.
+    """
+    key = enricher.key_schema() if isinstance(enricher, Enricher) else None
+    columns = _key_columns(key)
+    checked = DEFAULTS | options | OF_THE_TABLE | {"on": [column.name for column in columns]}
+    task, _ = enrich_task(StructType(columns), enricher, **checked)
+    known = _Known(describe(enricher), task.answers, key, enricher.max_batch)
+    of_calls = {option: value for option, value in options.items() if option not in ON_THE_DRIVER}
+    return _Registration(name, known, of_calls), cloudpickle.dumps(task)  # type: ignore[no-untyped-call]
+
+
+def _key_columns(key: pa.Schema | None) -> list[StructField]:
+    """Columns that can be a key, under names that no table has."""
+    if not isinstance(key, pa.Schema):
+        return [StructField("\0", StringType())]
+    return [
+        StructField(f"\0{i}", StringType()) if pa.types.is_null(part.type) else spark_field(f"\0{i}", part)
+        for i, part in enumerate(key)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Registration:
+    """What the analysis of calls needs.
+
+    Attributes:
+        known: stands for the enricher.
+        options: for calls that do not say otherwise.
+    """
+
+    name: str
+    known: _Known
+    options: dict[str, Any]
+
+    def analyze(self, arguments: Sequence[AnalyzeArgument], named: Mapping[str, AnalyzeArgument]) -> AnalyzeResult:
+        """The columns of a call, and what the workers need of it."""
+        if len(arguments) != 1 or not arguments[0].isTable:
+            raise ConfigurationError(
+                f"{self.name} takes one table, and options by name: {self.name}(TABLE(t), on => 'a column')"
+            )
+        table = arguments[0].dataType
+        assert isinstance(table, StructType)
+        for column in table.names:
+            if table.names.count(column) > 1:
+                raise ConfigurationError(
+                    f"the table has two columns {column!r}, which Spark does not hand to a table function: rename one "
+                    "of them, or use enrich on the DataFrame"
+                )
+        options = DEFAULTS | self.options | _options(named)
+        if options["on"] is inspect.Parameter.empty:
+            raise ConfigurationError(
+                f"on is not given: {self.name}(TABLE(t), on => 'a column'), or register_lookup(..., on='a column')"
+            )
+        task, schema = enrich_task(table, self.known, **options)
+        return Analyzed(schema, call=Call(task, schema))
+
+
+class _Known(Enricher):
+    """What the driver has learnt of an enricher. It stands for it where the source cannot, or shall not, be asked."""
+
+    def __init__(self, name: str, schema: pa.Schema, key: pa.Schema | None, max_batch: int) -> None:
+        self.max_batch = max_batch
+        self._name = name
+        self._schema = schema
+        self._key = key
+
+    def __repr__(self) -> str:
+        return self._name
+
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    def key_schema(self) -> pa.Schema | None:
+        return self._key
+
+    async def lookup(self, key: Any) -> Found:
+        raise NotImplementedError
+
+
+def _options(named: Mapping[str, AnalyzeArgument]) -> dict[str, Any]:
+    """The options of a call, as `enrich` takes them. Their names are in any case, as names in SQL are."""
+    options: dict[str, Any] = {}
+    for name, argument in named.items():
+        option = name.lower()
+        if option not in DEFAULTS:
+            raise ConfigurationError(f"{name!r} is not an option of enrich; {did_you_mean(name, DEFAULTS)}")
+        if option in NOT_IN_SQL:
+            raise ConfigurationError(f"{option} cannot be given in SQL; give it to register_lookup")
+        if not argument.isConstantExpression:
+            raise ConfigurationError(f"{option} is an expression; it must be a constant")
+        value = argument.value
+        options[option] = float(value) if isinstance(value, Decimal) else value
+    return options

@@ -1,0 +1,388 @@
+"""Law X7 with real clients: however a task ends, its servers are rid of it, and the worker works.
+
+What is running and who is connected is asked of the servers: an HTTP service in this process, and PostgreSQL.
+test_endings.py has the ways in which Spark tells, or does not tell, a task that it is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlencode
+
+import asyncpg
+import psutil
+import pytest
+from pyspark import InheritableThread
+from pyspark.sql import DataFrame, SparkSession
+
+from asyncio_operator import Enricher
+from asyncio_operator.spark import async_udf, enrich
+from enrichers import FunctionEnricher, HttpEnricher, PostgresEnricher
+from tests.services import PostgresServer
+from tests.spark.helpers import GONE, setting, wait_until
+from tests.spark.test_cluster import Squares
+
+pytestmark = pytest.mark.spark
+
+ANSWERED = 3
+"""Keys from 0 on that are answered; those behind them hang."""
+
+FAILING = 7
+"""This one fails as soon as others hang, if it shall."""
+
+POOL = 4
+
+NAME = "hygiene"
+"""What our connections to PostgreSQL call themselves."""
+
+
+IDLE_TIMEOUT = "spark.sql.execution.pyspark.udf.idleTimeoutSeconds"
+KILL = "spark.sql.execution.pyspark.udf.killOnIdleTimeout"
+
+
+class Outside(Protocol):
+    """A server, and the enricher that asks it.
+
+    Attributes:
+        kept: connections that may stay open for the next task, at most.
+    """
+
+    port: int
+    kept: int
+
+    def enricher(self, fails: bool = False) -> Enricher: ...
+
+    def running(self) -> int: ...
+
+    def connections(self) -> int: ...
+
+
+class Http:
+    # A cancelled request takes its connection with it.
+    kept = ANSWERED + 1
+
+    def __init__(self, squares: Squares) -> None:
+        self._squares = squares
+        self.port = int(squares.service.url.rpartition(":")[2])
+        squares.hold = lambda number, times: number >= ANSWERED
+
+    def enricher(self, fails: bool = False) -> Enricher:
+        if fails:
+            self._squares.hold = lambda number, times: number >= ANSWERED and number != FAILING
+            self._squares.fails = lambda number: number == FAILING
+        return HttpEnricher(self._squares.service.url + "/squares/{key}", key="id", schema="square long")
+
+    def running(self) -> int:
+        return self._squares.running
+
+    def connections(self) -> int:
+        """Those that the server has open."""
+        here = psutil.Process().net_connections("tcp")
+        return sum(one.laddr.port == self.port and one.status == psutil.CONN_ESTABLISHED for one in here)
+
+
+class Postgres:
+    # Of two workers, for each of the two specifications below.
+    kept = 2 * (POOL + 2 * FAILING)
+
+    def __init__(self, server: PostgresServer, **settings: str) -> None:
+        self._server = server
+        self._settings = {"application_name": NAME} | settings
+        self.port = server.port
+
+    def enricher(self, fails: bool = False) -> Enricher:
+        wrong = f"CASE WHEN k = {FAILING} THEN 0 ELSE 1 END" if fails else "1"
+        slow = f"CASE WHEN k < {ANSWERED} THEN 0 WHEN {wrong} = 0 THEN 0.2 ELSE 600 END"
+        return PostgresEnricher(
+            f"{self._server.tcp_dsn()}?{urlencode(self._settings)}",
+            query=f"""
+                SELECT k AS id, k * k / {wrong} AS square
+                FROM (SELECT k, pg_sleep({slow}) FROM unnest($1::int8[]) AS k OFFSET 0) AS slept
+            """,
+            key="id",
+            max_batch=1,
+            pool_size=POOL if not fails else 2 * FAILING,
+        )
+
+    def running(self) -> int:
+        return self._count("state <> 'idle'")
+
+    def connections(self) -> int:
+        return self._count("true")
+
+    def _count(self, which: str) -> int:
+        async def ask() -> int:
+            connection = await asyncpg.connect(self._server.dsn)
+            try:
+                found = await connection.fetchval(
+                    f"SELECT count(*) FROM pg_stat_activity WHERE application_name = '{NAME}' AND {which}"
+                )
+            finally:
+                await connection.close()
+            return int(found)
+
+        return asyncio.run(ask())
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[PostgresServer]:
+    """A server whose statements may be left running."""
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def http() -> Iterator[Http]:
+    squares = Squares()
+    with squares.service:
+        yield Http(squares)
+
+
+@pytest.fixture(params=["http", "postgres"])
+def outside(request: pytest.FixtureRequest) -> Outside:
+    server = request.getfixturevalue(request.param)
+    made: Outside = server if isinstance(server, Http) else Postgres(server)
+    wait_until(lambda: made.running() == 0, GONE, "the requests of another test have ended")
+    return made
+
+
+def hanging(spark: SparkSession, outside: Outside, **options: Any) -> DataFrame:
+    """Rows of which the first `ANSWERED` are found, and the others are waited for without end."""
+    numbers = spark.range(0, 40, numPartitions=1)
+    return enrich(numbers, outside.enricher(), on="id", **{"timeout": None, "capacity": 20} | options)
+
+
+def probe() -> FunctionEnricher:
+    """Tells of its worker: who it is, its threads of ours, and how many tasks are on its loop."""
+
+    async def look(key: int) -> Any:
+        import threading
+
+        names = [thread.name for thread in threading.enumerate() if thread.name.startswith("asyncio-operator")]
+        return {"pid": os.getpid(), "threads": sorted(names), "tasks": len(asyncio.all_tasks())}
+
+    return FunctionEnricher(look, "pid long, threads array<string>, tasks int")
+
+
+def workers(spark: SparkSession) -> list[Any]:
+    """What workers tell of themselves; idle ones take turns."""
+    rows = [row for _ in range(2) for row in enrich(spark.range(0, 8, numPartitions=4), probe(), on="id").collect()]
+    assert [row.id for row in rows] == 2 * list(range(8))
+    return rows
+
+
+def assert_clean(spark: SparkSession, outside: Outside) -> None:
+    wait_until(lambda: outside.running() == 0, GONE, f"no running request; there are {outside.running()}")
+    for row in workers(spark):
+        assert row.threads in (
+            ["asyncio-operator-feeder", "asyncio-operator-loop"],
+            ["asyncio-operator-loop"],
+        )
+        assert row.tasks < 10, "tasks of another run are on the loop, which had 20 calls in flight"
+    wait_until(lambda: outside.connections() <= outside.kept, GONE, "no more connections than are of use")
+
+
+def in_background(job: Callable[[], Any]) -> tuple[InheritableThread, list[Any]]:
+    outcome: list[Any] = []
+
+    def run() -> None:
+        try:
+            outcome.append(job())
+        except Exception as error:
+            outcome.append(error)
+
+    thread = InheritableThread(target=run, daemon=True)
+    thread.start()
+    return thread, outcome
+
+
+def clients_of(port: int) -> set[int]:
+    """The Python workers that are connected to a server."""
+    found = set()
+    for process in psutil.process_iter(["cmdline"]):
+        if "pyspark.daemon" in (process.info["cmdline"] or ()):
+            connections = process.net_connections("tcp")
+            if any(one.raddr and one.raddr.port == port for one in connections):
+                found.add(process.pid)
+    return found
+
+
+def test_X7_a_job_that_has_enough_rows_leaves_no_request(spark: SparkSession, outside: Outside) -> None:
+    assert [row.square for row in hanging(spark, outside).limit(3).collect()] == [0, 1, 4]
+    assert_clean(spark, outside)
+
+
+def test_X7_a_failed_lookup_leaves_no_request(spark: SparkSession, outside: Outside) -> None:
+    numbers = spark.range(0, 2 * FAILING, numPartitions=1)
+    with pytest.raises(Exception, match=f"failed for key {FAILING}"):
+        enrich(numbers, outside.enricher(fails=True), on="id", timeout=None, capacity=20).collect()
+    assert_clean(spark, outside)
+
+
+@pytest.mark.parametrize("interrupt", [False, True], ids=["told", "interrupted"])
+def test_X7_a_cancelled_job_group_leaves_no_request(spark: SparkSession, outside: Outside, interrupt: bool) -> None:
+    def job() -> Any:
+        spark.sparkContext.setJobGroup("hygiene", "to be cancelled", interruptOnCancel=interrupt)
+        return hanging(spark, outside).collect()
+
+    thread, outcome = in_background(job)
+    wait_until(lambda: outside.running() >= POOL or bool(outcome), 60, "requests hang")
+    spark.sparkContext.cancelJobGroup("hygiene")
+    thread.join(60)
+    assert "cancelled" in str(outcome[0])
+    assert_clean(spark, outside)
+
+
+def killed(spark: SparkSession, outside: Outside) -> str:
+    """What a job says whose Python worker is killed while its requests hang."""
+    thread, outcome = in_background(hanging(spark, outside).collect)
+    wait_until(lambda: outside.running() >= POOL or bool(outcome), 60, "requests hang")
+    for pid in clients_of(outside.port):
+        os.kill(pid, signal.SIGKILL)
+    thread.join(60)
+    return str(outcome[0])
+
+
+def test_X7_a_killed_python_worker_leaves_no_request(spark: SparkSession, http: Http) -> None:
+    assert "crashed" in killed(spark, http)
+    assert_clean(spark, http)
+
+
+def test_X7_a_killed_python_worker_leaves_no_statement(spark: SparkSession, own_postgres: PostgresServer) -> None:
+    assert "crashed" in killed(spark, Postgres(own_postgres))
+    assert_clean(spark, Postgres(own_postgres))
+
+
+def test_X7_a_server_that_looks_for_its_clients_ends_the_statements_of_a_killed_worker(
+    spark: SparkSession, own_postgres: PostgresServer
+) -> None:
+    looking = Postgres(own_postgres, client_connection_check_interval="1000")
+    assert "crashed" in killed(spark, looking)
+    assert_clean(spark, looking)
+
+
+def test_X7_a_worker_that_has_fallen_silent_is_ended_by_spark_and_leaves_no_connection(
+    spark: SparkSession, http: Http
+) -> None:
+    port = http.port
+
+    async def look(key: int) -> Any:
+        import ctypes
+
+        await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.sleep(0.2)
+        # Until it returns nothing runs in this interpreter, on no thread.
+        ctypes.PyDLL(None).sleep(600)
+
+    with setting(spark, IDLE_TIMEOUT, 2), setting(spark, KILL, "true"):
+        frozen = enrich(spark.range(0, 5, numPartitions=1), FunctionEnricher(look, "x int"), on="id", timeout=None)
+        thread, outcome = in_background(frozen.collect)
+        wait_until(lambda: http.connections() == 5 or bool(outcome), 60, "lookups are connected")
+        thread.join(60)
+    assert re.search("idle timeout|crashed", str(outcome[0]))
+    wait_until(lambda: http.connections() == 0, GONE, "no connection is open")
+    assert_clean(spark, http)
+
+
+@pytest.mark.parametrize("face", ["enrich", "async_udf"])
+def test_X7_a_worker_that_waits_for_slow_answers_is_not_silent(spark: SparkSession, face: str) -> None:
+    async def slow(key: int) -> Any:
+        await asyncio.sleep(4 if key == 0 else 0)
+        return key if face == "async_udf" else {"x": key}
+
+    with setting(spark, IDLE_TIMEOUT, 2), setting(spark, KILL, "true"):
+        numbers = spark.range(0, 30, numPartitions=2)
+        if face == "enrich":
+            waited = enrich(numbers, FunctionEnricher(slow, "x long"), on="id")
+        else:
+            waited = numbers.withColumn("x", async_udf("long")(slow)("id"))
+        assert waited.collect() == [(i, i) for i in range(30)]
+
+
+def test_L8_connections_that_nobody_uses_are_closed_without_another_task(spark: SparkSession, outside: Outside) -> None:
+    async def hasten(key: int) -> Any:
+        from asyncio_operator.spark import clients
+
+        clients.IDLE = key / 10
+        return {"pid": os.getpid()}
+
+    def idle_after(tenths: int) -> None:
+        for _ in range(3):
+            keys = spark.range(0, 8, numPartitions=4).selectExpr(f"{tenths} AS key", "id")
+            enrich(keys, FunctionEnricher(hasten, "pid long"), on="key").collect()
+
+    idle_after(5)
+    try:
+        numbers = spark.range(0, ANSWERED, numPartitions=2)
+        assert [row.square for row in enrich(numbers, outside.enricher(), on="id").collect()] == [0, 1, 4]
+        assert outside.connections() > 0
+        wait_until(lambda: outside.connections() == 0, GONE, "no connection is open")
+    finally:
+        idle_after(600)
+
+
+PROGRAM = """
+    import os, sys
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+    from asyncio_operator import Cache
+    from asyncio_operator.spark import enrich
+
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.python.worker.reuse", "false").getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    http, postgres = {enrichers}
+
+    def squares(enricher, rows, taken):
+        frame = enrich(spark.range(0, rows, numPartitions=1), enricher, on="id", timeout=None, cache=Cache())
+        return [row.square for row in frame.limit(taken).collect()]
+
+    # One has enough while requests hang, the other comes to its end.
+    print(squares(http, 40, 3), squares(postgres, 3, 3), flush=True)
+    sys.stdin.readline()
+    spark.stop()
+"""
+
+
+def test_X7_a_worker_that_is_not_reused_takes_its_connections_with_it(http: Http, own_postgres: PostgresServer) -> None:
+    both: list[Outside] = [http, Postgres(own_postgres)]
+    made = ", ".join(f"__import__('pickle').loads({pickle.dumps(each.enricher())!r})" for each in both)
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(PROGRAM).format(enrichers=made)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    ) as program:
+        try:
+            assert program.stdout is not None
+            assert program.stdout.readline() == "[0, 1, 4] [0, 1, 4]\n"
+            for each in both:
+                wait_until(partial(is_left_alone, each), GONE, "no connection is open")
+            assert len(pythons_of(program.pid)) == 1, "there is a Python worker beside the daemon"
+            program.communicate("\n", timeout=60)
+            assert program.returncode == 0
+        finally:
+            program.kill()
+
+
+def pythons_of(pid: int) -> list[psutil.Process]:
+    """The Python daemon of a program with a session, and its workers."""
+    family = psutil.Process(pid).children(recursive=True)
+    alive = [one for one in family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    return [one for one in alive if "pyspark.daemon" in one.cmdline()]
+
+
+def is_left_alone(outside: Outside) -> bool:
+    return outside.connections() == 0

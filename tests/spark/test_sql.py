@@ -1,0 +1,229 @@
+"""Table functions of SQL give the rows that `enrich` gives: laws X1 to X3, X5 to X7 and X10."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame, SparkSession
+
+from asyncio_operator import Cache
+from asyncio_operator.spark import EnrichmentMetrics, enrich, register_lookup
+from asyncio_operator.trace import Trace
+from enrichers import FunctionEnricher
+from tests.spark.helpers import BATCH_SIZE, in_partitions, setting
+from tests.spark.test_endings import Hanging, assert_nothing_is_left, hanging_from, server
+from tests.spark.test_pass_through import known_columns
+from tests.spark.test_rows import enricher
+
+__all__ = ["server"]
+
+pytestmark = pytest.mark.spark
+
+_numbers = count()
+
+
+def through_sql(df: DataFrame, enricher: Any, clause: str = "", **options: Any) -> DataFrame:
+    """`enrich`, by way of a table function."""
+    number = next(_numbers)
+    register_lookup(df.sparkSession, f"function_{number}", enricher, **options)
+    df.createOrReplaceTempView(f"table_{number}")
+    return df.sparkSession.sql(f"SELECT * FROM function_{number}(TABLE(table_{number}) {clause})")
+
+
+def ten_times() -> FunctionEnricher:
+    async def look_up(key: int) -> Any:
+        return {"x": 10 * key}
+
+    return FunctionEnricher(look_up, "x long")
+
+
+@settings(max_examples=settings().max_examples // 20)  # an example is two Spark jobs
+@given(
+    keys=st.lists(st.integers(0, 30) | st.none(), max_size=120),
+    partitions=st.integers(1, 4),
+    batch=st.sampled_from([1, 7, 100]),
+    how=st.sampled_from(["left", "inner"]),
+    on_error=st.sampled_from(["null", "drop"]),
+    mode=st.sampled_from(["ordered", "unordered"]),
+    buffer=st.sampled_from([1, 5, None]),
+)
+def test_X1_X2_the_rows_are_those_of_enrich_in_their_order(
+    spark: SparkSession,
+    keys: list[int | None],
+    partitions: int,
+    batch: int,
+    how: str,
+    on_error: str,
+    mode: str,
+    buffer: int | None,
+) -> None:
+    df = in_partitions(spark, list(enumerate(keys)), "n long, `the.key` long", partitions)
+    options: dict[str, Any] = {
+        "on": "the.key",
+        "how": how,
+        "on_error": on_error,
+        "mode": mode,
+        "buffer": buffer,
+        "capacity": 10,
+    }
+    with setting(spark, BATCH_SIZE, batch):
+        got = through_sql(df, enricher(), **options).collect()
+        expected = enrich(df, enricher(), **options).collect()
+    order = None if mode == "ordered" else repr
+    assert (got if order is None else sorted(got, key=order)) == (
+        expected if order is None else sorted(expected, key=order)
+    )
+
+
+@settings(max_examples=settings().max_examples // 20)
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 12) | st.none(), st.integers(0, 30) | st.none()), max_size=150),
+    batch=st.sampled_from([1, 7, 1000]),
+    few=st.booleans(),
+)
+def test_X1_X2_rows_are_ordered_within_partitions_and_none_is_lost(
+    spark: SparkSession, rows: list[tuple[int | None, int | None]], batch: int, few: bool
+) -> None:
+    """Partitions that cross Arrow batches, batches of many partitions, partitions and keys that are null."""
+    df = in_partitions(spark, [(n, p, k) for n, (p, k) in enumerate(rows)], "n long, p long, k long", 2)
+    clause = f"PARTITION BY {'p % 2' if few else 'p'} ORDER BY n DESC"
+    with setting(spark, BATCH_SIZE, batch):
+        got = through_sql(df, enricher(), clause, on="k", on_error="null").collect()
+        expected = enrich(df, enricher(), on="k", on_error="null").collect()
+    assert sorted(got, key=repr) == sorted(expected, key=repr)
+    numbers: dict[Any, list[int]] = {}
+    for row in got:
+        numbers.setdefault(row.p if row.p is None or not few else row.p % 2, []).append(row.n)
+    assert all(ns == sorted(ns, reverse=True) for ns in numbers.values())
+
+
+@pytest.mark.parametrize("clause", ["", "PARTITION BY id % 3", "WITH SINGLE PARTITION"])
+def test_X1_X9_rows_of_many_batches_come_whole(spark: SparkSession, clause: str) -> None:
+    out = through_sql(spark.range(0, 30_000, numPartitions=2), ten_times(), clause, on="id")
+    [row] = out.selectExpr("count(*)", "count(DISTINCT id)", "count_if(x = 10 * id)").collect()
+    assert tuple(row) == (30_000, 30_000, 30_000)
+
+
+@pytest.mark.parametrize("clause", ["", "PARTITION BY id"])
+def test_X1_no_rows_no_partitions_no_matter(spark: SparkSession, clause: str) -> None:
+    out = through_sql(spark.range(5).where("id > 10"), ten_times(), clause, on="id")
+    assert (out.columns, out.collect()) == (["id", "x"], [])
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["", "large_types"])
+def test_X3_every_type_passes_through(spark: SparkSession, large: bool) -> None:
+    df = spark.range(0, 6, numPartitions=1)
+    df = df.selectExpr("id", *known_columns(df), "id AS `a.b`", "id AS `c``d`", "id AS ID2", "id AS id2")
+    with setting(spark, BATCH_SIZE, 2), setting(spark, "spark.sql.execution.arrow.useLargeVarTypes", large):
+        got = through_sql(df, enricher(), on="id", on_error="null", prefix="the `x`.", columns=["x"])
+        expected = enrich(df, enricher(), on="id", on_error="null", prefix="the `x`.", columns=["x"])
+        assert got.schema == expected.schema
+        assert list(map(repr, got.collect())) == list(map(repr, expected.collect()))
+
+
+def together(number: int) -> FunctionEnricher:
+    """Its lookups end when so many run at once, or fail."""
+
+    async def look_up(key: int) -> Any:
+        import sys
+
+        # Of the Python worker.
+        barrier = sys.__dict__.setdefault(f"barrier_of_{number}", asyncio.Barrier(number))
+        async with asyncio.timeout(30):
+            await barrier.wait()
+        return {"x": key}
+
+    return FunctionEnricher(look_up, "x long")
+
+
+def test_O1_calls_of_many_arrow_batches_run_at_once(spark: SparkSession) -> None:
+    with setting(spark, BATCH_SIZE, 1):
+        out = through_sql(spark.range(0, 12, numPartitions=1), together(4), on="id", timeout=None)
+        assert out.collect() == [(i, i) for i in range(12)]
+
+
+def test_O1_calls_of_many_partitions_run_at_once(spark: SparkSession) -> None:
+    with setting(spark, BATCH_SIZE, 5), setting(spark, "spark.sql.shuffle.partitions", 1):
+        out = through_sql(spark.range(0, 18, numPartitions=1), together(6), "PARTITION BY id", on="id", timeout=None)
+        assert sorted(out.collect()) == [(i, i) for i in range(18)]
+
+
+def test_X6_the_options_are_those_of_enrich(spark: SparkSession) -> None:
+    """As SQL writes them: figures, statuses, and a cache for what comes again in a later Arrow batch."""
+    metrics = EnrichmentMetrics(spark)
+    register_lookup(
+        spark, "with_all", enricher(), cache=Cache(max_rows=71), on="nowhere", timeout=1e-9, metrics=metrics
+    )
+    spark.range(0, 21, numPartitions=1).selectExpr("id", "nullif(id % 7, 0) AS k").createOrReplaceTempView("few")
+    query = """
+        SELECT id, the_x, s.status, s.source
+        FROM with_all(
+            TABLE(few), ON => array('k'), how => 'inner', TIMEOUT => INTERVAL '10' SECOND, attempt_timeout => 5.5,
+            on_error => 'null', prefix => 'the_', columns => array('x'), capacity => 1, buffer => 1,
+            mode => 'ordered', status_column => 's')
+    """
+    options: dict[str, Any] = {"how": "inner", "on_error": "null", "prefix": "the_", "status_column": "s"}
+    with setting(spark, BATCH_SIZE, 7):
+        got = spark.sql(query).collect()
+        out = enrich(spark.table("few"), enricher(), on="k", capacity=1, buffer=1, cache=Cache(max_rows=72), **options)
+        assert got == out.selectExpr("id", "the_x", "s.status", "s.source").collect()
+    assert {(row.status, row.source) for row in got} == {("found", "call"), ("found", "cache"), ("failed", "call")}
+    figures = metrics.statistics()
+    assert (figures.rows, figures.found, figures.failures, figures.cache_hits) == (21, 9, 3, 10)
+
+
+def test_X6_a_trace_and_limits_of_a_job_are_those_of_enrich(spark: SparkSession) -> None:
+    trace = Trace()
+    out = through_sql(spark.range(0, 6, numPartitions=2), ten_times(), on="id", scope="job", capacity=2, trace=trace)
+    assert out.collect() == [(i, 10 * i) for i in range(6)]
+    assert sorted(life.value for life in trace.story().lives) == [str(i) for i in range(6)]
+
+
+def test_X5_an_error_of_a_worker_names_enricher_key_and_cause(spark: SparkSession) -> None:
+    with pytest.raises(
+        Exception, match=r'look_up, x\) failed for key 5: ValueError: 5; on_error="null" or "drop" lets'
+    ):
+        through_sql(spark.range(6), enricher(), on="id").collect()
+
+
+def test_X5_a_secret_of_the_enricher_is_in_no_plan(spark: SparkSession) -> None:
+    secret = "open sesame"
+
+    async def look_up(key: int) -> Any:
+        return {"x": len(secret)}
+
+    out = through_sql(spark.range(2), FunctionEnricher(look_up, "x long"), on="id")
+    assert out.collect() == [(0, 11), (1, 11)]
+    assert secret not in out._jdf.queryExecution().toString()
+
+
+@pytest.mark.parametrize("clause", ["", "PARTITION BY id"])
+def test_X7_a_query_that_has_enough_rows_ends_although_the_others_hang(
+    spark: SparkSession, server: Hanging, clause: str
+) -> None:
+    df = spark.range(0, 60, numPartitions=1)
+    with setting(spark, "spark.sql.shuffle.partitions", 1):
+        out = through_sql(df, hanging_from(server.port, first=3), clause, on="id", timeout=None)
+        assert out.limit(3).collect() == [(0, 0), (1, 1), (2, 2)]
+    assert_nothing_is_left(spark, server)
+
+
+def test_X7_a_query_that_fails_leaves_nothing(spark: SparkSession, server: Hanging) -> None:
+    with pytest.raises(Exception, match="failed for key 40: ValueError: enough"):
+        through_sql(
+            spark.range(0, 60, 1, 1), hanging_from(server.port, first=3, fails=40), on="id", timeout=None
+        ).collect()
+    assert_nothing_is_left(spark, server)
+
+
+def test_X10_a_stream_is_a_table_too(spark: SparkSession, tmp_path: Any) -> None:
+    spark.range(0, 6, 1, 2).write.parquet(f"{tmp_path}/in")
+    stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).parquet(f"{tmp_path}/in")
+    query = through_sql(stream, ten_times(), on="id").writeStream.format("memory").queryName("streamed")
+    query.option("checkpointLocation", f"{tmp_path}/checkpoint").trigger(availableNow=True).start().awaitTermination()
+    assert sorted(spark.table("streamed").collect()) == [(i, 10 * i) for i in range(6)]

@@ -1,0 +1,77 @@
+"""`register_lookup` on Spark Connect, in a process of its own: one process has one kind of session."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+from pyspark.sql import SparkSession
+
+from asyncio_operator import Cache, ConfigurationError
+from asyncio_operator.spark import enrich, register_lookup
+from asyncio_operator.trace import Trace
+from enrichers import FunctionEnricher
+
+
+async def look_up(key):
+    if key == 97:
+        raise ValueError("enough")
+    return None if key % 10 == 3 else [{"x": key}, {"x": -key}]
+
+
+source = FunctionEnricher(look_up, "x long")
+spark = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+assert type(spark).__module__.startswith("pyspark.sql.connect"), type(spark)
+register_lookup(spark, "look", source, cache=Cache())
+orders = spark.range(0, 50, numPartitions=2).selectExpr("if(id % 7 = 3, null, id % 20) AS `the product`", "id AS at")
+orders.createOrReplaceTempView("orders")
+expected = enrich(orders, source, on="the product").collect()
+assert spark.sql("SELECT * FROM look(TABLE(orders), on => 'the product')").collect() == expected
+clause = "PARTITION BY at % 3 ORDER BY at"
+rows = spark.sql(f"SELECT * FROM look(TABLE(orders) {clause}, on => 'the product')").collect()
+assert sorted(map(repr, rows)) == sorted(map(repr, expected))
+
+for query, told in (
+    ("SELECT * FROM look(TABLE(orders), on => 'the produkt')", "did you mean 'the product'?"),
+    ("SELECT * FROM look(TABLE(SELECT 97 AS id), on => 'id')", "failed for key 97: ValueError: enough"),
+):
+    try:
+        spark.sql(query).collect()
+    except Exception as error:
+        assert told in str(error), error
+    else:
+        raise AssertionError("it was not refused")
+for name, options, told in (
+    ("upper", {}, "name is 'upper', which is a function of another kind already"),
+    ("look", {"trace": Trace()}, "trace needs a classic Spark session"),
+):
+    try:
+        register_lookup(spark, name, source, **options)
+    except ConfigurationError as error:
+        assert told in str(error), error
+    else:
+        raise AssertionError("it was not refused")
+print("all of it works")
+spark.stop()
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(find_spec("grpc") is None, reason="Spark Connect needs pyspark[connect]")
+def test_X1_X5_on_connect_a_table_function_gives_the_rows_of_enrich() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_TESTING": "1"},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert "all of it works" in run.stdout, run.stdout + run.stderr[-3000:]
