@@ -17,7 +17,6 @@ from typing import Any, Generic, TypeVar
 
 from asyncio_operator import ConfigurationError
 from asyncio_operator.enricher import gives_coroutines, missing_here, takes
-from enrichers.secrets import chain
 
 T = TypeVar("T")
 
@@ -154,9 +153,16 @@ async def _awaited(given: Awaitable[object]) -> tuple[object, BaseException | No
 def _bare(error: BaseException) -> BaseException:
     """The error that tells what is missing, with its last frame alone: that is how it is known, and what stands around
     it, in other errors and in the frames above, may hold a secret."""
-    told = [one for one in chain(error) if missing_here(one) is not None][-1]
+    told, behind = error, _behind(error)
+    while behind is not None and missing_here(behind):
+        told, behind = behind, _behind(behind)
     frame = told.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
     told.__cause__ = told.__context__ = None
     return told.with_traceback(frame)
+
+
+def _behind(error: BaseException) -> BaseException | None:
+    """What an error is told to come from. What `os.environ` looked up below it says nothing to anybody."""
+    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)

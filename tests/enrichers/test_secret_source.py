@@ -177,7 +177,9 @@ async def test_X4_what_the_process_lacks_is_named_and_nothing_around_it_is_shown
     with pytest.raises(ConfigurationError) as caught:
         await TOKEN.get(source)
     assert f"token: the function {source.__name__} {told}" in str(caught.value)
-    assert missing_here(caught.value) is not None, "whoever reports it can tell the remedy"
+    lack = missing_here(caught.value)
+    assert lack is not None, "whoever reports it can tell the remedy"
+    assert lack.name in ("NO_SUCH_TOKEN", "no_such_vault")
     assert SECRET not in everything_of(caught.value)
 
 

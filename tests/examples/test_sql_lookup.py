@@ -15,7 +15,8 @@ pytestmark = pytest.mark.spark
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_as_a_program_it_answers_and_refuses_and_leaves_nothing(tmp_path: Path) -> None:
+# A short name: the embedded PostgreSQL needs a short path for its socket.
+def test_program(tmp_path: Path) -> None:
     own = {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
     run = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "sql_lookup.py"), "--orders", "3000"],
