@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -19,7 +21,7 @@ from tests.services import postgres
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["postgres", "spark"]
+__all__ = ["connect", "postgres", "spark"]
 
 # On a machine that is busy an example takes long now and then, which is no fault.
 SLOW = [hypothesis.HealthCheck.too_slow]
@@ -41,6 +43,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.pyspark.python": sys.executable,
+        # It serves Spark Connect too, on a port that is free.
+        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": 0,
         "spark.sql.shuffle.partitions": 2,
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.ui.enabled": "false",
@@ -52,6 +58,31 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def connect(spark: SparkSession) -> Callable[..., str]:
+    """Runs a program, with arguments, that finds in ``REMOTE`` where that session serves Spark Connect; what it
+    prints."""
+    pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")
+    assert spark.sparkContext._jvm is not None
+    service = getattr(spark.sparkContext._jvm.org.apache.spark.sql.connect.service, "SparkConnectService$")
+    port = getattr(service, "MODULE$").localPort()
+
+    def run(program: str, *arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", program, *arguments],
+            env=os.environ | {"REMOTE": f"sc://127.0.0.1:{port}", "PYSPARK_PYTHON": sys.executable},
+            cwd=Path(__file__).parents[1],
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+        return done.stdout
+
+    return run
 
 
 @pytest.fixture

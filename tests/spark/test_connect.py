@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 PROGRAM = """
+import os
 from pyspark.sql import SparkSession
 
 from asyncio_operator import Cache, ConfigurationError, FixedBackoff, RateLimit, Retry
@@ -29,8 +27,7 @@ async def look_up(key):
 
 
 source = FunctionEnricher(look_up, "x long")
-builder = SparkSession.builder.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", 2)
-spark = builder.remote("local[2]").getOrCreate() if is_connect else classic
+spark = SparkSession.builder.remote(os.environ["REMOTE"]).getOrCreate() if is_connect else classic
 orders = spark.range(0, 50, numPartitions=2).selectExpr("if(id % 7 = 3, null, id % 20) AS `the product`", "id AS at")
 
 
@@ -89,22 +86,6 @@ def input_in(place: Path) -> str:
     return str(place)
 
 
-def on_connect(place: str) -> str:
-    """What the program prints on a session of its own."""
-    run = subprocess.run(
-        [sys.executable, "-c", f"is_connect, place = True, {place!r}\n{PROGRAM}\nspark.stop()"],
-        # With SPARK_TESTING the server takes a free port.
-        env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_TESTING": "1"},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
-    return run.stdout
-
-
 def on(classic: SparkSession, place: str) -> str:
     """What it prints on a classic session."""
     printed = io.StringIO()
@@ -114,12 +95,14 @@ def on(classic: SparkSession, place: str) -> str:
 
 
 @pytest.mark.spark
-@pytest.mark.skipif(find_spec("grpc") is None, reason="Spark Connect needs pyspark[connect]")
-def test_X1_X3_X5_X10_on_connect_all_is_as_on_a_classic_session(spark: SparkSession, tmp_path: Path) -> None:
+def test_X1_X3_X5_X10_on_connect_all_is_as_on_a_classic_session(
+    spark: SparkSession, connect: Callable[..., str], tmp_path: Path
+) -> None:
     classic = on(spark, input_in(tmp_path / "classic" / "input")).splitlines()
-    connect = on_connect(input_in(tmp_path / "connect" / "input")).splitlines()
+    place = input_in(tmp_path / "connect" / "input")
+    there = connect(f"is_connect, place = True, {place!r}\n{PROGRAM}\nspark.stop()").splitlines()
     assert len(classic) > 150
-    assert connect[:-2] == classic
+    assert there[:-2] == classic
     assert "on names 'the produkt', which is not a column of the DataFrame" in classic[-1]
-    assert "EnrichmentMetrics needs a classic Spark session" in connect[-2]
-    assert "trace needs a classic Spark session" in connect[-1]
+    assert "EnrichmentMetrics needs a classic Spark session" in there[-2]
+    assert "trace needs a classic Spark session" in there[-1]

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 import textwrap
+from collections.abc import Callable
 from datetime import timedelta
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -206,12 +204,13 @@ def test_X4_a_stream_cannot_be_planned(spark: SparkSession) -> None:
 
 
 CONNECT = """
+    import os
     from pyspark.sql import SparkSession
     from asyncio_operator import ConfigurationError
     from asyncio_operator.spark import map_partitions, plan
     from asyncio_operator.testing import FakeEnricher
 
-    spark = SparkSession.builder.remote("local[2]").getOrCreate()
+    spark = SparkSession.builder.remote(os.environ["REMOTE"]).getOrCreate()
     orders = spark.range(0, 2000, numPartitions=2).selectExpr("if(id % 10 = 3, null, id % 500) AS `the product`")
     print(plan(orders, FakeEnricher({1: {"price": 2.0}}), on="the product", latency=0.01))
     try:
@@ -222,19 +221,8 @@ CONNECT = """
 """
 
 
-@pytest.mark.skipif(find_spec("grpc") is None, reason="Spark Connect needs pyspark[connect]")
-def test_on_spark_connect_a_plan_is_the_same_and_there_are_no_rdds() -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(CONNECT)],
-        # With a port of its own for the server.
-        env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_TESTING": "1"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    told, refused = run.stdout.splitlines()
+def test_on_spark_connect_a_plan_is_the_same_and_there_are_no_rdds(connect: Callable[..., str]) -> None:
+    told, refused = connect(textwrap.dedent(CONNECT)).splitlines()
     assert told == (
         "2,000 rows in 2 tasks, 2 at once: 200 without a key, about 450 distinct keys; without a cache 900 keys in 900 "
         "calls, 0.04 s, with a cache 900 keys in 900 calls, 0.04 s, at 10.00 ms a call"

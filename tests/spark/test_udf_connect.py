@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 pytestmark = pytest.mark.spark
 
-ROOT = Path(__file__).resolve().parents[2]
-
 PROGRAM = """
-import os, sys
-os.environ["PYSPARK_PYTHON"] = sys.executable
+import os
 
 from asyncio_operator import ConfigurationError
 from asyncio_operator.spark import async_udf
@@ -30,7 +24,7 @@ async def echo(number, word):
 
 from pyspark.sql import Row, SparkSession, functions as F
 
-spark = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+spark = SparkSession.builder.remote(os.environ["REMOTE"]).getOrCreate()
 assert type(spark).__module__.startswith("pyspark.sql.connect"), type(spark)
 df = spark.range(0, 3, 1, 2)
 expected = [Row(id=n, told=f"{n} x") for n in range(3)]
@@ -53,16 +47,5 @@ spark.stop()
 """
 
 
-def test_it_works_on_spark_connect(tmp_path: Path) -> None:
-    pytest.importorskip("grpc", reason="Spark Connect needs grpcio")
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        # With SPARK_TESTING the server takes a free port.
-        env=os.environ | {"SPARK_TESTING": "1"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
-    assert "all of it works" in run.stdout, run.stdout + run.stderr
+def test_it_works_on_spark_connect(connect: Callable[..., str]) -> None:
+    assert "all of it works" in connect(PROGRAM)
