@@ -55,14 +55,18 @@ def row_reader(schema: pa.Schema) -> Callable[[Mapping[str, Any]], dict[str, Any
     def read(row: Mapping[str, Any]) -> dict[str, Any]:
         own = {}
         for name, exact, fits, field in columns:
-            if name in row:
-                own[name] = value = row[name]
-                if type(value) is exact:
-                    if fits is None or fits(value):
-                        continue
-                elif value is None:
+            try:
+                if name not in row:
                     continue
-                _check_value(value, field)
+                own[name] = value = row[name]
+            except Exception as error:
+                raise ResultError(f"column {name!r} of the answer cannot be read: {describe_error(error)}") from error
+            if type(value) is exact:
+                if fits is None or fits(value):
+                    continue
+            elif value is None:
+                continue
+            _check_value(value, field)
         return own
 
     return read

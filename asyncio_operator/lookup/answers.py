@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.enricher import Found, Row
 from asyncio_operator.errors import ResultError, describe
+from asyncio_operator.policies.options import FUNCTION, not_awaited
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,12 +26,16 @@ def rows_of(answer: Any) -> Sequence[Row]:
         return ()
     if isinstance(answer, Mapping):
         return (answer,)
+    if isinstance(answer, tuple) and hasattr(answer, "asDict"):
+        raise ResultError(f"the answer is a Row of PySpark: {describe(answer)}; row.asDict() makes a mapping of it")
     if isinstance(answer, Sequence) and not isinstance(answer, str | bytes | bytearray):
         wrong = tuple(kind for kind in set(map(type, answer)) if not issubclass(kind, Mapping))
         if wrong:
             row = next(row for row in answer if isinstance(row, wrong))
             raise ResultError(f"an answer of several rows holds {type(row).__name__}: {describe(row)}; {_SHAPES}")
         return answer
+    if type(answer) is CoroutineType:
+        raise not_awaited(FUNCTION, answer)
     raise ResultError(f"the answer is of type {type(answer).__name__}: {describe(answer)}; {_SHAPES}")
 
 

@@ -52,8 +52,10 @@ class KeyOutcomes:
     ) -> Failure:
         """The outcome of a key whose lookup failed; if failures are to end the run, they do here."""
         if self._failing or not is_ordinary(error):
+            # Nothing goes on without an error that asks the process to end.
+            remedy = self._remedy if is_ordinary(error) else ""
             why = "" if self._retry is None or timed_out else self._retry.refusal(error, attempts)
-            remedy = f"; {why}{self._remedy}" if why else self._remedy
+            remedy = f"; {why}{remedy}" if why else remedy
             ended = run_error(self._enricher, key, error, attempts, remedy)
             self.end(ended)
             error = ended

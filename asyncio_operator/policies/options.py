@@ -163,7 +163,7 @@ def gives_coroutines(function: object) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
-FROM_INT = ("retry", "batching", "rate_limit", "cache")
+FROM_INT = ("retry", "batching", "rate_limit")
 """Options whose specification can be made of one number."""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -110,9 +111,22 @@ def _distinct(arrays: Sequence[pa.Array]) -> tuple[list[Any], Ints]:
 
 def in_utc(array: pa.Array) -> pa.Array:
     """The same with timestamps that have a zone in UTC, whatever the zone of the session."""
-    if pa.types.is_timestamp(array.type) and array.type.tz is not None:
-        return array.cast(pa.timestamp(array.type.unit, "UTC"))
-    return array
+    in_zone = _utc_type(array.type)
+    return array if in_zone == array.type else array.cast(in_zone)
+
+
+@lru_cache(maxsize=1000)
+def _utc_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return kind if kind.tz is None else pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_utc_type(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        key, item = kind.key_field, kind.item_field
+        return pa.map_(key.with_type(_utc_type(key.type)), item.with_type(_utc_type(item.type)))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_utc_type(kind.value_type)))
+    return kind
 
 
 def _holdable(array: pa.Array) -> pa.Array:
@@ -215,11 +229,11 @@ class Enrichment:
         return waiting
 
     def _some(self, batch: KeyBatch, leaving: Mask) -> tuple[Iterator[pa.RecordBatch], int]:
+        """The rows that leave; how many keys are answered for the first time."""
         rows: Rows = batch.payload
-        keys_left = len(batch.keys)
-        if not rows.left.all():
-            needed = rows.key_of[~rows.left]
-            keys_left -= len(np.unique(needed[needed >= 0]))
+        # A key that is answered makes room for others even if its rows have to stay: what they wait for may be among
+        # those. How many rows stay is bounded by itself.
+        keys_left = len(batch.keys) if rows.left.all() else batch.answered()
         part = rows.batch if leaving.all() else rows.batch.filter(pa.array(leaving))
         return self._leave(batch, part, rows.key_of[leaving], keys_left)
 
@@ -228,6 +242,8 @@ class Enrichment:
     ) -> tuple[Iterator[pa.RecordBatch], int]:
         freed = keys_left - batch.payload.keys_left
         batch.payload.keys_left = keys_left
+        if not rows.num_rows:
+            return iter(()), freed
         keys, outcomes = batch.keys, batch.outcomes
         if rows.num_rows < batch.rows:
             used = np.zeros(len(keys) + 1, dtype=np.bool_)

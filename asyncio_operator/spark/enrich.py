@@ -98,7 +98,7 @@ def enrich(
             into the memory of the driver and of each executor; "merge" or "shuffle_hash" for more keys; None leaves it
             to Spark.
         scope: "task": `capacity` and `rate_limit` are per task; "job": they are for all tasks together, and each gets
-            its share, rounded down.
+            its share, rounded down. The window of a rate limit begins anew with each task.
         tasks_at_once: for "job", how many tasks run at once; default: as many as the cluster has places for. To be
             given where executors come and go.
         metrics: collects what happened, on the driver.

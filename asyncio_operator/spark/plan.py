@@ -130,7 +130,10 @@ def plan(
         )
     if scope == "job" and tasks_at_once is None:
         tasks_at_once = slots(df.sparkSession)
-    limits = {"capacity": capacity, "rate_limit": rate_limit, "scope": scope, "tasks_at_once": tasks_at_once}
+    if tasks_at_once is not None:
+        positive_int("tasks_at_once", tasks_at_once)
+    limits: dict[str, Any] = {"capacity": capacity, "rate_limit": rate_limit, "scope": scope}
+    limits["tasks_at_once"] = tasks_at_once if scope == "job" else None
     task, _ = enrich_task(df.schema, enricher, **DEFAULTS | limits | {"on": on, "cache": cache, "batching": batching})
     positive_int("sample", sample)
     average = None if latency is None else _average(latency)

@@ -1,7 +1,8 @@
 """Limits for a whole job, divided by the tasks that run at once.
 
-Tasks know nothing of each other, so each gets its share, rounded down: together they never exceed what was given, and
-where fewer run than could, they use less of it.
+Tasks know nothing of each other, so each gets its share, rounded down: together those that run at once never exceed
+what was given, and where fewer run than could, they use less of it. The window of a rate limit begins anew with each
+task, so where tasks are shorter than it, those that follow one another may start more.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ def shared_out(options: LookupOptions, scope: str, tasks_at_once: int | None) ->
     if tasks_at_once is not None:
         positive_int("tasks_at_once", tasks_at_once)
     if one_of("scope", scope, ("task", "job")) == "task":
+        if tasks_at_once is not None:
+            raise ConfigurationError(f'tasks_at_once is {tasks_at_once} without scope="job": it would divide nothing')
         return options
     if tasks_at_once is None:
         raise ConfigurationError(f'scope="job" cannot know its tasks here: {GIVE_IT}')

@@ -79,13 +79,15 @@ class Gate:
     def pass_through(
         self, batch: Any, rows: Segmented, ended: bool, answered: Callable[[Any], Mask]
     ) -> Iterator[tuple[Any, Mask, bool]]:
-        """Batches of which something may leave now that one has been delivered: which rows, and whether all have.
+        """The batch that has been delivered, and others of which something may leave now: which rows, and whether all
+        have.
 
         Args:
             batch: what `answered` is called with, to say for every row whether it is answered and has not left.
             ended: whether every row of the batch is answered.
         """
-        self._batches[rows.number] = batch, rows, ended
+        delivered = rows.number
+        self._batches[delivered] = batch, rows, ended
         expected, all_left = self._first, True
         for number in sorted(self._batches):
             all_left = all_left and number == expected
@@ -104,7 +106,7 @@ class Gate:
             done = ended and bool(rows.left.all())
             if done:
                 self._batches[number] = None
-            if done or leaving.any():
+            if done or number == delivered or leaving.any():
                 yield batch, leaving, done
         while self._batches.get(self._first, ()) is None:
             del self._batches[self._first]

@@ -124,7 +124,7 @@ class UdfTask:
         """The values of a column, timestamps with a zone as datetimes in UTC."""
         try:
             values: list[Any] = in_utc(array).to_pylist(**_MAPS)
-        except (ValueError, OverflowError) as error:
+        except Exception as error:
             raise ConfigurationError(
                 f"{self.name} is given a value of type {array.type} that Python cannot hold: {describe_error(error)}; "
                 "filter such rows out, or cast the column"
@@ -278,7 +278,10 @@ class _Results:
                 f"{', '.join(self._fields.names)} to values, or None"
             )
         # A defaultdict would invent what is absent.
-        return result if type(result) is dict else dict(result)
+        try:
+            return result if type(result) is dict else dict(result)
+        except Exception as error:
+            raise ResultError(f"the result cannot be read: {describe_error(error)}") from error
 
     def _drop_misfits(self, batch: Sequence[Any], start: int, results: list[Any]) -> bool:
         """Put null in place of the results that do not fit; whether there were any."""

@@ -204,3 +204,18 @@ def test_a_value_whose_repr_is_long_or_fails_is_described_all_the_same() -> None
     with pytest.raises(ResultError) as caught:
         check_row({"v": "x" * 10_000}, schema)
     assert len(str(caught.value)) < 2500
+
+
+class Detached(dict[str, Any]):
+    """A row of an ORM whose session is gone."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __getitem__(self, name: str) -> Any:
+        raise ConnectionError("row is detached")
+
+
+def test_L9_a_row_that_cannot_be_read_is_a_result_error() -> None:
+    with pytest.raises(ResultError, match="column 'v' of the answer cannot be read: ConnectionError: row is detached"):
+        check_row(Detached(), pa.schema([("v", pa.int64())]))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import Row
 
 from asyncio_operator import (
     AdaptiveCapacity,
@@ -731,3 +732,15 @@ class Typed(Enricher):
 
     async def lookup(self, key: Any) -> Any:
         return {"x": self.value}
+
+
+@virtual
+async def test_L9_what_is_no_answer_is_told_with_what_to_do() -> None:
+    async def forgetful(key: Any) -> Any:
+        return asyncio.sleep(0) if key == 1 else Row(x=1)
+
+    async with Lookup(Recorded(forgetful)) as lookup:
+        with pytest.raises(ResultError, match="`await` is missing in it"):
+            await lookup.get(1)
+        with pytest.raises(ResultError, match=r"a Row of PySpark: Row\(x=1\); row.asDict\(\) makes a mapping of it"):
+            await lookup.get(2)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from asyncio_operator import ElementTimeoutError, ResultError
 from asyncio_operator.lookup.keys import PENDING, Failure, KeyBatch, Told
 from asyncio_operator.spark import pieces
-from asyncio_operator.spark.arrow import Enrichment, Layout, key_batch
+from asyncio_operator.spark.arrow import Enrichment, Layout, in_utc, key_batch
 
 FOUND = pa.schema([("x", pa.int64()), ("y", pa.string())])
 
@@ -423,3 +423,17 @@ def test_a_key_whose_rows_leave_in_two_parts_is_counted_by_rows() -> None:
     rest, _ = built.leading(keyed, 2)
     assert rows_of(list(rest)) == [(2, 2, None), (1, None, None)]
     assert built.kinds.tolist() == [1, 0, 3]
+
+
+def test_times_inside_of_arrays_structs_and_maps_are_in_utc_too() -> None:
+    moment = dt.datetime(2024, 1, 1, 5, tzinfo=dt.UTC)
+    for zone in ("America/New_York", "GMT+8"):
+        there = pa.timestamp("us", zone)
+        for kind, value in (
+            (there, moment),
+            (pa.list_(there), [moment]),
+            (pa.struct([("at", there)]), {"at": moment}),
+            (pa.map_(pa.string(), pa.list_(there)), [("k", [moment])]),
+        ):
+            stored = pa.array([value], in_utc(pa.nulls(0, kind)).type).cast(kind)
+            assert in_utc(stored).to_pylist() == [value]

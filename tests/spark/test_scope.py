@@ -33,7 +33,7 @@ def test_R10_the_shares_of_all_tasks_never_exceed_the_whole(tasks: int, capacity
     assert capacity - tasks < one.capacity * tasks <= capacity
     assert rate - tasks < one.rate_limit.rate * tasks <= rate
     assert (one.rate_limit.burst or 0) * tasks <= burst
-    assert shared_out(given_, "task", tasks) == given_
+    assert shared_out(given_, "task", None) == given_
 
 
 @given(tasks=st.integers(1, 20), maximum=st.integers(20, 500), data=st.data())
@@ -53,6 +53,7 @@ def test_R11_the_most_of_an_adaptive_capacity_is_shared_too(tasks: int, maximum:
         ({"rate_limit": RateLimit(3), "tasks_at_once": 4}, "rate_limit.rate is 3 for the job"),
         ({"capacity": AdaptiveCapacity(1, 1, 3), "tasks_at_once": 4}, "capacity.maximum is 3 for the job"),
         ({"tasks_at_once": 0}, "tasks_at_once is 0; it must be"),
+        ({"scope": "task", "tasks_at_once": 8}, 'tasks_at_once is 8 without scope="job"'),
         ({"scope": "all"}, 'scope is \'all\'; it must be "task" | "job"'),
     ],
 )

@@ -33,7 +33,8 @@ def test_X2_no_row_overtakes_one_that_it_could_make_late_and_all_rows_leave(
     gate, emitted, gone = Gate(), list[tuple[int, int]](), list[int]()
 
     def deliver(i: int, ended: bool) -> None:
-        passed = gate.pass_through(i, batches[i], ended, lambda i: answered[i] & ~batches[i].left)
+        passed = list(gate.pass_through(i, batches[i], ended, lambda i: answered[i] & ~batches[i].left))
+        assert i in [number for number, _, _ in passed], "who delivers a batch hears of it"
         for number, leaving, done in passed:
             emitted.extend((number, int(row)) for row in np.flatnonzero(leaving))
             if done:
@@ -103,6 +104,30 @@ def test_X2_what_is_answered_waits_for_the_end_of_an_earlier_segment() -> None:
         ids += batch.column(0).to_pylist()
     assert sorted(ids) == list(range(30))
     assert all(before - after <= 2 for i, before in enumerate(ids) for after in ids[i:])
+
+
+@pytest.mark.parametrize("buffer", [1, 2, 3])
+@pytest.mark.parametrize("batching", [1, 2])
+def test_X2_keys_whose_rows_have_to_stay_leave_room_for_the_one_that_these_wait_for(buffer: int, batching: int) -> None:
+    from asyncio_operator import Batching
+    from asyncio_operator.lookup.options import LookupOptions
+    from asyncio_operator.spark.arrow import Layout
+    from asyncio_operator.spark.worker import EnrichTask
+    from enrichers import FunctionEnricher
+
+    async def look_up(key: int) -> Any:
+        return {"x": key} if isinstance(key, int) else [{"x": one} for one in key]
+
+    enricher = FunctionEnricher(look_up, "x long")
+    enricher.lookup_many = look_up  # type: ignore[assignment,method-assign]
+    layout = Layout((0,), enricher.schema(), event_time=1)
+    batched = Batching(2) if batching == 2 else None
+    options = LookupOptions(ordered=False, buffer=buffer, capacity=buffer, batching=batched)
+    task = EnrichTask(enricher, f"room {buffer} {batching}", layout, options, enricher.schema(), "")
+    keys = [1, 2, 3, 1, 2, 4, 3, 1, 5, 6, 7, 1]
+    batches = [pa.record_batch({"id": keys, "at": range(12 * i, 12 * i + 12)}) for i in range(3)]
+    times = [at for batch in task(iter(batches)) for at in batch.column(1).to_pylist()]
+    assert times == list(range(36))
 
 
 def _layout(schema: Any, enricher: Any, mode: str, **options: Any) -> Any:
