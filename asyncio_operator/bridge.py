@@ -125,22 +125,11 @@ def _iterate(process: Process, elements: Iterator[Any], patience: float) -> Iter
     run = LoopTask(loop, lambda: _pump(process, source, sink), sink)
     try:
         run.start()
-        threading.Thread(target=_read, args=(elements, source), name="asyncio-operator-reader", daemon=True).start()
+        threading.Thread(target=source.feed, args=(elements,), name="asyncio-operator-reader", daemon=True).start()
         yield from sink
     finally:
         source.close()
         run.stop(patience)
-
-
-def _read(elements: Iterator[Any], source: ToLoop) -> None:
-    try:
-        for element in elements:
-            if not source.put(element):
-                return
-    except BaseException as error:
-        source.end(error)
-    else:
-        source.end()
 
 
 async def _pump(process: Process, source: ToLoop, sink: FromLoop) -> None:

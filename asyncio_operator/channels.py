@@ -15,7 +15,7 @@ import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from asyncio_operator.clock import monotonic
@@ -80,6 +80,17 @@ class ToLoop:
         self._ended = True
         self._wake_loop()
 
+    def feed(self, items: Iterable[Any]) -> None:
+        """Hand all of them over, then the end, or what reading them has raised; to be called on a thread of its own."""
+        try:
+            for item in items:
+                if not self.put(item):
+                    return
+        except BaseException as error:
+            self.end(error)
+        else:
+            self.end()
+
     def _wake_loop(self) -> None:
         if not self._closed:
             call_on(self._loop, self._wake)
@@ -121,6 +132,11 @@ class ToLoop:
 
     def exhausted(self) -> None:
         """There may be more later."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody reads any more."""
+        return self._closed
 
     def close(self) -> None:
         """Nobody reads any more: a thread that waits, or comes later, is told."""

@@ -1,12 +1,31 @@
-"""Whether Spark still takes what a task gives: it ends a task by closing its end of a socket."""
+"""Whether anybody still takes what a task gives.
+
+Spark does, and ends a task by closing its end of a socket; or a thread of this package does, a `TakingThread`.
+"""
 
 from __future__ import annotations
 
 import select
 import sys
+import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
+
+
+class TakingThread(threading.Thread):
+    """A thread on which the results of a task are taken in place of Spark.
+
+    It may wait for them for ever, and nobody can interrupt it; so the task has to look.
+
+    Args:
+        work: what the thread does.
+        look: raises if it needs no more results.
+    """
+
+    def __init__(self, name: str, work: Callable[[], None], look: Callable[[], None]) -> None:
+        super().__init__(target=work, name=name, daemon=True)
+        self.look = look
 
 
 def spark_watch() -> Callable[[], None] | None:
@@ -19,6 +38,9 @@ def spark_watch() -> Callable[[], None] | None:
     data that nobody takes any more is answered by the kernel at once. Where the socket, which is not handed to user
     code, is not found on the stack, all this comes late.
     """
+    taker = threading.current_thread()
+    if isinstance(taker, TakingThread):
+        return taker.look
     frame: FrameType | None = sys._getframe()
     while frame is not None and not hasattr(frame.f_locals.get("outfile"), "flush"):
         frame = frame.f_back

@@ -4,8 +4,7 @@ Every task reports its figures when it ends, through an accumulator of the Spark
 histograms, not from averages. A task that Spark runs again counts as often as it runs. The reports of a micro-batch are
 all there before Spark tells of its progress.
 
-On the driver the accumulator's value is a `Ledger`; on its way to a worker it becomes an empty list, to which the task
-adds its report.
+On the driver a `Ledger` collects the reports; how they come there stands in `reports`.
 """
 
 from __future__ import annotations
@@ -15,11 +14,10 @@ import copy
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
 
-from pyspark import SparkContext, TaskContext
-from pyspark.accumulators import Accumulator, AccumulatorParam
+from pyspark import TaskContext
+from pyspark.accumulators import Accumulator
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
     QueryProgressEvent,
@@ -31,21 +29,10 @@ from pyspark.sql.streaming.listener import (
 
 from asyncio_operator.clock import monotonic
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.metrics import OperatorStatistics
+from asyncio_operator.metrics import Histogram, OperatorStatistics
 from asyncio_operator.policies.options import Duration, positive_duration
 from asyncio_operator.spark.figures import EnrichmentFigures, Ledger, MicroBatch, TaskReport
-
-Reports = Any
-"""A `Ledger` on the driver, a list of `TaskReport` in a worker; both can be extended by such a list."""
-
-
-class _Extending(AccumulatorParam[Reports]):
-    def zero(self, value: Reports) -> Reports:
-        return []
-
-    def addInPlace(self, value1: Reports, value2: Reports) -> Reports:  # noqa: N802
-        value1.extend(value2)
-        return value1
+from asyncio_operator.spark.reports import Reports, reported_to
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +90,14 @@ class EnrichmentMetrics:
     """
 
     def __init__(self, spark: SparkSession) -> None:
-        try:
-            self._context: SparkContext = spark.sparkContext
-        except Exception as error:
-            raise ConfigurationError(
-                f"EnrichmentMetrics needs a classic Spark session, and was given {describe(spark)}. Spark Connect has "
-                "no accumulators: use the status column there"
-            ) from error
         self._ledger = Ledger()
-        self._accumulator: Accumulator[Reports] = self._context.accumulator(self._ledger, _Extending())
+        self._accumulator = reported_to(
+            self._ledger,
+            spark,
+            f"EnrichmentMetrics needs a classic Spark session, and was given {describe(spark)}. Spark Connect has no "
+            "accumulators: use the status column there",
+        )
+        self._context = spark.sparkContext
         self._part: str | None = None
 
     def part(self, name: str) -> EnrichmentMetrics:
@@ -223,22 +209,9 @@ def _micro_batch(progress: StreamingQueryProgress) -> MicroBatch:
 
 
 def _statistics(figures: EnrichmentFigures) -> EnrichmentStatistics:
-    return EnrichmentStatistics(
-        admitted=figures.rows,
-        emitted=figures.rows,
-        timeouts=figures.timeouts,
-        failures=figures.failures,
-        skipped=figures.skipped,
-        latency=figures.latency.percentiles(),
-        attempt_latency=figures.attempt_latency.percentiles(),
-        rows=figures.rows,
-        found=figures.found,
-        missing=figures.missing,
-        calls=figures.calls,
-        retries=figures.retries,
-        cache_hits=figures.cache_hits,
-        shared=figures.shared,
-    )
+    of_figures = {f.name: getattr(figures, f.name) for f in fields(figures)}
+    latencies = {name: value.percentiles() for name, value in of_figures.items() if isinstance(value, Histogram)}
+    return EnrichmentStatistics(admitted=figures.rows, emitted=figures.rows, **of_figures | latencies)
 
 
 class _Listener(StreamingQueryListener):

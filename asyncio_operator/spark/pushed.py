@@ -16,9 +16,9 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from asyncio_operator.spark.hangup import spark_watch
+from asyncio_operator.spark.hangup import TakingThread, spark_watch
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -51,8 +51,8 @@ class PushedTask(Generic[In, Out]):
         self._closed = False
         self._ended = False
         self._error: BaseException | None = None
-        spark = _SparksEnd(self, spark_watch())
-        self._thread = threading.Thread(target=self._run, args=(spark,), name="asyncio-operator-pushed", daemon=True)
+        self._check_spark = spark_watch()
+        self._thread = TakingThread("asyncio-operator-pushed", self._run, self._look)
         self._thread.start()
 
     # -- the caller's side
@@ -100,8 +100,8 @@ class PushedTask(Generic[In, Out]):
 
     # -- the task's side
 
-    def _run(self, outfile: _SparksEnd) -> None:
-        """The thread; the task looks for `outfile` by this name, on its stack."""
+    def _run(self) -> None:
+        """The thread."""
         outputs: Iterator[Out] | None = None
         try:
             outputs = self._task(self._read())
@@ -127,7 +127,7 @@ class PushedTask(Generic[In, Out]):
     def _give(self, output: Out) -> None:
         with self._changed:
             self._changed.wait_for(lambda: len(self._outputs) < AHEAD or self._closed)
-            self.check_open()
+            self._check_open()
             self._outputs.append(output)
             self._changed.notify_all()
 
@@ -138,33 +138,19 @@ class PushedTask(Generic[In, Out]):
                 self._asked = True
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self._input or self._over or self._closed)
-                self.check_open()
+                self._check_open()
                 if not self._input:
                     return
                 element = self._input.popleft()
             yield element
 
-    def check_open(self) -> None:
-        """Raise `ClosedError` if it is."""
-        if self._closed:
-            raise ClosedError
-
-
-class _SparksEnd:
-    """Stands for the socket to Spark where the task looks for it.
-
-    The task flushes it from time to time, and ends if that fails: because Spark is gone, or because it is closed here,
-    however long its calls still take.
-    """
-
-    def __init__(self, pushed: PushedTask[Any, Any], check_spark: Callable[[], None] | None) -> None:
-        self._pushed = pushed
-        self._check_spark = check_spark
-
-    def flush(self) -> None:
-        self._pushed.check_open()
+    def _look(self) -> None:
+        """Raise if Spark is gone, or if it is closed here, however long the task's calls still take."""
+        self._check_open()
         if self._check_spark is not None:
             self._check_spark()
 
-    def fileno(self) -> int:
-        raise OSError("whether Spark is there is seen by flushing")
+    def _check_open(self) -> None:
+        """Raise `ClosedError` if it is not."""
+        if self._closed:
+            raise ClosedError

@@ -1,11 +1,11 @@
 """`map_partitions`: an `AsyncWaitOperator` over every partition of an RDD.
 
 What travels is the function and the options; the operator is made in the worker, one for each task, so that a task has
-a run, figures and an opened function of its own. Elements cross threads in chunks, as in `bridge`: a reader takes them
-from Spark, the loop thread calls the function, the task's main thread hands results to Spark.
+a run, figures and an opened function of its own. `task` has the frame of it; elements cross threads one by one, and a
+thread is woken for some dozens of them at once.
 
 Law: a task ends with whoever takes its results, also while it waits for a slow call. That is Spark, which may have
-enough without saying so, or another task of the same Python stage, whose reader has been told to stop. So the main
+enough without saying so, or another task of the same Python stage, whose feeder has been told to stop. So the main
 thread looks up every `WATCH` seconds. This module does not know enrichers.
 """
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import FrameType
@@ -23,17 +22,14 @@ from typing import TYPE_CHECKING, Any
 from pyspark.serializers import AutoBatchedSerializer
 from pyspark.sql import DataFrame
 
-from asyncio_operator.bridge import LoopTask
 from asyncio_operator.channels import PULSE, FromLoop, ToLoop
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.loop_thread import loop_thread
-from asyncio_operator.loop_watch import LoopWatch
 from asyncio_operator.operator import AsyncWaitOperator
 from asyncio_operator.policies.options import duration
-from asyncio_operator.run import longest_end
+from asyncio_operator.run import AHEAD, longest_end
 from asyncio_operator.spark.hangup import spark_watch
 from asyncio_operator.spark.portable import portable_errors
-from asyncio_operator.spark.task import GRACE, WATCH
+from asyncio_operator.spark.task import GRACE, WATCH, outputs_of
 from asyncio_operator.spark.travel import require_portable
 
 if TYPE_CHECKING:
@@ -109,59 +105,26 @@ class PartitionTask:
         return portable_errors(self._results(elements))
 
     def _results(self, elements: Iterable[Any]) -> Iterator[Any]:
-        thread, operator, look = loop_thread(), self.operator(), _look()
-        held = LoopWatch(thread.ident, describe(self.function))
-        source, sink = ToLoop(thread.loop), FromLoop(thread.loop, pulse=None if look is None else self.watch)
-        reader = _Reader(elements, source)
-        run = LoopTask(thread.loop, lambda: _run(operator, source, sink), sink)
-        try:
-            run.start()
-            reader.start()
-            for result in sink:
+        operator = self.operator()
+        results = outputs_of(
+            elements,
+            lambda source, sink: _run(operator, source, sink),
+            name=describe(self.function),
+            patience=longest_end(duration("grace_period", self.options.get("grace_period", GRACE))),
+            read_ahead=AHEAD,
+            watch=self.watch,
+            check_taker=_look(),
+        )
+        with contextlib.closing(results):
+            for result in results:
                 if result is not PULSE:
                     yield result
-                elif look is not None:
-                    held.look()
-                    look()
-        finally:
-            reader.abandoned = True
-            source.close()
-            run.stop(longest_end(duration("grace_period", self.options.get("grace_period", GRACE))))
 
 
 async def _run(operator: AsyncWaitOperator, source: ToLoop, sink: FromLoop) -> None:
     async with contextlib.aclosing(operator.process(source)) as results:
         async for result in results:
             await sink.put(result)
-
-
-class _Reader(threading.Thread):
-    """Reads the elements of a partition; what it reads may be the results of another task of the same Python stage.
-
-    Attributes:
-        abandoned: nobody takes what it reads any more. It cannot be interrupted, so that other task has to look.
-    """
-
-    def __init__(self, elements: Iterable[Any], source: ToLoop) -> None:
-        super().__init__(name="asyncio-operator-reader", daemon=True)
-        self._elements = elements
-        self._source = source
-        self.abandoned = False
-
-    def run(self) -> None:
-        try:
-            for element in self._elements:
-                if not self._source.put(element):
-                    return
-        except BaseException as error:
-            self._source.end(error)
-        else:
-            self._source.end()
-
-    def look(self) -> None:
-        """Raise if nobody takes what it reads."""
-        if self.abandoned:
-            raise BrokenPipeError("the task that reads these results is over")
 
 
 def _look() -> Callable[[], None] | None:
@@ -171,9 +134,6 @@ def _look() -> Callable[[], None] | None:
     elements means nothing where batches are of any size. Where Spark writes otherwise (`saveAsTextFile`, shuffles) it
     takes the results of a partition to their end, unless the job fails.
     """
-    taker = threading.current_thread()
-    if isinstance(taker, _Reader):
-        return taker.look
     watch, frame = spark_watch(), _frame_with("serializer", "outfile")
     if watch is None or frame is None:
         return watch

@@ -7,7 +7,6 @@ with the task, however that ends; the loop thread stays for the next one.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from typing import Any
 
@@ -16,7 +15,7 @@ from asyncio_operator.channels import PULSE, FromLoop, ToLoop
 from asyncio_operator.loop_thread import loop_thread
 from asyncio_operator.loop_watch import LoopWatch
 from asyncio_operator.run import AHEAD
-from asyncio_operator.spark.hangup import spark_watch
+from asyncio_operator.spark.hangup import TakingThread, spark_watch
 
 READ_AHEAD = 2
 """Batches read from Spark and not yet taken by the loop: one is being taken while the next is read."""
@@ -36,46 +35,48 @@ def outputs_of(
     name: str,
     patience: float,
     ahead: int = AHEAD,
+    read_ahead: int = READ_AHEAD,
+    watch: float = WATCH,
+    check_taker: Callable[[], None] | None = None,
 ) -> Generator[Any]:
     """What `main` puts into its channel, for the task's main thread; to be closed in any case.
 
-    Once a second comes a `PULSE`, at which the caller has to give Spark something, however little: only then can it be
-    seen that Spark is gone.
+    Every `watch` seconds comes a `PULSE`, at which the caller has to give Spark something, however little: only then
+    can it be seen that Spark is gone.
 
     Args:
         inputs: read on a thread of its own, and given to `main`.
         name: of the user's function, for what is logged of it.
         patience: seconds to wait for the end of `main` when it is cancelled.
         ahead: outputs that may wait for the main thread, where `main` waits for room.
+        read_ahead: inputs that may wait for `main`.
+        watch: seconds between two pulses.
+        check_taker: raises if nobody takes outputs any more; default: what `spark_watch` gives.
 
     Raises:
-        BrokenPipeError: Spark has ended the task.
+        BrokenPipeError: Spark has ended the task, or another task that reads this one's outputs is over.
         BaseException: what reading the input raised, or `main`.
     """
-    thread, check_spark = loop_thread(), spark_watch()
-    watch = LoopWatch(thread.ident, name)
-    source, sink = ToLoop(thread.loop, READ_AHEAD), FromLoop(thread.loop, ahead, WATCH)
-    threading.Thread(target=_feed, args=(inputs, source), name="asyncio-operator-feeder", daemon=True).start()
+    thread = loop_thread()
+    check = check_taker or spark_watch()
+    held = LoopWatch(thread.ident, name)
+    source, sink = ToLoop(thread.loop, read_ahead), FromLoop(thread.loop, ahead, watch)
+
+    def still_read() -> None:
+        if source.closed:
+            raise BrokenPipeError("the task that reads these results is over")
+
+    feeder = TakingThread("asyncio-operator-feeder", lambda: source.feed(inputs), still_read)
     run = LoopTask(thread.loop, lambda: main(source, sink), sink)
     try:
         run.start()
+        feeder.start()
         for output in sink:
             if output is PULSE:
-                watch.look()
+                held.look()
             yield output
-            if output is PULSE and check_spark is not None:
-                check_spark()
+            if output is PULSE and check is not None:
+                check()
     finally:
         source.close()
         run.stop(patience)
-
-
-def _feed(inputs: Iterable[Any], source: ToLoop) -> None:
-    try:
-        for one in inputs:
-            if not source.put(one):
-                return
-    except BaseException as error:
-        source.end(error)
-    else:
-        source.end()

@@ -319,7 +319,7 @@ def assert_nothing_is_left(numbers: RDD[int], server: Hanging) -> None:
     # The run itself, its life, its lane and the pump to the other thread.
     assert max(tasks for _, _, tasks in out) <= 4
     for _, names, _ in out:
-        assert sorted(names) in (["asyncio-operator-loop"], ["asyncio-operator-loop", "asyncio-operator-reader"])
+        assert sorted(names) in (["asyncio-operator-loop"], ["asyncio-operator-feeder", "asyncio-operator-loop"])
 
 
 @pytest.mark.parametrize("directly", [False, True])

@@ -28,7 +28,7 @@ def _nothing_is_left_behind() -> Iterator[None]:
         return len(asyncio.all_tasks()) - 1
 
     def readers() -> list[str]:
-        return [thread.name for thread in threading.enumerate() if thread.name == "asyncio-operator-reader"]
+        return [thread.name for thread in threading.enumerate() if thread.name == "asyncio-operator-feeder"]
 
     wait_until(lambda: not readers(), SOON, "no reader is left")
     loop = loop_thread().loop
