@@ -157,10 +157,7 @@ class Attempts:
         return iter(self._take, None)
 
     def _take(self) -> tuple[Call, Any] | None:
-        if (next_call := self._next) is not None:
-            self._next = None
-            return next_call
-        next_call = self._start()
+        next_call, self._next = self._next or self._start(), None
         if next_call is None and self._try_again < inf:
             # Whoever seeks waits for something else, and does not know when to ask again.
             self.news()
@@ -198,8 +195,7 @@ class Attempts:
                 self.calls += 1
                 return call, self.value_of(call)
             self.begin(call, now)
-            for flight in call.present:
-                self._attempt_failed(flight, refusal, now)
+            self._attempts_failed(call.present, refusal, now)
         self._try_again = self._now() + COARSEST
         return None
 
@@ -220,18 +216,16 @@ class Attempts:
             flight.call = call
             if flight.wakes < inf:
                 self._waits.leave(flight)
-            if not call.half:
-                self._begin(flight, started)
+            if call.half:
+                continue
+            if flight.begun is None:
+                flight.started = started
+                flight.deadline = started + self._timeout
+            if flight.attempts:
+                self.retries += 1
+            flight.begun = started
+            self._recorder.attempt_started(flight, started)
         return self._limit(call) - started
-
-    def _begin(self, flight: Flight, now: float) -> None:
-        if flight.begun is None:
-            flight.started = now
-            flight.deadline = now + self._timeout
-        if flight.attempts:
-            self.retries += 1
-        flight.begun = now
-        self._recorder.attempt_started(flight, now)
 
     def _limit(self, call: Call) -> float:
         """When the call has to be looked at: the first deadline of its elements, or the end of their attempt."""
@@ -250,8 +244,7 @@ class Attempts:
         try:
             results = aligned(result, len(flights), self._batch_method)
         except ResultError as error:
-            for flight in call.present:
-                self._attempt_failed(flight, error, now)
+            self._attempts_failed(call.present, error, now)
         else:
             for flight, one in zip(flights, results, strict=True):
                 if flight not in late:
@@ -287,8 +280,7 @@ class Attempts:
             self._set_alarm()
             self.news()
             return
-        for flight in flights:
-            self._attempt_failed(flight, error, now)
+        self._attempts_failed(flights, error, now)
 
     def timed_out(self, call: Call, started: float) -> float | None:
         now = self._now()
@@ -334,9 +326,10 @@ class Attempts:
 
     # -- attempts
 
-    def _attempt_failed(self, flight: Flight, error: BaseException, now: float) -> None:
-        self._recorder.attempt_ended(flight, "error", now, error)
-        self._judge(flight, error, now)
+    def _attempts_failed(self, flights: list[Flight], error: BaseException, now: float) -> None:
+        for flight in flights:
+            self._recorder.attempt_ended(flight, "error", now, error)
+            self._judge(flight, error, now)
 
     def _judge(self, flight: Flight, error: BaseException, now: float) -> None:
         """An attempt has failed: wait for the next, or end the element with its error."""
@@ -393,10 +386,8 @@ class Attempts:
                 self._waits.guard(flight, flight.deadline)
 
     def _set_alarm(self, earliest: float = -inf) -> None:
-        self._alarm.cancel()
-        due = self._waits.next_due()
-        if due < inf:
-            self._alarm.set(max(due, earliest))
+        due = max(self._waits.next_due(), earliest)
+        self._alarm.set(due) if due < inf else self._alarm.cancel()
 
     def _ring(self) -> None:
         now = self._now()

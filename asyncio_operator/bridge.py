@@ -3,6 +3,8 @@
 A thread of its own reads the input into one channel, the loop runs, the caller takes the outputs from another. Law:
 nobody waits for what cannot come. A loop does not wait for itself, a forked child not for its parent's threads, and
 nobody for a loop that has stopped. What a channel is stands in `channels`.
+
+What a run failed of comes across as an error that can be told: `encodable` says why.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ from typing import Any, TypeVar
 from asyncio_operator.channels import Bell, FromLoop, ToLoop, call_on, check_elsewhere, runs_here
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.loop_thread import loop_thread
+from asyncio_operator.policies.options import FUNCTION
+from asyncio_operator.run import stray_run
+from asyncio_operator.told_errors import encodable
 
 T = TypeVar("T")
 
@@ -42,11 +47,19 @@ class LoopTask:
     """A coroutine on the loop, started and cancelled by another thread; its end is the end of a `FromLoop`.
 
     Making one does nothing yet: `start` goes where an interruption of it is followed by `stop`.
+
+    Args:
+        name: of the function that it runs, for messages.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, main: Callable[[], Coroutine[Any, Any, None]], sink: FromLoop
+        self,
+        loop: asyncio.AbstractEventLoop,
+        main: Callable[[], Coroutine[Any, Any, None]],
+        sink: FromLoop,
+        name: str = FUNCTION,
     ) -> None:
+        self._name = name
         self._loop = loop
         self._main = main
         self._sink = sink
@@ -62,17 +75,24 @@ class LoopTask:
         task = self._task = self._loop.create_task(self._failure())
         _running.add(task)
         task.add_done_callback(_running.discard)
-        task.add_done_callback(lambda task: self._sink.end(None if task.cancelled() else task.result()))
+        task.add_done_callback(self._end)
 
     async def _failure(self) -> BaseException | None:
         """What it failed of. Not raised, because ``SystemExit`` would pass through the loop."""
         try:
             await self._main()
         except asyncio.CancelledError as error:
-            return None if self._stopped else error
+            if self._stopped:
+                return None
+            task = asyncio.current_task()
+            return stray_run(self._name) if task is not None and task.cancelling() else error
         except BaseException as error:
             return error
         return None
+
+    def _end(self, task: asyncio.Task[BaseException | None]) -> None:
+        error = None if task.cancelled() else task.result()
+        self._sink.end(None if error is None else encodable(error))
 
     def _cancel(self) -> None:
         if self._task is not None:
@@ -94,7 +114,11 @@ class LoopTask:
         if runs_here(self._loop):
             return
         if not self._sink.wait_for_end(patience):
-            logger.error("a run did not end within %.0f s of being closed; something blocks the event loop", patience)
+            logger.error(
+                "a run did not end within %.1f s of being closed: something blocks the event loop, or ignores its "
+                "cancellation there",
+                patience,
+            )
         self._sink.raise_error()
 
 

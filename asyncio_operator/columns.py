@@ -1,8 +1,9 @@
 """Values into columns of a declared type, without loss.
 
 Arrow refuses most of what does not fit, but not all: it makes 1 of 1.5, a date of a datetime, a moment in 1970 of 5,
-and infinity of 1e300, also inside of lists, maps and structs. That is looked for here, at a price that only the types
-pay in which it can happen.
+and infinity of 1e300, also inside of lists, maps and structs. It takes a datetime without a time zone for one in UTC,
+where PySpark takes it for one in the zone of the session, and it drops a zone that the column has no place for: both
+are refused here. That is looked for at a price that only the types pay in which it can happen.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from decimal import Decimal
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
@@ -34,14 +36,19 @@ def column(rows: Sequence[Mapping[str, Any]], field: pa.Field) -> Column:
         values = list(map(itemgetter(field.name), rows))
     except KeyError:
         values = [row.get(field.name) for row in rows]
-    if _can_lose(field.type) and not set(map(type, values)) <= _exact_types(field.type):
+    return array_of(values, field.type)
+
+
+def array_of(values: Sequence[Any], data_type: pa.DataType) -> Column:
+    """The values in that type. Raises some error if one does not fit."""
+    if _can_lose(data_type) and not _are_exact(values, data_type):
         for value in values:
-            _check(value, field.type)
+            _check(value, data_type)
     try:
-        return pa.array(values, field.type)
+        return pa.array(values, data_type)
     except Exception:
         # A struct that is a dict in one row and a tuple in another fits alone, and not together.
-        return pa.concat_arrays([pa.array([value], field.type) for value in values])
+        return pa.concat_arrays([pa.array([value], data_type) for value in values])
 
 
 def row_reader(schema: pa.Schema) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
@@ -99,6 +106,9 @@ def _sure(data_type: pa.DataType) -> tuple[type | None, Callable[[Any], bool] | 
     if kinds.is_signed_integer(data_type):
         limit = 1 << (data_type.bit_width - 1)
         return int, lambda value: -limit <= value < limit
+    if kinds.is_timestamp(data_type) and data_type.unit == "us":
+        zones = _zones(data_type)
+        return datetime.datetime, lambda value: type(value.tzinfo) in zones
     return next((kind for is_kind, kind in _EXACT if is_kind(data_type)), None), None
 
 
@@ -117,13 +127,33 @@ def _can_lose(data_type: pa.DataType) -> bool:
     return bool(kinds.is_integer(data_type) or kinds.is_temporal(data_type) or kinds.is_float32(data_type))
 
 
+def _are_exact(values: Sequence[Any], data_type: pa.DataType) -> bool:
+    """Whether a glance tells that Arrow loses nothing of the values; else they are looked at one by one."""
+    if not set(map(type, values)) <= _exact_types(data_type):
+        return False
+    if not kinds.is_timestamp(data_type):
+        return True
+    return {type(value.tzinfo) for value in values if value is not None} <= _zones(data_type)
+
+
 @lru_cache(maxsize=1000)
 def _exact_types(data_type: pa.DataType) -> set[type]:
-    """Types of which Arrow loses nothing; the others are looked at one by one."""
+    """Types of which Arrow loses nothing, but for the zones of datetimes."""
     if kinds.is_integer(data_type):
         return {int, type(None)}
     allowed = _temporal_class(data_type)
-    return {allowed, type(None)} if allowed is not None else {type(None)}
+    if allowed is None or getattr(data_type, "unit", None) in _STEPS:
+        return {type(None)}
+    return {allowed, type(None)}
+
+
+_STEPS = {"ms": 1_000, "s": 1_000_000}
+"""Microseconds of the units that are too coarse for Python's times."""
+
+
+def _zones(data_type: pa.DataType) -> frozenset[type]:
+    """Types of the zones that datetimes may have for a column; any other is asked for its offset."""
+    return frozenset([datetime.timezone, ZoneInfo] if data_type.tz is not None else [type(None)])
 
 
 def _temporal_class(data_type: pa.DataType) -> type | None:
@@ -149,10 +179,31 @@ def _check(value: Any, data_type: pa.DataType) -> None:
         if isinstance(value, int | float | np.number) and _LARGEST_FLOAT32 < abs(float(value)) < float("inf"):
             raise ValueError("it is too large")
     else:
-        allowed = _temporal_class(data_type)
-        is_date = isinstance(value, datetime.date) and not isinstance(value, datetime.datetime)
-        if allowed is not None and not (is_date if allowed is datetime.date else isinstance(value, allowed)):
-            raise TypeError(f"it is of type {type(value).__name__}")
+        _check_temporal(value, data_type)
+
+
+def _check_temporal(value: Any, data_type: pa.DataType) -> None:
+    allowed = _temporal_class(data_type)
+    if allowed is None:
+        return
+    is_date = isinstance(value, datetime.date) and not isinstance(value, datetime.datetime)
+    if not (is_date if allowed is datetime.date else isinstance(value, allowed)):
+        raise TypeError(f"it is of type {type(value).__name__}")
+    unit = getattr(data_type, "unit", "us")
+    if unit in _STEPS and (value.microseconds if allowed is datetime.timedelta else value.microsecond) % _STEPS[unit]:
+        raise ValueError(f"it is finer than a {unit}")
+    if allowed is datetime.datetime and (value.utcoffset() is not None) != (data_type.tz is not None):
+        raise ValueError(_NO_ZONE if data_type.tz is not None else _ZONE)
+
+
+_NO_ZONE = (
+    "it has no time zone: give it the one that it is meant in, as in value.replace(tzinfo=datetime.UTC), or declare "
+    "the column as timestamp_ntz"
+)
+_ZONE = (
+    "it has a time zone, which the column cannot hold: declare the column as timestamp, a timestamp_ntz has no zone, "
+    "or take the zone off, as in value.replace(tzinfo=None)"
+)
 
 
 def _check_nested(value: Any, data_type: pa.DataType) -> None:

@@ -16,6 +16,7 @@ An enricher needs the names of `asyncio_operator` and of this module, and no oth
 | `describe`, `did_you_mean` | a value in a message, cut where it is long; the nearest of the names that there are |
 | `time_left` | the seconds until the running lookup is cancelled, for a source that can be told a limit |
 | `missing_here` | the module or environment variable that this process lacks, if an error says so |
+| `failed_import` | the import that failed, if an error is one or was raised from one: never a key's fault |
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.clock import time_left
-from asyncio_operator.environment import missing_here
+from asyncio_operator.environment import failed_import, missing_here
 from asyncio_operator.errors import describe
 from asyncio_operator.policies.options import duration, gives_coroutines, natural, positive_int, takes
 from asyncio_operator.suggestions import did_you_mean
@@ -44,6 +45,7 @@ __all__ = [
     "describe",
     "did_you_mean",
     "duration",
+    "failed_import",
     "gives_coroutines",
     "missing_here",
     "natural",

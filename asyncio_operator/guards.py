@@ -8,11 +8,14 @@ from __future__ import annotations
 from asyncio_operator.errors import CircuitOpenError, said
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, Controller
 from asyncio_operator.policies.circuit_breaker import Breaker, CircuitBreaker
-from asyncio_operator.policies.rate_limit import Limiter, RateLimit
+from asyncio_operator.policies.rate_limit import Limiter
 
 
 class Guards:
     """The state of the policies in one run; each may be missing.
+
+    Args:
+        limiter: the starts of the window, which may have begun with another run.
 
     Attributes:
         calls: how many are running, late ones too.
@@ -20,12 +23,12 @@ class Guards:
 
     def __init__(
         self,
-        rate_limit: RateLimit | None = None,
+        limiter: Limiter | None = None,
         circuit_breaker: CircuitBreaker | None = None,
         capacity: AdaptiveCapacity | None = None,
     ) -> None:
         self.calls = 0
-        self._limiter = None if rate_limit is None else Limiter(rate_limit)
+        self._limiter = limiter
         self._breaker = None if circuit_breaker is None else Breaker(circuit_breaker)
         self._controller = None if capacity is None else Controller(capacity)
 

@@ -7,9 +7,13 @@ an *intake*; the lanes decide nothing about elements.
 - Work comes in *windows*: iterators that all lanes share. A window is over when it is exhausted and no lane is in it.
 - At most one lane, the *seeker*, waits for work. When it has found some, it appoints the next one. So a lane is started
   only when all others are busy, and a thousand idle lanes are not woken for one element.
+- Where calls return at once the loop turns after a while: the lane at work leaves, and the seeker goes on in the next
+  turn, so that those who wait for results are not kept waiting.
 - One timer, for the earliest deadline. A late call is first given a few turns of the loop, because a result that is
   already there wins; then its element ends, and its lane is cancelled and counts until the call has returned.
 - The first failure ends everything: all lanes are cancelled and awaited, for at most `grace_period` seconds.
+- A cancellation that nobody here has asked for is an error of the call that it hits. Between two calls, or where a call
+  cancels whoever waits for the end, it is a failure of the run.
 
 Every `BaseException` of a call is caught, ``SystemExit`` too: it belongs to the run, not to the loop.
 """
@@ -25,19 +29,13 @@ from typing import Any
 from asyncio_operator.clock import running_call
 from asyncio_operator.deadlines import Deadlines
 from asyncio_operator.errors import describe
-from asyncio_operator.lane import IDLE, Lane, uncancel
+from asyncio_operator.lane import IDLE, Lane, RunEnd, present_run, stray_cancellation, uncancel
 from asyncio_operator.metrics import Histogram
+from asyncio_operator.turn import Turn
 from asyncio_operator.waiting import COARSEST, Alarm
 from asyncio_operator.windows import Intake, Window
 
 logger = logging.getLogger("asyncio_operator")
-
-TURN = 0.005
-"""Seconds after which a lane whose calls return at once lets the loop turn: short against any timeout that users set,
-long against the microsecond that a turn costs."""
-
-STANDING = 1000
-"""Calls that return at once after which the loop turns too where the clock stands still, as that of a test does."""
 
 LAST_TURNS = 10
 """Turns of the loop that a late call is given to finish without waiting. A result that has arrived takes one turn to
@@ -54,6 +52,7 @@ class Lanes:
         timeout: seconds that a call may take, where its window does not `begin` it; None for no limit.
         clock: gives seconds; the timers are the loop's.
         grace_period: seconds to wait, when all is over, for calls that ignore their cancellation.
+        name: of what is called, for messages.
     """
 
     def __init__(
@@ -65,6 +64,7 @@ class Lanes:
         timeout: float | None,
         clock: Callable[[], float],
         grace_period: float,
+        name: str,
     ) -> None:
         self.latency = Histogram()
         self.failed = False
@@ -75,18 +75,20 @@ class Lanes:
         self._timeout = inf if timeout is None else timeout
         self._clock = clock
         self._grace_period = grace_period
+        self._name = name
         self._loop = asyncio.get_running_loop()
-        self._finished: asyncio.Future[None] = self._loop.create_future()
+        self._finished = RunEnd(self._loop, self._check_canceller)
         self._lanes: set[Lane] = set()
         self._late: set[Lane] = set()
         self._idle: list[asyncio.Future[bool]] = []
         self._leaving = 0
-        self._standing = 0
+        self._turn = Turn(self._loop)
         self._seeking = False
         self._drained = False
         self._stopping = False
         self._deadlines: Deadlines[Lane] = Deadlines()
         self._alarm = Alarm(self._loop, clock, self._wake)
+        self._held_up = Alarm(self._loop, clock, self._report_held_up)
 
     @property
     def in_flight(self) -> int:
@@ -131,6 +133,14 @@ class Lanes:
             self._finished.set_result(None)
             self.stop()
 
+    def _check_canceller(self) -> None:
+        """Whoever waits for the end is cancelled here and now: by his own caller, or by what a call has started."""
+        if present_run.get(None) is self and not self._stopping:
+            here = asyncio.current_task(self._loop)
+            calls = [lane for lane in self._lanes if lane.task is here and lane.busy]
+            elements = [describe(lane.window.value_of(lane.slot)) for lane in calls]
+            self.fail(stray_cancellation(f"{self._name} cancelled tasks that are not its own", *elements))
+
     def cut(self, slot: Any) -> None:
         """Cancel the call for this slot, as if it were late."""
         for lane in [lane for lane in self._lanes if lane.busy and lane.slot is slot]:
@@ -142,6 +152,7 @@ class Lanes:
         """A new lane is the seeker from birth; see `_appoint`."""
         appointed = True
         failure: BaseException | None = None
+        present_run.set(self)
         running_call.set(lambda: inf if lane.slot is IDLE else lane.started + lane.limit - self._clock())
         try:
             if not hasattr(lane, "task"):
@@ -157,7 +168,10 @@ class Lanes:
             if not self._loop.is_running():
                 raise
             failure = error
+            if isinstance(error, asyncio.CancelledError) and lane.task.cancelling() and not self._stopping:
+                failure = stray_cancellation(f"a task that calls {self._name} was cancelled between two calls")
         self._lanes.remove(lane)
+        lane.window = IDLE  # connections that a call has opened keep its context, and so the lane
         if failure is not None:
             self.fail(failure)
         self._check_finished()
@@ -173,6 +187,8 @@ class Lanes:
         if self._drained:
             return None
         self._seeking = True
+        if self._turn.is_over(self._clock()):
+            await asyncio.sleep(0)
         window = await self._intake.window()
         self._seeking = False
         if window is None:
@@ -187,9 +203,10 @@ class Lanes:
         clock, invoke, complete, latency = self._clock, self._invoke, window.complete, self.latency
         lanes, samples = self._lanes, latency.samples
         record, cancelling = samples.append, lane.task.cancelling
-        turn_ends, instant, begin = lane.turn_ends, window.instant, window.begin
+        instant, begin = window.instant, window.begin
         window.lanes += 1
         now = clock()
+        turn_ends = self._turn.ends(now)
         for slot, value in window:
             if not self._seeking:
                 self._appoint()
@@ -220,26 +237,15 @@ class Lanes:
                 continue
             record(now - started)
             if now > turn_ends or now == started:
-                if now == started and self._stands():
+                turn_ends = self._turn.ends(now)
+                if now <= turn_ends and (now != started or self._turn.stands()):
                     continue
                 if len(samples) > MANY_SAMPLES:
                     latency.fold()
-                await asyncio.sleep(0)
-                now = clock()
-                lane.turn_ends = turn_ends = now + TURN
+                break
         window.lanes -= 1
         if not window.lanes:
             window.left()
-
-    def _stands(self) -> bool:
-        """Whether a lane may go on where the clock stands still; all lanes together may, so often in a turn."""
-        self._standing += 1
-        if self._standing == STANDING:
-            self._loop.call_soon(self._turned)
-        return self._standing < STANDING
-
-    def _turned(self) -> None:
-        self._standing = 0
 
     async def _absorb(self, lane: Lane) -> None:
         """Take back a cancellation of its own task that a call has left behind, before it hits the next one."""
@@ -258,7 +264,7 @@ class Lanes:
             self._idle.pop().set_result(True)
         elif len(self._lanes) < self._capacity and not self._drained:
             self._seeking = True
-            lane = Lane(self._timeout, turn_ends=self._clock() + TURN)
+            lane = Lane(self._timeout)
             self._lanes.add(lane)
             lane.task = self._loop.create_task(self._live(lane))
 
@@ -321,6 +327,14 @@ class Lanes:
         self._late.add(lane)
         self.latency.add(self._clock() - lane.started)
         lane.task.cancel()
+        if len(self._late) >= self._capacity:
+            self._held_up.set(self._clock() + self._grace_period)
+
+    def _report_held_up(self) -> None:
+        """Nobody knows for how long; whoever looks for the reason finds it in the log."""
+        held = [describe(lane.window.value_of(lane.slot)) for lane in self._late]
+        if len(held) >= self._capacity:
+            logger.error("calls that ignore their cancellation hold all places; one of them is for element %s", held[0])
 
     def _call_ended_late(self, lane: Lane, swallowed: bool) -> None:
         if swallowed and lane in self._late:
@@ -351,6 +365,7 @@ class Lanes:
             return
         self._stopping = True
         self._alarm.cancel()
+        self._held_up.cancel()
         self._intake.stop()
         for lane in self._lanes - self._late:
             lane.expired = True

@@ -15,23 +15,25 @@ import random
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from asyncio_operator.admission import Admission
 from asyncio_operator.attempts import Attempts
 from asyncio_operator.buffer import Buffer
 from asyncio_operator.elements import Record, Watermark
-from asyncio_operator.errors import describe_error
+from asyncio_operator.errors import FunctionError, describe, describe_error
 from asyncio_operator.flights import Attempting
 from asyncio_operator.function import AsyncFunction
 from asyncio_operator.guards import Guards
 from asyncio_operator.inputs import Input
+from asyncio_operator.lane import stray_cancellation
 from asyncio_operator.lanes import Lanes
 from asyncio_operator.metrics import OperatorStatistics
 from asyncio_operator.outcomes import Handling, Outcomes
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
-from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.policies.rate_limit import Limiter, RateLimit
 from asyncio_operator.queues import Entry, StreamElementQueue
 from asyncio_operator.recorder import SILENT, recorder_of
 from asyncio_operator.snapshot import OperatorSnapshot
@@ -46,7 +48,7 @@ AHEAD = 128
 waking a thread costs."""
 
 
-LAST_WORDS = 1.0
+LAST_WORDS = 0.5
 """Seconds that something cancelled is given to end, where it has had its grace period."""
 
 
@@ -125,7 +127,8 @@ class Run:
         buffer = self._buffer = Buffer(self._queue, now)
         outcomes = self._outcomes = Outcomes(options.handling, self._function.timeout, buffer)
         adaptive = options.capacity if isinstance(options.capacity, AdaptiveCapacity) else None
-        guards = Guards(options.rate_limit, options.circuit_breaker, adaptive)
+        limiter = None if options.rate_limit is None else Limiter(options.rate_limit)
+        guards = Guards(limiter, options.circuit_breaker, adaptive)
         restored = () if self._restore is None else self._restore.elements
         intake: Admission | Attempts
         if options.managed or restored:
@@ -151,6 +154,7 @@ class Run:
             timeout=options.attempting.timeout,
             clock=now,
             grace_period=options.grace_period,
+            name=name_of(self._function),
         )
         if self._attempts is not None:
             self._attempts.driver = self._driver
@@ -257,9 +261,9 @@ class Run:
                 f"closing the function took longer than grace_period={grace} s and was cancelled; raise grace_period, "
                 "or close faster"
             )
-        error = closing.result() or interrupted
-        if error is not None:
-            raise error
+        for error in (closing.result(), interrupted):
+            if error is not None:
+                raise error
 
     async def outputs(self) -> AsyncGenerator[Any, None]:
         """The outputs as they may leave; ends when everything has ended and the function is closed."""
@@ -303,6 +307,9 @@ class Run:
                     return
                 ready = buffer.ready = asyncio.get_running_loop().create_future()
                 await ready
+        except (asyncio.CancelledError, GeneratorExit):
+            self._abandoned = True
+            raise
         finally:
             await self._end()
 
@@ -316,20 +323,35 @@ class Run:
             self._driver.stop()
             if not self._closing:
                 life.cancel()
-            # Open, calls and close each get the grace period; what ignores its cancellation longer is left behind.
+            # What ignores its cancellation longer is left behind.
             # A consumer that is cancelled once more waits no longer; the run ends all the same.
             await asyncio.wait([life], timeout=longest_end(self._options.grace_period))
         if not life.done():
             logger.error("a run did not end: opening the function ignores its cancellation, and is left behind")
             return
         failure = asyncio.CancelledError() if life.cancelled() else life.result()
+        if isinstance(failure, asyncio.CancelledError) and life.cancelling() and not self._abandoned:
+            failure = stray_run(name_of(self._function))
         if failure is not None and not (self._abandoned and isinstance(failure, asyncio.CancelledError)):
             raise failure
 
 
+def name_of(function: Any) -> str:
+    """A function, or what has been made of one, for a message. The ``repr`` of a partial shows what it was given."""
+    called = getattr(function, "__dict__", {}).get("invoke", function)
+    while isinstance(called, partial):
+        called = called.func
+    return describe(called)
+
+
+def stray_run(name: str) -> FunctionError:
+    """What a run of that function fails of whose task is cancelled by somebody who does not read its results."""
+    return stray_cancellation(f"the run of {name} was cancelled, and not by whoever reads its results")
+
+
 def longest_end(grace_period: float) -> float:
-    """Seconds that the end of a run may take: the input, calls, opening and closing each have the grace period."""
-    return 4 * grace_period + LAST_WORDS
+    """Seconds that the end of a run may take: the input, calls (or opening) and closing each have the grace period."""
+    return 3 * grace_period + LAST_WORDS
 
 
 async def _error_of(close: Callable[[], Awaitable[None]]) -> BaseException | None:

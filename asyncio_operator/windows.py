@@ -42,7 +42,7 @@ class Window(Protocol):
         """What the function was called with, for a message."""
 
     def left(self) -> None:
-        """The window is exhausted, and the last lane has left it."""
+        """The last lane has left the window, of which something may be left."""
 
 
 class Intake(Protocol):

@@ -1,19 +1,21 @@
 """Enrichers: one module per kind of outside system, all behind the contract `Enricher`.
 
-Those that need a library of their own are loaded when they are first asked for. Nothing here knows Spark, and of
-`asyncio_operator` only public names are used.
+Each is loaded when it is first asked for, so that importing this package needs no library, and asking for an enricher
+whose libraries are not installed says which extra brings them. Nothing here knows Spark, and of `asyncio_operator` only
+public names are used.
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator import Enricher
-from enrichers.blocking import BlockingEnricher
-from enrichers.function import FunctionEnricher, enricher
+from asyncio_operator import ConfigurationError, Enricher
 
 if TYPE_CHECKING:
+    from enrichers.blocking import BlockingEnricher
+    from enrichers.function import FunctionEnricher, enricher
     from enrichers.http import HttpEnricher
     from enrichers.postgres import PostgresEnricher
     from enrichers.redis import RedisEnricher
@@ -30,15 +32,28 @@ __all__ = [
     "enricher",
 ]
 
+# Where each is, and the extra that it needs; with those of `spark` any DataFrame can be enriched.
 _LOADED_LATER = {
-    "HttpEnricher": "enrichers.http",
-    "PostgresEnricher": "enrichers.postgres",
-    "RedisEnricher": "enrichers.redis",
-    "TableEnricher": "enrichers.table",
+    "BlockingEnricher": ("enrichers.blocking", "spark"),
+    "FunctionEnricher": ("enrichers.function", "spark"),
+    "HttpEnricher": ("enrichers.http", "http"),
+    "PostgresEnricher": ("enrichers.postgres", "postgres"),
+    "RedisEnricher": ("enrichers.redis", "redis"),
+    "TableEnricher": ("enrichers.table", "spark"),
+    "enricher": ("enrichers.function", "spark"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LOADED_LATER:
-        return getattr(import_module(_LOADED_LATER[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _LOADED_LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, extra = _LOADED_LATER[name]
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        if error.name != "pyarrow":
+            raise
+        raise ConfigurationError(
+            f"{name} needs pyarrow, which {sys.executable} has not: pip install 'asyncio-operator[{extra}]'; "
+            "with Spark, in the Python of every worker"
+        ) from error

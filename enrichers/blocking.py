@@ -30,6 +30,7 @@ from asyncio_operator.enricher import (
     positive_int,
     takes,
 )
+from enrichers.causes import import_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -220,11 +221,14 @@ class _Threads:
             return await self._pool.invoke((self._called, (function, argument)))
 
     def _called(self, function: Callable[..., Any], argument: Any) -> Any:
-        if self._setup is None:
-            return function(argument)
-        client = self._client(self._setup)
+        arguments = (argument,) if self._setup is None else (self._client(self._setup), argument)
         try:
-            return function(client, argument)
+            return function(*arguments)
+        except Exception as error:
+            problem = import_error(error, self._subject)
+            if problem is None:
+                raise
+            raise problem from error
         finally:
             if self._closed:
                 self._tear_down()

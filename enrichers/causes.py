@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple, TypeVar
 
 from asyncio_operator import EnricherError
+from asyncio_operator.enricher import failed_import, missing_here
 from enrichers.secrets import Secrets, chain
 
 Raised = TypeVar("Raised", bound=BaseException)
@@ -54,6 +55,15 @@ def lookup_error(
     about = f"{subject}, {key}" if key and not cause.any_key else subject
     message = f"{about}: {cause.text}{own_words(error, secrets, words)}"
     return caused(cause.error(message), error, secrets)
+
+
+def import_error(error: BaseException, subject: str) -> EnricherError | None:
+    """The error that no key is to blame for, of an import that failed in a user's function, else None."""
+    cause = failed_import(error)
+    if cause is None:
+        return None
+    told = missing_here(cause) or f"{type(cause).__name__}: {cause}"
+    return EnricherError(f"{subject}: {told}; no key is to blame", retryable=False, any_key=True)
 
 
 def own_words(error: BaseException, secrets: Secrets, words: str | None = None) -> str:

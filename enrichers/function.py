@@ -11,6 +11,7 @@ that is for `BlockingEnricher`.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,10 @@ class FunctionEnricher(Enricher):
     """
 
     def __init__(self, async_function: Lookup, schema: pa.Schema | str) -> None:
+        if inspect.isasyncgenfunction(async_function):
+            raise ConfigurationError(
+                f"async_function is {describe(async_function)}, an asynchronous generator; return a list of rows"
+            )
         if not gives_coroutines(async_function):
             raise ConfigurationError(
                 f"async_function is {describe(async_function)}; it must be an `async def` function of one argument, "

@@ -119,6 +119,7 @@ def checked_text(argument: str, text: object, problem: Callable[[str], str | Non
         kind = type(text).__name__
         raise ConfigurationError(
             f"{argument} is of type {kind}; it must be a string, or a function without arguments that gives one"
+            + ("; is an environment variable not set in this process?" if text is None else "")
         )
     found = problem(text)
     if found:

@@ -273,7 +273,18 @@ class TableEnricher(Enricher):
             return given.cast(_simplified(given.schema))
         self._check(given.schema, known.names)
         names = [name for name in known.names if name in given.schema.names]
+        for name in names:
+            self._check_zone(name, given.schema.field(name).type, known.field(name).type)
         return given.select(names).cast(pa.schema([known.field(name) for name in names]))
+
+    def _check_zone(self, name: str, given: pa.DataType, known: pa.DataType) -> None:
+        """Arrow would take a time without a zone for one in UTC, and drop a zone, without a word."""
+        if kinds.is_timestamp(given) and kinds.is_timestamp(known) and (given.tz is None) != (known.tz is None):
+            right = "timestamp_ntz" if given.tz is None else "timestamp"
+            raise ConfigurationError(
+                f"{self!r}: column {name!r} is {given} in the table and {known} in schema=, and a time zone is neither "
+                f"invented nor dropped: declare it as {right}, or convert it in a function as the source"
+            )
 
     def _whole(self) -> pa.Schema:
         """Names and types of the source's columns, as far as they are wanted."""

@@ -16,7 +16,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator import AsyncFunction, ExponentialBackoff, Retry
-from examples.stage import Stage, job, local_spark, require_java, run, step, workspace
+from examples.stage import Stage, job, local_spark, positive, require_java, run, step, workspace
 
 if TYPE_CHECKING:
     import aiohttp
@@ -121,7 +121,7 @@ def demo(stage: Stage, options: argparse.Namespace) -> None:
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of the command line."""
     parser = argparse.ArgumentParser(prog="async_column", description="Offers from an HTTP service, as a column.")
-    parser.add_argument("--orders", type=int, default=ORDERS, help=f"how many (default: {ORDERS:,})")
+    parser.add_argument("--orders", type=positive, default=ORDERS, help=f"how many (default: {ORDERS:,})")
     return parser.parse_args(arguments)
 
 

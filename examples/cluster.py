@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from examples.stage import ProblemError, Stage, job, local_spark, require_java, run, step, tail, workspace
+from examples.stage import ProblemError, Stage, job, local_spark, positive, require_java, run, step, tail, workspace
 
 if TYPE_CHECKING:
     import psutil
@@ -279,8 +279,6 @@ def kill(executor: psutil.Process, airports: FakeService) -> None:
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of the command line."""
-    from examples.enrich_flights import positive
-
     parser = argparse.ArgumentParser(prog="cluster", description="Enrich flights on a cluster that loses an executor.")
     parser.add_argument("--rows", type=positive, default=40_000, help="only so many flights (default: 40,000)")
     parser.add_argument("--keep-executors", action="store_true", help="kill no executor")

@@ -29,6 +29,7 @@ from examples.stage import (
     embedded_postgres,
     job,
     local_spark,
+    positive,
     require_java,
     run,
     step,
@@ -288,14 +289,6 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     if options.keep and options.dsn is None:
         parser.error("--keep goes with --dsn: a PostgreSQL started for the demo ends with it")
     return options
-
-
-def positive(text: str) -> int:
-    """A number of rows."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number
 
 
 if __name__ == "__main__":

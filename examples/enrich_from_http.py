@@ -16,8 +16,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from examples.enrich_flights import PARTITIONS, flights_of, positive, read_data
-from examples.stage import Stage, job, local_spark, require_java, run, step, workspace
+from examples.enrich_flights import PARTITIONS, flights_of, read_data
+from examples.stage import Stage, job, local_spark, positive, require_java, run, step, workspace
 
 if TYPE_CHECKING:
     import random

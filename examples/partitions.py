@@ -16,9 +16,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator import AsyncFunction, Cache, ExponentialBackoff, Retry
-from examples.enrich_flights import flights_of, positive, read_data
+from examples.enrich_flights import flights_of, read_data
 from examples.enrich_from_http import rows_of
-from examples.stage import Stage, job, local_spark, require_java, run, step, workspace
+from examples.stage import Stage, job, local_spark, positive, require_java, run, step, workspace
 
 if TYPE_CHECKING:
     import aiohttp

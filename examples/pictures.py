@@ -9,11 +9,13 @@ this is said.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from asyncio_operator.trace import Trace, timelines
+from asyncio_operator.trace.timeline import SUFFIXES
 from examples.stage import ProblemError, Stage, run
 
 ROUNDS = 10
@@ -50,12 +52,13 @@ def main(name: str, description: str, demo: Callable[[Path], object], arguments:
 
 def show(ways: Mapping[str, Way], path: Path, title: str, note: str) -> dict[str, Run]:
     """Go all ways, print the table, and draw the picture; the runs by title."""
+    pictures = checked(path)
     runs = {name: fastest(way) for name, way in ways.items()}
     width = max(map(len, runs))
     print(f"{'way':<{width}}      ms  order of emission ({note})")
     for name, went in runs.items():
         print(f"{name:<{width}}  {went.milliseconds:6.1f}  {' '.join(went.order)}")
-    write([(f"{name}: {went.milliseconds:.1f} ms", went.trace) for name, went in runs.items()], path, title)
+    write([(f"{name}: {went.milliseconds:.1f} ms", went.trace) for name, went in runs.items()], pictures, title)
     return runs
 
 
@@ -71,11 +74,22 @@ def once(way: Way) -> Run:
     return Run(trace, order, 1e3 * max(event.time for event in trace.events() if event.kind == "emitted"))
 
 
-def write(panels: list[tuple[str, Trace]], path: Path, title: str) -> None:
-    """Draw the panels, and say where."""
+def checked(path: Path) -> list[Path]:
+    """The pictures that are to be drawn, so that what does not allow it is told before anything is run."""
     if path.is_dir():
         raise ProblemError(f"{path} is a folder; give --output the name of a picture in it")
-    for picture in [path] if path.suffix else [Path(f"{path}.png"), Path(f"{path}.svg")]:
+    if path.suffix and path.suffix.lower() not in SUFFIXES:
+        raise ProblemError(f"{path} has the suffix {path.suffix!r}; a picture can be {', '.join(SUFFIXES)}")
+    if not path.absolute().parent.is_dir():
+        raise ProblemError(f"{path} is in a folder that does not exist; make {path.absolute().parent}")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ProblemError("matplotlib draws the picture and is not installed; pip install 'asyncio-operator[plot]'")
+    return [path] if path.suffix else [Path(f"{path}.png"), Path(f"{path}.svg")]
+
+
+def write(panels: list[tuple[str, Trace]], pictures: Iterable[Path], title: str) -> None:
+    """Draw the panels, and say where."""
+    for picture in pictures:
         try:
             replaced = " (replaced)" if picture.exists() else ""
             timelines(panels, picture, title)

@@ -17,7 +17,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from asyncio_operator import Cache
-from examples.stage import Stage, cause, embedded_postgres, local_spark, require_java, run, step, workspace
+from examples.stage import Stage, cause, embedded_postgres, local_spark, positive, require_java, run, step, workspace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -109,7 +109,7 @@ def demo(stage: Stage, options: argparse.Namespace) -> None:
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of the command line."""
     parser = argparse.ArgumentParser(prog="sql_lookup", description="A table in PostgreSQL as a table function of SQL.")
-    parser.add_argument("--orders", type=int, default=ORDERS, help=f"how many (default: {ORDERS:,})")
+    parser.add_argument("--orders", type=positive, default=ORDERS, help=f"how many (default: {ORDERS:,})")
     return parser.parse_args(arguments)
 
 

@@ -24,6 +24,7 @@ import tempfile
 import threading
 import time
 import warnings
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -53,6 +54,13 @@ class Interrupted(BaseException):
 
 class ProblemError(Exception):
     """Something the user can mend, said in one sentence."""
+
+
+def positive(text: str) -> int:
+    """A count on a command line, as the `type` of an argument."""
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
 
 
 class Stage:

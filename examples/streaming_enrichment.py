@@ -21,13 +21,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from examples.enrich_flights import DSN_VARIABLE, database, positive, read_data, tables
+from examples.enrich_flights import DSN_VARIABLE, database, read_data, tables
 from examples.stage import (
     ProblemError,
     Stage,
     cause,
     embedded_postgres,
     local_spark,
+    positive,
     require_java,
     run,
     step,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator.enricher import missing_here
+from asyncio_operator.enricher import failed_import, missing_here
 from asyncio_operator.environment import Missing
 
 
@@ -58,3 +58,12 @@ def test_any_other_error_says_nothing_of_the_process(action: Callable[[], Any]) 
 
 def test_an_error_that_was_never_raised_says_nothing() -> None:
     assert missing_here(KeyError("NO_SUCH_VARIABLE")) is None
+
+
+def test_errors_that_led_to_each_other_are_looked_at_once() -> None:
+    first, second = ValueError("a"), ValueError("b")
+    first.__cause__, second.__cause__ = second, first
+    assert missing_here(first) is None
+    assert failed_import(first) is None
+    second.__cause__ = ImportError("no")
+    assert failed_import(first) is second.__cause__

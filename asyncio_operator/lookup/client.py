@@ -225,7 +225,7 @@ class _Engine:
         self._check = AnswerCheck(schema)
         self._cache = cache
         self._now = clock
-        outcomes = KeyOutcomes(enricher, timeout=options.timeout, fail=False, remedy="", clock=clock)
+        outcomes = KeyOutcomes(enricher, timeout=options.timeout, fail=None, remedy="", clock=clock)
         self._calls = Calls(outcomes, cache, told=False, check=self._checked)
         self._source = _Keys()
         self._source.background = self._calls.background
@@ -289,6 +289,8 @@ class _Engine:
             raise ResultError(f"the answer for key {describe(key)} will not do: {error}") from error
 
     async def close(self) -> None:
+        # Whoever closes it, a task that a call has started too, may end the run.
+        self._driver.stop()
         self._running.cancel()
         await asyncio.wait([self._running])
         try:

@@ -34,10 +34,8 @@ class LookupOptions:
         batching: how calls with several keys are formed; None for one key a call.
         fail: the first failure ends the run.
         timed: it is wanted how outcomes were come by.
-        traced: a trace is told of every call.
         remedy: what the user can do about a failure, for the end of a message.
-        grace_period: for calls that ignore their cancellation at the end. With the second after which a task sees that
-            Spark is gone, it stays within the 5 s of law X7.
+        grace_period: for calls that ignore their cancellation at the end.
     """
 
     ordered: bool = True
@@ -52,7 +50,6 @@ class LookupOptions:
     cache: Cache | None = None
     fail: bool = True
     timed: bool = False
-    traced: bool = False
     remedy: str = ""
     grace_period: float = 2.5
 
@@ -67,9 +64,7 @@ class LookupOptions:
             self.circuit_breaker,
             self.cache,
         )
-        return (
-            self.traced or isinstance(self.capacity, AdaptiveCapacity) or any(option is not None for option in options)
-        )
+        return isinstance(self.capacity, AdaptiveCapacity) or any(option is not None for option in options)
 
 
 def checked(

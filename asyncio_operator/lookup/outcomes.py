@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from asyncio_operator.enricher import Enricher
-from asyncio_operator.errors import ElementTimeoutError, FunctionError, ResultError, describe, describe_error
+from asyncio_operator.enricher import Enricher, failed_import, missing_here
+from asyncio_operator.environment import remedy as remedy_of
+from asyncio_operator.errors import ElementTimeoutError, FunctionError, ResultError, describe, describe_error, said
 from asyncio_operator.lookup.keys import Failure
 from asyncio_operator.outcomes import is_ordinary
 from asyncio_operator.policies.retry import Retry
@@ -18,7 +19,8 @@ class KeyOutcomes:
     Args:
         retry: when lookups are made again, for a message.
         timeout: seconds that a lookup may take, for a message.
-        fail: the first failure ends the run.
+        fail: the first failure ends the run; else only one does of which a key cannot be to blame, because the process
+            lacks something. None: no failure ends it.
         remedy: what the user can do about a failure, for the end of a message.
         clock: gives seconds.
 
@@ -34,7 +36,7 @@ class KeyOutcomes:
         *,
         retry: Retry | None = None,
         timeout: float | None,
-        fail: bool,
+        fail: bool | None,
         remedy: str,
         clock: Callable[[], float],
     ) -> None:
@@ -51,11 +53,15 @@ class KeyOutcomes:
         self, key: Any, error: BaseException, started: float, attempts: int = 1, timed_out: bool = False
     ) -> Failure:
         """The outcome of a key whose lookup failed; if failures are to end the run, they do here."""
-        if self._failing or not is_ordinary(error):
-            # Nothing goes on without an error that asks the process to end.
-            remedy = self._remedy if is_ordinary(error) else ""
-            why = "" if self._retry is None or timed_out else self._retry.refusal(error, attempts)
-            remedy = f"; {why}{remedy}" if why else remedy
+        lacking = self._failing is not None and is_lacking(error)
+        if self._failing or lacking or not is_ordinary(error):
+            if lacking:
+                remedy = remedy_of(error) or "; that is of this Python worker, and no key is to blame"
+            else:
+                why = "" if self._retry is None or timed_out else self._retry.refusal(error, attempts)
+                # Nothing goes on without an error that asks the process to end.
+                without = self._remedy if is_ordinary(error) else ""
+                remedy = f"{remedy_of(error)}{f'; {why}' if why else ''}{without}"
             ended = run_error(self._enricher, key, error, attempts, remedy)
             self.end(ended)
             error = ended
@@ -72,6 +78,13 @@ class KeyOutcomes:
             f"the lookup of key {describe(key)} gave no answer within its timeout of {self._timeout} s; raise timeout= "
             "if healthy answers take as long"
         )
+
+
+def is_lacking(error: BaseException) -> bool:
+    """Whether the process lacks what every key needs: an import failed, or what blames no key wants a variable."""
+    if failed_import(error) is not None:
+        return True
+    return bool(said(error, "any_key", bool)) and missing_here(error) is not None
 
 
 def run_error(enricher: Enricher, key: Any, error: BaseException, attempts: int, remedy: str) -> FunctionError:

@@ -14,6 +14,7 @@ from typing import Any
 
 from asyncio_operator.attempts import Attempts
 from asyncio_operator.enricher import Enricher
+from asyncio_operator.errors import describe
 from asyncio_operator.flights import Attempting
 from asyncio_operator.guards import Guards
 from asyncio_operator.inputs import Input
@@ -28,6 +29,7 @@ from asyncio_operator.lookup.outcomes import KeyOutcomes
 from asyncio_operator.lookup.plain import PlainIntake
 from asyncio_operator.metrics import Histogram
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
+from asyncio_operator.policies.rate_limit import Limiter
 from asyncio_operator.recorder import SILENT, Recorder, recorder_of
 from asyncio_operator.sources import Source
 from asyncio_operator.trace import Trace
@@ -41,10 +43,17 @@ def managed_calls(
     options: LookupOptions,
     clock: Callable[[], float],
     recorder: Recorder = SILENT,
+    limiter: Limiter | None = None,
 ) -> tuple[Attempts, Lanes]:
-    """What makes the calls for the flights of a source, on the running loop."""
+    """What makes the calls for the flights of a source, on the running loop.
+
+    Args:
+        limiter: the window of ``options.rate_limit``; a new one if it is not given.
+    """
+    if limiter is None and options.rate_limit is not None:
+        limiter = Limiter(options.rate_limit)
     adaptive = options.capacity if isinstance(options.capacity, AdaptiveCapacity) else None
-    guards = Guards(options.rate_limit, options.circuit_breaker, adaptive)
+    guards = Guards(limiter, options.circuit_breaker, adaptive)
     attempts = Attempts(
         source,
         calls,
@@ -62,6 +71,7 @@ def managed_calls(
         timeout=options.timeout,
         clock=clock,
         grace_period=options.grace_period,
+        name=describe(enricher),
     )
     return attempts, driver
 
@@ -75,8 +85,9 @@ class LookupPipeline:
         deliver: see `Delivery`.
         cache: if ``options.cache`` is given.
         check: gives an answer as the cache is to keep it, or raises what is wrong with it.
-        trace: if ``options.traced``; its elements are the keys that are called for, which leave when they have their
-            outcome.
+        trace: is told of every call, for which the managed way is taken; its elements are the keys that are called for,
+            which leave when they have their outcome.
+        limiter: see `managed_calls`.
     """
 
     def __init__(
@@ -88,6 +99,7 @@ class LookupPipeline:
         cache: LookupCache | None = None,
         check: Callable[[Any], Any] | None = None,
         trace: Trace | None = None,
+        limiter: Limiter | None = None,
     ) -> None:
         self._enricher = enricher
         self._options = options
@@ -104,12 +116,14 @@ class LookupPipeline:
         self._recorder = recorder = recorder_of(trace, clock())
         self._plain: PlainIntake | None = None
         self._attempts: Attempts | None = None
-        if options.managed:
+        if options.managed or trace is not None:
             # Without a cache it is soon enough to see what is wrong with an answer when its columns are built.
             checks = None if cache is None or check is None else lambda _key, answer: check(answer)
             self._calls = Calls(self._outcomes, cache, told=options.timed, check=checks, recorder=recorder)
             self._source = BatchSource(source, self._delivery, self._calls)
-            self._attempts, self._driver = managed_calls(enricher, self._source, self._calls, options, clock, recorder)
+            self._attempts, self._driver = managed_calls(
+                enricher, self._source, self._calls, options, clock, recorder, limiter
+            )
         else:
             assert isinstance(options.capacity, int)
             self._plain = PlainIntake(source, self._delivery, self._outcomes)
@@ -121,6 +135,7 @@ class LookupPipeline:
                 timeout=options.timeout,
                 clock=clock,
                 grace_period=options.grace_period,
+                name=describe(enricher),
             )
         self._outcomes.end = self._driver.fail
 

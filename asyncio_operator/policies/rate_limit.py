@@ -82,3 +82,7 @@ class Limiter:
         """A call starts now. It is counted whether it was allowed or not."""
         self._starts.append(now)
         self._full = max(self._full, now) + self._interval
+
+    def rested_at(self) -> float:
+        """From when on it allows what a new one does, if nothing starts until then; minus infinity if nothing has."""
+        return max(self._starts[-1] + self._per, self._full) if self._starts else -math.inf

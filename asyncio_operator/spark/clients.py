@@ -13,11 +13,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import sys
 from typing import Any
 
 from asyncio_operator.enricher import Enricher
-from asyncio_operator.environment import Missing, missing_here
+from asyncio_operator.environment import remedy
 from asyncio_operator.errors import FunctionError, describe, describe_error
 
 logger = logging.getLogger("asyncio_operator")
@@ -64,7 +63,7 @@ class Client:
         error = await asyncio.shield(self._opening)
         if error is not None:
             raise FunctionError(
-                f"{describe(self.enricher)} could not be opened: {describe_error(error)}{_remedy(error)}", attempts=1
+                f"{describe(self.enricher)} could not be opened: {describe_error(error)}{remedy(error)}", attempts=1
             ) from error
 
     async def close(self) -> None:
@@ -82,22 +81,6 @@ class Client:
             raise
         except BaseException as error:
             logger.warning("closing %s failed", describe(self.enricher), exc_info=error)
-
-
-def _remedy(error: BaseException) -> str:
-    """What to do where it is the worker's surroundings that do not allow opening."""
-    match missing_here(error):
-        case Missing("module", name):
-            return (
-                f". This Python worker ({sys.executable}) has no module {name!r}: install it in the Python of every "
-                "executor, or send it along with spark.submit.pyFiles or spark.archives"
-            )
-        case Missing(_, name):
-            return (
-                f". This Python worker has no environment variable {name!r}: give it to the executors, as in "
-                f"--conf spark.executorEnv.{name}=..."
-            )
-    return ""
 
 
 class Clients:

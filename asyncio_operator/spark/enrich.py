@@ -18,10 +18,12 @@ from asyncio_operator.policies.options import Duration
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.spark.distinct import enrich_distinct
+from asyncio_operator.spark.key_columns import On
 from asyncio_operator.spark.metrics import EnrichmentMetrics
-from asyncio_operator.spark.scope import slots
-from asyncio_operator.spark.specify import On, enrich_task
+from asyncio_operator.spark.scope import tasks_of_job
+from asyncio_operator.spark.specify import enrich_task
 from asyncio_operator.spark.tracing import tracing
+from asyncio_operator.suggestions import did_you_mean
 from asyncio_operator.trace import Trace
 
 
@@ -98,7 +100,7 @@ def enrich(
             into the memory of the driver and of each executor; "merge" or "shuffle_hash" for more keys; None leaves it
             to Spark.
         scope: "task": `capacity` and `rate_limit` are per task; "job": they are for all tasks together, and each gets
-            its share, rounded down. The window of a rate limit begins anew with each task.
+            its share, rounded down. Tasks that follow one another in a Python worker share the window of a rate limit.
         tasks_at_once: for "job", how many tasks run at once; default: as many as the cluster has places for. To be
             given where executors come and go.
         metrics: collects what happened, on the driver.
@@ -110,8 +112,6 @@ def enrich(
     """
     if not isinstance(df, DataFrame):
         raise ConfigurationError(f"df is of type {type(df).__name__}; it must be a Spark DataFrame")
-    if scope == "job" and tasks_at_once is None:
-        tasks_at_once = slots(df.sparkSession)
     task, schema = enrich_task(
         df.schema,
         enricher,
@@ -133,10 +133,10 @@ def enrich(
         status_column=status_column,
         event_time=event_time,
         watermark_delay=watermark_delay,
-        strategy="inline" if strategy == "distinct" else strategy,
+        strategy=strategy,
         join_hint=join_hint,
         scope=scope,
-        tasks_at_once=tasks_at_once,
+        tasks_at_once=tasks_of_job(df.sparkSession, scope, tasks_at_once),
         metrics=metrics,
         trace=None if trace is None else tracing(trace, df.sparkSession),
     )
@@ -145,8 +145,30 @@ def enrich(
     return _addressable(df).mapInArrow(task, schema)
 
 
+DEFAULTS: dict[str, Any] = {"on": None, **(enrich.__kwdefaults__ or {})}
+"""The options of `enrich`, and what they are if nobody says otherwise; `on` has to be said."""
+
+
+def require_option(name: str) -> None:
+    """Check that `enrich` has an option of that name.
+
+    Raises:
+        ConfigurationError: it has none.
+    """
+    if name not in DEFAULTS:
+        raise ConfigurationError(f"{name!r} is not an option of enrich; {did_you_mean(name, DEFAULTS)}")
+
+
 def enrich_with(enricher: Enricher, **options: Any) -> Callable[[DataFrame], DataFrame]:
-    """`enrich` for ``df.transform(...)``: the same options, the DataFrame comes later."""
+    """`enrich` for ``df.transform(...)``: the same options, the DataFrame comes later.
+
+    Raises:
+        ConfigurationError: there is no such option; whether its value is right is told when the DataFrame comes.
+    """
+    for name in options:
+        require_option(name)
+    if "on" not in options:
+        raise ConfigurationError("on is not given: enrich_with(enricher, on='a column')")
     return lambda df: enrich(df, enricher, **options)
 
 

@@ -89,11 +89,15 @@ class Pace:
         """How long it takes for so many, at the least."""
         if not calls:
             return 0.0
-        taken, limit = self.latency * max(1.0, calls / self.capacity), self.rate_limit
-        if limit is None:
-            return taken
+        return max(self.latency * max(1.0, calls / self.capacity), self.limited(calls))
+
+    def limited(self, calls: float) -> float:
+        """When the last of so many ends, at the earliest, of one window, whichever tasks of a worker make them."""
+        limit = self.rate_limit
+        if limit is None or not calls:
+            return 0.0
         windows = (ceil(calls) - 1 - (limit.burst or 0)) // limit.rate
-        return max(taken, windows * seconds(limit.per) + self.latency)
+        return windows * seconds(limit.per) + self.latency
 
 
 class Total(NamedTuple):
@@ -113,10 +117,13 @@ def worked_off(
     """What so many workers ask for, and how long it takes them: the next task goes to the one that is free first."""
     lookups = calls = 0.0
     free = [(0.0, worker) for worker in range(workers)]
+    made = [0.0] * workers
     for one in tasks:
         since, worker = heappop(free)
         own_lookups, own_calls = asked(worker, one)
         lookups += own_lookups
         calls += own_calls
-        heappush(free, (since + pace.seconds(own_calls), worker))
+        made[worker] += own_calls
+        until = since + pace.seconds(own_calls)
+        heappush(free, (max(until, pace.limited(made[worker])) if own_calls else until, worker))
     return Total(lookups, calls, max(since for since, _ in free))

@@ -30,7 +30,7 @@ from pyspark.sql.streaming.listener import (
 from asyncio_operator.clock import monotonic
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.metrics import Histogram, OperatorStatistics
-from asyncio_operator.policies.options import Duration, positive_duration
+from asyncio_operator.policies.options import Duration, plain_function, positive_duration
 from asyncio_operator.spark.figures import EnrichmentFigures, Ledger, MicroBatch, TaskReport
 from asyncio_operator.spark.reports import Reports, reported_to
 
@@ -73,13 +73,15 @@ class EnrichmentStatistics(OperatorStatistics):
     shared: int = 0
 
     def __str__(self) -> str:
-        return (
+        told = (
             f"{self.rows:,} rows: {self.found:,} found, {self.missing:,} missing, {self.failures:,} failed "
             f"({self.timeouts:,} keys timed out, {self.skipped:,} rows dropped); {self.cache_hits:,} keys from the "
-            f"cache, {self.shared:,} shared, {self.calls:,} calls, {self.retries:,} retries, "
-            f"p50 {self.latency.p50 * 1000:.2f} ms, p95 {self.latency.p95 * 1000:.2f} ms, "
-            f"p99 {self.latency.p99 * 1000:.2f} ms, max {self.latency.max * 1000:.2f} ms"
+            f"cache, {self.shared:,} shared, {self.calls:,} calls, {self.retries:,} retries"
         )
+        if not self.calls:
+            return told
+        latency = (f"{name} {getattr(self.latency, name) * 1000:.2f} ms" for name in ("p50", "p95", "p99", "max"))
+        return f"{told}, {', '.join(latency)}"
 
 
 class EnrichmentMetrics:
@@ -130,6 +132,9 @@ class EnrichmentMetrics:
         """Print the figures, those of every part in a line of its own; `batch` as in `statistics`."""
         print("\n".join(self._lines(None if batch is None else _micro_batch(batch))))
 
+    def __str__(self) -> str:
+        return "\n".join(self._lines(None))
+
     def _lines(self, batch: MicroBatch | None) -> Iterator[str]:
         parts = self._ledger.parts() if self._part is None else []
         total = str(_statistics(self._ledger.sum(self._part, batch)))
@@ -152,7 +157,12 @@ class EnrichmentMetrics:
         Args:
             callback: called with the progress and the figures, on a thread of Spark's, one micro-batch after the other;
                 not for queries without this enrichment. Default: print them.
+
+        Raises:
+            ConfigurationError: the callback is no ordinary function of two arguments.
         """
+        if callback is not None:
+            plain_function("callback", callback, "a function, or None", "the progress", "the figures")
         return _Listener(self, callback)
 
     @contextlib.contextmanager

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from pyspark.sql import DataFrame
 
 from asyncio_operator.enricher import Enricher
@@ -22,18 +21,16 @@ from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.options import Duration, positive_duration, positive_int
 from asyncio_operator.policies.rate_limit import RateLimit
-from asyncio_operator.spark.enrich import enrich
+from asyncio_operator.spark.enrich import DEFAULTS
 from asyncio_operator.spark.forecast import Caches, Pace, Whole, worked_off
+from asyncio_operator.spark.key_columns import On
 from asyncio_operator.spark.metrics import EnrichmentMetrics, EnrichmentStatistics
-from asyncio_operator.spark.scope import cores, slots
-from asyncio_operator.spark.specify import On, enrich_task
-from asyncio_operator.spark.survey import SCHEMA, Sketch, Survey, TaskFigures
+from asyncio_operator.spark.scope import cores, tasks_of_job
+from asyncio_operator.spark.specify import enrich_task
+from asyncio_operator.spark.survey import SCHEMA, Survey, TaskFigures, figures_of
 
 SAMPLE = 1_000_000
 """Default of `sample`: half a second of work for each task, and all there is of most partitions."""
-
-# No columns, because the names of what would be added do not matter.
-DEFAULTS: dict[str, Any] = (enrich.__kwdefaults__ or {}) | {"columns": ()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +106,8 @@ def plan(
     of what a cache holds at the start or forgets with time.
 
     Args:
-        df, enricher, on, capacity, cache, batching, rate_limit, scope: as for `enrich`. An `AdaptiveCapacity` counts as
-            its `maximum`.
+        df: as for `enrich`, and so are `enricher`, `on`, `cache`, `batching`, `rate_limit` and `scope`.
+        capacity: an `AdaptiveCapacity` counts as its `maximum`.
         latency: seconds (or a timedelta) that a call takes on average; or the metrics of an enrichment with the same
             enricher, whose percentiles give the average.
         tasks_at_once: default: as many as Spark says that it has cores.
@@ -128,13 +125,14 @@ def plan(
             "df is a streaming DataFrame, whose rows cannot be counted beforehand; plan a batch of the same data, as "
             "spark.read gives it"
         )
-    if scope == "job" and tasks_at_once is None:
-        tasks_at_once = slots(df.sparkSession)
+    tasks_at_once = tasks_of_job(df.sparkSession, scope, tasks_at_once)
     if tasks_at_once is not None:
         positive_int("tasks_at_once", tasks_at_once)
     limits: dict[str, Any] = {"capacity": capacity, "rate_limit": rate_limit, "scope": scope}
     limits["tasks_at_once"] = tasks_at_once if scope == "job" else None
-    task, _ = enrich_task(df.schema, enricher, **DEFAULTS | limits | {"on": on, "cache": cache, "batching": batching})
+    # No columns, because the names of what would be added do not matter.
+    asked = {"on": on, "columns": (), "cache": cache, "batching": batching}
+    task, _ = enrich_task(df.schema, enricher, **DEFAULTS | limits | asked)
     positive_int("sample", sample)
     average = None if latency is None else _average(latency)
     options = task.options
@@ -180,7 +178,9 @@ def _average(latency: object) -> float:
 
 def _mean(latency: Latency) -> float:
     p50, p95, p99, most = latency.p50, latency.p95, latency.p99, latency.max
-    return 0.5 * p50 + 0.45 * (p50 + p95) / 2 + 0.04 * (p95 + p99) / 2 + 0.01 * (p99 + most) / 2
+    mean = 0.5 * p50 + 0.45 * (p50 + p95) / 2 + 0.04 * (p95 + p99) / 2 + 0.01 * (p99 + most) / 2
+    # Of equal ones, rounding would make another.
+    return min(max(p50, mean), most)
 
 
 def _surveyed(df: DataFrame, positions: Sequence[int], survey: Survey) -> list[TaskFigures]:
@@ -191,9 +191,4 @@ def _surveyed(df: DataFrame, positions: Sequence[int], survey: Survey) -> list[T
         f"CASE WHEN {present} THEN xxhash64({', '.join(parts)}) END AS key"
     )
     rows = keys.mapInArrow(survey, SCHEMA).collect()
-    return sorted((_figures(row.asDict()) for row in rows), key=lambda one: one.partition)
-
-
-def _figures(row: dict[str, Any]) -> TaskFigures:
-    hashes, batches = row.pop("hashes"), row.pop("batches")
-    return TaskFigures(**row, sketch=Sketch(np.frombuffer(hashes, np.uint64), np.frombuffer(batches, np.int64)))
+    return sorted((figures_of(row.asDict()) for row in rows), key=lambda one: one.partition)

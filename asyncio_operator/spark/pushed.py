@@ -19,6 +19,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Generic, TypeVar
 
 from asyncio_operator.spark.hangup import TakingThread, spark_watch
+from asyncio_operator.spark.task import PATIENCE, WATCH
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -26,8 +27,8 @@ Out = TypeVar("Out")
 AHEAD = 2
 """Outputs that wait to be given: one is on its way to Spark while the next is made."""
 
-PATIENCE = 5.0
-"""Seconds that `close` waits: a second until the task sees it, its grace period, and a second for a busy machine."""
+LONGEST_END = WATCH + PATIENCE
+"""Seconds that `close` waits: until the task sees it, and then for what that waits for."""
 
 
 class ClosedError(Exception):
@@ -81,7 +82,7 @@ class PushedTask(Generic[In, Out]):
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        self._thread.join(PATIENCE)
+        self._thread.join(LONGEST_END)
 
     def _outputs_until(self, reached: Callable[[], bool]) -> Iterator[Out]:
         """The outputs until something is so, or the run has ended."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -26,14 +27,24 @@ from asyncio_operator.channels import PULSE, FromLoop, ToLoop
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.operator import AsyncWaitOperator
 from asyncio_operator.policies.options import duration
-from asyncio_operator.run import AHEAD, longest_end
+from asyncio_operator.run import AHEAD, longest_end, name_of
 from asyncio_operator.spark.hangup import spark_watch
 from asyncio_operator.spark.portable import portable_errors
-from asyncio_operator.spark.task import GRACE, WATCH, outputs_of
+from asyncio_operator.spark.task import GRACE, PATIENCE, WATCH, outputs_of
 from asyncio_operator.spark.travel import require_portable
+from asyncio_operator.spark.unknown_options import IN_ENRICH, refuse_unknown
 
 if TYPE_CHECKING:
     from pyspark import RDD
+
+OPTIONS = [name for name in [*inspect.signature(AsyncWaitOperator).parameters][1:] if name != "trace"]
+"""Those of the operator, which come behind its function, without what does not come back from a worker."""
+
+ELSEWHERE = IN_ENRICH | {
+    "metrics": "EnrichmentMetrics are those of enrich",
+    "scope": "limits are per task here; enrich has limits for a whole job",
+}
+"""Options of `enrich`, and what is in their place."""
 
 
 def map_partitions(rdd: RDD[Any], function: Any, **options: Any) -> RDD[Any]:
@@ -46,7 +57,8 @@ def map_partitions(rdd: RDD[Any], function: Any, **options: Any) -> RDD[Any]:
         rdd: of any elements.
         function: an ``async def`` function of one element, an `AsyncFunction`, a `BatchAsyncFunction`, or a
             `BlockingFunction`. It travels to the workers, and is opened there.
-        options: those of `AsyncWaitOperator`, but for `trace`; `grace_period` is 2.5 seconds unless set.
+        options: those of `AsyncWaitOperator`, but for `trace`; `grace_period` is 1 second unless set, for a
+            task that ends within 5.
 
     Raises:
         ConfigurationError: `rdd` is no RDD, an option is wrong, or the function or an option cannot be pickled.
@@ -61,7 +73,8 @@ def map_partitions(rdd: RDD[Any], function: Any, **options: Any) -> RDD[Any]:
             "trace is given, and what is recorded in a worker does not come back; trace a part of the data on the "
             "driver, as in AsyncWaitOperator(function, trace=trace)(rdd.take(1000))"
         )
-    task = PartitionTask(function, {"grace_period": GRACE} | options)
+    refuse_unknown("map_partitions", options.keys() - {"trace"}, OPTIONS, ELSEWHERE)
+    task = PartitionTask(function, options)
     task.operator()
     require_portable(describe(function), task)
     return rdd.mapPartitions(task)
@@ -94,7 +107,7 @@ class PartitionTask:
 
     def operator(self) -> AsyncWaitOperator:
         """A new one, over a copy of the function: two tasks of a Python stage may have the same one."""
-        return AsyncWaitOperator(copy.copy(self.function), **self.options)
+        return AsyncWaitOperator(copy.copy(self.function), **{"grace_period": GRACE} | self.options)
 
     def __call__(self, elements: Iterable[Any]) -> Iterator[Any]:
         """The results for the elements of a partition.
@@ -109,8 +122,8 @@ class PartitionTask:
         results = outputs_of(
             elements,
             lambda source, sink: _run(operator, source, sink),
-            name=describe(self.function),
-            patience=longest_end(duration("grace_period", self.options.get("grace_period", GRACE))),
+            name=name_of(self.function),
+            patience=max(PATIENCE, longest_end(duration("grace_period", self.options.get("grace_period", GRACE)))),
             read_ahead=AHEAD,
             watch=self.watch,
             check_taker=_look(),

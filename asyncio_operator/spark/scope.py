@@ -1,8 +1,8 @@
 """Limits for a whole job, divided by the tasks that run at once.
 
 Tasks know nothing of each other, so each gets its share, rounded down: together those that run at once never exceed
-what was given, and where fewer run than could, they use less of it. The window of a rate limit begins anew with each
-task, so where tasks are shorter than it, those that follow one another may start more.
+what was given, and where fewer run than could, they use less of it. Tasks that follow one another in a Python worker
+share the window of their rate limit (`limiters`).
 """
 
 from __future__ import annotations
@@ -45,8 +45,17 @@ def slots(spark: SparkSession) -> int:
     return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
 
 
+def tasks_of_job(spark: SparkSession, scope: object, tasks_at_once: int | None) -> int | None:
+    """How many tasks share what is given for a job: as many as was said, else as many as can run at once.
+
+    Raises:
+        ConfigurationError: it was not said, and changes with the load.
+    """
+    return slots(spark) if scope == "job" and tasks_at_once is None else tasks_at_once
+
+
 def shared_out(options: LookupOptions, scope: str, tasks_at_once: int | None) -> LookupOptions:
-    """The options of one task, where `capacity` and `rate_limit` are those of a job.
+    """The options of one task, where `capacity` and `rate_limit` may be those of a job.
 
     Raises:
         ConfigurationError: the scope is wrong, or there is less than one for each task.

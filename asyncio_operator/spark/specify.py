@@ -8,7 +8,7 @@ enricher is asked for its schema once, and its copies know it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -28,11 +28,13 @@ from asyncio_operator.policies.options import Duration, duration, one_of, positi
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.spark.arrow import STATUS, Layout
+from asyncio_operator.spark.key_columns import On, key_positions, position_of
 from asyncio_operator.spark.metrics import EnrichmentMetrics
 from asyncio_operator.spark.scope import shared_out
+from asyncio_operator.spark.task import GRACE
 from asyncio_operator.spark.tracing import Tracing
 from asyncio_operator.spark.travel import require_portable
-from asyncio_operator.spark.types import arrow_type, check_key_types, check_passes_through, spark_field
+from asyncio_operator.spark.types import arrow_type, check_passes_through, spark_field
 from asyncio_operator.spark.worker import EnrichTask
 from asyncio_operator.specification import fingerprint
 from asyncio_operator.suggestions import did_you_mean
@@ -46,8 +48,6 @@ JOIN_HINTS = ("broadcast", "merge", "shuffle_hash")
 
 REMEDY = '; on_error="null" or "drop" lets the job go on without'
 """The end of the message of a failed lookup."""
-
-On = str | Sequence[str] | Mapping[str, str]
 
 
 def enrich_task(
@@ -89,10 +89,7 @@ def enrich_task(
     if metrics is not None and not isinstance(metrics, EnrichmentMetrics):
         raise ConfigurationError(f"metrics is {describe(metrics)}; it must be an EnrichmentMetrics")
     check_passes_through(schema)
-    if one_of("strategy", strategy, STRATEGIES) != "inline":
-        raise ConfigurationError(f'strategy="{strategy}" is for `enrich` on a DataFrame; here it is always "inline"')
-    if join_hint is not None:
-        one_of("join_hint", join_hint, JOIN_HINTS)
+    _check_strategy(strategy, join_hint, event_time)
     inner = one_of("how", how, ("left", "inner")) == "inner"
     drop_failed = one_of("on_error", on_error, ("fail", "null", "drop")) == "drop"
     options = checked(
@@ -114,12 +111,12 @@ def enrich_task(
         buffer=max(BUFFER_FACTOR * most, TWO_BATCHES) if buffer is None else positive_int("buffer", buffer),
         fail=on_error == "fail",
         timed=status_column is not None,
-        traced=trace is not None,
         remedy=REMEDY,
+        grace_period=GRACE,
     )
     offered = _schema(enricher)
     found = _found(enricher, offered, columns)
-    keys = _key_positions(schema, enricher, on)
+    keys = key_positions(schema, enricher, on)
     segments = _segments(schema, event_time, watermark_delay)
     layout = Layout(keys, found, inner, drop_failed, status_column is not None)
     if not options.ordered:
@@ -131,6 +128,18 @@ def enrich_task(
     owner = cache_owner(identity, offered)
     task = EnrichTask(enricher, identity, layout, options, _in_spark(offered), owner, report, trace)
     return task, StructType([*schema.fields, *added])
+
+
+def _check_strategy(strategy: str, join_hint: str | None, event_time: str | None) -> None:
+    joins = one_of("strategy", strategy, STRATEGIES) == "distinct"
+    if join_hint is not None:
+        one_of("join_hint", join_hint, JOIN_HINTS)
+    if join_hint != JOIN_HINTS[0] and not joins:
+        raise ConfigurationError(f'join_hint is {join_hint!r}, and nothing is joined but with strategy="distinct"')
+    if event_time is not None and joins:
+        raise ConfigurationError(
+            f'event_time is {describe(event_time)}, and rows come in no order with strategy="distinct"; use "inline"'
+        )
 
 
 def _schema(enricher: Enricher) -> pa.Schema:
@@ -166,51 +175,6 @@ def _in_spark(offered: pa.Schema) -> pa.Schema:
     return pa.schema(fields)
 
 
-def _key_positions(schema: StructType, enricher: Enricher, on: On) -> tuple[int, ...]:
-    """The positions of the key columns in the DataFrame, in the order of the key's parts."""
-    known = enricher.key_schema()
-    if known is not None and not isinstance(known, pa.Schema):
-        raise ConfigurationError(
-            f"{describe(enricher)}.key_schema() gave {describe(known)}; it must be a pyarrow.Schema or None"
-        )
-    names = _key_columns(schema, on, known, enricher)
-    if known is not None and len(names) != len(known):
-        raise ConfigurationError(
-            f"on has {len(names)} columns, {names}; the enricher's key has {len(known)}: {known.names}"
-        )
-    positions = tuple(_position(schema, name) for name in names)
-    check_key_types([schema.fields[i] for i in positions], known, describe(enricher))
-    return positions
-
-
-def _key_columns(schema: StructType, on: On, known: pa.Schema | None, enricher: Enricher) -> list[str]:
-    """The columns of the DataFrame that `on` names, in the order of the key's parts."""
-    if isinstance(on, Mapping) and all(isinstance(name, str) for pair in on.items() for name in pair):
-        return _mapped(schema, on, known, enricher)
-    if isinstance(on, str):
-        return [on]
-    if not (isinstance(on, Sequence) and on and all(isinstance(name, str) for name in on)):
-        raise ConfigurationError(
-            f"on is {describe(on)}; it must be a column, a list of columns, or a mapping of columns to key columns"
-        )
-    return list(known.names if known is not None and sorted(on) == sorted(known.names) else on)
-
-
-def _mapped(schema: StructType, on: Mapping[str, str], known: pa.Schema | None, enricher: Enricher) -> list[str]:
-    if known is None:
-        raise ConfigurationError(
-            f"on maps to key columns, but {describe(enricher)} does not name its key columns; give a list of columns"
-        )
-    parts = {part: column for column, part in on.items()}
-    if set(parts) != set(known.names) or len(parts) != len(on):
-        is_reversed = set(on) == set(known.names) and set(parts) <= set(schema.names) and len(parts) == len(on)
-        raise ConfigurationError(
-            f"on maps to {list(on.values())}; it must map columns of the DataFrame to the enricher's key columns "
-            f"{known.names}, each once" + (f". It is the wrong way round; write on={parts!r}" if is_reversed else "")
-        )
-    return [parts[name] for name in known.names]
-
-
 def _segments(schema: StructType, event_time: str | None, delay: Duration | None) -> tuple[int | None, int]:
     """The position of the column of event time, and the delay in its unit."""
     if event_time is None:
@@ -219,7 +183,7 @@ def _segments(schema: StructType, event_time: str | None, delay: Duration | None
                 f"watermark_delay is {describe(delay)} without event_time; say with event_time= which column it is of"
             )
         return None, 0
-    position = _position(schema, event_time, "event_time")
+    position = position_of(schema, event_time, "event_time")
     field = schema.fields[position]
     if isinstance(field.dataType, LongType):
         per_second = 1_000
@@ -234,23 +198,6 @@ def _segments(schema: StructType, event_time: str | None, delay: Duration | None
         # Where Spark's own watermark on the column leaves its delay.
         return position, per_second * int(field.metadata.get("spark.watermarkDelayMs", 0)) // 1000
     return position, round(per_second * duration("watermark_delay", delay))
-
-
-def _position(schema: StructType, name: str, argument: str = "on") -> int:
-    if not isinstance(name, str):
-        raise ConfigurationError(f"{argument} is {describe(name)}; it must be the name of a column")
-    positions = [i for i, field in enumerate(schema.fields) if field.name == name]
-    if not positions:
-        positions = [i for i, field in enumerate(schema.fields) if field.name.lower() == name.lower()]
-    if len(positions) == 1:
-        return positions[0]
-    if positions:
-        raise ConfigurationError(
-            f"{argument} names {name!r}, which is the name of more than one column: rename one of them"
-        )
-    raise ConfigurationError(
-        f"{argument} names {name!r}, which is not a column of the DataFrame; {did_you_mean(name, schema.names)}"
-    )
 
 
 def _added_fields(schema: StructType, found: pa.Schema, prefix: str, status: str | None) -> list[StructField]:

@@ -14,7 +14,6 @@ columns it gives; its `UserDefinedTableFunction` does.
 from __future__ import annotations
 
 import importlib
-import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,20 +30,13 @@ from pyspark.util import PythonEvalType
 
 from asyncio_operator.enricher import Enricher, Found
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.spark.enrich import enrich
-from asyncio_operator.spark.scope import slots
+from asyncio_operator.spark.enrich import DEFAULTS, require_option
+from asyncio_operator.spark.scope import tasks_of_job
 from asyncio_operator.spark.specify import enrich_task
 from asyncio_operator.spark.table_function import Analyzed, Call, table_function
 from asyncio_operator.spark.tracing import tracing
 from asyncio_operator.spark.types import spark_field
-from asyncio_operator.suggestions import did_you_mean
-
-DEFAULTS: dict[str, Any] = {
-    name: parameter.default
-    for name, parameter in inspect.signature(enrich).parameters.items()
-    if parameter.kind is parameter.KEYWORD_ONLY
-}
-"""The options of `enrich`, and what they are if nobody says otherwise; `on` has no default."""
+from asyncio_operator.spark.worker import EnrichTask
 
 NOT_IN_SQL = ("retry", "cache", "batching", "rate_limit", "circuit_breaker", "metrics", "trace")
 """Options whose values SQL has no way to write."""
@@ -83,11 +75,9 @@ def register_lookup(spark: SparkSession, name: str, enricher: Enricher, **option
     if not hasattr(registry, "register"):
         raise ConfigurationError(f"spark is {describe(spark)}; it must be a SparkSession")
     for option in options:
-        if option not in DEFAULTS:
-            raise ConfigurationError(f"{option!r} is not an option of enrich; {did_you_mean(option, DEFAULTS)}")
+        require_option(option)
     _check_name(spark, name)
-    if options.get("scope") == "job" and options.get("tasks_at_once") is None:
-        options["tasks_at_once"] = slots(spark)
+    options["tasks_at_once"] = tasks_of_job(spark, options.get("scope"), options.get("tasks_at_once"))
     if options.get("trace") is not None:
         options["trace"] = tracing(options["trace"], spark)
     registration, task = _registered(name, enricher, options)
@@ -114,10 +104,16 @@ def _registered(name: str, enricher: Enricher, options: dict[str, Any]) -> tuple
     key = enricher.key_schema() if isinstance(enricher, Enricher) else None
     columns = _key_columns(key)
     checked = DEFAULTS | options | OF_THE_TABLE | {"on": [column.name for column in columns]}
-    task, _ = enrich_task(StructType(columns), enricher, **checked)
+    task, _ = _task(StructType(columns), enricher, checked)
     known = _Known(describe(enricher), task.answers, key, enricher.max_batch)
     of_calls = {option: value for option, value in options.items() if option not in ON_THE_DRIVER}
     return _Registration(name, known, of_calls), cloudpickle.dumps(task)  # type: ignore[no-untyped-call]
+
+
+def _task(table: StructType, enricher: Enricher, options: dict[str, Any]) -> tuple[EnrichTask, StructType]:
+    if options["strategy"] == "distinct":
+        raise ConfigurationError('strategy="distinct" is for `enrich` on a DataFrame; here it is always "inline"')
+    return enrich_task(table, enricher, **options)
 
 
 def _key_columns(key: pa.Schema | None) -> list[StructField]:
@@ -158,11 +154,11 @@ class _Registration:
                     "of them, or use enrich on the DataFrame"
                 )
         options = DEFAULTS | self.options | _options(named)
-        if options["on"] is inspect.Parameter.empty:
+        if options["on"] is None:
             raise ConfigurationError(
                 f"on is not given: {self.name}(TABLE(t), on => 'a column'), or register_lookup(..., on='a column')"
             )
-        task, schema = enrich_task(table, self.known, **options)
+        task, schema = _task(table, self.known, options)
         return Analyzed(schema, call=Call(task, schema))
 
 
@@ -193,8 +189,7 @@ def _options(named: Mapping[str, AnalyzeArgument]) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for name, argument in named.items():
         option = name.lower()
-        if option not in DEFAULTS:
-            raise ConfigurationError(f"{name!r} is not an option of enrich; {did_you_mean(name, DEFAULTS)}")
+        require_option(option)
         if option in NOT_IN_SQL:
             raise ConfigurationError(f"{option} cannot be given in SQL; give it to register_lookup")
         if not argument.isConstantExpression:

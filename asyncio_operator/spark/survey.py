@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -146,6 +146,12 @@ class Survey:
             miss_calls += -(-missed // self.max_batch)
             sketch = sketch.with_batch(keys)
         return TaskFigures(partition, rows, nulls, False, lookups, calls, misses, miss_calls, sketch)
+
+
+def figures_of(row: dict[str, Any]) -> TaskFigures:
+    """What a task has said in a row of `SCHEMA`."""
+    hashes, batches = row.pop("hashes"), row.pop("batches")
+    return TaskFigures(**row, sketch=Sketch(np.frombuffer(hashes, np.uint64), np.frombuffer(batches, np.int64)))
 
 
 class _LeastRecentlyUsed:

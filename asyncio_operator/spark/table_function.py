@@ -62,7 +62,6 @@ class Call:
             layout, options = cloudpickle.loads(self._found)
             task: EnrichTask = cloudpickle.loads(own)
             self._schema = self._announced(rows.schema)
-            options = replace(options, traced=task.options.traced)
             self._run = PushedTask(replace(task, layout=layout, options=options))
         offset = rows.column(0).offset
         if offset != self._next_offset:

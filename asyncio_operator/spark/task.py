@@ -21,11 +21,14 @@ READ_AHEAD = 2
 """Batches read from Spark and not yet taken by the loop: one is being taken while the next is read."""
 
 WATCH = 1.0
-"""Seconds between two looks whether Spark is still there, and what holds the loop; with the grace period, within the
-5 s of law X7."""
+"""Seconds between two looks whether Spark is still there, and what holds the loop."""
 
-GRACE = 2.5
-"""Seconds for calls that ignore their cancellation at the end of a task: with `WATCH`, within the 5 s of law X7."""
+PATIENCE = 4.0
+"""Seconds that a task waits for the end of what it runs: with `WATCH`, the 5 of law X7."""
+
+GRACE = 1.0
+"""Seconds for calls that ignore their cancellation at the end, and for closing after them: `longest_end` of it is less
+than `PATIENCE` by half a second, for a busy machine."""
 
 
 def outputs_of(
@@ -33,7 +36,7 @@ def outputs_of(
     main: Callable[[ToLoop, FromLoop], Coroutine[Any, Any, None]],
     *,
     name: str,
-    patience: float,
+    patience: float = PATIENCE,
     ahead: int = AHEAD,
     read_ahead: int = READ_AHEAD,
     watch: float = WATCH,
@@ -67,7 +70,7 @@ def outputs_of(
             raise BrokenPipeError("the task that reads these results is over")
 
     feeder = TakingThread("asyncio-operator-feeder", lambda: source.feed(inputs), still_read)
-    run = LoopTask(thread.loop, lambda: main(source, sink), sink)
+    run = LoopTask(thread.loop, lambda: main(source, sink), sink, name)
     try:
         run.start()
         feeder.start()

@@ -18,12 +18,16 @@ from asyncio_operator.trace import Trace
 
 
 class _Included:
+    """The trace of the latest enrichment that it was given to: an earlier one has no say any more."""
+
     def __init__(self, trace: Trace) -> None:
-        self.trace = trace
+        self._trace = trace
+        self._run = trace.runs
 
     def extend(self, traces: Iterable[Trace]) -> None:
         for trace in traces:
-            self.trace.include(trace)
+            if self._trace.runs == self._run:
+                self._trace.include(trace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +54,11 @@ def tracing(trace: object, spark: SparkSession) -> Tracing:
     """
     if not isinstance(trace, Trace):
         raise ConfigurationError(f"trace is {describe(trace)}; it must be a Trace, or None")
+    trace.clear()
     accumulator = reported_to(
         _Included(trace),
         spark,
         "trace needs a classic Spark session. Spark Connect has no accumulators: trace a `Lookup` or an operator "
         "instead, without Spark",
     )
-    trace.clear()
     return Tracing(accumulator, trace.limit)

@@ -23,6 +23,7 @@ from pyspark.sql import Column, functions
 from pyspark.sql.types import DataType
 from pyspark.sql.utils import is_remote
 
+from asyncio_operator.environment import failed_import
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.operator import AsyncWaitOperator
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
@@ -36,16 +37,14 @@ from asyncio_operator.spark.task import GRACE
 from asyncio_operator.spark.travel import require_portable
 from asyncio_operator.spark.types import arrow_type, spark_field
 from asyncio_operator.spark.udf_task import OfColumns, UdfTask, check_columns
-from asyncio_operator.suggestions import did_you_mean
+from asyncio_operator.spark.unknown_options import IN_ENRICH, refuse_unknown
 
 # Since PySpark 4.1; its stubs do not know it.
 arrow_udf: Any = getattr(functions, "arrow_udf", None)
 
-ELSEWHERE = {
+ELSEWHERE = IN_ENRICH | {
     "mode": "a column's rows stay in their order",
     "flatten": "a row has one result: let the type be an array, and explode it",
-    "cache": "enrich keeps answers",
-    "status_column": "enrich tells of every row what became of it",
 }
 """Options of other surfaces, and what is in their place."""
 
@@ -95,11 +94,7 @@ def async_udf(
     Raises:
         ConfigurationError: an option, the type, or the function, is wrong, or PySpark is older than 4.1.
     """
-    for name in unknown:
-        options = [*inspect.signature(async_udf).parameters][1:-1]
-        raise ConfigurationError(
-            f"async_udf has no option {name!r}; {ELSEWHERE.get(name) or did_you_mean(name, options)}"
-        )
+    refuse_unknown("async_udf", unknown, [*inspect.signature(async_udf).parameters][1:-1], ELSEWHERE)
     if arrow_udf is None:
         raise ConfigurationError("async_udf needs PySpark 4.1 or newer, for its arrow_udf; enrich works with 4.0 too")
     spark_type = _spark_type(schema_or_type)
@@ -107,6 +102,10 @@ def async_udf(
     flag("deterministic", deterministic)
 
     def decorate(function: Any) -> ColumnFunction:
+        if inspect.isasyncgenfunction(function):
+            raise ConfigurationError(
+                f"function is {describe(function)}, an asynchronous generator; {ELSEWHERE['flatten']}"
+            )
         spread = function if gives_coroutines(function) else None
         operator = AsyncWaitOperator(
             OfColumns(function) if spread is not None else function,
@@ -134,12 +133,18 @@ def _name(function: Any) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def _null(_value: Any, _error: BaseException) -> None:
-    """The result of a call that has failed."""
+def _null(_value: Any, error: BaseException) -> None:
+    """The result of a call that has failed; but what the worker lacks is no row's fault, and ends the task."""
+    if failed_import(error) is not None:
+        raise error
 
 
 def _spark_type(schema_or_type: Any) -> DataType:
     """The type of the column, all of it nullable."""
+    if inspect.isroutine(schema_or_type):
+        raise ConfigurationError(
+            f"schema_or_type is {describe(schema_or_type)}; the type comes first, as in @async_udf('double')"
+        )
     kind = _arrow_type(schema_or_type)
     if isinstance(kind, pa.DataType) and kind != pa.struct([]):
         with contextlib.suppress(ConfigurationError):

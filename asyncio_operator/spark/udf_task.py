@@ -21,16 +21,17 @@ from typing import Any
 import pyarrow as pa
 
 from asyncio_operator.channels import PULSE, FromLoop, ToLoop
-from asyncio_operator.columns import column, row_reader
+from asyncio_operator.columns import array_of, column, row_reader
+from asyncio_operator.environment import remedy
 from asyncio_operator.errors import ConfigurationError, FunctionError, ResultError, describe, describe_error
 from asyncio_operator.function import AsyncFunction
 from asyncio_operator.lookup.delivery import FLUSH
 from asyncio_operator.operator import AsyncWaitOperator
-from asyncio_operator.run import longest_end
+from asyncio_operator.run import name_of
 from asyncio_operator.spark.arrow import in_utc
 from asyncio_operator.spark.pieces import OUTPUT_BYTES
 from asyncio_operator.spark.portable import portable_errors
-from asyncio_operator.spark.task import GRACE, READ_AHEAD, outputs_of
+from asyncio_operator.spark.task import READ_AHEAD, outputs_of
 
 REMEDY = '; on_error="null" lets the job go on without'
 """The end of the message of a failed call."""
@@ -51,7 +52,7 @@ class OfColumns(AsyncFunction[Sequence[Any], Any]):
         return await self._function(*value)
 
     def __repr__(self) -> str:
-        return describe(self._function)
+        return name_of(self._function)
 
 
 def check_columns(name: str, spread: Callable[..., Any] | None, count: int) -> None:
@@ -97,9 +98,7 @@ class UdfTask:
 
     def _arrays(self, batches: Iterator[Any]) -> Iterator[pa.Array]:
         life, results = _Life(self), _Results(self)
-        pieces = outputs_of(
-            self._arguments(batches), life.run, name=self.name, patience=longest_end(GRACE), ahead=READ_AHEAD
-        )
+        pieces = outputs_of(self._arguments(batches), life.run, name=self.name, ahead=READ_AHEAD)
         with contextlib.closing(pieces):
             for piece in pieces:
                 if piece is PULSE:
@@ -107,18 +106,13 @@ class UdfTask:
                 else:
                     yield from results.arrays(*piece)
 
-    def _arguments(self, batches: Iterator[Any]) -> Iterator[list[Any]]:
-        """The rows of batches, as arguments of the function."""
+    def _arguments(self, batches: Iterator[Any]) -> Iterator[_Batch]:
+        """Batches, as arguments of the function."""
         for batch in batches:
             arrays = batch if isinstance(batch, tuple) else (batch,)
             check_columns(self.name, self.spread, len(arrays))
-            rows = self._rows(arrays)
-            if rows:
-                yield rows
-
-    def _rows(self, arrays: Sequence[pa.Array]) -> list[Any]:
-        columns = [self._values(array) for array in arrays]
-        return columns[0] if len(columns) == 1 and self.spread is None else list(zip(*columns, strict=True))
+            if len(arrays[0]):
+                yield _Batch([self._values(array) for array in arrays], len(arrays) == 1 and self.spread is None)
 
     def _values(self, array: pa.Array) -> list[Any]:
         """The values of a column, timestamps with a zone as datetimes in UTC."""
@@ -134,8 +128,31 @@ class UdfTask:
     def failed(self, row: str, attempts: int, error: BaseException) -> FunctionError:
         """What the task ends with for which a call failed; to be raised from that."""
         tried = f" in attempt {attempts}" if attempts > 1 else ""
-        message = f"{self.name} failed for arguments {row}{tried}: {describe_error(error)}{REMEDY}"
+        message = f"{self.name} failed for arguments {row}{tried}: {describe_error(error)}{remedy(error) or REMEDY}"
         return FunctionError(message, element=row, attempts=attempts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """The columns of a batch of rows. Rows are made one by one: ten thousand of them at once, kept until their calls
+    have ended, would keep Python's garbage collection busy.
+
+    Attributes:
+        bare: a row is the value of the one column, else a tuple.
+    """
+
+    columns: list[list[Any]]
+    bare: bool
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    def rows(self, first: Iterator[Any]) -> Iterator[Any]:
+        """The rows, which take those of the first column from that iterator."""
+        return first if self.bare else zip(first, *self.columns[1:], strict=True)
+
+    def row(self, number: int) -> Any:
+        return self.columns[0][number] if self.bare else tuple(column[number] for column in self.columns)
 
 
 class _Rows:
@@ -148,15 +165,20 @@ class _Rows:
     instant = True
 
     def __init__(self, source: ToLoop) -> None:
-        self.batches: deque[list[Any]] = deque()
+        self.batches: deque[_Batch] = deque()
         self._source = source
-        self._rows: Iterator[Any] = iter(())
+        self._first: Iterator[Any] = iter(())
+        self._rows = self._first
 
     async def ready(self) -> bool:
-        return length_hint(self._rows) > 0 or await self._source.ready()
+        while not self.has_some():
+            # While this waits, somebody else may begin the last batch.
+            if not await self._source.ready() and not length_hint(self._first):
+                return False
+        return True
 
     def has_some(self) -> bool:
-        return length_hint(self._rows) > 0 or self._source.has_some()
+        return length_hint(self._first) > 0 or self._source.has_some()
 
     def read_ahead(self) -> list[Any]:
         """Nobody takes snapshots here."""
@@ -169,7 +191,8 @@ class _Rows:
             if batch is None:
                 return
             self.batches.append(batch)
-            self._rows = iter(batch)
+            self._first = iter(batch.columns[0])
+            self._rows = batch.rows(self._first)
 
     def exhausted(self) -> None:
         """There may be more later."""
@@ -198,7 +221,10 @@ class _Life:
                     elif self._timer is None:
                         self._arm()
         except FunctionError as error:
-            cause = error.__cause__ or error
+            cause = error.__cause__
+            if cause is None:
+                # It is no row's, but ends the run.
+                raise
             raise self._task.failed(error.element, error.attempts, cause) from cause
         finally:
             if self._timer is not None:
@@ -216,7 +242,7 @@ class _Life:
     def _arm(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(FLUSH, self._flush)
 
-    def _piece(self) -> tuple[list[Any], int, list[Any]]:
+    def _piece(self) -> tuple[_Batch, int, list[Any]]:
         """A batch, the number of a row in it, and results from that row on."""
         batch, start, results = self._rows.batches[0], self._start, self._results
         self._start, self._results = start + len(results), []
@@ -235,18 +261,18 @@ class _Results:
         self._fields = pa.schema(list(task.kind) if self._several else [pa.field(task.name, task.kind)])
         self._read = row_reader(self._fields)
 
-    def arrays(self, batch: Sequence[Any], start: int, results: list[Any]) -> Iterator[pa.Array]:
+    def arrays(self, batch: _Batch, start: int, results: list[Any]) -> Iterator[pa.Array]:
         """The results for the rows of a batch from `start` on, in arrays of bounded size.
 
         Raises:
             FunctionError: one of them does not fit, and that is not to be hidden.
         """
         try:
-            array = self._array(list(map(self._row, results)))
+            array = self._array(results)
         except Exception:
             if not self._drop_misfits(batch, start, results):
                 raise
-            array = self._array(list(map(self._row, results)))
+            array = self._array(results)
         if array is None:
             half = len(results) // 2
             yield from self.arrays(batch, start, results[:half])
@@ -256,12 +282,13 @@ class _Results:
         for i in range(0, len(array), step):
             yield array[i : i + step]
 
-    def _array(self, rows: list[Mapping[str, Any]]) -> pa.Array | None:
+    def _array(self, results: list[Any]) -> pa.Array | None:
         """None where one array cannot hold them."""
-        columns = [column(rows, field) for field in self._fields]
-        if len(rows) > 1 and any(isinstance(one, pa.ChunkedArray) for one in columns):
+        rows = list(map(self._row, results)) if self._several else []
+        columns = [column(rows, field) for field in self._fields] if rows else [array_of(results, self._task.kind)]
+        if len(results) > 1 and any(isinstance(one, pa.ChunkedArray) for one in columns):
             return None
-        if not self._several:
+        if not rows:
             return columns[0]
         return pa.StructArray.from_arrays(
             columns, fields=list(self._fields), mask=pa.array([row is _NULL for row in rows])
@@ -283,7 +310,7 @@ class _Results:
         except Exception as error:
             raise ResultError(f"the result cannot be read: {describe_error(error)}") from error
 
-    def _drop_misfits(self, batch: Sequence[Any], start: int, results: list[Any]) -> bool:
+    def _drop_misfits(self, batch: _Batch, start: int, results: list[Any]) -> bool:
         """Put null in place of the results that do not fit; whether there were any."""
         found = False
         for i, result in enumerate(results):
@@ -291,7 +318,7 @@ class _Results:
                 self._read(self._row(result))
             except ResultError as error:
                 if self._task.fail:
-                    raise self._task.failed(describe(batch[start + i]), 1, error) from error
+                    raise self._task.failed(describe(batch.row(start + i)), 1, error) from error
                 results[i], found = None, True
         return found
 

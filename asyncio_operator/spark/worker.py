@@ -27,6 +27,7 @@ from asyncio_operator.spark.arrow import Enrichment, Layout
 from asyncio_operator.spark.caches import caches
 from asyncio_operator.spark.clients import clients
 from asyncio_operator.spark.figures import EnrichmentFigures
+from asyncio_operator.spark.limiters import limiters
 from asyncio_operator.spark.portable import portable_errors
 from asyncio_operator.spark.task import outputs_of
 from asyncio_operator.trace import Trace
@@ -74,9 +75,7 @@ class EnrichTask:
     def _rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         life = _Life(self)
         enrichment = Enrichment(self.layout, self._on_result_error)
-        elements = outputs_of(
-            enrichment.keyed(batches), life.run, name=describe(self.enricher), patience=self.options.grace_period + 1.0
-        )
+        elements = outputs_of(enrichment.keyed(batches), life.run, name=describe(self.enricher))
         try:
             with contextlib.closing(elements):
                 for element in elements:
@@ -139,13 +138,14 @@ class _Life:
             sink.put_nowait((batch, ready, batch.ended))
 
         trace = None if task.tracing is None else Trace(task.tracing.limit)
-        self._pipeline = LookupPipeline(enricher, source, deliver, task.options, cache, check, trace)
-        try:
-            await self._pipeline.run()
-        finally:
-            if trace is not None:
-                trace.shift(wall() - clock_of(asyncio.get_running_loop())())
-                self.trace = trace
+        with limiters.lent(task.fingerprint, task.options.rate_limit) as limiter:
+            self._pipeline = LookupPipeline(enricher, source, deliver, task.options, cache, check, trace, limiter)
+            try:
+                await self._pipeline.run()
+            finally:
+                if trace is not None:
+                    trace.shift(wall() - clock_of(asyncio.get_running_loop())())
+                    self.trace = trace
 
     def emitted(self, keys: int, batch: KeyBatch | None) -> None:
         if self._pipeline is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.testing.clock import ManualClock
 from asyncio_operator.testing.enrichers import FakeCall, FakeEnricher, check_enricher
 from asyncio_operator.testing.loop import VirtualTimeLoop
@@ -32,7 +33,13 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in ("FakeAnswer", "FakeRequest", "FakeService"):
-        from asyncio_operator.testing import service
-
+        try:
+            from asyncio_operator.testing import service
+        except ModuleNotFoundError as error:
+            if error.name != "aiohttp":
+                raise
+            raise ConfigurationError(
+                f"{name} needs aiohttp, which is not installed: pip install 'asyncio-operator[http]'"
+            ) from error
         return getattr(service, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -58,6 +58,12 @@ class Check:
         made = make()
         if not isinstance(made, Enricher):
             raise ConfigurationError(f"make gave {describe(made)}; an Enricher is needed")
+        if make() is made:
+            raise ConfigurationError(
+                f"make gave the same object twice, {describe(made)}; it must make a new one at every call, as in "
+                "`lambda: MyEnricher(url)`, or, of one that there is, as of a function under @enricher, "
+                "`lambda: copy.copy(it)`"
+            )
 
     @property
     def expected(self) -> dict[Any, Any]:

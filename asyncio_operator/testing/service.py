@@ -55,8 +55,10 @@ class FakeService:
         retry_after: seconds for the ``Retry-After`` of 429 and 503; None for none.
         retry_after_date: whether ``Retry-After`` is a date in place of a number.
         rate_limit: requests that are answered in any second; beyond, 429 says when to come back.
-        resets, truncated, slow, garbage: how often a connection is reset, a body ends in the middle, is spread over
-            `slow_for` seconds, or is no JSON.
+        resets: how often a connection is reset in place of an answer.
+        truncated: how often a body ends in the middle.
+        slow: how often a body is spread over `slow_for` seconds.
+        garbage: how often a body is no JSON.
         slow_for: seconds of a slow body.
         batch: "map" or "list": how several keys are answered.
         token: what ``Authorization: Bearer`` must hold; else 401. It may be changed while the service runs.

@@ -39,19 +39,21 @@ class Trace:
         ConfigurationError: `limit` is not an int of at least 1.
     """
 
-    __slots__ = ("_recorded", "_start")
+    __slots__ = ("_recorded", "_start", "runs")
 
     def __init__(self, limit: int = 100_000) -> None:
         if positive_int("limit", limit) > sys.maxsize:
             raise ConfigurationError(f"limit is {describe(limit)}; it must be an int of at most {sys.maxsize}")
         self._recorded: deque[tuple[Any, ...]] = deque(maxlen=limit)
         self._start: float | None = None
+        self.runs = 0
+        """How often it has begun anew."""
 
     # -- recording. Times are seconds of one clock; elements and watermarks share one count, in input order from 0.
 
     def started(self, now: float) -> None:
         """A run begins: all that was recorded before is forgotten."""
-        self._recorded.clear()
+        self.clear()
         self._start = now
 
     def admitted(self, now: float, element: int, value: object, key: object = None) -> None:
@@ -102,6 +104,7 @@ class Trace:
         """Forget everything."""
         self._recorded.clear()
         self._start = None
+        self.runs += 1
 
     @property
     def limit(self) -> int:
@@ -161,7 +164,10 @@ class Trace:
         """
         events = self.events()
         if not events:
-            raise StateError("the trace is empty; pass it as trace=... to an operator, and run that first")
+            raise StateError(
+                "the trace is empty; pass it as trace=... to an operator or to enrich, and run that first. Spark tasks "
+                "that fail, or that Spark ends early as limit() and show() do, record nothing"
+            )
         return story_of(events, self.dropped)
 
     def timeline(self, path: str | os.PathLike[str], title: str | None = None) -> None:

@@ -54,8 +54,8 @@ class Answers:
         self._row = row_converter(schema)
         self._show = show
         self._decode = json_decoder(schema)
-        self._extract = make_extract("extract", extract)
-        self._batch_extract = make_extract("batch_extract", batch_extract)
+        self._extract = make_extract("extract", extract, show)
+        self._batch_extract = make_extract("batch_extract", batch_extract, show)
 
     def parse(self, body: bytes, content_type: str) -> Any:
         """What the JSON of a body says."""
@@ -153,8 +153,8 @@ class Answers:
         raise UnreadableError(f"a row of the answer is {self._show(row)}; an object was expected")
 
 
-def make_extract(argument: str, extract: Extract) -> Callable[[Any], Any] | None:
-    """A function for a path, or for a function that may raise anything.
+def make_extract(argument: str, extract: Extract, show: Callable[..., str] = describe) -> Callable[[Any], Any] | None:
+    """A function for a path, or for a function that may raise anything, of which `show` makes text.
 
     Raises:
         ConfigurationError: it is neither.
@@ -167,22 +167,24 @@ def make_extract(argument: str, extract: Extract) -> Callable[[Any], Any] | None
             return lambda answer: _follow(answer, steps, extract)
     elif callable(extract) and not gives_coroutines(extract):
         takes(argument, extract, "the parsed answer")
-        return lambda answer: _called(argument, extract, answer)
+        return lambda answer: _called(argument, extract, answer, show)
     raise ConfigurationError(
         f"{argument} is {describe(extract)}; it must be a dotted path like 'data.items.0', or an ordinary function of "
         "the parsed answer"
     )
 
 
-def _called(argument: str, function: Callable[[Any], Any], answer: Any) -> Any:
+def _called(argument: str, function: Callable[[Any], Any], answer: Any, show: Callable[..., str]) -> Any:
     try:
         return function(answer)
     except AsyncOperatorError:
         raise
     except Exception as error:
+        # The text of a KeyError is the repr of what it is given already.
+        words = error.args[0] if type(error) is KeyError and error.args else str(error)
         raise UnreadableError(
             f"{argument}: {getattr(function, '__qualname__', type(function).__qualname__)} raised "
-            f"{type(error).__name__}: {describe(str(error))}"
+            f"{type(error).__name__}: {show(words)}"
         ) from error
 
 

@@ -42,13 +42,18 @@ def read_url(text: object, where: str) -> Place:
     Raises:
         ConfigurationError: it is none. It is not shown, because it may hold a password.
     """
-    found = _URL.fullmatch(text) if isinstance(text, str) else None
+    if not isinstance(text, str):
+        unset = "; is an environment variable not set in this process?" if text is None else ""
+        raise ConfigurationError(
+            f"{where} is of type {type(text).__name__}; it must be a text that begins with http:// or https://{unset}"
+        )
+    found = _URL.fullmatch(text)
     problem = "it does not begin with http:// or https://"
     if found is not None:
         scheme, authority, path, query, fragment = found.groups()
         credentials, at, host = authority.rpartition("@")
         problem = _problem(authority, credentials, host, path, fragment) or (
-            "it holds blanks or control characters; percent-encode them" if _NEVER.search(str(text)) else ""
+            "it holds blanks or control characters; percent-encode them" if _NEVER.search(text) else ""
         )
         if not problem:
             user, _, password = credentials.partition(":")
@@ -57,8 +62,7 @@ def read_url(text: object, where: str) -> Place:
                 return Place(origin, path or "/", query or "", basic(user, password) if at else None, password or user)
             except ValueError:
                 problem = "its host or port cannot be read"
-    kind = "" if isinstance(text, str) else f" is of type {type(text).__name__};"
-    raise ConfigurationError(f"{where} (not shown, it may hold a secret){kind}: {problem}")
+    raise ConfigurationError(f"{where} (not shown, it may hold a secret): {problem}")
 
 
 def _problem(authority: str, credentials: str, host: str, path: str, fragment: str | None) -> str:

@@ -24,8 +24,9 @@ T = TypeVar("T")
 
 APPLICATION_NAME = "asyncio-operator"
 
-PATIENCE = 5.0
-"""Seconds that the server may take to end a cancelled query, or to close a connection, before that is cut."""
+PATIENCE = 2.0
+"""Seconds that the server may take to end a cancelled query, or to close a connection, before that is cut: less than
+the grace period of `Lookup`, which would take a call on a silent network for one that ignores its cancellation."""
 
 QUESTION_TIMEOUT = 30.0
 """Seconds for one question about names and types; it takes longer only where somebody holds a lock on the table."""

@@ -257,10 +257,21 @@ class PostgresEnricher(Enricher):
         return f"PostgresEnricher({dsn}, {self._source()}, key={[*(self.key or ())]!r}{columns})"
 
 
+LONGEST_NAME = 63
+"""Bytes of a name in PostgreSQL, as it is built everywhere (NAMEDATALEN)."""
+
+
 def _table(table: object) -> tuple[str, ...]:
     """The parts of a table's name; text is split at its first dot."""
     parts = tuple(table.split(".", 1)) if isinstance(table, str) else table
-    return names_of("table", parts, repeated=True)
+    names = names_of("table", parts, repeated=True)
+    for name in names:
+        if len(name.encode("utf-8", "surrogatepass")) > LONGEST_NAME:
+            raise ConfigurationError(
+                f"table has the part {shown(name)} of more than {LONGEST_NAME} bytes, which PostgreSQL would cut, "
+                "and so take for another table: give the name as the server has it"
+            )
+    return names
 
 
 def _shown_keys(keys: Sequence[Any]) -> str:

@@ -19,12 +19,22 @@ from enrichers.names import names_of
 from enrichers.redis.connections import Connections
 from enrichers.redis.errors import lookup_error
 from enrichers.redis.names import Names
-from enrichers.redis.url import URL, Url, shown_source
+from enrichers.redis.url import URL, Url, secrets_of, shown_source
 from enrichers.typed import NoColumnError, json_decoder, row_converter
 
 KINDS = ("json", "hash", "string")
 
 Convert = Callable[[Any], Found]
+
+LOOKED_AT = 4_000
+"""Bytes of a value that is not JSON of which the beginning is shown, once what is secret is hidden."""
+
+SHOWN = 40
+"""Characters of that beginning."""
+
+
+class NotJsonError(Exception):
+    """A value is not JSON; the message says why."""
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -156,6 +166,14 @@ class RedisEnricher(Enricher):
             remedy = "; in schema= columns are called as the fields are" if isinstance(error, NoColumnError) else ""
             problem = EnricherError(f"{self!r}, key {describe(key)}: {error}{remedy}", retryable=False)
             problem.__cause__ = error
+        except NotJsonError as error:
+            beginning = " ".join(value[:LOOKED_AT].decode("utf-8", "replace").split())
+            told = f"; it begins with {secrets_of(connections.url).show(beginning, SHOWN)}" if beginning else ""
+            problem = EnricherError(
+                f'{self!r}, key {describe(key)}: the value is not JSON ({error}){told}; kind="string" takes a value as '
+                'it is, kind="hash" reads a hash',
+                retryable=False,
+            )
         except Exception as error:
             problem = lookup_error(error, repr(self), f"key {describe(key)}", connections.url)
         raise problem
@@ -181,7 +199,11 @@ class RedisEnricher(Enricher):
         decode = json_decoder(self._schema)
 
         def from_json(value: bytes) -> Found:
-            parsed = decode(value.decode())
+            try:
+                parsed = decode(value.decode())
+            except (ValueError, ArithmeticError, RecursionError) as error:
+                # Without the error itself, which holds the whole value.
+                raise NotJsonError(f"{type(error).__name__}: {error}") from None
             if isinstance(parsed, list):
                 return [to_row(row) for row in parsed]
             return None if parsed is None else to_row(parsed)

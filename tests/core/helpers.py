@@ -163,3 +163,10 @@ class Source:
         element = next(self.elements)
         self.read += 1
         return element
+
+
+def cancel_all(*spared: Any) -> None:
+    """Cancel all tasks of the loop but these, as no function may."""
+    for task in asyncio.all_tasks():
+        if task not in spared:
+            task.cancel()

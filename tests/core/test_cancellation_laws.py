@@ -8,8 +8,21 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator import FunctionError
-from tests.core.helpers import forever, late, process, virtual
+from asyncio_operator import AsyncWaitOperator, FunctionError, Retry
+from tests.core.helpers import (
+    REAL_LOOPS,
+    cancel_all,
+    collect,
+    collect_until,
+    forever,
+    late,
+    nap,
+    others,
+    process,
+    run_on,
+    same,
+    virtual,
+)
 
 
 def cancel_myself() -> None:
@@ -190,3 +203,145 @@ async def test_O12_a_call_that_fails_and_leaves_a_cancellation_behind_fails_alon
         return value
 
     assert sorted(await process(call, range(6), mode=mode, capacity=1, on_error="skip")) == [0, 1, 2, 4, 5]
+
+
+async def cancels_all(value: Any) -> Any:
+    if value == 3:
+        cancel_all()
+    await asyncio.sleep(1)
+    return value
+
+
+async def trickle(count: int) -> Any:
+    for number in range(count):
+        yield number
+        await asyncio.sleep(0.5)
+
+
+WAYS: dict[str, dict[str, Any]] = {"plain": {}, "managed": {"retry": Retry()}, "skip": {"on_error": "skip"}}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("capacity", [1, 5])
+@pytest.mark.parametrize("elements", [range, trickle])
+@virtual
+async def test_O12_a_call_that_cancels_all_tasks_of_the_loop_is_named(mode, way, capacity, elements):
+    with pytest.raises(
+        FunctionError, match=r"cancels_all.* cancelled tasks that are not its own in the call for"
+    ) as told:
+        await process(cancels_all, elements(10), mode=mode, capacity=capacity, **WAYS[way])
+    assert told.value.element == "3"
+    assert "may cancel only tasks that it has started itself" in str(told.value)
+    assert others() == set()
+
+
+@virtual
+async def test_O12_so_is_one_that_does_it_in_a_task_of_its_own_or_spares_the_consumer(mode):
+    consumer = asyncio.current_task()
+
+    async def in_a_task(value):
+        async def inner():
+            cancel_all()
+
+        await asyncio.gather(inner())
+
+    async def spares(value):
+        cancel_all(consumer, asyncio.current_task())
+        return value
+
+    for call in (in_a_task, spares):
+        with pytest.raises(FunctionError, match=f"{call.__name__}.* that cancels tasks|{call.__name__}.* not its own"):
+            await process(call, range(5), mode=mode)
+        assert others() == set()
+
+
+@virtual
+async def test_O12_so_is_one_that_cancels_all_and_gives_its_result_at_once(mode):
+    async def call(value):
+        if value == 3:
+            cancel_all()
+        return value
+
+    got: list[Any] = []
+    with pytest.raises(FunctionError, match="in the call for element 3"):
+        await collect_until(AsyncWaitOperator(call, mode=mode).process(range(10)), got)
+    assert others() == set()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@virtual
+async def test_O12_a_timer_that_hits_a_lane_which_waits_for_input_is_told(mode, way):
+    async def call(value):
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().call_later(1, task.cancel)
+        return value
+
+    async def source():
+        yield 1
+        await forever()
+
+    got: list[Any] = []
+    with pytest.raises(FunctionError, match=r"call.* was cancelled between two calls; .* leave no timer"):
+        await collect_until(AsyncWaitOperator(call, mode=mode, **WAYS[way]).process(source()), got)
+    assert got == [1]
+    assert others() == set()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("at", [0.0, 0.2, 1.2])
+@virtual
+async def test_O12_a_consumer_that_is_cancelled_gets_a_cancellation(mode, way, at):
+    """Also if whoever cancels it cancels everything, as `asyncio.run` does at its end."""
+    for cancel in (lambda consumer: consumer.cancel(), lambda consumer: cancel_all()):
+        outputs = AsyncWaitOperator(nap, mode=mode, **WAYS[way]).process([1, 2, 3])
+        consumer = asyncio.create_task(collect(outputs))
+        asyncio.get_running_loop().call_later(at, cancel, consumer)
+        try:
+            await asyncio.wait([consumer])
+        except asyncio.CancelledError:
+            await asyncio.wait([consumer])
+        assert consumer.cancelled()
+        assert others() == set()
+
+
+@virtual
+async def test_O12_a_call_may_cancel_its_consumer_alone(mode):
+    consumer = asyncio.current_task()
+    assert consumer is not None
+
+    async def call(value):
+        consumer.cancel()
+        await forever()
+
+    with pytest.raises(asyncio.CancelledError):
+        await process(call, range(3), mode=mode)
+    assert others() == set()
+
+
+@virtual
+async def test_O12_somebody_else_who_cancels_the_run_and_not_its_consumer_is_told(mode):
+    consumer = asyncio.current_task()
+
+    async def meanwhile():
+        await asyncio.sleep(1)
+        cancel_all(consumer, asyncio.current_task())
+
+    stranger = asyncio.create_task(meanwhile())
+    with pytest.raises(FunctionError, match=r"the run of <function forever.* was cancelled, and not by whoever reads"):
+        await process(forever, range(3), mode=mode)
+    await stranger
+    assert others() == set()
+
+
+@pytest.mark.parametrize("loop", REAL_LOOPS)
+def test_O12_a_call_that_cancels_all_is_named_on_real_loops_and_by_the_synchronous_face(loop):
+    async def call(value):
+        cancel_all()
+        await forever()
+
+    with pytest.raises(FunctionError, match="in the call for element 7"):
+        run_on(loop, process(call, [7]))
+    with pytest.raises(FunctionError, match="in the call for element 7"):
+        list(AsyncWaitOperator(call)([7]))
+    assert list(AsyncWaitOperator(same)([7])) == [7]

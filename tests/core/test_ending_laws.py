@@ -234,7 +234,14 @@ async def test_O8_closing_while_close_runs_waits_for_it(mode):
     assert function.events.count("close") == 1
 
 
-@pytest.mark.parametrize("error", [ValueError("close"), asyncio.CancelledError("close"), SystemExit(3)])
+class FalsyError(Exception):
+    """Holds a list, which is empty."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("error", [ValueError("close"), asyncio.CancelledError("close"), SystemExit(3), FalsyError()])
 @virtual
 async def test_O8_an_error_of_close_is_raised_if_the_run_had_none(mode, error):
     with pytest.raises(type(error)) as failure:

@@ -339,3 +339,28 @@ async def test_O9_a_close_that_ignores_its_cancellation_holds_up_nobody(mode):
     with pytest.raises(TimeoutError, match="grace_period=2"):
         await process(function, range(3), mode=mode, grace_period=2.0)
     assert now() < 5
+
+
+@virtual
+async def test_O12_calls_that_hold_all_places_and_do_not_return_are_told(mode, caplog):
+    deaf = Deaf()
+    operator = AsyncWaitOperator(
+        deaf, mode=mode, capacity=2, timeout=1.0, on_timeout=lambda v: f"late {v}", grace_period=7.0
+    )
+    results = asyncio.ensure_future(collect(operator.process(["one", "two", "three"])))
+    await asyncio.sleep(20)
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    deaf.go.set()
+    assert await results == ["late one", "late two", "three"]
+    [message] = told
+    assert "calls that ignore their cancellation hold all places; one of them is for element '" in message
+
+
+@virtual
+async def test_O12_calls_that_end_when_they_are_cancelled_hold_nothing(mode, caplog):
+    async def slow(value):
+        await asyncio.sleep(9)
+
+    operator = AsyncWaitOperator(slow, mode=mode, capacity=1, timeout=1.0, on_timeout=str, grace_period=0.5)
+    assert await collect(operator.process([1, 2, 3])) == ["1", "2", "3"]
+    assert not caplog.records

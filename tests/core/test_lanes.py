@@ -90,7 +90,7 @@ def lanes(invoke: Any, intake: Batches, **options: Any) -> Lanes:
     return Lanes(
         invoke,
         intake,
-        **{"capacity": 3, "timeout": None, "clock": now, "grace_period": 5.0} | options,
+        **{"capacity": 3, "timeout": None, "clock": now, "grace_period": 5.0, "name": "it"} | options,
     )
 
 

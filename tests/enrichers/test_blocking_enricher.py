@@ -239,6 +239,55 @@ async def test_what_setup_lacks_in_this_process_is_found_by_open(setup: Any, say
     await enricher.close()
 
 
+def needs_another_version() -> Any:
+    from asyncio import no_such_name  # type: ignore[attr-defined]
+
+    return no_such_name
+
+
+def needs_it_behind() -> Any:
+    try:
+        return needs_a_module()
+    except ImportError as error:
+        raise ValueError("no driver") from error
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (needs_a_module, "the module 'no_such_driver' is not installed in this Python"),
+        (needs_it_behind, "the module 'no_such_driver' is not installed in this Python"),
+        (needs_another_version, "ImportError: cannot import name 'no_such_name' from 'asyncio'"),
+    ],
+)
+async def test_an_import_that_fails_is_no_keys_fault(function: Any, says: str) -> None:
+    one = BlockingEnricher(lambda key: function(), "a int")
+    many = BlockingEnricher(None, "a int", setup=dict, function_many=lambda client, keys: function())
+    for enricher in (one, many):
+        await enricher.open()
+        with pytest.raises(EnricherError, match=says) as raised:
+            await enricher.lookup("some key")
+        assert (raised.value.retryable, raised.value.any_key) == (False, True)
+        assert "some key" not in str(raised.value)
+        assert raised.value.__cause__ is not None
+        await enricher.close()
+
+
+async def test_another_error_after_an_import_that_failed_is_left_as_it_is() -> None:
+    def fall_back(key: str) -> Any:
+        try:
+            return needs_a_module()
+        except ImportError:
+            return ROWS[key]
+
+    enricher = BlockingEnricher(fall_back, "name string")
+    await enricher.open()
+    assert await enricher.lookup("JFK") == ROWS["JFK"]
+    with pytest.raises(KeyError, match="XXX"):
+        await enricher.lookup("XXX")
+    await enricher.close()
+
+
 async def test_a_client_that_is_made_by_open_serves_the_first_lookup() -> None:
     numbers = iter(range(7, 9))
     enricher = BlockingEnricher(lambda client, key: {"a": client}, "a int", 1, setup=lambda: next(numbers))

@@ -21,9 +21,10 @@ from enrichers.blocking import BlockingEnricher
 from enrichers.redis import RedisEnricher
 from enrichers.table import TableEnricher
 from tests.enrichers.conftest import Database
+from tests.pages import DOCS, run_programs
 from tests.redis_service import BINARY, RedisServer
 
-TEXT = (Path(__file__).parents[2] / "docs" / "enrichers.md").read_text(encoding="utf-8")
+TEXT = (DOCS / "enrichers.md").read_text(encoding="utf-8")
 COUNTRIES = {"NO": {"country": "Norway", "population": 5_627_000}}
 
 
@@ -39,13 +40,6 @@ async def country_server() -> AsyncIterator[int]:
     server = await asyncio.start_server(serve, "127.0.0.1")
     async with server:
         yield server.sockets[0].getsockname()[1]
-
-
-def run_examples(**names: Any) -> dict[str, Any]:
-    """The names that the examples of the page define, one after the other, as a reader would run them."""
-    for example in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL):
-        exec(example, names)
-    return names
 
 
 async def one(enricher: Any, key: Any) -> Any:
@@ -67,7 +61,9 @@ async def test_the_examples_run(database: Database, tmp_path: Path) -> None:
     await database.execute("INSERT INTO planes VALUES ('N1', 2004, 55)")
     async with country_server() as port:
         values = {"HOST": "127.0.0.1", "PORT": port, "PATH": path, "PARQUET": str(tmp_path / "planes.parquet")}
-        names = await asyncio.to_thread(run_examples, **values, DSN=database.dsn, REDIS_URL="redis://localhost")
+        names = await asyncio.to_thread(
+            run_programs, "enrichers.md", **values, DSN=database.dsn, REDIS_URL="redis://localhost"
+        )
         assert await names["country"].lookup("NO") == COUNTRIES["NO"]
         assert names["outcome"] == (True, {"country": "Norway"}, ["failed", "answered"])
         assert await one(names["airports"], "JFK") == {"name": "Kennedy"}

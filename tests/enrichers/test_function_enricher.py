@@ -145,3 +145,11 @@ def test_importing_enrichers_needs_no_driver() -> None:
     program = "import sys, enrichers; print(*[m for m in ('asyncpg', 'pyspark', 'aiohttp') if m in sys.modules])"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == ""
+
+
+def test_an_asynchronous_generator_is_told_what_to_do_instead() -> None:
+    async def rows(key: int) -> Any:
+        yield {"x": key}
+
+    with pytest.raises(ConfigurationError, match="an asynchronous generator; return a list of rows"):
+        FunctionEnricher(rows, "x long")

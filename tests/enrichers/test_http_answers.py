@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime
 import gzip
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from decimal import Decimal
 from typing import Any
 
@@ -19,6 +17,8 @@ from asyncio_operator.lookup import Lookup
 from asyncio_operator.testing.service import FakeAnswer, FakeService
 from enrichers.http import HttpEnricher
 from enrichers.http.answers import Answers, UnreadableError
+from enrichers.secrets import Secrets
+from tests.enrichers.helpers import asked_in_batches, refused
 
 
 def read(ddl: str, text: str) -> Any:
@@ -143,7 +143,13 @@ def test_extract_leads_to_a_row_several_or_none(extract: Any, found: Any) -> Non
         ("dta", "at its top the answer has no 'dta'"),
         ("data.items.a", "after 'data.items' the answer is of type list"),
         ("data.items.0.a", "the answer is 1, which is no row"),
-        (lambda answer: answer["nope"], "extract: <lambda> raised KeyError"),
+        (lambda answer: answer["nope"], "extract: <lambda> raised KeyError: 'nope'"),
+        (lambda answer: answer[7], "extract: <lambda> raised KeyError: 7"),
+        (
+            lambda _: int("one"),
+            "extract: <lambda> raised ValueError: \"invalid literal for int() with base 10: 'one'\"",
+        ),
+        (lambda _: {}.popitem(), "extract: <lambda> raised KeyError: 'popitem(): dictionary is empty'"),
         (lambda _: [1], "a row of the answer is 1"),
         (lambda _: "x", "the answer is 'x', which is no row"),
     ],
@@ -154,6 +160,16 @@ def test_extract_that_leads_elsewhere_is_told(extract: Any, told: str) -> None:
     assert told in str(caught.value)
 
 
+@pytest.mark.parametrize("length", range(150, 215))
+def test_X5_no_half_of_a_secret_is_left_where_the_words_of_extract_are_cut(length: int) -> None:
+    def tell(_: Any) -> Any:
+        raise ValueError("x" * length + "hunter2hunter2")
+
+    with pytest.raises(UnreadableError) as caught:
+        Answers(as_schema("a int"), tell, None, Secrets(["hunter2hunter2"]).show).found({})
+    assert "hunter" not in str(caught.value)
+
+
 def test_a_path_that_leads_nowhere_is_no_miss() -> None:
     with pytest.raises(UnreadableError):
         Answers(as_schema("a int"), "data.row", None).found({"data": {}})
@@ -162,31 +178,13 @@ def test_a_path_that_leads_nowhere_is_no_miss() -> None:
 # -- over HTTP
 
 
-@asynccontextmanager
-async def asked(service: FakeService, **options: Any) -> AsyncIterator[HttpEnricher]:
-    defaults = {"schema": "a int", "batch_url": service.url + "/rows?keys={keys}"}
-    enricher = HttpEnricher(service.url + "/rows/{key}", **(defaults | options))
-    await enricher.open()
-    try:
-        yield enricher
-    finally:
-        await enricher.close()
-
-
-async def refused(enricher: HttpEnricher, keys: Sequence[Any]) -> EnricherError:
-    with pytest.raises(EnricherError) as caught:
-        await (enricher.lookup(keys[0]) if len(keys) == 1 else enricher.lookup_many(keys))
-    assert caught.value.retryable is False
-    return caught.value
-
-
 async def test_missing_statuses_are_misses_and_others_are_not() -> None:
     async with FakeService() as service:
-        async with asked(service) as enricher:
+        async with asked_in_batches(service) as enricher:
             assert await enricher.lookup("x") is None
             service.answer_next(FakeAnswer(status=204))
             assert "is empty" in str(await refused(enricher, ["x"]))
-        async with asked(service, missing_statuses=[204, 410]) as enricher:
+        async with asked_in_batches(service, missing_statuses=[204, 410]) as enricher:
             for status in (204, 410):
                 service.answer_next(FakeAnswer(status=status))
                 assert await enricher.lookup("x") is None
@@ -194,7 +192,10 @@ async def test_missing_statuses_are_misses_and_others_are_not() -> None:
 
 
 async def test_several_rows_null_and_an_empty_list() -> None:
-    async with FakeService({"two": [{"a": 1}, {"a": 2}], "none": [], "bom": 0}) as service, asked(service) as enricher:
+    async with (
+        FakeService({"two": [{"a": 1}, {"a": 2}], "none": [], "bom": 0}) as service,
+        asked_in_batches(service) as enricher,
+    ):
         assert await enricher.lookup("two") == [{"a": 1}, {"a": 2}]
         assert await enricher.lookup("none") is None
         service.answer_next(FakeAnswer(), FakeAnswer(b'\xef\xbb\xbf{"a": 5}'), FakeAnswer("null"))
@@ -218,7 +219,7 @@ async def test_several_rows_null_and_an_empty_list() -> None:
     ids=lambda value: str(value[:20]),
 )
 async def test_an_answer_that_will_not_do_is_an_error_of_that_key_alone(body: Any, told: str) -> None:
-    async with FakeService({"ok": {"a": 1}}) as service, asked(service) as enricher:
+    async with FakeService({"ok": {"a": 1}}) as service, asked_in_batches(service) as enricher:
         service.answer_next(FakeAnswer(body))
         error = await refused(enricher, ["k"])
         assert told in str(error)
@@ -239,14 +240,14 @@ async def test_an_error_that_comes_with_200_is_not_kept_as_a_row() -> None:
 
 
 async def test_X5_what_an_answer_without_columns_says_shows_no_secret() -> None:
-    async with FakeService() as service, asked(service, params={"token": "hunter2hunter2"}) as enricher:
+    async with FakeService() as service, asked_in_batches(service, params={"token": "hunter2hunter2"}) as enricher:
         service.answer_next(FakeAnswer({"error": "bad token hunter2hunter2", "hunter2hunter2": 1}))
         assert "hunter2" not in str(await refused(enricher, ["x"]))
 
 
 async def test_a_page_for_people_is_told_by_its_beginning() -> None:
     page = "<!doctype html>\n<title>Sign in</title>\n<script>" + "x" * 100_000 + "</script>"
-    async with FakeService() as service, asked(service, params={"token": "hunter2hunter2"}) as enricher:
+    async with FakeService() as service, asked_in_batches(service, params={"token": "hunter2hunter2"}) as enricher:
         service.answer_next(
             FakeAnswer(page, headers={"Content-Type": "text/html"}),
             FakeAnswer("<p>token: hunter2hunter2"),
@@ -264,7 +265,7 @@ async def test_a_page_for_people_is_told_by_its_beginning() -> None:
 async def test_the_size_of_an_answer_is_bounded_also_when_it_is_compressed() -> None:
     large = json.dumps({"a": 1, "pad": "x" * 200_000}).encode()
     bomb = gzip.compress(b" " * 50_000_000)
-    async with FakeService() as service, asked(service, max_response_bytes=100_000) as enricher:
+    async with FakeService() as service, asked_in_batches(service, max_response_bytes=100_000) as enricher:
         for answer in (
             FakeAnswer(large),
             FakeAnswer(bomb, headers={"Content-Encoding": "gzip"}),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -14,32 +12,15 @@ from asyncio_operator import EnricherError
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.testing import FakeAnswer, FakeService
 from enrichers.http import HttpEnricher
-
-
-@asynccontextmanager
-async def asked(service: FakeService, **options: Any) -> AsyncIterator[HttpEnricher]:
-    defaults = {"schema": "a int", "batch_url": service.url + "/rows?keys={keys}"}
-    enricher = HttpEnricher(service.url + "/rows/{key}", **(defaults | options))
-    await enricher.open()
-    try:
-        yield enricher
-    finally:
-        await enricher.close()
+from tests.enrichers.helpers import asked_in_batches, refused
 
 
 def batched(service: FakeService, path: str = "/rows?keys={keys}", **options: Any) -> HttpEnricher:
     return HttpEnricher(service.url + "/rows/{key}", schema="a int", batch_url=service.url + path, **options)
 
 
-async def refused(enricher: HttpEnricher, keys: Sequence[Any]) -> EnricherError:
-    with pytest.raises(EnricherError) as caught:
-        await (enricher.lookup(keys[0]) if len(keys) == 1 else enricher.lookup_many(keys))
-    assert caught.value.retryable is False
-    return caught.value
-
-
 async def test_extract_is_for_the_entries_of_a_batch_and_batch_extract_for_the_whole() -> None:
-    async with FakeService() as service, asked(service, extract="row", batch_extract="data") as enricher:
+    async with FakeService() as service, asked_in_batches(service, extract="row", batch_extract="data") as enricher:
         service.answer_next(FakeAnswer({"data": {"x": {"row": {"a": 1}}, "z": {"row": None}}, "more": 1}))
         assert await enricher.lookup_many(["x", "y", "z"]) == [{"a": 1}, None, None]
         service.answer_next(FakeAnswer({"row": {"a": 2}}))
@@ -57,7 +38,7 @@ async def test_extract_is_for_the_entries_of_a_batch_and_batch_extract_for_the_w
     ],
 )
 async def test_an_answer_to_a_batch_that_will_not_do_may_be_one_keys_fault(answer: Any, told: str) -> None:
-    async with FakeService() as service, asked(service) as enricher:
+    async with FakeService() as service, asked_in_batches(service) as enricher:
         service.answer_next(FakeAnswer(json.dumps(answer)))
         error = await refused(enricher, ["k", "l"])
         assert told in str(error)
@@ -98,7 +79,7 @@ async def test_a_batch_extract_that_leads_nowhere_is_no_keys_fault() -> None:
 
     async with FakeService({"k": {"a": 1}}) as service:
         for extract in ("rows", broken):
-            async with asked(service, batch_extract=extract) as enricher:
+            async with asked_in_batches(service, batch_extract=extract) as enricher:
                 error = await refused(enricher, ["k", "l"])
                 assert error.any_key is True
                 assert await enricher.lookup("k") == {"a": 1}
@@ -133,7 +114,7 @@ async def test_a_batch_that_one_key_may_have_spoilt_comes_key_by_key_and_this_is
 
 
 async def test_what_makes_no_smaller_batches_is_not_logged_as_if_it_did(caplog: pytest.LogCaptureFixture) -> None:
-    async with FakeService() as service, asked(service) as enricher:
+    async with FakeService() as service, asked_in_batches(service) as enricher:
         for answer in (FakeAnswer(status=401), FakeAnswer(status=503), FakeAnswer({"k": 5})):
             service.answer_next(answer)
             with pytest.raises(EnricherError):
@@ -147,7 +128,7 @@ async def test_a_missing_status_of_a_whole_batch_is_no_miss() -> None:
     """It is the same for a path that is not there."""
     async with (
         FakeService({"k": {"a": 1}}) as service,
-        asked(service, batch_url=service.url + "/nowhere/{keys}") as enricher,
+        asked_in_batches(service, batch_url=service.url + "/nowhere/{keys}") as enricher,
     ):
         error = await refused(enricher, ["k", "l"])
         assert "404 Not Found" in str(error)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +12,9 @@ from asyncio_operator import EnricherError
 from asyncio_operator.testing import FakeRequest, FakeService
 from enrichers.http import HttpEnricher
 from enrichers.http.errors import cause_of_status
+from tests.pages import DOCS, run_programs
 
-TEXT = (Path(__file__).parents[2] / "docs" / "http.md").read_text(encoding="utf-8")
+TEXT = (DOCS / "http.md").read_text(encoding="utf-8")
 
 JFK = {"name": "Kennedy", "lat": 40.6, "lon": -73.8}
 
@@ -46,9 +46,7 @@ def api(sent: FakeRequest) -> Any:
 async def test_the_examples_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("API_TOKEN", "t0ken")
     async with FakeService(handler=api) as service:
-        names: dict[str, Any] = {"API": service.url}
-        for example in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL):
-            exec(example, names)
+        names = run_programs("http.md", API=service.url)
         assert await names["main"]() == [JFK, JFK, None]
         expected = {
             "weather": (("JFK", 5), {"temp": 1.5, "wind": 7.0}),

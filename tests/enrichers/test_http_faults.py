@@ -7,9 +7,6 @@ import email.utils
 import logging
 import ssl
 import subprocess
-import traceback
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from asyncio_operator import ConfigurationError, EnricherError
+from asyncio_operator import ConfigurationError
 from asyncio_operator.testing import VirtualTimeLoop
 from asyncio_operator.testing.service import FakeAnswer, FakeRequest, FakeService
 from enrichers.http import HttpEnricher
@@ -25,29 +22,9 @@ from enrichers.http.errors import failure as mapped
 from enrichers.http.errors import retry_after
 from enrichers.http.proxies import proxy_for
 from enrichers.secrets import Secrets, of_header, of_named
+from tests.enrichers.helpers import asked, failure, told
 
 ROWS = {"x": {"a": 1}, "y": {"a": 2}}
-
-
-@asynccontextmanager
-async def asked(service: FakeService, url: str = "/rows/{key}", **options: Any) -> AsyncIterator[HttpEnricher]:
-    enricher = HttpEnricher(service.url + url, **({"schema": "a int"} | options))
-    await enricher.open()
-    try:
-        yield enricher
-    finally:
-        await enricher.close()
-
-
-async def failure(enricher: HttpEnricher, key: Any = "x") -> EnricherError:
-    with pytest.raises(EnricherError) as caught:
-        await enricher.lookup(key)
-    return caught.value
-
-
-def told(error: BaseException) -> str:
-    """Everything that a log would show of an error."""
-    return "".join(traceback.format_exception(error))
 
 
 # -- statuses
@@ -68,7 +45,7 @@ async def test_a_status_says_whether_asking_again_may_help(
 ) -> None:
     async with FakeService(ROWS) as service, asked(service, missing_statuses=()) as enricher:
         service.answer_next(FakeAnswer({"error": "said so"} if status != 304 else b"", status))
-        error = await failure(enricher)
+        error = await failure(enricher, "x")
         assert (error.retryable, error.overload, error.any_key) == (retryable, overload, any_key)
         assert f"{status}" in str(error)
         assert "key 'x'" in str(error)
@@ -115,7 +92,7 @@ async def test_retry_after_reaches_the_error(status: int, as_date: bool) -> None
         FakeService(errors={status: 1.0}, retry_after=30, retry_after_date=as_date) as service,
         asked(service) as enricher,
     ):
-        error = await failure(enricher)
+        error = await failure(enricher, "x")
         assert 29 <= (error.retry_after or 0) <= 32
         assert (error.retryable, error.overload) == (True, True)
 
@@ -123,8 +100,8 @@ async def test_retry_after_reaches_the_error(status: int, as_date: bool) -> None
 async def test_what_the_service_says_is_cut_and_made_printable() -> None:
     async with FakeService() as service, asked(service) as enricher:
         service.answer_next(FakeAnswer("a\x1b[31m\n" + "b" * 100_000, 500), FakeAnswer(b"\xff\x00", 500))
-        assert "a?[31m bbb" in str(await failure(enricher))
-        assert len(str(await failure(enricher))) < 400
+        assert "a?[31m bbb" in str(await failure(enricher, "x"))
+        assert len(str(await failure(enricher, "x"))) < 400
 
 
 # -- connections
@@ -135,7 +112,7 @@ async def test_nobody_there_is_retryable_and_no_keys_fault() -> None:
         assert await enricher.lookup("x") == {"a": 1}
     service_gone = HttpEnricher(f"{service.url}/rows/{{key}}", schema="a int")
     await service_gone.open()
-    error = await failure(service_gone)
+    error = await failure(service_gone, "x")
     assert (error.retryable, error.any_key) == (True, True)
     assert "the service is not reachable" in str(error)
     assert isinstance(error.__cause__, aiohttp.ClientConnectorError)
@@ -147,14 +124,14 @@ async def test_nobody_there_is_retryable_and_no_keys_fault() -> None:
 async def test_a_name_that_cannot_be_resolved_is_retryable() -> None:
     enricher = HttpEnricher("http://no-such-host.invalid/{key}", schema="a int")
     await enricher.open()
-    assert (await failure(enricher)).retryable is True
+    assert (await failure(enricher, "x")).retryable is True
     await enricher.close()
 
 
 @pytest.mark.parametrize(("method", "requests"), [("GET", 2), ("POST", 1)])
 async def test_a_reset_is_retryable_and_only_get_is_sent_again_by_itself(method: str, requests: int) -> None:
     async with FakeService(ROWS, resets=1.0) as service, asked(service, method=method) as enricher:
-        error = await failure(enricher)
+        error = await failure(enricher, "x")
         assert (error.retryable, error.overload, error.any_key) == (True, False, False)
         assert "the connection was lost" in str(error)
         assert len(service.requests) == requests
@@ -163,7 +140,7 @@ async def test_a_reset_is_retryable_and_only_get_is_sent_again_by_itself(method:
 async def test_an_answer_that_breaks_off_is_retryable() -> None:
     async with FakeService(ROWS) as service, asked(service) as enricher:
         service.answer_next(FakeAnswer({"a": 1}, truncated=True))
-        error = await failure(enricher)
+        error = await failure(enricher, "x")
         assert error.retryable is True
         assert "the answer broke off" in str(error)
         assert await enricher.lookup("x") == {"a": 1}
@@ -180,7 +157,7 @@ async def test_what_does_not_speak_http_is_told() -> None:
         port = server.sockets[0].getsockname()[1]
         enricher = HttpEnricher(f"http://127.0.0.1:{port}/{{key}}", schema="a int")
         await enricher.open()
-        error = await failure(enricher)
+        error = await failure(enricher, "x")
         assert error.retryable is not False
         await enricher.close()
 
@@ -214,14 +191,14 @@ async def test_close_ends_what_runs_and_may_come_twice() -> None:
     async with FakeService(handler=never) as service:
         enricher = HttpEnricher(f"{service.url}/x/{{key}}", schema="a int")
         await enricher.close()
-        assert "it is not open" in str(await failure(enricher))
+        assert "it is not open" in str(await failure(enricher, "x"))
         await enricher.open()
-        running = asyncio.ensure_future(failure(enricher))
+        running = asyncio.ensure_future(failure(enricher, "x"))
         await asked_for.wait()
         await enricher.close()
         assert (await running).retryable is not False
         await enricher.close()
-        assert "it is not open" in str(await failure(enricher))
+        assert "it is not open" in str(await failure(enricher, "x"))
 
 
 @pytest.mark.parametrize(
@@ -255,7 +232,7 @@ async def test_redirects_within_the_host_are_followed() -> None:
         assert {sent.headers["x-key"] for sent in service.requests} == {"k"}
         assert service.connections == 1
         service.answer_next(*[FakeAnswer(status=302, headers={"Location": "/old/x"})] * 9)
-        assert "redirected more than 5 times" in str(await failure(enricher))
+        assert "redirected more than 5 times" in str(await failure(enricher, "x"))
 
 
 @pytest.mark.parametrize(("status", "methods"), [(303, "GET"), (302, "GET"), (307, "POST")])
@@ -274,7 +251,7 @@ async def test_X5_another_host_never_gets_credentials() -> None:
         elsewhere = FakeAnswer(status=302, headers={"Location": f"{other.url}/rows/x"})
         async with asked(service, headers=secret) as enricher:
             service.answer_next(elsewhere)
-            error = await failure(enricher)
+            error = await failure(enricher, "x")
             assert f"redirected to another host, {other.url}" in str(error)
             assert error.retryable is False
             assert other.requests == []
@@ -287,18 +264,18 @@ async def test_X5_another_host_never_gets_credentials() -> None:
             assert received["accept-language"] == "en"
         async with asked(service, method="POST", json_body=["{key}"], redirects="any") as enricher:
             service.answer_next(FakeAnswer(status=307, headers={"Location": f"{other.url}/rows/x"}))
-            assert "a POST is redirected" in str(await failure(enricher))
+            assert "a POST is redirected" in str(await failure(enricher, "x"))
             assert len(other.requests) == 1
         async with asked(service, redirects="never") as enricher:
             service.answer_next(FakeAnswer(status=302, headers={"Location": "/rows/y"}))
-            assert "302 Found" in str(await failure(enricher))
+            assert "302 Found" in str(await failure(enricher, "x"))
 
 
 @pytest.mark.parametrize("location", ["ftp://h/x", "http://[", "javascript:alert(1)", "http://:x"])
 async def test_a_redirect_to_something_else_is_not_followed(location: str) -> None:
     async with FakeService(ROWS) as service, asked(service, redirects="any") as enricher:
         service.answer_next(FakeAnswer(status=302, headers={"Location": location}))
-        assert "redirected to something that is no URL" in str(await failure(enricher))
+        assert "redirected to something that is no URL" in str(await failure(enricher, "x"))
 
 
 # -- TLS
@@ -332,7 +309,7 @@ async def test_a_certificate_that_does_not_verify_is_final_and_a_file_of_authori
 ) -> None:
     async with FakeService(ROWS, ssl_context=server_context) as service:
         async with asked(service) as enricher:
-            error = await failure(enricher)
+            error = await failure(enricher, "x")
             assert "certificate of the service does not verify; ssl= takes" in str(error)
             assert (error.retryable, error.any_key) == (False, True)
         async with asked(service, ssl=certificate / "cert.pem") as enricher:
@@ -342,7 +319,7 @@ async def test_a_certificate_that_does_not_verify_is_final_and_a_file_of_authori
             assert await enricher.lookup("x") == {"a": 1}
             service.answer_next(FakeAnswer(status=302, headers={"Location": service.url.replace("https", "http")}))
         async with asked(service, ssl=cafile, redirects="any") as enricher:
-            assert "from https to http://127.0.0.1" in str(await failure(enricher))
+            assert "from https to http://127.0.0.1" in str(await failure(enricher, "x"))
 
 
 async def test_X4_authorities_that_are_not_there_are_told_when_a_worker_opens(tmp_path: Path) -> None:
@@ -388,7 +365,7 @@ async def test_a_proxy_of_the_environment_is_used_if_asked_for(environment: pyte
         async with asked(service) as enricher:
             assert await enricher.lookup("x") == {"a": 1}
         async with asked(service, trust_env=True) as enricher:
-            error = await failure(enricher)
+            error = await failure(enricher, "x")
             assert "the proxy is not reachable" in str(error)
             assert "p%40ss" not in told(error)
             assert "p@ss" not in told(error)
@@ -474,7 +451,7 @@ async def test_X5_no_secret_reaches_an_error_or_a_log(fault: str, caplog: pytest
         service.answer_next(*planned)
         if fault == "gone":
             await service.__aexit__(None, None, None)
-        error = await failure(enricher)
+        error = await failure(enricher, "x")
         shown = told(error) + repr(enricher) + caplog.text + repr(error.__cause__) + repr(error.__context__)
         await enricher.close()
         if fault == "gone":

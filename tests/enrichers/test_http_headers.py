@@ -5,31 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import traceback
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 
-from asyncio_operator import EnricherError
 from asyncio_operator.testing import FakeService
-from enrichers.http import HttpEnricher
+from tests.enrichers.helpers import asked as asked_for
+from tests.enrichers.helpers import failure
 
-
-@asynccontextmanager
-async def asked(service: FakeService, url: str, **options: Any) -> AsyncIterator[HttpEnricher]:
-    enricher = HttpEnricher(service.url + url, **({"schema": "v string"} | options))
-    await enricher.open()
-    try:
-        yield enricher
-    finally:
-        await enricher.close()
-
-
-async def refused(enricher: HttpEnricher, key: Any) -> EnricherError:
-    with pytest.raises(EnricherError) as caught:
-        await enricher.lookup(key)
-    return caught.value
+asked = partial(asked_for, schema="v string")
 
 
 async def test_a_header_function_is_called_once_and_again_after_401() -> None:
@@ -52,7 +37,7 @@ async def test_a_header_function_is_called_once_and_again_after_401() -> None:
         assert len(calls) == 2, "those who were refused together ask once"
         assert len(service.requests) <= 20
         service.token = "never"
-        error = await refused(enricher, "x")
+        error = await failure(enricher, "x")
         assert "refuses the credentials (401 Unauthorized)" in str(error)
         assert (error.retryable, error.any_key) == (False, True)
         assert len(calls) == 3
@@ -63,7 +48,7 @@ async def test_headers_that_are_the_same_again_are_not_tried_again() -> None:
         return {"Authorization": "Bearer old"}
 
     async with FakeService(token="new") as service, asked(service, "/rows/{key}", headers=headers) as enricher:
-        await refused(enricher, "x")
+        await failure(enricher, "x")
         assert len(service.requests) == 1
 
 
@@ -112,7 +97,7 @@ async def test_X5_a_header_function_that_fails_is_told_without_its_words() -> No
     async with FakeService() as service:
         for function, why in ((vault, "vault raised LookupError"), (wrong, "printable ASCII")):
             async with asked(service, "/rows/{key}", headers=function) as enricher:
-                error = await refused(enricher, "x")
+                error = await failure(enricher, "x")
                 assert why in str(error)
                 assert "hunter2" not in str(error) + repr(error.__cause__)
                 assert (error.retryable, error.any_key) == (None, True)
@@ -140,7 +125,7 @@ async def test_what_a_header_function_lacks_here_is_named_no_keys_fault_and_fina
             (lambda: None, None, "gave None; if it reads an environment variable, that is not set"),
         ):
             async with asked(service, "/rows/{key}", headers=function) as enricher:
-                error = await refused(enricher, "x")
+                error = await failure(enricher, "x")
                 assert why in str(error)
                 assert "'x'" not in str(error)
                 assert "hunter2" not in "".join(traceback.format_exception(error))

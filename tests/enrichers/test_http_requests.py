@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import datetime
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from decimal import Decimal
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, unquote
 from uuid import UUID
@@ -20,6 +19,10 @@ from asyncio_operator import EnricherError
 from asyncio_operator.testing.service import FakeAnswer, FakeRequest, FakeService
 from enrichers.http import HttpEnricher
 from enrichers.http.plan import Arguments, Request, make_plans
+from tests.enrichers.helpers import asked as asked_for
+from tests.enrichers.helpers import failure
+
+asked = partial(asked_for, schema="v string")
 
 
 def plans(**options: Any) -> Any:
@@ -34,22 +37,6 @@ def request(key: Any, **options: Any) -> Request:
     values = key if isinstance(key, tuple) else (key,)
     sent: Request = plans(**options).single.request(values)
     return sent
-
-
-@asynccontextmanager
-async def asked(service: FakeService, url: str, **options: Any) -> AsyncIterator[HttpEnricher]:
-    enricher = HttpEnricher(service.url + url, **({"schema": "v string"} | options))
-    await enricher.open()
-    try:
-        yield enricher
-    finally:
-        await enricher.close()
-
-
-async def refused(enricher: HttpEnricher, key: Any) -> EnricherError:
-    with pytest.raises(EnricherError) as caught:
-        await enricher.lookup(key)
-    return caught.value
 
 
 HOSTILE = [
@@ -118,7 +105,7 @@ async def test_a_key_that_would_make_another_path_cannot_be_sent(url: str) -> No
     """Servers make the same of ``%2E%2E`` as of ``..``, and an empty segment is another resource."""
     async with FakeService() as service, asked(service, url) as enricher:
         for key in {"/rows/.{key}": [".", ""], "/rows/%2e{key}": ["."]}.get(url, ["", ".", ".."]):
-            error = await refused(enricher, key)
+            error = await failure(enricher, key)
             assert error.retryable is False
             assert error.any_key is False
             assert f"key {key!r}: it cannot be sent" in str(error)
@@ -142,7 +129,7 @@ async def test_a_key_that_would_make_another_path_cannot_be_sent(url: str) -> No
 )
 async def test_a_key_that_cannot_be_sent_is_an_error_of_that_key_alone(key: Any, why: str) -> None:
     async with FakeService({"ok": {"v": "1"}}) as service, asked(service, "/rows/{key}") as enricher:
-        error = await refused(enricher, key)
+        error = await failure(enricher, key)
         assert why in str(error)
         assert len(str(error)) < 500
         assert (error.retryable, error.any_key) == (False, False)
@@ -182,7 +169,7 @@ async def test_a_key_that_cannot_stand_in_a_header_is_refused(key: str) -> None:
         FakeService() as service,
         asked(service, "/x", headers={"X-Key": "{key}"}) as enricher,
     ):
-        assert "header" in str(await refused(enricher, key))
+        assert "header" in str(await failure(enricher, key))
         assert service.requests == []
 
 
@@ -212,8 +199,8 @@ async def test_L1_a_null_in_any_part_is_a_miss_and_asks_nothing() -> None:
     ):
         assert await enricher.lookup(("JFK", None)) is None
         assert await enricher.lookup((None, None)) is None
-        assert "a tuple of 2 parts, origin, hour" in str(await refused(enricher, "JFK"))
-        assert "a tuple of 2 parts" in str(await refused(enricher, ("JFK",)))
+        assert "a tuple of 2 parts, origin, hour" in str(await failure(enricher, "JFK"))
+        assert "a tuple of 2 parts" in str(await failure(enricher, ("JFK",)))
         assert service.requests == []
 
 

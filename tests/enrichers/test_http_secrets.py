@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from asyncio_operator import EnricherError
 from asyncio_operator.testing.service import FakeAnswer, FakeRequest, FakeService
 from enrichers.http import HttpEnricher
+from tests.enrichers.helpers import failure, opened, told
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ async def test_X5_what_a_service_says_of_a_request_shows_no_secret(
     method = "POST" if "json_body" in options else "GET"
     async with FakeService(handler=lambda sent: FakeAnswer(echo(sent), 400)) as service:
         url = service.url + options.get("url", "/x" if "json_body" in options else "/x/{key}")
-        error = await failure(HttpEnricher(**{"schema": "v string", "method": method} | options | {"url": url}))
+        error = await error_of(HttpEnricher(**{"schema": "v string", "method": method} | options | {"url": url}))
     assert "***" in str(error)
     for part in ("s3cr3t", "12345678", "12500000"):
         assert part not in told(error).lower()
@@ -52,17 +52,10 @@ async def test_X5_an_error_of_the_client_that_names_the_url_as_sent_is_not_shown
     server = await asyncio.start_server(talk, "127.0.0.1", 0)
     async with server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/x/{{key}}"
-        error = await failure(HttpEnricher(url, schema="v string", params={"token": "c2VjcmV0/+x=="}))
+        error = await error_of(HttpEnricher(url, schema="v string", params={"token": "c2VjcmV0/+x=="}))
     assert "c2VjcmV0" not in told(error)
 
 
-async def failure(enricher: HttpEnricher) -> EnricherError:
-    await enricher.open()
-    with pytest.raises(EnricherError) as caught:
-        await enricher.lookup("JFK")
-    await enricher.close()
-    return caught.value
-
-
-def told(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error))
+async def error_of(enricher: HttpEnricher) -> EnricherError:
+    async with opened(enricher):
+        return await failure(enricher, "JFK")

@@ -45,10 +45,10 @@ def flights(spark: SparkSession) -> DataFrame:
 def order(flights: DataFrame, enricher: Enricher, on: Any) -> list[str]:
     """The columns of a key, in the order in which the enricher gets their values."""
     from asyncio_operator.spark.enrich import enrich
-    from asyncio_operator.spark.specify import _key_positions
+    from asyncio_operator.spark.key_columns import key_positions
 
     enrich(flights, enricher, on=on)
-    return [flights.columns[position] for position in _key_positions(flights.schema, enricher, on)]
+    return [flights.columns[position] for position in key_positions(flights.schema, enricher, on)]
 
 
 def test_the_parts_have_names_and_any_type(make: Make) -> None:

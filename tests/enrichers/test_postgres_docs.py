@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from enrichers import PostgresEnricher
 from tests.enrichers.conftest import Database
+from tests.pages import DOCS, run_programs
 
-TEXT = (Path(__file__).parents[2] / "docs" / "postgres.md").read_text(encoding="utf-8")
+TEXT = (DOCS / "postgres.md").read_text(encoding="utf-8")
 
 
 async def test_the_examples_run(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,9 +22,7 @@ async def test_the_examples_run(database: Database, monkeypatch: pytest.MonkeyPa
         CREATE TABLE orders (id int, total numeric(10,2));
     """)
     monkeypatch.setenv("SHOP_DSN", database.dsn)
-    names: dict[str, Any] = {"DSN": database.dsn}
-    for example in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL):
-        exec(example, names)
+    names = run_programs("postgres.md", DSN=database.dsn)
     assert await names["main"]() == [{"year": 2004, "seats": 55}, {"year": 1998, "seats": 182}, None, None]
     await names["latest"].open()
     assert await names["latest"].lookup("JFK") == {"temp": 2.5, "wind_speed": 3.0}

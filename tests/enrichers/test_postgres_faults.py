@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import traceback
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -18,6 +17,7 @@ from enrichers import PostgresEnricher
 from enrichers.postgres import connections
 from enrichers.postgres.errors import cause_of, lookup_error, source_error
 from tests.enrichers.conftest import Database
+from tests.enrichers.helpers import failure, told
 from tests.services import PostgresServer
 
 
@@ -42,12 +42,6 @@ async def enricher(server: PostgresServer) -> AsyncIterator[PostgresEnricher]:
     await enricher.close()
 
 
-async def failure(enricher: PostgresEnricher, key: Any = 1) -> EnricherError:
-    with pytest.raises(EnricherError) as caught:
-        await enricher.lookup(key)
-    return caught.value
-
-
 async def until_it_answers(enricher: PostgresEnricher, key: Any) -> Any:
     """The answer after the failures of connections that died unnoticed: one for each in the pool at most."""
     for _ in range(enricher.pool_size):
@@ -59,18 +53,13 @@ async def until_it_answers(enricher: PostgresEnricher, key: Any) -> Any:
     return await enricher.lookup(key)
 
 
-def told(error: BaseException) -> str:
-    """Everything that a log would show of an error."""
-    return "".join(traceback.format_exception(error))
-
-
 @pytest.mark.parametrize("end", ["stop", "kill"])
 async def test_a_server_that_goes_away_is_retryable_and_the_pool_finds_it_again(
     server: PostgresServer, enricher: PostgresEnricher, end: str
 ) -> None:
     getattr(server, end)()
     for _ in range(3):
-        error = await failure(enricher)
+        error = await failure(enricher, 1)
         assert error.retryable is True
         assert error.overload is False
         assert 'PostgresEnricher(table="t"): the server' in str(error), "no key is to blame"
@@ -168,7 +157,7 @@ async def test_close_leaves_no_connection_and_may_come_twice(postgres: PostgresS
         await enricher.close()
         while await connected(postgres, "closing"):
             pass
-        error = await failure(enricher)
+        error = await failure(enricher, 1)
         assert "it is not open" in str(error)
         assert error.retryable is False
 
@@ -222,7 +211,7 @@ async def test_too_many_connections_are_an_overload(server: PostgresServer, enri
     crowded = PostgresEnricher(server.tcp_dsn(user="poor", password="x"), table="t", key="id")
     object.__setattr__(crowded, "_statement", enricher._statement)
     await crowded.open()
-    error = await failure(crowded)
+    error = await failure(crowded, 1)
     assert "too many connections" in str(error)
     assert error.retryable is True
     assert error.overload is True
@@ -276,7 +265,7 @@ async def test_a_dsn_function_that_fails_in_a_worker_is_an_error_of_the_lookup(p
     enricher.schema()
     await enricher.open()
     failing = True
-    error = await failure(enricher)
+    error = await failure(enricher, 1)
     assert "vault raised OSError" in str(error)
     assert error.retryable is not False
     failing = False
@@ -347,7 +336,7 @@ async def test_a_table_that_is_dropped_while_a_job_runs_is_not_retried(database:
         await database.execute("ALTER TABLE t ADD COLUMN w int")
         assert await enricher.lookup(1) == {"v": 2}, "a table that has grown is no error"
         await database.execute("DROP TABLE t")
-        error = await failure(enricher)
+        error = await failure(enricher, 1)
         assert error.retryable is False
         assert 'PostgresEnricher(table="t"): the server refuses the statement' in str(error), "no key is to blame"
 
@@ -428,7 +417,7 @@ async def test_X5_a_wrong_password_in_a_worker_names_no_secret(
     object.__setattr__(changed, "_statement", enricher._statement)
     await changed.open()
     with caplog.at_level(logging.DEBUG):
-        error = await failure(changed)
+        error = await failure(changed, 1)
     assert "refuses the credentials" in str(error)
     assert error.retryable is False
     assert "hunter3" not in told(error) + caplog.text + repr(changed)

@@ -95,6 +95,16 @@ async def test_a_name_that_is_not_there_is_told_and_harms_nobody(database: Datab
     assert await database.fetch("SELECT count(*) FROM victim")
 
 
+@pytest.mark.parametrize("name", ["x" * 64, "é" * 32])
+async def test_a_name_that_the_server_would_cut_finds_no_other_table(database: Database, name: str) -> None:
+    shorter = name.encode()[:63].decode(errors="ignore")
+    await database.execute(f"CREATE TABLE {quoted(shorter)} (id int, v int)")
+    assert PostgresEnricher(database.dsn, table=[shorter], key="id").schema().names == ["v"]
+    for table in ([name], [name, "t"], f"{name}.t"):
+        with pytest.raises(ConfigurationError, match="of more than 63 bytes"):
+            PostgresEnricher(database.dsn, table=table, key="id")
+
+
 @pytest.mark.parametrize("source", ["table", "query", "two"])
 async def test_every_key_is_a_value_and_nothing_else(database: Database, source: str) -> None:
     await database.execute("CREATE TABLE victim (id int); CREATE TABLE t (k text, l int DEFAULT 1, v int)")

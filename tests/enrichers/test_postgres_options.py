@@ -61,7 +61,7 @@ def failing_vault() -> str:
         ({"connect_timeout": -1}, ["connect_timeout is -1", "not negative"]),
         ({"connect_timeout": "1s"}, ["connect_timeout is '1s'"]),
         ({"statement_cache_size": -1}, ["statement_cache_size is -1"]),
-        ({"dsn": None}, ["dsn is of type NoneType"]),
+        ({"dsn": None}, ["dsn is of type NoneType", "is an environment variable not set"]),
     ],
 )
 def test_a_wrong_argument_is_named_with_its_value_and_what_is_allowed(

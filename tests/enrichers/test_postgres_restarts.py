@@ -14,6 +14,7 @@ import pytest
 from asyncio_operator import AsyncWaitOperator, EnricherError, FixedBackoff, Retry
 from enrichers import PostgresEnricher
 from tests.enrichers.conftest import Database
+from tests.enrichers.helpers import failure
 from tests.services import PostgresServer
 
 ALIVE = "SELECT k AS id, -k AS v FROM unnest($1::int[]) AS k"
@@ -62,12 +63,6 @@ async def enricher(server: Standby) -> AsyncIterator[PostgresEnricher]:
     await enricher.close()
 
 
-async def failure(enricher: PostgresEnricher, key: Any = 1) -> EnricherError:
-    with pytest.raises(EnricherError) as caught:
-        await enricher.lookup(key)
-    return caught.value
-
-
 async def ask(server: PostgresServer, sql: str) -> Any:
     connection = await asyncpg.connect(server.dsn)
     try:
@@ -104,7 +99,7 @@ async def test_terminated_backends_are_retryable_and_replaced(server: Standby, e
     suicidal = PostgresEnricher(server.tcp_dsn(), query=query, key="id", pool_size=1)
     await suicidal.open()
     for _ in range(3):
-        error = await failure(suicidal)
+        error = await failure(suicidal, 1)
         assert error.retryable is True
         assert error.any_key
     await suicidal.close()
@@ -129,7 +124,7 @@ async def test_too_many_connections_are_an_overload_and_pass(server: Standby) ->
     await enricher.open()
     other = await asyncpg.connect(dsn)
     for _ in range(5):
-        error = await failure(enricher)
+        error = await failure(enricher, 1)
         assert (error.retryable, error.overload, error.any_key) == (True, True, True)
         assert "too many connections" in str(error)
     await other.close()
@@ -172,9 +167,9 @@ async def test_of_several_hosts_the_primary_is_taken_and_waited_for(server: Stan
     enricher = PostgresEnricher(dsn, query=ALIVE, key="id", pool_size=1)
     await enricher.open()
     server.demote(answers=True)
-    error = await failure(enricher)
+    error = await failure(enricher, 1)
     assert error.retryable is True
-    error = await failure(enricher)
+    error = await failure(enricher, 1)
     assert error.retryable is True
     assert "target_session_attrs" in str(error)
     server.promote()
@@ -198,7 +193,7 @@ async def test_a_lock_that_is_not_given_in_time_is_retryable(database: Database)
         other = await asyncpg.connect(database.dsn)
         async with other.transaction():
             await other.execute("LOCK t IN ACCESS EXCLUSIVE MODE")
-            error = await failure(enricher)
+            error = await failure(enricher, 1)
             assert error.retryable is True
             assert "could not get a lock" in str(error)
         await other.close()

@@ -140,6 +140,32 @@ async def test_a_value_that_does_not_fit_is_an_error_of_its_key(server: RedisSer
         assert await enricher.lookup("good") == {"name": "a", "height": None}
 
 
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (
+            "New York,\t13," + "x" * 10_000,
+            ["(JSONDecodeError: Expecting value: line 1", "begins with 'New York, 13,xxxx"],
+        ),
+        (b"\xff\xfe" + b"x" * 10_000, ["UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff", "begins with "]),
+        ("s3cret:Pass/word " + "x" * 10_000, ["begins with '*** xxxx"]),
+        ("[" + "x" * 25 + " s3cret:Pass/word", ["begins with '[xxxx"]),
+    ],
+    ids=["text", "bytes", "password", "cut password"],
+)
+async def test_of_a_value_that_is_not_json_the_beginning_is_shown_with_the_remedy(
+    server: RedisServer, value: Any, says: list[str]
+) -> None:
+    server.command("SET", "bad", value)
+    async with opened(server) as enricher:
+        error = await failure(enricher, "bad")
+    for text in ("key 'bad': the value is not JSON", 'kind="string" takes a value as it is', 'kind="hash"', *says):
+        assert text in str(error)
+    everything = str(error) + repr(error.__cause__) + repr(error.__context__)
+    assert "x" * 40 not in everything
+    assert "s3c" not in everything
+
+
 async def test_a_field_that_does_not_fit_is_an_error_of_its_key(server: RedisServer) -> None:
     server.command("HSET", "bad", "height", "four")
     server.command("HSET", "good", "height", "4")

@@ -282,3 +282,19 @@ async def test_the_source_may_be_another_enrichers_table(postgres: PostgresServe
 def test_an_enricher_without_a_whole_table_is_no_source() -> None:
     with pytest.raises(ConfigurationError, match="has no `async def rows"):
         TableEnricher(FakeEnricher({1: {"a": 1}}), key="id")
+
+
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
+async def test_a_zone_is_neither_invented_nor_lost(zone: str | None) -> None:
+    moment = datetime.datetime(2020, 1, 1, tzinfo=None if zone is None else datetime.UTC)
+    table = pa.table({"k": [1], "at": pa.array([moment], pa.timestamp("us", zone))})
+    right, wrong = ("timestamp_ntz", "timestamp") if zone is None else ("timestamp", "timestamp_ntz")
+    enricher = TableEnricher(table, "k", schema=f"k long, at {right}")
+    await enricher.open()
+    assert await enricher.lookup(1) == {"at": moment}
+    await enricher.close()
+    enricher = TableEnricher(table, "k", schema=f"k long, at {wrong}")
+    told = rf"column 'at' is timestamp\[us.*\] in the table and timestamp\[us.*\] in schema=.*declare it as {right}"
+    with pytest.raises(ConfigurationError, match=told):
+        await enricher.open()
+    await enricher.close()

@@ -124,6 +124,7 @@ def test_as_a_program_it_writes_into_the_current_directory_and_says_what_it_repl
     [
         (["--output", "orders.gif"], 1, "suffix '.gif'; a picture can be .png, .svg, .pdf"),
         (["--output", "missing/orders.png"], 1, "a folder that does not exist"),
+        (["--output", "missing/orders"], 1, "a folder that does not exist"),
         (["--output", "."], 1, "is a folder; give --output the name of a picture in it"),
         (["--outptu", "orders.png"], 2, "unrecognized arguments: --outptu"),
     ],
@@ -132,5 +133,6 @@ def test_a_wrong_argument_is_told_in_a_sentence(tmp_path, arguments, status, sen
     run = start(tmp_path, *arguments)
     assert run.returncode == status
     assert sentence in run.stderr.splitlines()[-1]
+    assert run.stdout == "", "it is told before anything is run"
     assert "Traceback" not in run.stderr
     assert list(tmp_path.iterdir()) == []

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from examples import timeout_demo
+from examples.stage import ProblemError
 from examples.timeout_demo import FAILS, TITLE, WAYS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,3 +83,10 @@ def test_as_a_program_it_ends_with_status_0_and_writes_the_picture(tmp_path):
     assert (run.returncode, run.stderr) == (0, "")
     assert all(f"\n{way} " in run.stdout for way in WAYS)
     assert (tmp_path / "timeouts.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_it_is_told_before_anything_is_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ProblemError, match=r"asyncio-operator\[plot\]"):
+        timeout_demo.demo(tmp_path / "timeouts.svg")
+    assert capsys.readouterr().out == ""

@@ -6,6 +6,7 @@ import datetime as dt
 import enum
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,23 @@ from asyncio_operator.columns import check_row, column, row_reader
 
 MOMENT = dt.datetime(2020, 1, 2, 3, 4, 5, 6)
 BERLIN = dt.timezone(dt.timedelta(hours=1))
+NEW_YORK = ZoneInfo("America/New_York")
+
+
+class Zone(dt.tzinfo):
+    """A zone of a library, so many hours east; None: it does not tell, and a datetime is as one without."""
+
+    def __init__(self, hours: int | None) -> None:
+        self.offset = None if hours is None else dt.timedelta(hours=hours)
+
+    def utcoffset(self, _: dt.datetime | None) -> dt.timedelta | None:
+        return self.offset
+
+    def dst(self, _: dt.datetime | None) -> dt.timedelta | None:
+        return None
+
+    def tzname(self, _: dt.datetime | None) -> str | None:
+        return None
 
 
 class Level(enum.IntEnum):
@@ -45,7 +63,11 @@ def build(value: Any, data_type: pa.DataType) -> Any:
         (dt.date(2020, 1, 1), pa.date32(), dt.date(2020, 1, 1)),
         (MOMENT, pa.timestamp("us"), MOMENT),
         (MOMENT.replace(tzinfo=BERLIN), pa.timestamp("us", "UTC"), MOMENT.replace(tzinfo=BERLIN)),
-        (MOMENT, pa.timestamp("us", "UTC"), MOMENT.replace(tzinfo=dt.UTC)),
+        (MOMENT.replace(tzinfo=Zone(None)), pa.timestamp("us"), MOMENT),
+        (MOMENT, pa.timestamp("ns"), MOMENT),
+        (MOMENT.replace(microsecond=6000), pa.timestamp("ms"), MOMENT.replace(microsecond=6000)),
+        (MOMENT.replace(tzinfo=NEW_YORK), pa.timestamp("us", "Asia/Tokyo"), MOMENT.replace(tzinfo=NEW_YORK)),
+        (MOMENT.replace(tzinfo=Zone(1)), pa.timestamp("us", "UTC"), MOMENT.replace(tzinfo=BERLIN)),
         (dt.timedelta(seconds=1), pa.duration("us"), dt.timedelta(seconds=1)),
         (dt.time(1, 2, 3), pa.time64("ns"), dt.time(1, 2, 3)),
         ("ß", pa.string(), "ß"),
@@ -94,6 +116,18 @@ def test_what_fits_is_kept(value: Any, data_type: pa.DataType, kept: Any) -> Non
         (5, pa.timestamp("us")),
         (1.5, pa.timestamp("us", "UTC")),
         (dt.date(2020, 1, 1), pa.timestamp("us")),
+        (MOMENT, pa.timestamp("us", "UTC")),
+        (MOMENT, pa.timestamp("ms", "UTC")),
+        (MOMENT.replace(tzinfo=dt.UTC), pa.timestamp("us")),
+        (MOMENT.replace(tzinfo=NEW_YORK), pa.timestamp("us")),
+        (MOMENT.replace(tzinfo=Zone(1)), pa.timestamp("ns")),
+        (MOMENT.replace(tzinfo=Zone(None)), pa.timestamp("us", "UTC")),
+        (MOMENT, pa.timestamp("ms")),
+        (MOMENT.replace(tzinfo=dt.UTC), pa.timestamp("s", "UTC")),
+        (MOMENT.time(), pa.time32("ms")),
+        (dt.timedelta(microseconds=1), pa.duration("s")),
+        ([MOMENT], pa.list_(pa.timestamp("us", "UTC"))),
+        ({"a": MOMENT.replace(tzinfo=dt.UTC)}, pa.map_(pa.string(), pa.timestamp("us"))),
         ("2020-01-01", pa.timestamp("us")),
         (5, pa.duration("us")),
         (5, pa.time64("ns")),
@@ -149,7 +183,8 @@ SHAPES: list[tuple[pa.DataType, list[Any]]] = [
     (pa.decimal128(10, 2), [1, Decimal("1.5"), None]),
     (pa.string(), ["a", None]),
     (pa.binary(), [b"a", bytearray(b"b"), None]),
-    (pa.timestamp("us", "UTC"), [MOMENT, MOMENT.replace(tzinfo=BERLIN), None]),
+    (pa.timestamp("us"), [MOMENT, dt.datetime.min, dt.datetime.max, None]),
+    (pa.timestamp("us", "UTC"), [*(MOMENT.replace(tzinfo=zone) for zone in (dt.UTC, BERLIN, NEW_YORK)), None]),
     (pa.list_(pa.int64()), [[1], (2,), np.array([3]), [None], None]),
     (pa.struct([("x", pa.int64()), ("y", pa.int64())]), [{"x": 1}, (2, 3), [("x", 4), ("y", 5)], None]),
     (pa.list_(pa.struct([("x", pa.int64())])), [[{"x": 1}], [(2,)], [], None]),
@@ -191,6 +226,26 @@ def test_L9_a_row_is_judged_as_its_columns_are(data_type: pa.DataType) -> None:
             own = read({"v": value, "x": 1})
             assert list(own) == ["v"]
             assert own["v"] is value
+
+
+@pytest.mark.parametrize(
+    ("value", "data_type", "remedy"),
+    [
+        (MOMENT, pa.timestamp("us", "UTC"), "it has no time zone: give it the one that it is meant in"),
+        (MOMENT.replace(tzinfo=BERLIN), pa.timestamp("us"), "it has a time zone, which the column cannot hold"),
+    ],
+    ids=["without", "with"],
+)
+def test_L9_a_zone_is_neither_invented_nor_lost_and_the_error_says_what_to_do(
+    value: Any, data_type: pa.DataType, remedy: str
+) -> None:
+    for found, kind in ((value, data_type), ([value], pa.list_(data_type))):
+        with pytest.raises(ResultError) as caught:
+            check_row({"seen": found}, pa.schema([("seen", kind)]))
+        assert f"column 'seen' is {kind}, which the answer does not fit: {found!r}" in str(caught.value)
+        assert remedy in str(caught.value)
+        assert "timestamp_ntz" in str(caught.value)
+        assert ".replace(tzinfo=" in str(caught.value)
 
 
 def test_a_value_whose_repr_is_long_or_fails_is_described_all_the_same() -> None:

@@ -31,6 +31,7 @@ from asyncio_operator import (
 )
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.testing import ManualClock
+from enrichers import FunctionEnricher
 from tests.core.helpers import virtual
 from tests.lookup.helpers import Recorded, forever, now
 
@@ -744,3 +745,15 @@ async def test_L9_what_is_no_answer_is_told_with_what_to_do() -> None:
             await lookup.get(1)
         with pytest.raises(ResultError, match=r"a Row of PySpark: Row\(x=1\); row.asDict\(\) makes a mapping of it"):
             await lookup.get(2)
+
+
+async def test_a_lookup_that_is_closed_by_what_a_call_has_started_is_closed_for_all_who_wait() -> None:
+    async def look_up(key: int) -> Any:
+        started.append(asyncio.create_task(lookup.close()))
+        await asyncio.Event().wait()
+
+    started: list[asyncio.Task[None]] = []
+    async with Lookup(FunctionEnricher(look_up, "x long")) as lookup:
+        with pytest.raises(StateError, match="the lookup was closed"):
+            await lookup.get(1)
+        await asyncio.gather(*started)

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from asyncio_operator import Cache
+from tests.pages import DOCS, run_programs
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "lookups.md"
-TEXT = PAGE.read_text(encoding="utf-8")
+TEXT = (DOCS / "lookups.md").read_text(encoding="utf-8")
 
 
 def test_the_programs_of_the_page_run() -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 4
-    names: dict[str, Any] = {}
-    for block in blocks:
-        exec(compile(block, PAGE.name, "exec"), names)
+    run_programs("lookups.md")
 
 
 def test_the_table_has_every_option_of_a_cache_in_its_order() -> None:

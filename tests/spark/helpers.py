@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import psutil
 from pyspark.sql import DataFrame, SparkSession
 
 BATCH_SIZE = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -41,3 +43,15 @@ def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None
     while not condition():
         assert time.monotonic() < deadline, f"after {seconds} s still not: {what}"
         time.sleep(0.02)
+
+
+def python_workers(driver: int | None = None) -> list[psutil.Process]:
+    """The Python workers of a driver, this one by default, without the daemon that forks them."""
+    found = []
+    for child in psutil.Process(driver or os.getpid()).children(recursive=True):
+        try:
+            if "pyspark.daemon" in child.cmdline() and "pyspark.daemon" in psutil.Process(child.ppid()).cmdline():
+                found.append(child)
+        except psutil.Error:
+            continue
+    return found

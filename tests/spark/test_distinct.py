@@ -68,10 +68,8 @@ def test_X1_composite_keys_nulls_and_odd_names_whatever_the_join(spark: SparkSes
     source = FunctionEnricher(look_up, pa.schema([("a.b", pa.string())]))
     for empty in (False, True):
         some = df.where("false") if empty else df
-        results = [
-            enrich(some, source, on=["a b", "`x.y`"], strategy=strategy, join_hint=join_hint)
-            for strategy in ("inline", "distinct")
-        ]
+        ways: list[dict[str, Any]] = [{}, {"strategy": "distinct", "join_hint": join_hint}]
+        results = [enrich(some, source, on=["a b", "`x.y`"], **options) for options in ways]
         assert results[0].schema == results[1].schema
         inline, distinct = (sorted(map(tuple, result.collect()), key=repr) for result in results)
         assert distinct == inline

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from asyncio_operator import ConfigurationError, Enricher
-from asyncio_operator.spark import EnrichmentMetrics, enrich
+from asyncio_operator.spark import EnrichmentMetrics, enrich, enrich_with
 from enrichers import FunctionEnricher
 from tests.spark.helpers import jobs
 
@@ -115,7 +115,7 @@ def refused(df: Any, enricher: Any = None, **options: Any) -> str:
         ({"on": "txet"}, "on names 'txet', which is not a column of the DataFrame; did you mean 'text'?"),
         ({"on": ["id", "nope"]}, "on names 'nope'"),
         ({"on": "struct.a"}, "on names 'struct.a', which is not a column"),
-        ({"on": []}, "on is []; it must be a column, a list of columns, or a mapping"),
+        ({"on": []}, "on is []; it must be the name of a column, a list of names, or a mapping"),
         ({"on": None}, "on is None"),
         ({"on": 5}, "on is 5"),
         ({"on": b"id"}, "on is b'id'"),
@@ -124,6 +124,9 @@ def refused(df: Any, enricher: Any = None, **options: Any) -> str:
         ({"on": {5: "id"}}, "on is {5: 'id'}"),
         ({"on": {"id": "id"}}, "does not name its key columns; give a list of columns"),
         ({"on": {"id"}}, "on is {'id'}"),
+        ({"join_hint": "merge"}, "join_hint is 'merge', and nothing is joined but with strategy=\"distinct\""),
+        ({"join_hint": None}, "join_hint is None, and nothing is joined"),
+        ({"strategy": "distinct", "event_time": "at"}, 'rows come in no order with strategy="distinct"; use "inline"'),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
@@ -286,3 +289,10 @@ def test_the_enricher_is_asked_for_its_schema_once(df: DataFrame) -> None:
 
     enrich(df, Counted(id=pa.int64()), on="id")
     assert asked == [1]
+
+
+def test_X4_enrich_with_knows_the_options_before_a_dataframe_comes() -> None:
+    with pytest.raises(ConfigurationError, match="'capcity' is not an option of enrich; did you mean 'capacity'"):
+        enrich_with(source(), on="id", capcity=5)
+    with pytest.raises(ConfigurationError, match="on is not given"):
+        enrich_with(source(), capacity=5)

@@ -24,23 +24,15 @@ from asyncio_operator import Cache, EnricherError, FixedBackoff, Retry
 from asyncio_operator.spark import EnrichmentMetrics, enrich
 from enrichers import FunctionEnricher, PostgresEnricher
 from tests.services import PostgresServer
-from tests.spark.helpers import BATCH_SIZE, GONE, in_partitions, setting, wait_until
+from tests.spark.helpers import BATCH_SIZE, GONE, in_partitions, python_workers, setting, wait_until
 from tests.spark.test_endings import Hanging
 from tests.spark.test_postgres_in_spark import ask
 
 pytestmark = pytest.mark.spark
 
 
-def workers(spark: SparkSession) -> list[psutil.Process]:
-    """The Python workers of the session: children of the daemon that its JVM has started."""
-    jvm = psutil.Process(spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
-    python = [child for child in jvm.children(recursive=True) if "python" in child.name()]
-    daemons = {child.pid for child in python if "pyspark.daemon" in child.cmdline() and child.parent() not in python}
-    return [child for child in python if child.ppid() in daemons]
-
-
-def kill_workers(spark: SparkSession) -> None:
-    processes = workers(spark)
+def kill_workers() -> None:
+    processes = python_workers()
     for process in processes:
         process.kill()
     psutil.wait_procs(processes, 30)
@@ -49,9 +41,9 @@ def kill_workers(spark: SparkSession) -> None:
 @pytest.fixture
 def alone(spark: SparkSession) -> Iterator[SparkSession]:
     """The session without a worker, so that jobs of one partition make one and use it again and again."""
-    kill_workers(spark)
+    kill_workers()
     yield spark
-    kill_workers(spark)
+    kill_workers()
 
 
 class Source:
@@ -195,7 +187,7 @@ def test_L8_keys_of_every_family_are_found_again(alone: SparkSession, tmp_path: 
             assert {row.how.source for row in rows} == {source}, on
             seen.append([row.x for row in rows])
         if store == "rocksdb":
-            kill_workers(alone)
+            kill_workers()
     assert seen[: len(seen) // 2] == seen[len(seen) // 2 :]
 
 
@@ -251,9 +243,9 @@ def test_L7_a_new_worker_takes_over_what_a_killed_one_has_kept(
 ) -> None:
     cache = Cache(store="rocksdb", directory=tmp_path / "cache", expire_after_write=3600)
     assert how(job(alone, source, cache)) == FROM_CALLS
-    kill_workers(alone)
+    kill_workers()
     assert how(job(alone, source, cache)) == FROM_THE_CACHE
-    kill_workers(alone)
+    kill_workers()
     rows = job(alone, source, cache, count=25)
     assert how(rows) == {**FROM_THE_CACHE, ("found", "call", 1): 4, ("missing", "call", 1): 1}
     assert [(row.x, row.source) for row in rows] == [(key, "a") if key % 5 else (None, None) for key in range(25)]

@@ -66,7 +66,18 @@ def test_metrics_without_parts_are_shown_in_one_line(
     metrics.show()
     [line] = capsys.readouterr().out.splitlines()
     assert line.startswith("4 rows: 3 found, 1 missing, 0 failed (0 keys timed out, 0 rows dropped); 0 keys from the")
-    assert line.startswith(str(metrics.statistics()))
+    assert line == str(metrics) == str(metrics.statistics())
+    assert "ms, max" in line
+
+
+def test_latencies_of_no_calls_are_not_told(metrics: EnrichmentMetrics) -> None:
+    assert str(metrics).endswith("0 calls, 0 retries")
+
+
+@pytest.mark.parametrize("callback", [5, lambda: None, lambda progress: None])
+def test_a_callback_takes_the_progress_and_the_figures(metrics: EnrichmentMetrics, callback: Any) -> None:
+    with pytest.raises(ConfigurationError, match="callback is"):
+        metrics.listener(callback)
 
 
 @pytest.mark.parametrize("name", ["", None, 3])

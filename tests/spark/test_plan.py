@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from asyncio_operator import AdaptiveCapacity, Batching, Cache, ConfigurationError, RateLimit
 from asyncio_operator.spark import EnrichmentMetrics, enrich, plan
 from asyncio_operator.testing import FakeEnricher
+from tests.pages import DOCS, run_programs
 from tests.spark.helpers import BATCH_SIZE, in_partitions, jobs, setting
 
 pytestmark = pytest.mark.spark
@@ -231,11 +232,8 @@ def test_on_spark_connect_a_plan_is_the_same_and_there_are_no_rdds(connect: Call
 
 
 def test_the_programs_of_the_page_run(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
-    text = (ROOT / "docs" / "plan.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 2
-    names: dict[str, Any] = {"__name__": "__main__", "spark": spark}
-    for block in blocks:
-        exec(compile(block, "plan.md", "exec"), names)
-    [printed] = re.findall(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    run_programs("plan.md", spark=spark)
+    [printed] = re.findall(
+        r"^```text\n(.*?)^```", (DOCS / "plan.md").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
     assert capsys.readouterr().out.split() == printed.split()

@@ -18,7 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncio_operator import RateLimit
+from asyncio_operator.metrics import Latency
 from asyncio_operator.spark.forecast import Caches, Pace, Whole, worked_off
+from asyncio_operator.spark.plan import _mean
 from asyncio_operator.spark.survey import SCHEMA, SIZE, Sketch, Survey, TaskFigures
 
 ALL = 10**9
@@ -225,3 +227,17 @@ def test_what_was_not_looked_at_is_like_what_was() -> None:
     assert whole.part(tasks) == pytest.approx(1500 / 3500)
     assert worked_off(tasks, 1, PACE, whole.asked).lookups == 3500
     assert whole.distinct(tasks) == pytest.approx(3500)
+
+
+@given(st.lists(st.floats(1e-6, 1e3), min_size=4, max_size=4).map(sorted) | st.floats(1e-6, 1e3).map(lambda x: [x] * 4))
+def test_the_mean_of_percentiles_lies_between_them(percentiles: list[float]) -> None:
+    p50, p95, p99, most = percentiles
+    assert p50 <= _mean(Latency(p50=p50, p95=p95, p99=p99, max=most)) <= most
+
+
+def test_tasks_of_a_worker_share_the_window_of_a_rate_limit() -> None:
+    tasks = [TaskFigures(n, 2, 0, False, 2, 2, 2, 2, Sketch()) for n in range(30)]
+    pace = Pace(100, RateLimit(5), 0.01)
+    assert worked_off(tasks, 2, pace, lambda worker, one: (one.lookups, one.calls)).seconds == pytest.approx(
+        5.0, abs=0.1
+    )

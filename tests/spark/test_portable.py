@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncio_operator import EnricherError, FunctionError
-from asyncio_operator.spark.portable import LONGEST, portable
+from asyncio_operator.spark.portable import portable
+from asyncio_operator.told_errors import MOST_TEXT
 
 TEXT = st.text(st.characters(), max_size=30) | st.just("\udc80") | st.just("x" * 200_000) | st.just("\udc80\n" * 60_000)
 TYPES = st.sampled_from([ValueError, OSError, KeyError, SystemExit, EnricherError, FunctionError])
@@ -39,9 +40,9 @@ def test_X5_every_error_can_be_told(data: st.DataObject, length: int) -> None:
 
     error = chained(some(TYPES), some(TEXT), some(st.booleans()))
     same = portable(error)
-    assert len(told(same).encode()) < 10 * LONGEST
+    assert len(told(same).encode()) < 10 * MOST_TEXT
     if same is error:
-        assert len(told(error)) <= LONGEST
+        assert len(told(error)) <= MOST_TEXT
     else:
         assert isinstance(same, FunctionError)
         assert type(error).__name__ in told(same)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError
 from pyspark import RDD, InheritableThread, TaskContext
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
@@ -31,10 +31,14 @@ from asyncio_operator.spark import enrich, map_partitions
 from asyncio_operator.spark.rdd import PartitionTask
 from asyncio_operator.trace import Trace
 from enrichers import FunctionEnricher
+from tests.pages import run_programs
 from tests.spark.helpers import GONE, jobs, wait_until
 from tests.spark.test_endings import Hanging
 
 pytestmark = pytest.mark.spark
+
+JOB_FAILED = (PythonException, Py4JError)
+"""What an action on an RDD raises; the second from PySpark 4.0."""
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -196,6 +200,19 @@ def test_X7_looking_whether_spark_is_there_adds_nothing(spark: SparkSession, tmp
     assert sorted(SINKS[sink](rdd, tmp_path)) == list(range(40))
 
 
+@pytest.mark.parametrize("directly", [False, True])
+def test_X5_an_error_whose_text_is_no_text_fails_the_job_and_does_not_hang_it(
+    numbers: RDD[int], directly: bool
+) -> None:
+    async def fails(number: int) -> int:
+        raise FileNotFoundError("no such file: caf\udce9.txt") from ValueError("\udc80")
+
+    rdd = numbers.mapPartitions(AsyncWaitOperator(fails)) if directly else map_partitions(numbers, fails)
+    with pytest.raises(JOB_FAILED, match=r"FileNotFoundError: no such file: caf\\udce9\.txt") as told:
+        rdd.collect()
+    assert "ValueError: \\udc80" in str(told.value)
+
+
 # -- what is refused
 
 
@@ -234,6 +251,8 @@ def test_X4_what_cannot_travel_is_refused_with_the_words_of_enrich(numbers: RDD[
         (double, {"grace_period": -1}, "grace_period is -1"),
         (half, {}, "Wrap an ordinary function that blocks in BlockingFunction"),
         (AsyncWaitOperator(double), {}, "give map_partitions the operator's function and its options"),
+        (double, {"capcity": 5}, "map_partitions has no option 'capcity'; did you mean 'capacity'"),
+        (double, {"cache": None}, "map_partitions has no option 'cache'; enrich keeps answers"),
         (double, {"trace": Trace()}, "what is recorded in a worker does not come back"),
     ],
 )
@@ -307,7 +326,8 @@ def hangs_from(port: int, first: int, fails: int | None = None) -> AsyncFunction
 
 async def threads(number: int) -> tuple[int, list[str], int]:
     names = [thread.name for thread in threading.enumerate()]
-    return number, [name for name in names if name.startswith("asyncio-operator")], len(asyncio.all_tasks())
+    ours = ("asyncio-operator-loop", "asyncio-operator-feeder")  # those of a BlockingEnricher stay, as pools do
+    return number, [name for name in names if name.startswith(ours)], len(asyncio.all_tasks())
 
 
 def assert_nothing_is_left(numbers: RDD[int], server: Hanging) -> None:
@@ -345,7 +365,7 @@ def test_X7_a_limit_behind_it_leaves_nothing(spark: SparkSession, server: Hangin
 
 
 def test_X7_a_failing_task_leaves_nothing(numbers: RDD[int], server: Hanging) -> None:
-    with pytest.raises(PythonException, match="ValueError: enough"):
+    with pytest.raises(JOB_FAILED, match="ValueError: enough"):
         map_partitions(numbers, hangs_from(server.port, first=3, fails=40)).collect()
     assert_nothing_is_left(numbers, server)
 
@@ -390,9 +410,4 @@ def test_X7_cancelled_jobs_and_killed_tasks_leave_nothing(
 
 
 def test_the_programs_of_the_page_run(spark: SparkSession) -> None:
-    page = ROOT / "docs" / "rdd.md"
-    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 4
-    names: dict[str, Any] = {"__name__": "__main__", "spark": spark}
-    for block in blocks:
-        exec(compile(block, page.name, "exec"), names)
+    run_programs("rdd.md", spark=spark)

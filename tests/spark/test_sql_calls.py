@@ -11,8 +11,8 @@ from pyspark.cloudpickle import cloudpickle
 from pyspark.sql.types import LongType, StructField, StructType
 
 from asyncio_operator import StateError
+from asyncio_operator.spark.enrich import DEFAULTS
 from asyncio_operator.spark.specify import enrich_task
-from asyncio_operator.spark.sql import DEFAULTS
 from asyncio_operator.spark.table_function import WORTH_A_TRIP, Analyzed, Call, table_function
 from enrichers import FunctionEnricher
 

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from asyncio_operator.spark.sql import DEFAULTS, NOT_IN_SQL
+from asyncio_operator.spark.enrich import DEFAULTS
+from asyncio_operator.spark.sql import NOT_IN_SQL
+from tests.pages import DOCS, run_programs
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "sql.md"
-TEXT = PAGE.read_text(encoding="utf-8")
+TEXT = (DOCS / "sql.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.spark
 def test_the_programs_of_the_page_run(spark: SparkSession) -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 5
-    names: dict[str, Any] = {"__name__": "__main__"}
-    for block in blocks:
-        exec(compile(block, PAGE.name, "exec"), names)
+    run_programs("sql.md")
 
 
 def test_the_page_names_every_option_that_sql_cannot_write() -> None:

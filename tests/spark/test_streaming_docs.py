@@ -4,24 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
-from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from asyncio_operator.spark import EnrichmentStatistics
-
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-
-
-def run_programs(page: str, **names: Any) -> dict[str, Any]:
-    """What the programs of a page define, run one after the other, as a reader would."""
-    programs = re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    assert len(programs) >= 4
-    for program in programs:
-        exec(program, names)
-    return names
+from tests.pages import DOCS, run_programs
 
 
 @pytest.mark.spark

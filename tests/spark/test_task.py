@@ -263,7 +263,7 @@ def test_X5_an_error_of_the_input_whose_traceback_is_no_text_is_told_all_the_sam
         yield from batches_of(3)
         raise EOFError("\udc80")
 
-    with pytest.raises(FunctionError, match=r"EOFError: \\udc80") as caught:
+    with pytest.raises(EOFError, match=r"\\udc80") as caught:
         list(task_of(double)(source()))
     assert "in source" in told(caught.value)
 

@@ -17,10 +17,12 @@ from enrichers import FunctionEnricher
 
 
 def enricher() -> FunctionEnricher:
+    seen: set[int] = set()
+
     async def look_up(key: int) -> Any:
         await asyncio.sleep(0.002)
-        if key % 10 == 0 and not hasattr(asyncio, f"seen{key}"):
-            setattr(asyncio, f"seen{key}", True)
+        if key % 10 == 0 and key not in seen:
+            seen.add(key)
             raise ValueError(key)
         return None if key % 10 == 1 else {"x": key}
 
@@ -55,6 +57,18 @@ def test_every_key_of_every_task_has_its_life_in_the_trace(spark: SparkSession, 
     assert (tmp_path / "trace.html").stat().st_size > 1000
     enrich(spark.range(1), enricher(), on="id", trace=trace)
     assert trace.events() == []
+
+
+@pytest.mark.spark
+def test_a_trace_that_is_given_twice_records_the_second(spark: SparkSession) -> None:
+    trace = Trace()
+    first = enrich(spark.range(0, 20, 1, 2), enricher(), on="id", trace=trace, on_error="null")
+    second = enrich(spark.range(20, 30, 1, 2), enricher(), on="id", trace=trace, on_error="null")
+    assert len(first.collect()) == 20
+    assert trace.events() == []
+    assert len(second.collect()) == 10
+    assert len(first.collect()) == 20
+    assert {int(life.value) for life in trace.story().lives} == set(range(20, 30))
 
 
 @pytest.mark.spark

@@ -110,6 +110,19 @@ def test_X4_other_options_are_refused(options: dict[str, Any], says: str) -> Non
     assert says in str(raised.value)
 
 
+def test_X4_an_asynchronous_generator_is_told_what_to_do_instead() -> None:
+    async def prices(product: str) -> Any:
+        yield 1.0
+
+    with pytest.raises(ConfigurationError, match=r"an asynchronous generator; a row has one result: let the type be"):
+        async_udf("double")(prices)
+
+
+def test_X4_a_decorator_without_its_type_is_told_so() -> None:
+    with pytest.raises(ConfigurationError, match=r"the type comes first, as in @async_udf\('double'\)"):
+        async_udf(price)
+
+
 def test_X4_columns_are_counted() -> None:
     function = async_udf("double")(price)
     with pytest.raises(ConfigurationError, match="price is called with 0 columns: give it one at least"):

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import inspect
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from asyncio_operator.spark import async_udf
+from tests.pages import DOCS, run_programs
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "udf.md"
-TEXT = PAGE.read_text(encoding="utf-8")
+TEXT = (DOCS / "udf.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.spark
 def test_the_programs_of_the_page_run(spark: SparkSession) -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 5
-    names: dict[str, Any] = {"__name__": "__main__"}
-    for block in blocks:
-        exec(compile(block, PAGE.name, "exec"), names)
+    run_programs("udf.md")
 
 
 def test_the_table_has_every_option_in_its_order() -> None:

@@ -26,8 +26,10 @@ from asyncio_operator import (
     FixedBackoff,
     FunctionError,
     Retry,
+    columns,
 )
-from asyncio_operator.columns import column
+from asyncio_operator.channels import ToLoop
+from asyncio_operator.columns import array_of
 from asyncio_operator.loop_thread import loop_thread
 from asyncio_operator.spark import async_udf, udf_task
 from asyncio_operator.spark import task as task_frame
@@ -66,6 +68,21 @@ def test_X2_the_nth_result_is_that_of_the_nth_row(
     ]
     expected = [None if n == 9 else {"n": n, "s": s} for rows in batches for n, s in rows]
     assert results(echo, *arrays) == expected
+
+
+async def test_X1_rows_are_not_over_while_some_are_left_of_the_last_batch() -> None:
+    """Whoever waits for more is told of the end when the last batch has been begun by somebody else already."""
+    source = ToLoop(asyncio.get_running_loop(), READ_AHEAD)
+    rows = udf_task._Rows(source)
+    waiting = asyncio.create_task(rows.ready())
+    await asyncio.sleep(0)
+    feeder = threading.Thread(target=source.feed, args=([udf_task._Batch([[1, 2]], True)],))
+    feeder.start()
+    feeder.join(10)
+    assert next(iter(rows)) == 1
+    assert await waiting
+    assert list(rows) == [2]
+    assert not await rows.ready()
 
 
 def test_calls_of_one_batch_run_while_those_of_the_one_before_do() -> None:
@@ -335,11 +352,12 @@ def test_large_results_leave_in_arrays_of_bounded_size(monkeypatch: pytest.Monke
 def test_results_that_one_array_cannot_hold_leave_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
     """An array of text holds 2 GB; here one that holds two values stands for it."""
 
-    def narrow(rows: Any, field: pa.Field) -> Any:
-        one = column(rows, field)
-        return one if len(rows) <= 2 else pa.chunked_array([one[:2], one[2:]])
+    def narrow(values: Any, data_type: pa.DataType) -> Any:
+        one = array_of(values, data_type)
+        return one if len(values) <= 2 else pa.chunked_array([one[:2], one[2:]])
 
-    monkeypatch.setattr(udf_task, "column", narrow)
+    for module in (columns, udf_task):
+        monkeypatch.setattr(module, "array_of", narrow)
     for kind in ("string", "a string"):
 
         @async_udf(kind)
@@ -421,3 +439,15 @@ def test_X5_an_error_that_is_no_text_is_told_as_far_as_it_goes() -> None:
     with pytest.raises(FunctionError, match=r"no such file: \\udc80\.txt") as raised:
         results(fails, pa.array(["a"]))
     str(raised.value).encode()
+
+
+@pytest.mark.parametrize("on_error", ["fail", "null"])
+def test_X6_a_module_that_the_worker_lacks_is_no_rows_fault(on_error: str) -> None:
+    @async_udf("long", on_error=on_error)
+    async def imports(n: int) -> int:
+        import no_such_driver  # type: ignore[import-not-found]
+
+        return int(no_such_driver.get(n))
+
+    with pytest.raises(FunctionError, match=r"has no module 'no_such_driver': install it in the Python of every"):
+        results(imports, ints(1, 2))

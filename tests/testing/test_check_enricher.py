@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import itertools
 from typing import Any
 
 import asyncpg
@@ -13,7 +15,7 @@ from asyncio_operator import ConfigurationError, Enricher
 from asyncio_operator.enricher import Found
 from asyncio_operator.testing import FakeEnricher, VirtualTimeLoop, check_enricher
 from asyncio_operator.testing.enrichers import RULES
-from enrichers import FunctionEnricher, PostgresEnricher
+from enrichers import FunctionEnricher, PostgresEnricher, enricher
 from tests.services import PostgresServer
 from tests.testing.broken_enrichers import BROKEN, MISSING, ROWS, SECRET, Blocks, LeavesASocket, LeavesAThread, Sound
 
@@ -89,6 +91,7 @@ def test_nan_is_equal_to_nan_alone(row: Any) -> None:
     [
         ({"make": 1}, "make is 1"),
         ({"make": lambda: 1}, "make gave 1"),
+        ({"make": itertools.repeat(Sound()).__next__}, r"make gave the same object twice, .*lambda: copy\.copy\(it\)"),
         ({"known": {}}, "known and missing"),
         ({"missing": []}, "known and missing"),
         ({"known": "JFK"}, "known is 'JFK'"),
@@ -121,6 +124,11 @@ async def airport(key: Any) -> Found:
 
 def test_a_function_enricher_passes() -> None:
     check_enricher(lambda: FunctionEnricher(airport, "name string, height int"), known=ROWS, missing=MISSING)
+
+
+def test_a_copy_of_the_one_that_a_decorator_made_passes() -> None:
+    decorated = enricher("name string, height int")(airport)
+    check_enricher(lambda: copy.copy(decorated), known=ROWS, missing=MISSING)
 
 
 def test_a_postgres_enricher_passes(postgres: PostgresServer) -> None:

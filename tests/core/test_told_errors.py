@@ -1,0 +1,150 @@
+"""X5 on the synchronous face: an error comes across with a traceback that can be encoded, of the type that it has."""
+
+from __future__ import annotations
+
+import itertools
+import traceback
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncio_operator import AsyncWaitOperator, EnricherError, FunctionError
+from asyncio_operator.told_errors import OriginalError, encodable
+
+BAD = "caf\udce9.txt"
+ESCAPED = "caf\\udce9.txt"
+
+
+class NotedError(Exception):
+    def __init__(self, number: int, text: str) -> None:
+        super().__init__(number)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"{self.args[0]} {self.text}"
+
+
+class StubbornError(Exception):
+    def __str__(self) -> str:
+        return BAD
+
+
+def noted() -> Exception:
+    error = KeyError("k")
+    error.add_note(BAD)
+    return error
+
+
+ERRORS: list[BaseException] = [
+    ValueError(BAD),
+    OSError(2, BAD),
+    OSError(2, "no such file", BAD),
+    ImportError(BAD, name=BAD),
+    SyntaxError(BAD, (BAD, 1, 1, BAD)),
+    EnricherError(BAD, retry_after=3.0),
+    NotedError(7, BAD),
+    SystemExit(BAD),
+    noted(),
+    ExceptionGroup("several", [ValueError(BAD), ExceptionGroup("more", [NotedError(1, BAD)])]),
+]
+
+
+def told(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
+
+
+@pytest.mark.parametrize("number", range(len(ERRORS)))
+def test_X5_an_error_keeps_its_type_and_its_text_becomes_text(number: int) -> None:
+    error = ERRORS[number]
+    assert encodable(error) is error
+    assert ESCAPED in told(error).encode().decode() or "\\udce9" in told(error).encode().decode()
+
+
+@pytest.mark.parametrize("error", [StubbornError(), ExceptionGroup(BAD, [ValueError("x")])], ids=["stubborn", "group"])
+def test_X5_one_that_cannot_be_changed_is_told_by_another(error: BaseException) -> None:
+    same = encodable(error)
+    assert isinstance(same, FunctionError)
+    assert isinstance(same.__cause__, OriginalError)
+    assert type(error).__name__ in str(same)
+    assert ESCAPED in told(same).encode().decode()
+
+
+@given(texts=st.lists(st.sampled_from(["fine", BAD, "\udc80"]), min_size=1, max_size=5), data=st.data())
+def test_X5_whatever_led_to_an_error_is_told_too(texts: list[str], data: st.DataObject) -> None:
+    errors: list[BaseException] = [data.draw(st.sampled_from([ValueError, KeyError, OSError]))(text) for text in texts]
+    types = [type(error) for error in errors]
+    for one, other in itertools.pairwise(errors):
+        if data.draw(st.booleans()):
+            one.__cause__ = other
+        else:
+            one.__context__ = other
+    errors[-1].__context__ = data.draw(st.sampled_from([None, errors[0]]))
+    assert encodable(errors[0]) is errors[0]
+    told(errors[0]).encode()
+    assert [type(error) for error in errors] == types
+    assert all(error.args == ("fine",) for error, text in zip(errors, texts, strict=True) if text == "fine")
+
+
+def test_X5_what_can_be_told_is_left_alone() -> None:
+    error = KeyError("\udc80")
+    assert encodable(error) is error
+    assert error.args == ("\udc80",)
+
+
+def test_X5_code_whose_path_is_no_text_is_left_out() -> None:
+    names: dict[str, object] = {}
+    exec(compile("def fails(): raise ValueError('enough')", f"/{BAD}", "exec"), names)
+    with pytest.raises(ValueError, match="enough") as caught:
+        names["fails"]()  # type: ignore[operator]
+    same = encodable(caught.value)
+    assert "ValueError: enough" in told(same).encode().decode()
+    assert f'File "/{ESCAPED}"' in told(same)
+
+
+def test_X5_errors_of_the_function_and_of_the_input_come_across_as_text() -> None:
+    async def fails(value: int) -> int:
+        raise FileNotFoundError(BAD)
+
+    async def same(value: int) -> int:
+        return value
+
+    def broken() -> Iterator[int]:
+        yield 1
+        raise FileNotFoundError(BAD)
+
+    with pytest.raises(FunctionError) as of_function:
+        list(AsyncWaitOperator(fails)([1]))
+    assert type(of_function.value.__cause__) is FileNotFoundError
+    assert ESCAPED in told(of_function.value).encode().decode()
+    with pytest.raises(FileNotFoundError) as of_input:
+        list(AsyncWaitOperator(same)(broken()))
+    assert ESCAPED in told(of_input.value).encode().decode()
+
+
+class OddError(Exception):
+    """Has an attribute that is called as that of an exception group."""
+
+    def __init__(self, exceptions: object) -> None:
+        super().__init__(BAD)
+        self.exceptions = exceptions
+
+
+@pytest.mark.parametrize("exceptions", [None, 3, ["timeout"], {"first": "timeout"}])
+def test_X5_an_attribute_like_that_of_a_group_keeps_nobody_waiting(exceptions: object) -> None:
+    async def fails(value: int) -> int:
+        raise OddError(exceptions)
+
+    with pytest.raises(FunctionError) as caught:
+        list(AsyncWaitOperator(fails)([1]))
+    assert ESCAPED in told(caught.value).encode().decode()
+
+
+def test_X5_of_very_many_causes_another_error_stands_for_all() -> None:
+    error = first = ValueError(BAD)
+    for _ in range(300):
+        error.__cause__ = error = ValueError(BAD)
+    same = encodable(first)
+    assert isinstance(same.__cause__, OriginalError)
+    assert ESCAPED in told(same).encode().decode()
