@@ -19,6 +19,9 @@ from examples.stage import ProblemError, Stage, run
 
 HEADER = ("id", "what", "ours", "theirs", "ratio", "target", "met")
 
+OTHERS = ("__main__", "growth", "peers")
+"""Programs of their own."""
+
 Benchmarks = dict[str, Callable[[], Rows]]
 
 
@@ -26,7 +29,7 @@ def known() -> Benchmarks:
     """The benchmarks by name: every public function of a module here."""
     found: Benchmarks = {}
     for info in pkgutil.iter_modules(benchmarks.__path__):
-        if info.name != "__main__":
+        if info.name not in OTHERS:
             module = importlib.import_module(f"benchmarks.{info.name}")
             for name, function in inspect.getmembers(module, inspect.isfunction):
                 if function.__module__ == module.__name__ and not name.startswith("_"):

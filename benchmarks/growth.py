@@ -1,0 +1,309 @@
+"""How the cost grows with the work, each measurement beside the law that it should follow.
+
+    python -m benchmarks.growth                        some minutes: prints a table
+    python -m benchmarks.growth --full                 also 10,000,000 rows
+    python -m benchmarks.growth --out docs/pictures    draws growth.svg
+
+The laws: a row costs the same however many there are; a key is asked for once per worker that remembers it; what waits
+goes through as Little's law says (at most `capacity / latency` calls a second, up to what one loop can carry); memory
+does not grow. Prices that a law needs (of a row, of a call) are measured at one end of its chart, so the other end is
+what tells. Each point is the faster of two runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import resource
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from asyncio_operator import AsyncWaitOperator, Cache
+from benchmarks.peers.report import paste
+from enrichers import FunctionEnricher
+from examples.stage import Stage, cause, local_spark, run, workspace
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+BEGIN, END = "<!-- growth: begin -->", "<!-- growth: end -->"
+"""Around the table on the page that shows it."""
+
+Function = Callable[[Any], Awaitable[Mapping[str, Any] | None]]
+
+TURNS = 2
+CAPACITY = 100
+BATCH = 10_000
+"""Rows that Spark puts into a batch."""
+
+ANSWER = {"answer": 1}
+
+
+@dataclass(slots=True)
+class Chart:
+    """What was measured.
+
+    Attributes:
+        points: what grows, what was measured, and what the law says.
+    """
+
+    grows: str
+    measured: str
+    law: str
+    points: list[tuple[float, float, float]] = field(default_factory=list)
+
+
+# -- in Spark
+
+
+def _rows(spark: SparkSession, full: bool) -> Chart:
+    chart = Chart("rows", "seconds", "a start and a price for each row")
+    counts = [10**4, 10**5, 10**6] + ([10**7] if full else [])
+    seconds = [_seconds(partial(_enriched, spark.range(0, count, 1, 2), _at_once)) for count in counts]
+    price = (seconds[-1] - seconds[0]) / (counts[-1] - counts[0])
+    start = seconds[0] - price * counts[0]
+    chart.points = [(count, spent, start + price * count) for count, spent in zip(counts, seconds, strict=True)]
+    return chart
+
+
+def _partitions(spark: SparkSession, full: bool) -> Chart:
+    chart = Chart("partitions", "seconds", "Little: rows x latency / calls at once, beside Spark's own")
+    count, latency, cores = 100_000, 0.005, 2
+    for partitions in (1, 2, 4, 8, 16, 32, 64):
+        rows = spark.range(0, count, 1, partitions)
+        own = _seconds(partial(rows.mapInArrow, _identity, rows.schema))
+        spent = _seconds(partial(_enriched, rows, _waits(latency)))
+        chart.points.append((partitions, spent, own + count * latency / (CAPACITY * min(partitions, cores))))
+    return chart
+
+
+def _keys(spark: SparkSession, full: bool) -> Chart:
+    """Of a million rows in two tasks, which are answered at once and remember every key that they have asked for."""
+    chart = Chart("distinct keys", "seconds", "the rows, and prices for a key remembered and a key asked for")
+    count, counts = 500_000, [10, 100, 1_000, 10_000, 100_000, 1_000_000]
+    seconds = []
+    for keys in counts:
+        rows = spark.range(0, 2 * count, 1, 2).selectExpr(f"id % {keys} AS id")
+        seconds.append(_seconds(partial(_remembered, rows, keys)))
+    chart.points = list(zip(counts, seconds, _law_of_keys(count, counts, seconds), strict=True))
+    return chart
+
+
+def _law_of_keys(count: int, counts: list[int], seconds: list[float]) -> Iterator[float]:
+    """A task looks the distinct keys of each of its batches up, and asks for each of them once.
+
+    The price of asking is that of the last point, whose keys are never met again; the price of remembering is that of
+    the point whose keys are as many as the rows of a batch.
+    """
+    asking = (seconds[-1] - seconds[0]) / count
+    remembering = (seconds[counts.index(BATCH)] - seconds[0] - BATCH * asking) / (count - BATCH)
+    for keys in counts:
+        asked = min(keys, count)
+        yield seconds[0] + asked * asking + (count // BATCH * min(keys, BATCH) - asked) * remembering
+
+
+def _memory(spark: SparkSession, full: bool) -> Chart:
+    """Of the Python worker of one partition, told by itself near its end; every run has a worker of its own."""
+    chart = Chart("rows in a partition", "MB at most", "constant")
+    counts = [10**4, 10**5, 10**6] + ([10**7] if full else [])
+    peaks = []
+    for count in counts:
+        told = _enriched(spark.range(0, count, 1, 1), _peak, "peak double").agg({"peak": "max"}).collect()
+        peaks.append(told[0][0])
+    chart.points = [(count, peak, peaks[0]) for count, peak in zip(counts, peaks, strict=True)]
+    return chart
+
+
+def _enriched(rows: DataFrame, function: Function, schema: str = "answer long") -> DataFrame:
+    from asyncio_operator.spark import enrich
+
+    return enrich(rows, FunctionEnricher(function, schema), on="id", capacity=CAPACITY)
+
+
+_runs = iter(range(1_000_000))
+
+
+def _remembered(rows: DataFrame, keys: int) -> DataFrame:
+    """With a cache that no other run shares, because its enricher is another one."""
+    from asyncio_operator.spark import enrich
+
+    number = next(_runs)
+
+    async def call(_key: int) -> dict[str, int]:
+        return {"answer": number}
+
+    enricher = FunctionEnricher(call, "answer long")
+    return enrich(rows, enricher, on="id", capacity=CAPACITY, cache=Cache(max_rows=keys))
+
+
+def _seconds(frame: Callable[[], DataFrame]) -> float:
+    """Of the faster of two runs."""
+
+    def once() -> float:
+        rows = frame()
+        started = time.perf_counter()
+        try:
+            rows.write.format("noop").mode("overwrite").save()
+        except Exception as error:
+            raise RuntimeError(cause(error)) from error
+        return time.perf_counter() - started
+
+    return min(once() for _ in range(TURNS))
+
+
+# -- in one loop
+
+
+def _latency() -> Chart:
+    chart = Chart("latency, ms", "calls/s", "Little: min(capacity / latency, ceiling)")
+    ceiling = _rate(0.0, CAPACITY, 50_000)
+    for latency in (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1):
+        law = min(CAPACITY / latency, ceiling)
+        chart.points.append((latency * 1000, _rate(latency, CAPACITY, law), law))
+    return chart
+
+
+def _capacity() -> Chart:
+    chart = Chart("capacity", "calls/s", "Little: min(capacity / 10 ms, ceiling)")
+    latency = 0.01
+    ceiling = _rate(0.0, 5_000, 50_000)
+    for capacity in (1, 5, 20, 100, 500, 1_000, 5_000):
+        law = min(capacity / latency, ceiling)
+        chart.points.append((capacity, _rate(latency, capacity, law), law))
+    return chart
+
+
+def _rate(latency: float, capacity: int, expected: float) -> float:
+    """Calls a second of the faster of two runs, each of a second or so, and of a few rounds of calls at least."""
+    count = round(max(expected, 4 * capacity))
+    return max(count / asyncio.run(_run(latency, capacity, count)) for _ in range(TURNS))
+
+
+async def _run(latency: float, capacity: int, count: int) -> float:
+    async def call(value: int) -> int:
+        # A timer costs the loop more than the operator does: the ceiling is that of a loop with timers.
+        await asyncio.sleep(latency or 1e-9)
+        return value
+
+    started = time.perf_counter()
+    async for _ in AsyncWaitOperator(call, capacity=capacity).process(range(count)):
+        pass
+    return time.perf_counter() - started
+
+
+# -- what is measured; it travels to the workers
+
+
+def _identity(batches: Iterator[Any]) -> Iterator[Any]:
+    yield from batches
+
+
+async def _at_once(_key: int) -> dict[str, int]:
+    return ANSWER
+
+
+def _waits(latency: float) -> Function:
+    async def call(_key: int) -> dict[str, int]:
+        await asyncio.sleep(latency)
+        return ANSWER
+
+    return call
+
+
+async def _peak(key: int) -> dict[str, float] | None:
+    if key % 1000:
+        return None
+    return {"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000}
+
+
+# -- telling
+
+
+def _measured(full: bool) -> Iterator[Chart]:
+    for measure in (_latency, _capacity):
+        yield _told(measure)
+    with workspace("growth") as directory, local_spark(directory) as spark:
+        spark.range(2).count()
+        _seconds(partial(_enriched, spark.range(0, 10_000, 1, 2), _at_once))
+        for on_spark in (_rows, _partitions, _keys):
+            yield _told(partial(on_spark, spark, full))
+    with workspace("growth") as directory, local_spark(directory, spark__python__worker__reuse="false") as spark:
+        yield _told(partial(_memory, spark, full))
+
+
+def _told(measure: Callable[[], Chart]) -> Chart:
+    started = time.perf_counter()
+    chart = measure()
+    print(f"{chart.grows}: {time.perf_counter() - started:.0f} s", file=sys.stderr)
+    return chart
+
+
+def _table(charts: list[Chart]) -> Iterator[str]:
+    yield BEGIN
+    yield f"Measured on {os.cpu_count()} cores, Python {sys.version.split()[0]}."
+    for chart in charts:
+        yield from ("", f"| {chart.grows} | {chart.measured} | law: {chart.law} | measured / law |")
+        yield "| ---: | ---: | ---: | ---: |"
+        for x, measured, law in chart.points:
+            yield f"| {_figure(x)} | {_figure(measured)} | {_figure(law)} | {measured / law:.2f} |"
+    yield END
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _picture(charts: list[Chart], path: Path) -> None:
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    # The line is the law, the points are what was measured.
+    mpl.rcParams["svg.hashsalt"] = "growth"
+    from matplotlib import pyplot as plt
+    from matplotlib.ticker import NullFormatter
+
+    drawing, axes = plt.subplots(2, 3, figsize=(11, 6.4), layout="constrained")
+    for chart, panel in zip(charts, axes.flat, strict=True):
+        xs, measured, laws = zip(*chart.points, strict=True)
+        panel.plot(xs, laws, color="#9aa5b1", linewidth=3)
+        panel.plot(xs, measured, "o", color="#c0392b", markersize=5)
+        panel.set_title(chart.law, fontsize=8, color="#66707a")
+        panel.set_xscale("log")
+        panel.set_yscale("log")
+        panel.set_ylim(min(*measured, *laws) / 4, max(*measured, *laws) * 4)
+        panel.yaxis.set_minor_formatter(NullFormatter())
+        panel.set_xlabel(chart.grows, fontsize=9)
+        panel.set_ylabel(chart.measured, fontsize=9)
+        panel.spines[["top", "right"]].set_visible(False)
+    drawing.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    plt.close(drawing)
+
+
+def main() -> int:
+    """The exit status: 0, also where a law is missed, because a busy machine may miss it."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--full", action="store_true", help="also 10,000,000 rows")
+    parser.add_argument("--page", type=Path, help="a page that shows the tables: it gets the new ones")
+    parser.add_argument("--out", type=Path, help="the directory in which growth.svg is drawn, such as docs/pictures")
+    options = parser.parse_args()
+
+    def program(_stage: Stage) -> None:
+        charts = list(_measured(options.full))
+        lines = list(_table(charts))
+        print(*lines, sep="\n")
+        if options.page is not None:
+            paste(lines, options.page)
+        if options.out is not None:
+            _picture(charts, options.out / "growth.svg")
+
+    return run(program)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

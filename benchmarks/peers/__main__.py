@@ -1,0 +1,82 @@
+"""Measure this library beside its peers; print the table, and draw it where that is asked for."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from benchmarks.peers.measure import measured
+from benchmarks.peers.report import markdown, paste, picture
+from benchmarks.peers.roster import PEERS, WORKS, Peer, Work, base_of
+from examples.stage import ProblemError, Stage, require_java, run, workspace
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+Named = TypeVar("Named", bound=_Named)
+
+
+def chosen(kind: str, names: Sequence[str], among: Sequence[Named]) -> list[Named]:
+    """Those of these names, or all.
+
+    Raises:
+        ProblemError: there is none of a name.
+    """
+    known = {one.name.lower(): one for one in among}
+    for name in names:
+        if name.lower() not in known:
+            near = difflib.get_close_matches(name.lower(), known, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ProblemError(
+                f"there is no {kind} {name}{hint or '.'} There are: {', '.join(one.name for one in among)}"
+            )
+    wanted = {name.lower() for name in names} or known.keys()
+    return [one for name, one in known.items() if name in wanted]
+
+
+def with_bases(peers: Sequence[Peer]) -> list[Peer]:
+    """The peers, and what they are held against."""
+    wanted = [*peers, *map(base_of, peers)]
+    return [peer for peer in PEERS if peer in wanted]
+
+
+def program(options: argparse.Namespace) -> None:
+    """Do what the options say."""
+    works: list[Work] = chosen("work", options.work, WORKS)
+    peers = with_bases(chosen("peer", options.peer, PEERS))
+    require_java()
+    with workspace("peers") as directory:
+        figures = measured(peers, works, options.turns, directory)
+    lines = list(markdown(figures, peers, works, options.turns))
+    print(*lines, sep="\n")
+    if options.page is not None:
+        paste(lines, options.page)
+    if options.picture is not None:
+        picture(figures, peers, works, options.picture)
+
+
+def main() -> int:
+    """The exit status: 0, also where a peer is missing."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
+    parser.add_argument("--peer", nargs="+", default=[], help="such as Daft aiometer; default: all")
+    parser.add_argument("--work", nargs="+", default=[], help=", ".join(work.name for work in WORKS))
+    parser.add_argument("--turns", type=int, default=3, help="runs of each that count; 3")
+    parser.add_argument("--page", type=Path, help="a page that shows the table: it gets the new one")
+    parser.add_argument("--picture", type=Path, help="an SVG or PNG to draw, such as docs/pictures/peers.svg")
+    options = parser.parse_args()
+
+    def play(_stage: Stage) -> None:
+        program(options)
+
+    return run(play)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""Let the peers take turns at the works, and check that each has done all of it.
+
+Law: a figure counts only if the turn before the first counted every row, with a result for each key that has one. Sides
+that fail leave the work with their error as the reason; the others go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from benchmarks.peers import environments, services
+from benchmarks.peers.process import Program
+from benchmarks.peers.roster import CAPACITY, Peer, Work
+from benchmarks.peers.task import Answer, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What a peer did at a work.
+
+    Attributes:
+        rate: rows a second, of the median turn; 0 where there is none.
+        rows: of a turn.
+        requests: to the HTTP service, for each row; None for other works.
+        reason: why there is no rate.
+    """
+
+    rate: float = 0.0
+    rows: int = 0
+    requests: float | None = None
+    reason: str = ""
+
+
+Figures = dict[tuple[str, str], Figure]
+"""By the names of peer and work."""
+
+
+@dataclass(slots=True)
+class _Side:
+    peer: Peer
+    program: Program
+    task: Task
+    seconds: list[float] = field(default_factory=list)
+    requests: list[float] = field(default_factory=list)
+    reason: str = ""
+
+
+def measured(peers: Sequence[Peer], works: Sequence[Work], turns: int, directory: Path) -> Figures:
+    """The figures of peers at works."""
+    figures: Figures = {}
+    with contextlib.ExitStack() as stack:
+        tasks: Mapping[str, Task] = {}
+        if any(work.task == "postgres" for work in works):
+            tasks = stack.enter_context(services.postgres(directory))
+        for group in dict.fromkeys(peer.group for peer in peers):
+            chosen = [peer for peer in peers if peer.group == group]
+            with _programs(chosen, directory, figures, works) as programs:
+                for work in works:
+                    sides = [_side(peer, work, programs[peer.name], tasks) for peer in chosen if peer.name in programs]
+                    started = time.perf_counter()
+                    print(f"{group}: {work.title} ...", end="", flush=True, file=sys.stderr)
+                    _take_turns(sides, work, turns)
+                    print(f" {time.perf_counter() - started:.0f} s", file=sys.stderr)
+                    figures.update({(side.peer.name, work.name): _figure(side) for side in sides})
+    return figures
+
+
+@contextlib.contextmanager
+def _programs(
+    peers: Sequence[Peer], directory: Path, figures: Figures, works: Sequence[Work]
+) -> Iterator[dict[str, Program]]:
+    """By the name of the peer; those of one environment may share one."""
+    running: dict[tuple[str, str], Program] = {}
+    programs: dict[str, Program] = {}
+    for peer in peers:
+        place = peer.environment, peer.program
+        try:
+            python = environments.python_of(peer.environment) if peer.environment else Path(sys.executable)
+        except environments.UnavailableError as error:
+            figures.update({(peer.name, work.name): Figure(reason=f"not installed: {error}") for work in works})
+            continue
+        log = directory / f"{peer.environment or 'ours'}-{peer.program}.log"
+        programs[peer.name] = running.setdefault(place, Program(python, peer.program, log))
+    try:
+        yield programs
+    finally:
+        for program in running.values():
+            program.close()
+
+
+def _side(peer: Peer, work: Work, program: Program, tasks: Mapping[str, Task]) -> _Side:
+    rows = peer.rows.get(work.name, work.rows[peer.group])
+    told = tasks["distant" if work.distant else "postgres"] if work.task == "postgres" else Task("", work.task, 0)
+    return _Side(peer, program, replace(told, side=peer.side, rows=rows, ordered=work.ordered, capacity=CAPACITY))
+
+
+def _take_turns(sides: Sequence[_Side], work: Work, turns: int) -> None:
+    for turn in range(1 + turns):
+        for side in sides:
+            if not side.reason:
+                answer, requests = _ask(side, work, check=turn == 0)
+                side.reason = answer.cannot or answer.error or wrong(side.task, answer)
+                if turn:
+                    side.seconds.append(answer.seconds)
+                    side.requests.append(requests)
+
+
+def _ask(side: _Side, work: Work, check: bool) -> tuple[Answer, float]:
+    """The answer, and how many requests were made."""
+    task = replace(side.task, check=check)
+    if work.task != "http":
+        return side.program.ask(task, work.timeout), 0.0
+    with services.http(task.rows) as service:
+        answer = side.program.ask(replace(task, url=service.url, rate=services.ASKED), work.timeout)
+        return answer, len(service.requests)
+
+
+def wrong(task: Task, answer: Answer) -> str:
+    """What a program has lost or invented; "" if nothing."""
+    if answer.rows is not None and answer.rows != task.rows:
+        return f"gave {answer.rows:,} rows for {task.rows:,}"
+    if answer.found is None:
+        return ""
+    found = task.rows
+    if task.keys:
+        planes = set(json.loads(Path(task.keys).with_name("planes.json").read_text(encoding="utf-8")))
+        found = sum(key in planes for key in task.values())
+    return "" if answer.found == found else f"found {answer.found:,} of {found:,} rows"
+
+
+def _figure(side: _Side) -> Figure:
+    if side.reason:
+        return Figure(reason=side.reason, rows=side.task.rows)
+    rows = side.task.rows
+    requests = statistics.median(side.requests) / rows if side.task.work == "http" else None
+    return Figure(rows / statistics.median(side.seconds), rows, requests)

@@ -1,0 +1,50 @@
+"""What programs have in common whose library maps an async function over an iterable, in one process.
+
+The loop is uvloop for each of them. Clients are made before the clock starts, and every result is counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import AsyncIterable, Callable
+from typing import Any
+
+import uvloop
+
+from benchmarks.peers.functions import Asynchronous
+from benchmarks.peers.task import Answer, Task, serve
+
+Results = Callable[[Any, list[Any], Task], AsyncIterable[Any]]
+"""From the function, its values, and the task to the results."""
+
+
+def serve_library(results: Results) -> None:
+    """Do tasks with it until the standard input ends."""
+
+    def measure(task: Task) -> Answer:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_measured(results, task))
+
+    serve(measure)
+
+
+async def _measured(results: Results, task: Task) -> Answer:
+    function = Asynchronous(task)
+    await function.open()
+    try:
+        return await timed(results(function.call, task.values(), task))
+    finally:
+        await function.close()
+
+
+async def timed(results: AsyncIterable[Any]) -> Answer:
+    """How long they take, and how many they are."""
+    rows = found = 0
+    gc.collect()
+    started = time.perf_counter()
+    async for result in results:
+        rows += 1
+        found += result is not None
+    return Answer(time.perf_counter() - started, rows, found)

@@ -1,0 +1,71 @@
+"""This library in one process: `AsyncWaitOperator` over the function that all have, or over a `Lookup`.
+
+The operator has a deadline for each element, as `enrich` has by default. Where the function would have to retry by
+itself, the operator does it, with the enricher for the protocol in place of the loop written by hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import uvloop
+
+from asyncio_operator import AsyncWaitOperator, Batching, RateLimit, Retry
+from asyncio_operator.enricher import Enricher
+from asyncio_operator.lookup import Lookup
+from benchmarks.peers.functions import ATTEMPTS, CONNECTIONS, SCHEMAS, Asynchronous
+from benchmarks.peers.programs.library import timed
+from benchmarks.peers.task import Answer, Task, serve
+from enrichers import HttpEnricher, PostgresEnricher
+
+TIMEOUT = 60.0
+
+
+def enricher_of(task: Task) -> Enricher:
+    """What looks the keys of a task up."""
+    if task.work == "http":
+        return HttpEnricher(task.url + "/rows/{key}", schema=SCHEMAS["http"], per_host=task.capacity)
+    columns = ["manufacturer", "model", "seats"]
+    return PostgresEnricher(task.dsn, table=task.planes, key="tailnum", columns=columns, pool_size=CONNECTIONS)
+
+
+def retrying(task: Task) -> dict[str, Any]:
+    """The options that a service with a rate and failures asks for; none for the other works."""
+    if task.work != "http":
+        return {}
+    # In small portions: those of a second, sent at once, may reach the service within the second of the ones before.
+    return {"retry": Retry(max_attempts=ATTEMPTS), "rate_limit": RateLimit(task.rate // 10, per=0.1)}
+
+
+async def _measured(task: Task) -> Answer:
+    if task.side == "lookup":
+        lookup = Lookup(enricher_of(task), batching=Batching())
+        return await _run(lookup.get, task, lookup)
+    if task.work == "http":
+        enricher = enricher_of(task)
+        return await _run(enricher.lookup, task, enricher)
+    function = Asynchronous(task)
+    return await _run(function.call, task, function)
+
+
+async def _run(call: Any, task: Task, owner: Any) -> Answer:
+    await owner.open()
+    try:
+        mode = "ordered" if task.ordered else "unordered"
+        operator = AsyncWaitOperator(call, mode=mode, capacity=task.capacity, timeout=TIMEOUT, **retrying(task))
+        return await timed(operator.process(task.values()))
+    finally:
+        await owner.close()
+
+
+def measure(task: Task) -> Answer:
+    """Do a task."""
+    if task.side == "lookup" and task.work != "postgres":
+        return Answer(cannot="nothing that can be shared or asked for in batches")
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_measured(task))
+
+
+if __name__ == "__main__":
+    serve(measure)

@@ -1,0 +1,108 @@
+"""Who is measured, and at what: a table each. To add a peer: a program, its requirements, and a line here.
+
+A peer for whom a work would take minutes gets fewer rows of it, so that each run takes some seconds; what is compared
+is rows a second. What a peer cannot do it says itself (`Answer.cannot`), or it stands here, if it is not a matter of
+the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+CAPACITY = 100
+
+SPARK = "in Spark, two tasks"
+PIPE = "in one pipe"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A column of the table.
+
+    Attributes:
+        task: what `Task.work` is; with "postgres", `distant` tells whether the server is far.
+        rows: how many in each group.
+        timeout: seconds that a run may take at most.
+    """
+
+    name: str
+    title: str
+    task: str
+    rows: Mapping[str, int]
+    ordered: bool = True
+    distant: bool = False
+    timeout: float = 90.0
+
+
+WORKS = (
+    Work("at_once", "at once", "at_once", {SPARK: 1_000_000, PIPE: 100_000}),
+    Work("fixed", "10 ms", "fixed", {SPARK: 40_000, PIPE: 20_000}),
+    Work("skew", "skew, in order", "skew", {SPARK: 40_000, PIPE: 20_000}),
+    Work("unordered", "skew, any order", "skew", {SPARK: 40_000, PIPE: 20_000}, ordered=False),
+    Work("postgres", "PostgreSQL", "postgres", {SPARK: 40_000, PIPE: 20_000}),
+    Work("distant", "PostgreSQL + 2 ms", "postgres", {SPARK: 20_000, PIPE: 8_000}, distant=True),
+    Work("http", "HTTP API", "http", {SPARK: 500, PIPE: 500}),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A row of the table.
+
+    Attributes:
+        program, side: the module in `programs/`, and which of its ways.
+        environment: the name of its requirements; "" for this library, in the environment that runs.
+        rows: how many in place of those of the work.
+    """
+
+    name: str
+    group: str
+    program: str
+    side: str = ""
+    environment: str = ""
+    rows: Mapping[str, int] = field(default_factory=dict)
+
+
+TIED = {"skew": 4_000}
+"""For those whose order lets a slow row hold up the calls."""
+
+PEERS = (
+    Peer("enrich", SPARK, "spark", "enrich"),
+    Peer(
+        "blocking client in mapPartitions",
+        SPARK,
+        "spark",
+        "blocking",
+        "spark",
+        {"at_once": 300_000, "fixed": 400, "skew": 1_000, "distant": 2_000, "http": 200},
+    ),
+    Peer("thread pool in a pandas UDF", SPARK, "spark", "threads", "spark", {"at_once": 300_000}),
+    Peer("arrow.concurrency.level", SPARK, "spark", "arrow", "spark", {"at_once": 300_000}),
+    Peer("gather per Arrow batch", SPARK, "spark", "gather", "spark", {"at_once": 300_000}),
+    Peer("AsyncWaitOperator", PIPE, "operator"),
+    Peer("AsyncWaitOperator, Lookup", PIPE, "operator", "lookup"),
+    Peer("streamable", PIPE, "streamable", environment="streamable", rows=TIED),
+    Peer("aiostream", PIPE, "aiostream", environment="aiostream", rows=TIED),
+    Peer("aiometer", PIPE, "aiometer", environment="aiometer"),
+    Peer("Daft", PIPE, "daft", environment="daft"),
+    Peer(
+        "PyFlink",
+        PIPE,
+        "pyflink",
+        environment="flink",
+        rows={
+            "at_once": 20_000,
+            "fixed": 10_000,
+            "skew": 4_000,
+            "unordered": 10_000,
+            "postgres": 10_000,
+        },
+    ),
+    Peer("Flink, Java", PIPE, "flink", environment="flink", rows=TIED),
+)
+
+
+def base_of(peer: Peer) -> Peer:
+    """What a peer is held against: the first of its group."""
+    return next(one for one in PEERS if one.group == peer.group)

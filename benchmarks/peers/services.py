@@ -1,0 +1,66 @@
+"""What the works speak to: a PostgreSQL with the flights' planes, near and at a distance, and a failing HTTP service.
+
+A service is made anew for each measurement, so that no side meets the failures or the window of the one before it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+from asyncio_operator.testing import FakeService
+from benchmarks.peers.proxy import distant
+from benchmarks.peers.task import Task
+from examples.enrich_flights import read_data, tables
+from examples.stage import embedded_postgres
+
+DISTANCE = 0.002
+"""Seconds that a round trip to the distant server takes more."""
+
+RATE = 200
+ASKED = 180
+"""Requests a second that the service takes, and that those who know a rate are told to make: what is sent evenly does
+not arrive evenly."""
+
+FAILING = 0.05
+LATENCY = 0.01
+
+
+@contextmanager
+def postgres(directory: Path) -> Iterator[dict[str, Task]]:
+    """The tasks "postgres" and "distant" as they have to be told, without their rows.
+
+    ``planes.json``, beside their keys, holds the keys that have a row.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    data = read_data()
+    # Flights stand in the order of their days, so that the first thousands would know few planes.
+    flights = pa.Table.from_pandas(data["flights"].sample(frac=1, random_state=1), preserve_index=False)
+    table, keys = directory / "flights.parquet", directory / "keys.json"
+    pq.write_table(flights, table)
+    keys.write_text(json.dumps(flights.column("tailnum").to_pylist()), encoding="utf-8")
+    (directory / "planes.json").write_text(json.dumps(list(data["planes"]["tailnum"])), encoding="utf-8")
+    with embedded_postgres(directory) as dsn, tables(dsn, data, keep=False) as schema:
+        parts = urlsplit(dsn)
+        socket = f"{parse_qs(parts.query)['host'][0]}/.s.PGSQL.5432"
+        with distant(socket, DISTANCE) as port:
+            near = Task("", "postgres", 0, dsn=dsn, planes=f"{schema}.planes", keys=str(keys), flights=str(table))
+            user = f"{parts.username or 'postgres'}:{parts.password or ''}"
+            yield {
+                "postgres": near,
+                "distant": replace(near, dsn=f"postgresql://{user}@127.0.0.1:{port}{parts.path}"),
+            }
+
+
+@contextmanager
+def http(rows: int) -> Iterator[FakeService]:
+    """A service that takes `RATE` requests a second, after 10 ms each, and fails one in twenty."""
+    names = {str(key): {"name": f"row {key}"} for key in range(rows)}
+    with FakeService(names, latency=LATENCY, errors={503: FAILING}, rate_limit=RATE) as service:
+        yield service

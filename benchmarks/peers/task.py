@@ -1,0 +1,84 @@
+"""What a program is told, and what it answers: a line of JSON each, over its standard input and output.
+
+Law: what a library prints never mixes with the answers; it goes to the standard error. A work that fails is an answer
+too, and the program lives on. This module imports nothing but Python, because every environment has to run it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One measurement.
+
+    Attributes:
+        side: which way of the program's.
+        work: "at_once", "fixed", "skew", "postgres" or "http".
+        rows: how many; the keys are ``range(rows)``, or the first of those in the file `keys`.
+        ordered: whether results must leave in the order of the rows.
+        capacity: calls at once.
+        check: whether this is the turn that counts rows, in place of the clock.
+        dsn, planes: of "postgres": the server, and the table of planes in it.
+        keys, flights: of "postgres": a JSON file with the keys, and a Parquet file with the rows whose keys they are.
+        url, rate: of "http": the service, and the requests a second that it shall get.
+    """
+
+    side: str
+    work: str
+    rows: int
+    ordered: bool = True
+    capacity: int = 100
+    check: bool = False
+    dsn: str = ""
+    planes: str = ""
+    keys: str = ""
+    flights: str = ""
+    url: str = ""
+    rate: int = 0
+
+    def values(self) -> list[str | int | None]:
+        """The keys."""
+        if not self.keys:
+            return list(range(self.rows))
+        with open(self.keys, encoding="utf-8") as file:
+            keys: list[str | int | None] = json.load(file)
+        return keys[: self.rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of a task.
+
+    Attributes:
+        seconds: that it took.
+        rows, found: that came out, and those with a result; None where they were not counted.
+        cannot: why the program has no way to do the task; "" if it has.
+        error: what went wrong; "" if nothing did.
+    """
+
+    seconds: float = 0.0
+    rows: int | None = None
+    found: int | None = None
+    cannot: str = ""
+    error: str = ""
+
+
+def serve(measure: Callable[[Task], Answer]) -> None:
+    """Do tasks until the standard input ends."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        try:
+            answer = measure(Task(**json.loads(line)))
+        except Exception as error:
+            traceback.print_exc()
+            answer = Answer(error=f"{type(error).__name__}: {error}".splitlines()[0])
+        print(json.dumps(dataclasses.asdict(answer)), file=answers, flush=True)

@@ -1,0 +1,222 @@
+"""The benchmark of peers, as far as it goes without their packages: the protocol, the check, the table, the proxy."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import growth
+from benchmarks.peers import environments, report, services
+from benchmarks.peers.__main__ import chosen, with_bases
+from benchmarks.peers.measure import Figure, measured, wrong
+from benchmarks.peers.process import ROOT, Program
+from benchmarks.peers.proxy import distant
+from benchmarks.peers.roster import CAPACITY, PEERS, PIPE, SPARK, WORKS, Peer, Work, base_of
+from benchmarks.peers.task import Answer, Task
+from examples.stage import ProblemError
+
+HERE = Path(sys.executable)
+OPERATOR = next(peer for peer in PEERS if peer.program == "operator" and not peer.side)
+PAGE = ROOT / "docs" / "benchmarks.md"
+
+
+@pytest.fixture
+def operator(tmp_path):
+    program = Program(HERE, "operator", tmp_path / "operator.log")
+    yield program
+    program.close()
+
+
+@pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "unordered"])
+def test_a_program_does_one_task_after_the_other(operator, ordered):
+    for work in ("at_once", "fixed"):
+        answer = operator.ask(Task("", work, 300, ordered=ordered), timeout=30)
+        assert (answer.rows, answer.found, answer.error, answer.cannot) == (300, 300, "", "")
+        assert answer.seconds > 0
+
+
+def test_a_task_that_fails_is_an_answer_and_the_program_goes_on(operator):
+    assert operator.ask(Task("", "no such work", 1), timeout=30).error == "KeyError: 'no such work'"
+    assert operator.ask(Task("", "at_once", 1), timeout=30).rows == 1
+
+
+def test_a_program_that_cannot_start_answers_with_its_last_words(tmp_path):
+    program = Program(HERE, "no_such_program", tmp_path / "log")
+    assert "no_such_program" in program.ask(Task("", "at_once", 1), timeout=30).error
+
+
+def test_a_program_that_is_late_is_ended_and_started_anew(operator, monkeypatch):
+    monkeypatch.setattr("benchmarks.peers.process.START_TIMEOUT", 0.0)
+    assert "took more than" in operator.ask(Task("", "at_once", 1), timeout=0.0).error
+    monkeypatch.undo()
+    assert operator.ask(Task("", "at_once", 1), timeout=30).rows == 1
+
+
+def test_the_runner_measures_and_tells_who_is_missing(tmp_path, monkeypatch):
+    def unavailable(name: str) -> Path:
+        raise environments.UnavailableError(f"no {name} for this Python")
+
+    monkeypatch.setattr(environments, "python_of", unavailable)
+    work = Work("fixed", "10 ms", "fixed", {PIPE: 200})
+    other = Peer("Other", PIPE, "other", environment="other")
+    figures = measured([OPERATOR, other], [work], 1, tmp_path)
+    assert figures[OPERATOR.name, "fixed"].rate > 0
+    assert figures["Other", "fixed"] == Figure(reason="not installed: no other for this Python")
+
+
+def test_the_failing_service_is_asked_by_the_operator_until_every_row_has_its_answer(tmp_path):
+    work = Work("http", "HTTP API", "http", {PIPE: 10})
+    figure = measured([OPERATOR], [work], 1, tmp_path)[OPERATOR.name, "http"]
+    assert figure.reason == ""
+    assert figure.requests is not None
+    assert figure.requests >= 1
+
+
+def test_rows_that_are_lost_or_invented_are_told(tmp_path):
+    (tmp_path / "keys.json").write_text(json.dumps(["a", "x", None, "b"]))
+    (tmp_path / "planes.json").write_text(json.dumps(["a", "b"]))
+    task = Task("", "fixed", 4)
+    assert wrong(task, Answer(1.0, 4, 4)) == ""
+    assert wrong(task, Answer(1.0)) == ""
+    assert wrong(task, Answer(1.0, 3, 3)) == "gave 3 rows for 4"
+    assert wrong(task, Answer(1.0, 4, 3)) == "found 3 of 4 rows"
+    flights = replace(task, work="postgres", keys=str(tmp_path / "keys.json"))
+    assert wrong(flights, Answer(1.0, 4, 2)) == ""
+    assert wrong(flights, Answer(1.0, 4, 4)) == "found 4 of 2 rows"
+
+
+def test_the_table_holds_a_ratio_or_a_reason_for_every_peer_and_work():
+    works = WORKS[:2]
+    peers = [peer for peer in PEERS if peer.group == PIPE][:3]
+    figures = {
+        (peers[0].name, "at_once"): Figure(1000.0, 10),
+        (peers[2].name, "at_once"): Figure(250.0, 10),
+        (peers[2].name, "fixed"): Figure(500.0, 10, requests=1.5),
+        (peers[1].name, "at_once"): Figure(reason="has no way"),
+    }
+    lines = list(report.markdown(figures, peers, works, 3))
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    assert [line[1:] for line in cells[2:]] == [
+        ["1,000", "[1]"],
+        ["[2]", "[1]"],
+        ["250 (4)", "500; 1.50 requests a row"],
+    ]
+    assert lines[-3:] == ["1. not measured", "2. has no way", report.END]
+
+
+def test_a_table_takes_the_place_of_the_one_on_the_page(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("one\n<!-- b -->\nold\n<!-- e -->\ntwo\n")
+    report.paste(["<!-- b -->", "new", "<!-- e -->"], page)
+    assert page.read_text() == "one\n<!-- b -->\nnew\n<!-- e -->\ntwo\n"
+    with pytest.raises(ProblemError, match="has no lines"):
+        report.paste(["<!-- c -->", "new", "<!-- e -->"], page)
+
+
+def test_the_picture_is_drawn_also_where_figures_are_missing(tmp_path):
+    path = tmp_path / "peers.svg"
+    report.picture({(PEERS[0].name, "at_once"): Figure(1000.0, 10)}, PEERS, WORKS, path)
+    assert "</svg>" in path.read_text()
+
+
+def test_every_peer_is_whole():
+    assert len({peer.name.lower() for peer in PEERS}) == len(PEERS)
+    for peer in PEERS:
+        assert (ROOT / "benchmarks" / "peers" / "programs" / f"{peer.program}.py").exists()
+        assert {*peer.rows} <= {work.name for work in WORKS}
+        assert base_of(peer).environment == ""
+        assert not peer.environment or report.version(peer) or peer.group == SPARK
+
+
+@pytest.mark.parametrize("name", sorted({peer.environment for peer in PEERS} - {""}))
+def test_requirements_pin_every_package(name):
+    lines = (environments.REQUIREMENTS / f"{name}.txt").read_text().splitlines()
+    packages = [line for line in lines if not line.startswith("#")]
+    assert packages
+    assert all(re.fullmatch(r"[\w.\-]+==[\w.]+", line) for line in packages)
+
+
+def test_an_environment_is_made_by_uv_where_there_is_one_and_else_by_pip(tmp_path):
+    plain = environments.commands(tmp_path / "one", tmp_path / "one.txt", None)
+    assert plain[0] == [sys.executable, "-m", "venv", str(tmp_path / "one")]
+    assert plain[1][1:3] == ["-m", "pip"]
+    by_uv = environments.commands(tmp_path / "one", tmp_path / "one.txt", "/bin/uv")
+    assert [command[0] for command in by_uv] == ["/bin/uv", "/bin/uv"]
+    assert str(tmp_path / "one.txt") in by_uv[1]
+
+
+def test_requirements_that_cannot_be_met_are_told_in_a_line(tmp_path, monkeypatch):
+    bad = tmp_path / "bad.txt"
+    bad.write_text("no-such-directory @ file:///no/such/directory\n")
+    install = [sys.executable, "-m", "pip", "install", "--requirement", str(bad)]
+    monkeypatch.setattr(environments, "REQUIREMENTS", tmp_path)
+    monkeypatch.setattr(environments, "commands", lambda *_: [install])
+    with pytest.raises(environments.UnavailableError, match=r"^ERROR: .*/no/such/directory"):
+        environments.python_of("bad", tmp_path)
+    assert not (tmp_path / "bad" / "stamp").exists()
+
+
+def test_names_are_found_and_others_told_with_the_nearest():
+    assert [peer.name for peer in chosen("peer", ["daft"], PEERS)] == ["Daft"]
+    assert chosen("work", [], WORKS) == [*WORKS]
+    with pytest.raises(ProblemError, match=r"there is no peer aiometr; did you mean aiometer\?"):
+        chosen("peer", ["aiometr"], PEERS)
+    assert [peer.name for peer in with_bases(chosen("peer", ["daft"], PEERS))] == [OPERATOR.name, "Daft"]
+
+
+def test_what_clients_ask_for_is_within_what_the_service_takes():
+    assert services.ASKED // 10 * 11 <= services.RATE
+    assert CAPACITY > 1
+
+
+def test_the_proxy_passes_everything_in_order_and_later(tmp_path):
+    path = str(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path)
+        listening.listen()
+
+        def echo() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                while data := connection.recv(1000):
+                    connection.sendall(data)
+
+        threading.Thread(target=echo, daemon=True).start()
+        with distant(path, 0.05) as port, socket.create_connection(("127.0.0.1", port), 10) as client:
+            sent = bytes(range(256)) * 400
+            started = time.monotonic()
+            threading.Thread(target=client.sendall, args=(sent,), daemon=True).start()
+            got = b""
+            while len(got) < len(sent):
+                got += client.recv(1000)
+            assert got == sent
+            assert time.monotonic() - started >= 0.05
+            client.shutdown(socket.SHUT_WR)
+            assert client.recv(1) == b""
+
+
+def test_the_charts_of_growth_are_told_and_drawn_beside_their_laws(tmp_path):
+    chart = growth.Chart("rows", "seconds", "a price for each row", [(10_000, 0.25, 0.5), (1_000_000, 30.0, 25.0)])
+    lines = list(growth._table([chart]))
+    assert lines[-3:-1] == ["| 10,000 | 0.25 | 0.5 | 0.50 |", "| 1,000,000 | 30 | 25 | 1.20 |"]
+    growth._picture([chart] * 6, tmp_path / "growth.svg")
+    assert "</svg>" in (tmp_path / "growth.svg").read_text()
+
+
+def test_the_page_holds_what_the_programs_print():
+    text = PAGE.read_text()
+    for begin, end in ((report.BEGIN, report.END), (growth.BEGIN, growth.END)):
+        assert text.count(begin) == text.count(end) == 1
+    table = text.partition(report.BEGIN)[2].partition(report.END)[0]
+    for peer in PEERS:
+        assert peer.name in table
+    for work in WORKS:
+        assert work.title in table
