@@ -1,0 +1,102 @@
+"""Python workers that are killed at random moments.
+
+Spark makes a task again whose worker is gone, as often as `spark.task.maxFailures` says: then it costs no row. With one
+attempt, as in ``local[2]``, the job fails of one clear error. test_cluster.py does the same to a whole executor.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from asyncio_operator.spark import enrich
+from tests.faults.outsides import Outside, over_http
+from tests.faults.test_network_in_spark import CAPACITY, RETRY, expected, leaves_nothing, numbers
+from tests.spark.helpers import GONE, python_workers, wait_until
+from tests.spark.test_hygiene import in_background
+
+pytestmark = [pytest.mark.spark, pytest.mark.faults]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_worker_killed_at_a_random_moment_is_one_clear_error_or_none(
+    spark: SparkSession, outside: Outside, seed: int
+) -> None:
+    drawn = random.Random(seed)
+    out = enrich(numbers(spark), outside.enricher, on="id", retry=RETRY, timeout=60, capacity=CAPACITY)
+    with leaves_nothing(spark, outside):
+        for _ in range(4):
+            thread, outcome = in_background(out.collect)
+            thread.join(drawn.uniform(0.1, 0.8))
+            for worker in drawn.sample(found := python_workers(), min(1, len(found))):
+                worker.kill()
+            thread.join(60)
+            assert outcome, f"the job hangs; seed {seed}"
+            if isinstance(outcome[0], Exception):
+                assert re.search("Python worker exited unexpectedly|crashed|Connection reset", str(outcome[0]))
+            else:
+                assert [tuple(row) for row in outcome[0]] == expected()
+        assert [tuple(row) for row in out.collect()] == expected()
+
+
+PROGRAM = """
+import sys
+from pyspark.sql import SparkSession
+from asyncio_operator.spark import enrich
+from enrichers import HttpEnricher
+
+builder = SparkSession.builder.master("local[2,1000]").config("spark.ui.enabled", "false")
+spark = builder.config("spark.excludeOnFailure.enabled", "false").getOrCreate()
+spark.sparkContext.setLogLevel("OFF")
+enricher = HttpEnricher(sys.argv[1] + "/v/{key}", schema="v long, filler string")
+rows = spark.range(0, 12_000, numPartitions=12)
+out = enrich(rows, enricher, on="id", capacity=20, timeout=60).select("id", "v")
+print("ready", flush=True)
+print([tuple(row) for row in out.collect()] == [(key, 7 * key) for key in range(12_000)], flush=True)
+sys.stdin.readline()
+spark.stop()
+"""
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_workers_killed_at_random_moments_cost_no_row_where_spark_makes_tasks_again(seed: int) -> None:
+    drawn, killed, lines = random.Random(seed), 0, []
+    with (
+        over_http(latency=0.02) as outside,
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, f"http://{outside.proxy.host}:{outside.proxy.port}"],
+            cwd=ROOT,
+            env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as program,
+    ):
+        assert program.stdout is not None
+        try:
+            assert program.stdout.readline() == "ready\n"
+            result = threading.Thread(target=lambda: lines.append(program.stdout.readline()))  # type: ignore[union-attr]
+            result.start()
+            while result.is_alive() and killed < 8:
+                result.join(drawn.uniform(0.1, 1.0))
+                for worker in drawn.sample(found := python_workers(program.pid), min(1, len(found))):
+                    worker.send_signal(signal.SIGKILL)
+                    killed += 1
+            result.join(90)
+            assert lines == ["True\n"], f"rows are lost or wrong; seed {seed}, {killed} kills"
+            assert killed >= 3
+            wait_until(lambda: outside.proxy.open <= 2 * 20, GONE, "no connection of a killed worker is left")
+            program.communicate("\n", timeout=60)
+        finally:
+            program.kill()

@@ -1,0 +1,188 @@
+"""The proxy does to connections what it says, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, nullcontext, suppress
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from tests.faults.proxy import Mode, Proxy
+from tests.services import PostgresServer
+
+Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+TEXT = bytes(range(256)) * 40
+
+
+@pytest.fixture
+async def echo() -> AsyncIterator[tuple[str, int]]:
+    """Gives back what it is given; ends with its client."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(1000):
+                writer.write(data)
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()
+
+
+@pytest.fixture
+def proxy(echo: tuple[str, int]) -> Iterator[Proxy]:
+    with Proxy(echo) as proxy:
+        yield proxy
+    assert not [thread for thread in threading.enumerate() if thread.name == "proxy"]
+
+
+@asynccontextmanager
+async def connected(proxy: Proxy) -> AsyncIterator[Pair]:
+    reader, writer = await asyncio.open_connection(proxy.host, proxy.port)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+async def set_mode(proxy: Proxy, *mode: object, **options: object) -> None:
+    await asyncio.to_thread(proxy.set, Mode(*mode, **options))  # type: ignore[arg-type]
+
+
+async def echoed(pair: Pair, text: bytes = TEXT) -> bytes:
+    reader, writer = pair
+    writer.write(text)
+    return await reader.readexactly(len(text))
+
+
+async def ended(pair: Pair, proxy: Proxy, kind: str) -> None:
+    """Take the end of a connection that the proxy ends in this way."""
+    reader, writer = pair
+    if kind == "reset":
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
+    else:
+        assert await reader.read() == b""
+    if kind == "half_close":
+        writer.write(TEXT)
+        await writer.drain()
+        assert proxy.open, "it goes on reading what the client sends"
+
+
+async def until_closed(proxy: Proxy) -> None:
+    while proxy.open:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+async def test_what_passes_is_unchanged_and_an_end_is_passed_on(proxy: Proxy) -> None:
+    async with connected(proxy) as (reader, writer):
+        assert await echoed((reader, writer)) == TEXT
+        writer.write(TEXT)
+        writer.write_eof()
+        assert await reader.read() == TEXT
+    await until_closed(proxy)
+    assert proxy.accepted == 1
+
+
+async def test_a_client_that_is_gone_is_gone_for_the_target(proxy: Proxy) -> None:
+    async with connected(proxy) as pair:
+        await echoed(pair)
+    await until_closed(proxy)
+
+
+async def test_delay_is_of_answers_and_costs_no_bandwidth(proxy: Proxy) -> None:
+    loop = asyncio.get_running_loop()
+    await set_mode(proxy, "delay", 0.2)
+    async with connected(proxy) as (reader, writer):
+        started = loop.time()
+        for part in range(20):
+            writer.write(TEXT[part * 100 : part * 100 + 100])
+            await asyncio.sleep(0.005)
+        assert await reader.readexactly(2000) == TEXT[:2000]
+        assert 0.2 <= loop.time() - started < 20 * 0.2
+
+
+async def test_trickle_lets_so_many_bytes_pass_in_a_second(proxy: Proxy) -> None:
+    loop = asyncio.get_running_loop()
+    await set_mode(proxy, "trickle", 10_000)
+    async with connected(proxy) as pair:
+        started = loop.time()
+        assert await echoed(pair, TEXT[:3000]) == TEXT[:3000]
+        assert loop.time() - started >= 0.28
+
+
+async def test_a_blackhole_holds_everything_and_gives_it_back_in_order(proxy: Proxy) -> None:
+    async with connected(proxy) as old:
+        await echoed(old)
+        await set_mode(proxy, "blackhole")
+        async with connected(proxy) as new:
+            for reader, writer in (old, new):
+                writer.write(TEXT)
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.1):
+                        await reader.read(1)
+            await set_mode(proxy, "pass")
+            assert await old[0].readexactly(len(TEXT)) == await new[0].readexactly(len(TEXT)) == TEXT
+
+
+@pytest.mark.parametrize("kind", ["cut", "half_close", "reset"])
+async def test_what_ends_connections_ends_old_and_new_ones(proxy: Proxy, kind: str) -> None:
+    async with connected(proxy) as old:
+        await echoed(old)
+        await set_mode(proxy, kind)
+        await ended(old, proxy, kind)
+    # A reset may come before the client knows that it is connected.
+    with suppress(ConnectionResetError) if kind == "reset" else nullcontext():
+        async with connected(proxy) as new:
+            await ended(new, proxy, kind)
+    assert proxy.struck == 2
+    await set_mode(proxy, "pass")
+    await until_closed(proxy)
+    async with connected(proxy) as pair:
+        assert await echoed(pair) == TEXT
+
+
+@pytest.mark.parametrize("kind", ["cut", "half_close", "reset", "blackhole"])
+async def test_it_may_strike_in_the_middle_of_an_answer_and_some_connections_only(proxy: Proxy, kind: str) -> None:
+    await set_mode(proxy, kind, after=700, times=2)
+    for _ in range(2):
+        async with connected(proxy) as (reader, writer):
+            writer.write(TEXT)
+            # A reset may overtake what was sent before it.
+            assert kind == "reset" or await reader.readexactly(700) == TEXT[:700]
+            if kind == "reset":
+                with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+                    await reader.readexactly(701)
+            elif kind == "blackhole":
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.1):
+                        await reader.read(1)
+            else:
+                assert await reader.read() == b""
+    async with connected(proxy) as pair:
+        assert await echoed(pair) == TEXT
+    assert (proxy.accepted, proxy.struck) == (3, 2)
+
+
+async def test_a_target_that_is_not_there_ends_the_connection(echo: tuple[str, int], tmp_path: Path) -> None:
+    with Proxy(tmp_path / "no such socket") as proxy:
+        async with connected(proxy) as (reader, _):
+            assert await reader.read() == b""
+
+
+def test_it_leads_to_a_unix_socket_and_runs_while_others_sleep(postgres: PostgresServer) -> None:
+    path = Path(parse_qs(urlsplit(postgres.dsn).query)["host"][0], f".s.PGSQL.{postgres.port}")
+    with Proxy(path) as proxy, socket.create_connection((proxy.host, proxy.port)) as client:
+        ssl_request = bytes([0, 0, 0, 8, 4, 210, 22, 47])
+        client.sendall(ssl_request)
+        time.sleep(0.01)
+        assert client.recv(1) == b"N"
