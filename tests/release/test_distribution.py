@@ -1,0 +1,81 @@
+"""What is released: a wheel with the two packages and nothing else, and an sdist from which the same wheel is built."""
+
+from __future__ import annotations
+
+import email
+import re
+import tarfile
+import tomllib
+import zipfile
+from email.message import Message
+from pathlib import Path
+
+from asyncio_operator import __version__
+from tests.release.conftest import ROOT, Built, build
+
+PACKAGES = ("asyncio_operator", "enrichers")
+
+
+def members(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def metadata(wheel: Path) -> Message:
+    [about] = [data for name, data in members(wheel).items() if name.endswith(".dist-info/METADATA")]
+    return email.message_from_bytes(about)
+
+
+def project() -> dict[str, dict[str, list[str]]]:
+    found: dict[str, dict[str, list[str]]] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    return found
+
+
+def test_the_wheel_holds_the_packages_their_types_and_the_licence_and_nothing_else(built: Built) -> None:
+    names = set(members(built.wheel))
+    info = f"asyncio_operator-{__version__}.dist-info"
+    assert {name.partition("/")[0] for name in names} == {*PACKAGES, info}
+    of_info = {name.removeprefix(info + "/") for name in names if name.startswith(info)}
+    assert of_info == {"METADATA", "RECORD", "WHEEL", "licenses/LICENSE"}
+    in_tree = {
+        path.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*")
+        if path.is_file() and not any(part == "__pycache__" or part.startswith(".") for part in path.parts)
+    }
+    assert names - {f"{info}/{name}" for name in of_info} == in_tree
+    assert {f"{package}/py.typed" for package in PACKAGES} <= names
+
+
+def test_the_wheel_is_for_any_machine_and_requires_nothing_that_is_not_an_extra(built: Built) -> None:
+    assert built.wheel.name == f"asyncio_operator-{__version__}-py3-none-any.whl"
+    about = metadata(built.wheel)
+    assert about["Version"] == __version__
+    assert about["License-Expression"] == "Apache-2.0"
+    assert about["Requires-Python"] == ">=3.11"
+    assert set(about.get_all("Provides-Extra", [])) == set(project()["optional-dependencies"])
+    assert all("extra ==" in text for text in about.get_all("Requires-Dist", []))
+    assert about.get_payload() == (ROOT / "README.md").read_text("utf-8")
+
+
+def test_the_changelog_tells_of_the_version() -> None:
+    assert re.search(rf"^## \[{re.escape(__version__)}\]", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+
+
+def test_the_sdist_builds_the_same_wheel(built: Built, tmp_path: Path) -> None:
+    with tarfile.open(built.sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    [source] = tmp_path.iterdir()
+    [wheel] = build(source, tmp_path / "dist", "wheel")
+    assert wheel.name == built.wheel.name
+    assert members(wheel) == members(built.wheel)
+
+
+def test_the_sdist_holds_what_the_makefile_needs(built: Built) -> None:
+    with tarfile.open(built.sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    needed = {"Makefile", "LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml", "constraints.txt", "tools/setup"}
+    assert needed <= names
+    for folder in ("asyncio_operator", "enrichers", "tests", "examples", "benchmarks", "docs", "tools"):
+        assert any(name.startswith(folder + "/") for name in names), folder
+    assert not [name for name in names if "__pycache__" in name or name.startswith((".venv", "build", "dist"))]

@@ -1,0 +1,98 @@
+"""A user's ``mypy --strict`` sees the types of the installed wheel, and finds the user's mistakes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.release.conftest import ROOT
+
+PROGRAM = """
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from asyncio_operator import AsyncWaitOperator, Cache, Enricher, Record, Retry
+from asyncio_operator.lookup import Lookup
+from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, enrich_with
+from asyncio_operator.state import HeapStateBackend, ValueStateDescriptor
+from asyncio_operator.testing import ManualClock
+from enrichers import HttpEnricher, PostgresEnricher, enricher
+
+
+class Own(Enricher):
+    def schema(self) -> pa.Schema:
+        return pa.schema([("v", pa.string())])
+
+    async def lookup(self, key: object) -> Mapping[str, object] | None:
+        return {"v": str(key)}
+
+
+@enricher("v string")
+async def function(key: str) -> dict[str, str]:
+    return {"v": key}
+
+
+async def double(value: int) -> str:
+    return str(2 * value)
+
+
+def right(spark: SparkSession, df: DataFrame) -> None:
+    planes = PostgresEnricher("postgresql://h/db", table="planes", key="tailnum")
+    out = enrich(df, planes, on="tailnum", cache=Cache(max_rows=10), retry=Retry(max_attempts=2))
+    reveal_type(out)
+    reveal_type(df.transform(enrich_with(Own(), on="id")))
+    reveal_type(enrich(df, function, on="id", metrics=EnrichmentMetrics(spark)))
+    operator = AsyncWaitOperator(double, capacity=5, timeout=1.0)
+    reveal_type(operator([1, 2]))
+    reveal_type(operator.metrics.admitted)
+    backend = HeapStateBackend(clock=ManualClock())
+    reveal_type(backend.value_state(ValueStateDescriptor("v")))
+    HttpEnricher("http://h/{key}", schema="v string", headers=lambda: {"X": "y"})
+
+
+def wrong(df: DataFrame) -> None:
+    enrich(df, Own(), on="id", timeout="soon")  # wrong 1
+    enrich(df, Own(), on="id", tiemout=1.0)  # wrong 2
+    enrich(df, "planes", on="id")  # wrong 3
+    PostgresEnricher("postgresql://h/db", tabel="planes", key="id")  # wrong 4
+    AsyncWaitOperator(double, capacity="many")  # wrong 5
+    Cache(max_rows="all")  # wrong 6
+    Retry(max_attempts=None)  # wrong 7
+    enrich(df, Own(), on="id").no_such_method()  # wrong 8
+"""
+
+REVEALED = ["DataFrame", "DataFrame", "DataFrame", "Iterator[", "int", "ValueState["]
+
+
+@pytest.fixture(scope="module")
+def lines(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What mypy says of the program, a line for each finding."""
+    directory = tmp_path_factory.mktemp("user")
+    (directory / "program.py").write_text(PROGRAM)
+    mypy = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--python-executable", str(furnished)]
+    command = [*mypy, "--cache-dir", str(directory / "cache"), "--no-error-summary", "program.py"]
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=110, check=False)
+    assert str(ROOT) not in done.stdout
+    assert not done.stderr, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_what_is_public_has_types(lines: list[str]) -> None:
+    revealed = [match[1] for line in lines if (match := re.search(r'Revealed type is "(.*)"', line))]
+    assert len(revealed) == len(REVEALED)
+    for told, expected in zip(revealed, REVEALED, strict=True):
+        assert expected in told
+        assert "Any" not in told or expected.endswith("[")
+
+
+def test_mistakes_are_found_and_nothing_else(lines: list[str]) -> None:
+    marked = {number for number, line in enumerate(PROGRAM.splitlines(), 1) if "# wrong" in line}
+    untyped = {number for number, line in enumerate(PROGRAM.splitlines(), 1) if line.startswith("import pyarrow")}
+    found = {int(match[1]) for line in lines if (match := re.match(r"program\.py:(\d+): error", line))}
+    assert found - untyped == marked, "\n".join(lines)

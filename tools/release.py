@@ -1,0 +1,44 @@
+"""Figures of a release: sizes of the wheel and the sdist, and what importing the library costs. `make release-check`
+prints them.
+
+Times are those of whole processes, in turns with one that does nothing, so that a busy machine falls on both; the least
+of each is taken. Nothing is asserted here: the target is 150 ms for an import.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TURNS = 15
+IMPORTS = ("asyncio_operator", "enrichers", "asyncio_operator.state", "asyncio_operator.testing")
+
+
+def seconds(statement: str) -> float:
+    """How long a Python takes that runs a statement and ends."""
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-c", statement], cwd=ROOT, check=True)
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    """Print them."""
+    with tempfile.TemporaryDirectory() as directory:
+        build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-t", "wheel", "-d", directory]
+        subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+        for path in sorted(Path(directory).iterdir()):
+            print(f"{path.name}: {path.stat().st_size / 1000:.0f} kB")
+    statements = ["pass", *(f"import {name}" for name in IMPORTS)]
+    turns = [[seconds(statement) for statement in statements] for _ in range(TURNS)]
+    bare, *others = [min(column) for column in zip(*turns, strict=True)]
+    print(f"Python {sys.version.split()[0]} that does nothing: {bare * 1000:.0f} ms")
+    for statement, least in zip(statements[1:], others, strict=True):
+        print(f"{statement}: {(least - bare) * 1000:.0f} ms more")
+
+
+if __name__ == "__main__":
+    main()
