@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test bench check lint format types clean java venv
+.PHONY: help demo test faults soak bench bench-peers bench-growth docs dist release-check compat check lint format types clean java venv
 
 # The Python that .venv is made with; empty: the first of python3, python3.13, python3.12, python3.11 that will do.
 PYTHON ?=
@@ -27,6 +27,12 @@ help:
 	@echo "make demo    enrich real flights with data from a real PostgreSQL, in Spark"
 	@echo "make test    run the tests, JOBS=2 at a time (ARGS=... goes to pytest)"
 	@echo "make bench   run the benchmarks (ARGS=... goes to them)"
+	@echo "make faults  break what a job depends on, in every way, and see what comes of it"
+	@echo "make soak    20 minutes of a stream with faults at random"
+	@echo "make bench-peers, make bench-growth  against other libraries; how cost grows"
+	@echo "make docs    build the documentation site into site/"
+	@echo "make dist    build the wheel and the sdist into dist/"
+	@echo "make release-check, make compat  what a release is tested for; the tests with the oldest PySpark"
 	@echo "make check   what CI runs: formatting, lint, types, tests"
 	@echo "make lint    check formatting and lint"
 	@echo "make types   check the types"
@@ -42,6 +48,31 @@ test: java venv
 
 bench: java venv
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+bench-peers: java venv
+	@$(BIN)/python -m benchmarks.peers $(ARGS)
+
+bench-growth: java venv
+	@$(BIN)/python -m benchmarks.growth $(ARGS)
+
+faults: java venv
+	@$(BIN)/python -m pytest tests/faults -m "faults or not faults" $(ARGS)
+
+soak: java venv
+	@$(BIN)/python -m tests.soak $(ARGS)
+
+docs: venv
+	@$(BIN)/python tools/docs.py $(ARGS)
+
+dist: venv
+	@$(BIN)/python -m hatchling build $(ARGS)
+
+release-check: venv
+	@$(BIN)/python -m pytest tests/release tests/test_import.py $(ARGS)
+	@$(BIN)/python tools/release.py
+
+compat: java venv
+	@tools/compat spark-4.0 $(ARGS)
 
 check: java lint types test
 
@@ -63,5 +94,5 @@ venv:
 	@tools/setup python
 
 clean:
-	rm -rf .venv/stamp .venv build dist artifacts spark-warehouse metastore_db derby.log .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv/stamp .venv .venv-peers build dist site artifacts spark-warehouse metastore_db derby.log .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,96 @@
+"""Every program of every page of docs/ is run by a test: those of the pages about use here, the others where their
+subject is tested."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from asyncio_operator import RateLimit
+from asyncio_operator.spark import enrich
+from asyncio_operator.testing import FakeEnricher
+from tests.pages import DOCS, programs_of, run_programs
+
+RUNNERS = ("run_programs", "programs_of")
+
+
+def pages_with_programs() -> list[str]:
+    pages = [path for path in sorted(DOCS.rglob("*.md")) if "```python" in path.read_text(encoding="utf-8")]
+    return [path.relative_to(DOCS).as_posix() for path in pages]
+
+
+def names_in(node: ast.AST) -> set[str]:
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+
+
+def texts_in(node: ast.AST) -> set[str]:
+    return {part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str)}
+
+
+def pages_in(tree: ast.Module) -> Iterator[str]:
+    """The pages whose programs a module of tests asks for: by name, or by a parameter of the test."""
+    for test in ast.walk(tree):
+        if not isinstance(test, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        calls = [node for node in ast.walk(test) if isinstance(node, ast.Call) and names_in(node) & {*RUNNERS}]
+        parameters = {argument.arg for argument in test.args.args}
+        for call in calls:
+            yield from texts_in(call)
+            if names_in(call) & parameters:
+                yield from (text for mark in test.decorator_list for text in texts_in(mark))
+
+
+def test_every_page_with_programs_is_run_by_a_test() -> None:
+    run = {
+        text
+        for path in (DOCS.parent / "tests").rglob("test_*.py")
+        for text in pages_in(ast.parse(path.read_text(encoding="utf-8")))
+    }
+    assert len(pages_with_programs()) > 15
+    assert [page for page in pages_with_programs() if page not in run] == []
+
+
+def test_a_page_that_no_test_runs_would_be_found() -> None:
+    """Also one that a test only names."""
+    module = """
+def test_a():
+    run_programs("run.md")
+
+@pytest.mark.parametrize("page", ["parameter.md"])
+def test_b(page):
+    programs_of(page)
+
+def test_c():
+    read("named.md")
+"""
+    assert {text for text in pages_in(ast.parse(module)) if text.endswith(".md")} == {"run.md", "parameter.md"}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("page", ["which-tool.md", "howto/rate-limits.md", "howto/cache.md", "migrate.md"])
+def test_the_programs_of_the_page_run(page: str, spark: SparkSession) -> None:
+    """They hold their own results against what is said."""
+    assert "assert " in "".join(programs_of(page))
+    run_programs(page, spark=spark)
+
+
+@pytest.mark.spark
+def test_the_programs_about_clusters_run(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    known = FakeEnricher({1: {"name": "Ada"}})
+    run_programs(
+        "cluster.md", spark=spark, enrich=enrich, RateLimit=RateLimit, orders=spark.range(3).toDF("id"), source=known
+    )
+    assert "asyncio_operator/__init__.py" in capsys.readouterr().out
+
+
+@pytest.mark.spark
+def test_the_tests_of_the_page_about_tests_pass(spark: SparkSession) -> None:
+    names = run_programs("howto/test.md")
+    tests = [value for name, value in names.items() if name.startswith("test_")]
+    assert len(tests) == "".join(programs_of("howto/test.md")).count("def test_")
+    for test in tests:
+        test(**{name: {"spark": spark}[name] for name in inspect.signature(test).parameters})
