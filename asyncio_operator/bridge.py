@@ -72,7 +72,14 @@ class LoopTask:
         self._loop.call_soon_threadsafe(self._start)
 
     def _start(self) -> None:
-        task = self._task = self._loop.create_task(self._failure())
+        running = self._failure()
+        try:
+            task = self._task = self._loop.create_task(running)
+        except BaseException as error:
+            # Whatever a function has done to the loop, nobody is to wait for what will not come.
+            running.close()
+            self._sink.end(encodable(error))
+            return
         _running.add(task)
         task.add_done_callback(_running.discard)
         task.add_done_callback(self._end)

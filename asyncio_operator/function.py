@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Sequence
@@ -133,7 +134,15 @@ class _PlainFunction(AsyncFunction[In, Out]):
         self.invoke = function  # type: ignore[method-assign,assignment]
 
     def __repr__(self) -> str:
-        return describe(self.invoke)
+        return name_of(self.invoke)
+
+
+def name_of(function: Any) -> str:
+    """A function for a message, without what it holds: the ``repr`` of a method would show its object, and that of a
+    partial what it was given."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__qualname__", None) or describe(function)
 
 
 def as_async_function(function: Any) -> AsyncFunction[Any, Any]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 from asyncio_operator.errors import CircuitOpenError, said
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, Controller
 from asyncio_operator.policies.circuit_breaker import Breaker, CircuitBreaker
-from asyncio_operator.policies.rate_limit import Limiter
+from asyncio_operator.policies.rate_limit import Limiter, RateLimit
 
 
 class Guards:
     """The state of the policies in one run; each may be missing.
 
     Args:
-        limiter: the starts of the window, which may have begun with another run.
+        limiter: the window of `rate_limit`, which may have begun with another run; a new one if it is not given.
 
     Attributes:
         calls: how many are running, late ones too.
@@ -23,14 +23,15 @@ class Guards:
 
     def __init__(
         self,
+        capacity: int | AdaptiveCapacity,
+        rate_limit: RateLimit | None,
+        circuit_breaker: CircuitBreaker | None,
         limiter: Limiter | None = None,
-        circuit_breaker: CircuitBreaker | None = None,
-        capacity: AdaptiveCapacity | None = None,
     ) -> None:
         self.calls = 0
-        self._limiter = limiter
+        self._limiter = Limiter(rate_limit) if limiter is None and rate_limit is not None else limiter
         self._breaker = None if circuit_breaker is None else Breaker(circuit_breaker)
-        self._controller = None if capacity is None else Controller(capacity)
+        self._controller = Controller(capacity) if isinstance(capacity, AdaptiveCapacity) else None
 
     @property
     def limit(self) -> int | None:

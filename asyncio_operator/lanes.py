@@ -266,7 +266,11 @@ class Lanes:
             self._seeking = True
             lane = Lane(self._timeout)
             self._lanes.add(lane)
-            lane.task = self._loop.create_task(self._live(lane))
+            try:
+                lane.task = self._loop.create_task(self._live(lane))
+            except BaseException:
+                self._lanes.discard(lane)
+                raise
 
     def _call_failed(self, lane: Lane, error: BaseException) -> bool:
         """What follows from an error of a call; True if its element had ended before, at its deadline."""

@@ -82,10 +82,16 @@ def loop_thread() -> LoopThread:
 
 
 def _forget() -> None:
-    """In a forked child: the thread was not forked, and the lock may be held by one that was not either."""
+    """In a forked child: the thread was not forked, and the lock may be held by one that was not either.
+
+    If it is the thread of the loop that has forked, in a function that runs there, the child goes on with a copy of the
+    loop once that function is over. It ends there: the work is its parent's, and so is whatever it would answer.
+    """
     global _current, _lock
     if _current is not None:
         atexit.unregister(_current.stop)
+        if threading.get_ident() == _current.ident:
+            _current.loop.call_soon(os._exit, 1)
     _current = None
     _lock = threading.Lock()
 

@@ -21,7 +21,7 @@ from asyncio_operator.function import AsyncFunction, BatchAsyncFunction, as_asyn
 from asyncio_operator.inputs import as_input
 from asyncio_operator.metrics import OperatorStatistics
 from asyncio_operator.outcomes import Handling, OnError
-from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
+from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, calls_at_most
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.options import (
@@ -122,8 +122,7 @@ class AsyncWaitOperator:
         self._key = _checked_key(self._mode, key)
         if not isinstance(capacity, AdaptiveCapacity):
             positive_int("capacity", capacity, ", or an AdaptiveCapacity")
-        most = capacity.maximum if isinstance(capacity, AdaptiveCapacity) else capacity
-        self._buffer = BUFFER_FACTOR * most if buffer is None else positive_int("buffer", buffer)
+        self._buffer = BUFFER_FACTOR * calls_at_most(capacity) if buffer is None else positive_int("buffer", buffer)
         _check_hooks(on_timeout, on_error, clock)
         limits = {"retry": retry, "batching": batching, "rate_limit": rate_limit, "circuit_breaker": circuit_breaker}
         for name, value in {**limits, "trace": trace}.items():

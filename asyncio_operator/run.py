@@ -15,7 +15,6 @@ import random
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from asyncio_operator.admission import Admission
@@ -31,9 +30,9 @@ from asyncio_operator.lane import stray_cancellation
 from asyncio_operator.lanes import Lanes
 from asyncio_operator.metrics import OperatorStatistics
 from asyncio_operator.outcomes import Handling, Outcomes
-from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
+from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, calls_at_first
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
-from asyncio_operator.policies.rate_limit import Limiter, RateLimit
+from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.queues import Entry, StreamElementQueue
 from asyncio_operator.recorder import SILENT, recorder_of
 from asyncio_operator.snapshot import OperatorSnapshot
@@ -126,9 +125,6 @@ class Run:
         now = self._now = options.clock or clock_of(loop)
         buffer = self._buffer = Buffer(self._queue, now)
         outcomes = self._outcomes = Outcomes(options.handling, self._function.timeout, buffer)
-        adaptive = options.capacity if isinstance(options.capacity, AdaptiveCapacity) else None
-        limiter = None if options.rate_limit is None else Limiter(options.rate_limit)
-        guards = Guards(limiter, options.circuit_breaker, adaptive)
         restored = () if self._restore is None else self._restore.elements
         intake: Admission | Attempts
         if options.managed or restored:
@@ -138,7 +134,7 @@ class Run:
                 supply,
                 outcomes,
                 options.attempting,
-                guards,
+                Guards(options.capacity, options.rate_limit, options.circuit_breaker),
                 recorder,
                 instant=self._input.instant,
                 keyed=supply.keyed,
@@ -150,11 +146,11 @@ class Run:
         self._driver = Lanes(
             self._invoke,
             intake,
-            capacity=options.capacity if isinstance(options.capacity, int) else options.capacity.initial,
+            capacity=calls_at_first(options.capacity),
             timeout=options.attempting.timeout,
             clock=now,
             grace_period=options.grace_period,
-            name=name_of(self._function),
+            name=describe(self._function),
         )
         if self._attempts is not None:
             self._attempts.driver = self._driver
@@ -331,17 +327,9 @@ class Run:
             return
         failure = asyncio.CancelledError() if life.cancelled() else life.result()
         if isinstance(failure, asyncio.CancelledError) and life.cancelling() and not self._abandoned:
-            failure = stray_run(name_of(self._function))
+            failure = stray_run(describe(self._function))
         if failure is not None and not (self._abandoned and isinstance(failure, asyncio.CancelledError)):
             raise failure
-
-
-def name_of(function: Any) -> str:
-    """A function, or what has been made of one, for a message. The ``repr`` of a partial shows what it was given."""
-    called = getattr(function, "__dict__", {}).get("invoke", function)
-    while isinstance(called, partial):
-        called = called.func
-    return describe(called)
 
 
 def stray_run(name: str) -> FunctionError:

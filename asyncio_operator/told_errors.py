@@ -32,8 +32,16 @@ def encodable(error: BaseException) -> BaseException:
     """The error, so that its traceback, with all that led to it, is text in UTF-8.
 
     What cannot be encoded is written as its code, in the error itself, so that its type stays. One that cannot be
-    changed is replaced by what `stand_in` gives.
+    changed is replaced by what `stand_in` gives. It raises nothing, because somebody waits for the error: one whose
+    attributes cannot be read is told by its type and its text.
     """
+    try:
+        return _encodable(error)
+    except BaseException:
+        return FunctionError(describe_error(error))
+
+
+def _encodable(error: BaseException) -> BaseException:
     if _is_text(error):
         return error
     causes = _with_causes(error)
@@ -51,7 +59,8 @@ def stand_in(error: BaseException) -> FunctionError:
         same = FunctionError(text_of(error, MOST_TEXT), element=text_of(error.element), attempts=error.attempts)
     else:
         same = FunctionError(describe_error(error))
-    same.__cause__ = OriginalError(_readable(error.__cause__ or error.__context__ or error))
+    before = [one for one in (error.__cause__, error.__context__) if one is not None]
+    same.__cause__ = OriginalError(_readable([*before, error][0]))
     same.__traceback__ = error.__traceback__
     # The paths of the code that has raised it stand there.
     return same if _is_text(same) else same.with_traceback(None)

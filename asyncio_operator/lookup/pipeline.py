@@ -28,7 +28,7 @@ from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.outcomes import KeyOutcomes
 from asyncio_operator.lookup.plain import PlainIntake
 from asyncio_operator.metrics import Histogram
-from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
+from asyncio_operator.policies.adaptive_capacity import calls_at_first
 from asyncio_operator.policies.rate_limit import Limiter
 from asyncio_operator.recorder import SILENT, Recorder, recorder_of
 from asyncio_operator.sources import Source
@@ -48,17 +48,13 @@ def managed_calls(
     """What makes the calls for the flights of a source, on the running loop.
 
     Args:
-        limiter: the window of ``options.rate_limit``; a new one if it is not given.
+        limiter: see `Guards`.
     """
-    if limiter is None and options.rate_limit is not None:
-        limiter = Limiter(options.rate_limit)
-    adaptive = options.capacity if isinstance(options.capacity, AdaptiveCapacity) else None
-    guards = Guards(limiter, options.circuit_breaker, adaptive)
     attempts = Attempts(
         source,
         calls,
         Attempting(options.timeout, options.attempt_timeout, options.retry, options.batching, "lookup_many"),
-        guards,
+        Guards(options.capacity, options.rate_limit, options.circuit_breaker, limiter),
         recorder,
         instant=True,
         clock=clock,
@@ -67,7 +63,7 @@ def managed_calls(
     driver = attempts.driver = Lanes(
         enricher.lookup if options.batching is None else enricher.lookup_many,
         attempts,
-        capacity=options.capacity if isinstance(options.capacity, int) else options.capacity.initial,
+        capacity=calls_at_first(options.capacity),
         timeout=options.timeout,
         clock=clock,
         grace_period=options.grace_period,

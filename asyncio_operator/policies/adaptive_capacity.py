@@ -229,3 +229,13 @@ class Controller:
         self._step = _FIRST_STEP
         self._test = None
         self._begin(settle=0)
+
+
+def calls_at_first(capacity: int | AdaptiveCapacity) -> int:
+    """Calls in flight at most, when a run starts."""
+    return capacity.initial if isinstance(capacity, AdaptiveCapacity) else capacity
+
+
+def calls_at_most(capacity: int | AdaptiveCapacity) -> int:
+    """Calls in flight at most, ever."""
+    return capacity.maximum if isinstance(capacity, AdaptiveCapacity) else capacity

@@ -23,7 +23,7 @@ from asyncio_operator.spark.metrics import EnrichmentMetrics
 from asyncio_operator.spark.scope import tasks_of_job
 from asyncio_operator.spark.specify import enrich_task
 from asyncio_operator.spark.tracing import tracing
-from asyncio_operator.suggestions import did_you_mean
+from asyncio_operator.spark.unknown_options import refuse_unknown
 from asyncio_operator.trace import Trace
 
 
@@ -149,24 +149,13 @@ DEFAULTS: dict[str, Any] = {"on": None, **(enrich.__kwdefaults__ or {})}
 """The options of `enrich`, and what they are if nobody says otherwise; `on` has to be said."""
 
 
-def require_option(name: str) -> None:
-    """Check that `enrich` has an option of that name.
-
-    Raises:
-        ConfigurationError: it has none.
-    """
-    if name not in DEFAULTS:
-        raise ConfigurationError(f"{name!r} is not an option of enrich; {did_you_mean(name, DEFAULTS)}")
-
-
 def enrich_with(enricher: Enricher, **options: Any) -> Callable[[DataFrame], DataFrame]:
     """`enrich` for ``df.transform(...)``: the same options, the DataFrame comes later.
 
     Raises:
         ConfigurationError: there is no such option; whether its value is right is told when the DataFrame comes.
     """
-    for name in options:
-        require_option(name)
+    refuse_unknown("enrich", options, DEFAULTS)
     if "on" not in options:
         raise ConfigurationError("on is not given: enrich_with(enricher, on='a column')")
     return lambda df: enrich(df, enricher, **options)

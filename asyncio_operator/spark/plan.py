@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.metrics import Latency
-from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
+from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, calls_at_most
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.options import Duration, positive_duration, positive_int
@@ -136,8 +136,7 @@ def plan(
     positive_int("sample", sample)
     average = None if latency is None else _average(latency)
     options = task.options
-    most = options.capacity.maximum if isinstance(options.capacity, AdaptiveCapacity) else options.capacity
-    pace = Pace(most, options.rate_limit, average or 1.0)
+    pace = Pace(calls_at_most(options.capacity), options.rate_limit, average or 1.0)
     keys_in_a_call = 1 if options.batching is None else options.batching.max_size
     survey = Survey(sample, keys_in_a_call, (cache or Cache()).max_rows)
     tasks = _surveyed(df, task.layout.keys, survey)

@@ -25,9 +25,10 @@ from pyspark.sql import DataFrame
 
 from asyncio_operator.channels import PULSE, FromLoop, ToLoop
 from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.function import name_of
 from asyncio_operator.operator import AsyncWaitOperator
 from asyncio_operator.policies.options import duration
-from asyncio_operator.run import AHEAD, longest_end, name_of
+from asyncio_operator.run import AHEAD, longest_end
 from asyncio_operator.spark.hangup import spark_watch
 from asyncio_operator.spark.portable import portable_errors
 from asyncio_operator.spark.task import GRACE, PATIENCE, WATCH, outputs_of

@@ -20,7 +20,7 @@ from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.lookup.options import checked, require_enricher
 from asyncio_operator.lookup.stores import cache_owner
 from asyncio_operator.operator import BUFFER_FACTOR
-from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
+from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, calls_at_most
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
@@ -104,7 +104,7 @@ def enrich_task(
         circuit_breaker=circuit_breaker,
     )
     options = shared_out(options, scope, tasks_at_once)
-    most = options.capacity.maximum if isinstance(options.capacity, AdaptiveCapacity) else options.capacity
+    most = calls_at_most(options.capacity)
     options = replace(
         options,
         ordered=one_of("mode", mode, ("ordered", "unordered")) == "ordered",

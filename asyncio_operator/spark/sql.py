@@ -30,12 +30,13 @@ from pyspark.util import PythonEvalType
 
 from asyncio_operator.enricher import Enricher, Found
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.spark.enrich import DEFAULTS, require_option
+from asyncio_operator.spark.enrich import DEFAULTS
 from asyncio_operator.spark.scope import tasks_of_job
 from asyncio_operator.spark.specify import enrich_task
 from asyncio_operator.spark.table_function import Analyzed, Call, table_function
 from asyncio_operator.spark.tracing import tracing
 from asyncio_operator.spark.types import spark_field
+from asyncio_operator.spark.unknown_options import refuse_unknown
 from asyncio_operator.spark.worker import EnrichTask
 
 NOT_IN_SQL = ("retry", "cache", "batching", "rate_limit", "circuit_breaker", "metrics", "trace")
@@ -74,8 +75,7 @@ def register_lookup(spark: SparkSession, name: str, enricher: Enricher, **option
     registry: Any = getattr(spark, "udtf", None)
     if not hasattr(registry, "register"):
         raise ConfigurationError(f"spark is {describe(spark)}; it must be a SparkSession")
-    for option in options:
-        require_option(option)
+    refuse_unknown("enrich", options, DEFAULTS)
     _check_name(spark, name)
     options["tasks_at_once"] = tasks_of_job(spark, options.get("scope"), options.get("tasks_at_once"))
     if options.get("trace") is not None:
@@ -189,7 +189,7 @@ def _options(named: Mapping[str, AnalyzeArgument]) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for name, argument in named.items():
         option = name.lower()
-        require_option(option)
+        refuse_unknown("enrich", [option], DEFAULTS)
         if option in NOT_IN_SQL:
             raise ConfigurationError(f"{option} cannot be given in SQL; give it to register_lookup")
         if not argument.isConstantExpression:

@@ -24,10 +24,9 @@ from asyncio_operator.channels import PULSE, FromLoop, ToLoop
 from asyncio_operator.columns import array_of, column, row_reader
 from asyncio_operator.environment import remedy
 from asyncio_operator.errors import ConfigurationError, FunctionError, ResultError, describe, describe_error
-from asyncio_operator.function import AsyncFunction
+from asyncio_operator.function import AsyncFunction, name_of
 from asyncio_operator.lookup.delivery import FLUSH
 from asyncio_operator.operator import AsyncWaitOperator
-from asyncio_operator.run import name_of
 from asyncio_operator.spark.arrow import in_utc
 from asyncio_operator.spark.pieces import OUTPUT_BYTES
 from asyncio_operator.spark.portable import portable_errors

@@ -14,7 +14,9 @@ IN_ENRICH = {
 """What other faces have not."""
 
 
-def refuse_unknown(face: str, given: Iterable[str], known: Iterable[str], elsewhere: Mapping[str, str]) -> None:
+def refuse_unknown(
+    face: str, given: Iterable[str], known: Iterable[str], elsewhere: Mapping[str, str] | None = None
+) -> None:
     """Check that a face has all the options that it is given.
 
     Raises:
@@ -24,5 +26,5 @@ def refuse_unknown(face: str, given: Iterable[str], known: Iterable[str], elsewh
     for name in given:
         if name not in options:
             raise ConfigurationError(
-                f"{face} has no option {name!r}; {elsewhere.get(name) or did_you_mean(name, options)}"
+                f"{name!r} is not an option of {face}; {(elsewhere or {}).get(name) or did_you_mean(name, options)}"
             )

@@ -131,7 +131,7 @@ class FakeService:
         self._planned: deque[FakeAnswer] = deque()
         self._answered: deque[float] = deque()
         self._inside = 0
-        self._known: set[Any] = set()
+        self._known: set[web.RequestHandler] = set()
         self._started = 0.0
         self._port = 0
         self._exit: Any = None
@@ -230,7 +230,7 @@ class FakeService:
     async def _serve(self, incoming: web.BaseRequest) -> web.StreamResponse:
         now = asyncio.get_running_loop().time() - self._started
         if incoming.transport is not None and incoming.protocol not in self._known:
-            self._known.add(incoming.protocol)
+            self._known = {known for known in self._known if known.transport is not None} | {incoming.protocol}
             self.connections += 1
         query: dict[str, list[str]] = {}
         for name, value in incoming.query.items():

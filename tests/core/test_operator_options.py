@@ -296,7 +296,7 @@ async def test_whatever_is_async_and_takes_a_value_is_a_function(function):
 
 def test_an_operator_tells_what_it_is():
     told = repr(AsyncWaitOperator(same, mode="unordered", capacity=7))
-    assert told == f"AsyncWaitOperator({same!r}, mode='unordered', capacity=7)"
+    assert told == "AsyncWaitOperator(same, mode='unordered', capacity=7)"
 
 
 def test_an_operator_travels_by_pickle():

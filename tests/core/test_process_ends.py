@@ -180,6 +180,34 @@ else:
     assert complaints == ""
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+@pytest.mark.parametrize("leave", ["return 'child'", "sys.exit(7)", "raise ValueError"])
+def test_O16_a_child_that_a_function_forks_ends_when_it_returns_to_the_loop(loop, leave):
+    """It would answer for its parent, with a copy of the loop."""
+    without = "sys.modules['uvloop'] = None\n" if loop == "asyncio" else ""
+    lines, _ = run_program(
+        without
+        + f"""
+async def forks(value):
+    if value == 3:
+        children.append(os.fork())
+        if not children[-1]:
+            {leave}
+    await asyncio.sleep(0.01)
+    return value
+
+children = []
+tell(sum(AsyncWaitOperator(forks, capacity=2)(range(8))))
+tell(os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]))
+tell(sum(AsyncWaitOperator(forks, capacity=2)(range(3))))
+""",
+        "-W",
+        "ignore::DeprecationWarning",
+    )
+    assert lines == ["28", "1", "3"]
+
+
 def test_O16_nothing_starts_before_it_is_needed():
     program = """
 operator = AsyncWaitOperator(Function())

@@ -5,12 +5,17 @@ from __future__ import annotations
 import itertools
 import traceback
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncio_operator import AsyncWaitOperator, EnricherError, FunctionError
+from asyncio_operator.bridge import LoopTask
+from asyncio_operator.channels import FromLoop, call_on
+from asyncio_operator.loop_thread import LoopThread
 from asyncio_operator.told_errors import OriginalError, encodable
 
 BAD = "caf\udce9.txt"
@@ -85,6 +90,63 @@ def test_X5_whatever_led_to_an_error_is_told_too(texts: list[str], data: st.Data
     told(errors[0]).encode()
     assert [type(error) for error in errors] == types
     assert all(error.args == ("fine",) for error, text in zip(errors, texts, strict=True) if text == "fine")
+
+
+class UnreadableError(Exception):
+    @property
+    def __cause__(self) -> BaseException:  # type: ignore[override]
+        raise SystemExit(3)
+
+    def __str__(self) -> str:
+        return BAD
+
+
+class SecretiveError(Exception):
+    def __getattribute__(self, name: str) -> object:
+        raise KeyboardInterrupt(name)
+
+
+class VagueError(Exception):
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("ambiguous")
+
+    def __bool__(self) -> bool:
+        raise ValueError("ambiguous")
+
+    def __str__(self) -> str:
+        return BAD
+
+
+@pytest.mark.parametrize("kind", [UnreadableError, SecretiveError, VagueError])
+def test_X5_an_error_that_cannot_be_read_hangs_nobody(kind: type[Exception]) -> None:
+    async def fails(value: int) -> int:
+        raise kind
+
+    with pytest.raises(FunctionError) as caught:
+        list(AsyncWaitOperator(fails)([1]))
+    assert str(caught.value).encode()
+    assert kind.__name__ in told(caught.value) or kind is SecretiveError
+
+
+def test_X5_a_loop_that_starts_nothing_any_more_is_told_to_whoever_waits() -> None:
+    """A function has broken it; with a thread of its own it is broken for this test alone."""
+    thread = LoopThread()
+
+    def refuses(loop: Any, running: Any, **options: Any) -> Any:
+        raise RuntimeError("no tasks here")
+
+    async def main() -> None: ...
+
+    call_on(thread.loop, partial(thread.loop.set_task_factory, refuses))
+    sink = FromLoop(thread.loop, 1, 5.0)
+    task = LoopTask(thread.loop, main, sink)
+    task.start()
+    with pytest.raises(RuntimeError, match="no tasks here"):
+        list(sink)
+    call_on(thread.loop, partial(thread.loop.set_task_factory, None))
+    thread.stop()
 
 
 def test_X5_what_can_be_told_is_left_alone() -> None:

@@ -107,10 +107,18 @@ def test_O12_whoever_cancels_all_tasks_of_the_loop_is_named(face: str, function:
     )
 
 
-def test_X5_the_name_of_a_partial_shows_nothing_that_it_was_given() -> None:
-    async def asks(key: int, password: str) -> None:
+class Shop:
+    """Has a password, and shows it."""
+
+    def __repr__(self) -> str:
+        return "Shop('hunter2')"
+
+    async def asks(self, key: int, password: str = "") -> None:
         cancel_all()
 
-    with pytest.raises(FunctionError, match="asks") as told:
-        list(PartitionTask(partial(asks, password="hunter2"), {})(range(3)))
+
+@pytest.mark.parametrize("asks", [Shop().asks, partial(Shop().asks, password="hunter2")], ids=["method", "partial"])
+def test_X5_the_name_of_a_function_shows_nothing_that_it_holds(asks: Any) -> None:
+    with pytest.raises(FunctionError, match=r"Shop\.asks") as told:
+        list(PartitionTask(asks, {})(range(3)))
     assert "hunter2" not in str(told.value)

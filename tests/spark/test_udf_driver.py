@@ -98,10 +98,10 @@ def test_X4_functions_that_the_operator_refuses_are_refused_with_its_words(funct
         ({"on_error": "drop"}, 'on_error is \'drop\'; it must be "fail" | "null"'),
         ({"on_error": lambda value, error: 0}, 'it must be "fail" | "null"'),
         ({"deterministic": 1}, "deterministic is 1; it must be True or False"),
-        ({"tiemout": 1}, "async_udf has no option 'tiemout'; did you mean 'timeout'?"),
-        ({"mode": "unordered"}, "no option 'mode'; a column's rows stay in their order"),
-        ({"cache": None}, "no option 'cache'; enrich keeps answers"),
-        ({"zzz": 1}, "no option 'zzz'; there are capacity, buffer, timeout, "),
+        ({"tiemout": 1}, "'tiemout' is not an option of async_udf; did you mean 'timeout'?"),
+        ({"mode": "unordered"}, "'mode' is not an option of async_udf; a column's rows stay in their order"),
+        ({"cache": None}, "'cache' is not an option of async_udf; enrich keeps answers"),
+        ({"zzz": 1}, "'zzz' is not an option of async_udf; there are capacity, buffer, timeout, "),
     ],
 )
 def test_X4_other_options_are_refused(options: dict[str, Any], says: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
+import gc
 import json
 import random
 import urllib.request
@@ -13,6 +14,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp.web_protocol import RequestHandler
 
 from asyncio_operator import ConfigurationError
 from asyncio_operator.errors import StateError
@@ -85,6 +87,17 @@ async def test_every_request_is_recorded() -> None:
         assert 0 <= first.time <= service.requests[-1].time
         assert service.paths() == ["/rows?x=%26"] * 3
         assert service.connections == 1
+
+
+async def test_a_connection_that_is_gone_is_counted_and_not_kept() -> None:
+    async with FakeService(ROWS) as service:
+        for _ in range(20):
+            await ask(service, "/rows/JFK")
+        assert service.connections == 20
+        await asyncio.sleep(0.1)
+        gc.collect()
+        handlers = [each for each in gc.get_objects() if isinstance(each, RequestHandler) and each.transport is None]
+        assert len(handlers) <= 1
 
 
 def test_latency_is_a_number_or_drawn_and_takes_no_time_on_a_virtual_loop() -> None:
