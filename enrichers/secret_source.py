@@ -89,10 +89,7 @@ class SecretSource(Generic[T]):
         if error is not None:
             # Of other errors nothing more is shown: they may hold a secret.
             lack = missing_here(error)
-            told = f"{named} raised {type(error).__name__}{f': {lack}' if lack else ''}"
-            if lack and lack.kind == "environment variable":
-                told += f" (Spark gives it to the executors by spark.executorEnv.{lack.name})"
-            problem = ConfigurationError(told)
+            problem = ConfigurationError(f"{named} raised {type(error).__name__}{f': {lack}' if lack else ''}")
             problem.__cause__ = _bare(error) if lack else None
             raise problem
         if given is None:

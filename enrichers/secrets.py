@@ -163,7 +163,7 @@ def of_named(name: str, value: str) -> list[str]:
     """What may be secret in a parameter or a field: any text, and a number whose name tells that it is one."""
     if not value.strip() or (len(value) < 3 and not any(character.isalnum() for character in value)):
         return []
-    harmless = len(value) < 3 or value.isdecimal() or value.lower() in ("true", "false")
+    harmless = len(value) < 3 or value.isdecimal() or value.lower() in ("true", "false", "null")
     return [] if harmless and not _TELLTALE.search(name) else [value]
 
 

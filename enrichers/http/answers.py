@@ -31,11 +31,13 @@ class UnreadableError(ValueError):
 
     Attributes:
         any_key: whether no key can be to blame, because the answer to a batch has another form than such answers have.
+        retryable: whether the next answer may be another.
     """
 
-    def __init__(self, problem: str, *, any_key: bool = False) -> None:
+    def __init__(self, problem: str, *, any_key: bool = False, retryable: bool = False) -> None:
         super().__init__(problem)
         self.any_key = any_key
+        self.retryable = retryable
 
 
 class Answers:

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -46,6 +47,12 @@ class Answer(NamedTuple):
     status: int
     headers: Mapping[str, str]
     body: bytes
+
+    @property
+    def is_framed(self) -> bool:
+        """Whether it tells where its body ends. If not, that is where the connection ended, for whatever reason."""
+        told = "Content-Length" in self.headers or "chunked" in self.headers.get("Transfer-Encoding", "").lower()
+        return told or self.status == HTTPStatus.NO_CONTENT
 
 
 class RefusedError(Exception):

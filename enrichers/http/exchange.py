@@ -170,6 +170,13 @@ class Exchange:
 
     async def _ask(self, request: Request, keys: Sequence[Any]) -> Answer:
         """The answer, whatever its status."""
+        answer = await self._asked(request, keys)
+        if isinstance(answer, EnricherError):
+            raise answer
+        return answer
+
+    async def _asked(self, request: Request, keys: Sequence[Any]) -> Answer | EnricherError:
+        """The answer, or why there is none. An error that is raised here would show these headers in its traceback."""
         try:
             if self._source is None:
                 return await self._client.fetch(request, request.headers)
@@ -187,12 +194,18 @@ class Exchange:
             problem.__cause__ = error.__cause__
         except Exception as error:
             problem = failure(error, self._about(keys), self._plans.secrets)
-        raise problem
+        return problem
 
     # -- the answer
 
     def _parsed(self, answer: Answer) -> Any:
-        return self._answers.parse(answer.body, answer.headers.get("Content-Type", ""))
+        try:
+            return self._answers.parse(answer.body, answer.headers.get("Content-Type", ""))
+        except UnreadableError as error:
+            if answer.is_framed:
+                raise
+            problem = f"{error}. The service did not say how long it is, so it may have been cut off"
+        raise UnreadableError(problem, retryable=True)
 
     def _read(self, keys: Sequence[Any], read: Callable[[], T]) -> T:
         """What `read` makes of an answer; its error becomes one of these keys."""
@@ -201,9 +214,21 @@ class Exchange:
         except UnreadableError as error:
             secrets = self._plans.secrets
             text = f"{self._about(keys)}: {secrets.hide(str(error))}"
-            problem = EnricherError(text, retryable=False, any_key=error.any_key)
+            problem = EnricherError(text, retryable=error.retryable, any_key=error.any_key)
             if not secrets.told_by(error.__cause__):
                 problem.__cause__ = error.__cause__
+        except EnricherError as error:
+            # Of a function given as extract, perhaps with the words of the service.
+            secrets = self._plans.secrets
+            if not secrets.told_by(error):
+                raise
+            problem = EnricherError(
+                f"{self._about(keys)}: {secrets.hide(str(error))}",
+                retryable=error.retryable,
+                retry_after=error.retry_after,
+                overload=error.overload,
+                any_key=error.any_key,
+            )
         # Out here, where the other error, with its secrets, is not the context of this one.
         raise problem
 

@@ -141,12 +141,6 @@ def test_repr_names_the_function_and_the_columns() -> None:
     assert repr(decorated) == "FunctionEnricher(decorated, temperature, wind)"
 
 
-def test_importing_enrichers_needs_no_driver() -> None:
-    program = "import sys, enrichers; print(*[m for m in ('asyncpg', 'pyspark', 'aiohttp') if m in sys.modules])"
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == ""
-
-
 def test_an_asynchronous_generator_is_told_what_to_do_instead() -> None:
     async def rows(key: int) -> Any:
         yield {"x": key}

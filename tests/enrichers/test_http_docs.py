@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from asyncio_operator import EnricherError
 from asyncio_operator.testing import FakeRequest, FakeService
@@ -43,11 +45,15 @@ def api(sent: FakeRequest) -> Any:
     return None
 
 
-async def test_the_examples_run(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.spark
+async def test_the_examples_run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    flights = spark.createDataFrame([("JFK",), ("XXX",)], "dest string").coalesce(1)
     monkeypatch.setenv("API_TOKEN", "t0ken")
     async with FakeService(handler=api) as service:
-        names = run_programs("http.md", API=service.url)
+        names = run_programs("http.md", API=service.url, flights=flights)
         assert await names["main"]() == [JFK, JFK, None]
+        rows = await asyncio.to_thread(names["flights_with_airports"].collect)
+        assert [(row.dest, row.name) for row in rows] == [("JFK", "Kennedy"), ("XXX", None)]
         expected = {
             "weather": (("JFK", 5), {"temp": 1.5, "wind": 7.0}),
             "graph": ("EWR", JFK | {"name": "EWR"}),
@@ -64,9 +70,9 @@ async def test_the_examples_run(monkeypatch: pytest.MonkeyPatch) -> None:
             await names["quotes"].lookup("XYZ")
         assert caught.value.retryable is True
         await names["quotes"].close()
-        for name, rows in {"many": [JFK, None], "posted": [{"name": "JFK"}, {"name": "XXX"}]}.items():
+        for name, answers in {"many": [JFK, None], "posted": [{"name": "JFK"}, {"name": "XXX"}]}.items():
             await names[name].open()
-            assert await names[name].lookup_many(["JFK", "XXX"]) == rows
+            assert await names[name].lookup_many(["JFK", "XXX"]) == answers
             await names[name].close()
         assert service.requests[-1].method == "POST"
     await names["test_a_service_that_is_down_for_a_moment"]()

@@ -22,7 +22,7 @@ from enrichers.http.errors import failure as mapped
 from enrichers.http.errors import retry_after
 from enrichers.http.proxies import proxy_for
 from enrichers.secrets import Secrets, of_header, of_named
-from tests.enrichers.helpers import asked, failure, told
+from tests.enrichers.helpers import asked, failure, opened, told
 
 ROWS = {"x": {"a": 1}, "y": {"a": 2}}
 
@@ -144,6 +144,25 @@ async def test_an_answer_that_breaks_off_is_retryable() -> None:
         assert error.retryable is True
         assert "the answer broke off" in str(error)
         assert await enricher.lookup("x") == {"a": 1}
+
+
+@pytest.mark.parametrize(("said", "retryable"), [("", True), ("Content-Length: 9\r\n", False)])
+async def test_an_answer_that_may_have_been_cut_off_is_retryable(said: str, retryable: bool) -> None:
+    """Without a length it ends where the connection does, as with HTTP/1.0."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f'HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n{said}\r\n{{"v": "x1'.encode())
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/x/{{key}}"
+        async with opened(HttpEnricher(url, schema="v string")) as enricher:
+            error = await failure(enricher, "JFK")
+    assert "is not JSON" in str(error)
+    assert error.retryable is retryable
+    assert ("it may have been cut off" in str(error)) is retryable
 
 
 async def test_what_does_not_speak_http_is_told() -> None:

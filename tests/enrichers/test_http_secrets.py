@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -54,6 +55,38 @@ async def test_X5_an_error_of_the_client_that_names_the_url_as_sent_is_not_shown
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/x/{{key}}"
         error = await error_of(HttpEnricher(url, schema="v string", params={"token": "c2VjcmV0/+x=="}))
     assert "c2VjcmV0" not in told(error)
+
+
+async def test_X5_an_error_of_an_extract_function_shows_no_secret_and_keeps_what_it_says_of_itself() -> None:
+    def refused(answer: Any) -> Any:
+        raise EnricherError(answer["error"], retryable=True, retry_after=3.0, overload=True)
+
+    async with FakeService(handler=lambda sent: {"error": f"{sent.headers['authorization']} has expired"}) as service:
+        enricher = HttpEnricher(
+            service.url + "/x/{key}",
+            schema="v string",
+            extract=refused,
+            headers=lambda: {"Authorization": "Bearer s3cr3t-v4lue"},
+        )
+        error = await error_of(enricher)
+    assert "s3cr3t" not in told(error)
+    assert "key 'JFK': *** has expired" in str(error)
+    assert (error.retryable, error.retry_after, error.overload) == (True, 3.0, True)
+
+
+async def test_X5_no_frame_of_an_error_holds_what_a_function_for_headers_gave() -> None:
+    given = {"Authorization": "Bearer s3cr3t-v4lue"}
+    enricher = HttpEnricher("http://127.0.0.1:1/x/{key}", schema="v string", headers=lambda: dict(given))
+    error = await error_of(enricher)
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    assert len(frames) > 2
+    assert not [frame for frame in frames if any("s3cr3t" in repr(value) for value in frame.f_locals.values())]
+
+
+async def test_nothing_is_hidden_where_nothing_is_secret() -> None:
+    async with FakeService(handler=lambda sent: FakeAnswer("customer is NULL, must not be null", 400)) as service:
+        error = await error_of(HttpEnricher(service.url + "/x/{key}", schema="v string"))
+    assert "customer is NULL, must not be null" in str(error)
 
 
 async def error_of(enricher: HttpEnricher) -> EnricherError:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 import pytest
+from pyspark.sql import SparkSession
 
 from enrichers import PostgresEnricher
 from tests.enrichers.conftest import Database
@@ -13,7 +15,9 @@ from tests.pages import DOCS, run_programs
 TEXT = (DOCS / "postgres.md").read_text(encoding="utf-8")
 
 
-async def test_the_examples_run(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.spark
+async def test_the_examples_run(spark: SparkSession, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    flights = spark.createDataFrame([("N10156",), ("XXX",)], "tailnum string").coalesce(1)
     await database.execute("""
         CREATE TABLE planes (tailnum text PRIMARY KEY, year int, seats int);
         INSERT INTO planes VALUES ('N10156', 2004, 55), ('N102UW', 1998, 182);
@@ -21,9 +25,11 @@ async def test_the_examples_run(database: Database, monkeypatch: pytest.MonkeyPa
         INSERT INTO weather VALUES ('JFK', '2013-01-01 05:00Z', 1.5, 2), ('JFK', '2013-01-01 06:00Z', 2.5, 3);
         CREATE TABLE orders (id int, total numeric(10,2));
     """)
-    monkeypatch.setenv("SHOP_DSN", database.dsn)
-    names = run_programs("postgres.md", DSN=database.dsn)
+    monkeypatch.setenv("SHOP_DSN_SECRET", database.dsn)
+    names = run_programs("postgres.md", DSN=database.dsn, flights=flights)
     assert await names["main"]() == [{"year": 2004, "seats": 55}, {"year": 1998, "seats": 182}, None, None]
+    rows = await asyncio.to_thread(names["flights_with_planes"].collect)
+    assert [tuple(row) for row in rows] == [("N10156", 2004, 55), ("XXX", None, None)]
     await names["latest"].open()
     assert await names["latest"].lookup("JFK") == {"temp": 2.5, "wind_speed": 3.0}
     await names["latest"].close()

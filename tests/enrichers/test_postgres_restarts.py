@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, suppress
 from typing import Any
@@ -15,35 +14,12 @@ from asyncio_operator import AsyncWaitOperator, EnricherError, FixedBackoff, Ret
 from enrichers import PostgresEnricher
 from tests.enrichers.conftest import Database
 from tests.enrichers.helpers import failure
-from tests.services import PostgresServer
+from tests.services import PostgresServer, Standby
 
 ALIVE = "SELECT k AS id, -k AS v FROM unnest($1::int[]) AS k"
 WHO = """
     SELECT k AS id, pg_backend_pid() AS v, CASE WHEN k < 0 THEN nextval('s') END AS n FROM unnest($1::int[]) AS k
 """
-
-
-class Standby(PostgresServer):
-    """Can be started as a standby that has no primary to follow: it answers reads, or nobody at all."""
-
-    def demote(self, *, answers: bool) -> None:
-        self.stop()
-        (self._data / "standby.signal").touch()
-        self._settings["hot_standby"] = "on" if answers else "off"
-        self.start()
-
-    def promote(self) -> None:
-        self.stop()
-        (self._data / "standby.signal").unlink(missing_ok=True)
-        self.start()
-
-    def _wait_until_ready(self) -> None:
-        if self._settings.get("hot_standby") != "off" or not (self._data / "standby.signal").exists():
-            super()._wait_until_ready()
-            return
-        status = self._data / "postmaster.pid"
-        while not (status.exists() and status.read_text().rstrip().endswith("standby")):
-            time.sleep(0.01)
 
 
 @pytest.fixture(scope="module")
@@ -61,14 +37,6 @@ async def enricher(server: Standby) -> AsyncIterator[PostgresEnricher]:
     assert await asyncio.gather(*map(enricher.lookup, (1, 2, 3))) == [{"v": -1}, {"v": -2}, {"v": -3}]
     yield enricher
     await enricher.close()
-
-
-async def ask(server: PostgresServer, sql: str) -> Any:
-    connection = await asyncpg.connect(server.dsn)
-    try:
-        return await connection.fetchval(sql)
-    finally:
-        await connection.close()
 
 
 RETRY = Retry(max_attempts=4, backoff=FixedBackoff(0.0))
@@ -93,7 +61,7 @@ async def test_a_restart_costs_retries_and_no_rows(server: Standby, enricher: Po
 async def test_terminated_backends_are_retryable_and_replaced(server: Standby, enricher: PostgresEnricher) -> None:
     terminate = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'lookups'"
     for _ in range(3):
-        await ask(server, terminate)
+        await asyncio.to_thread(server.fetch, terminate)
         assert await with_retries(enricher) == [{"v": -key} for key in range(50)]
     query = "SELECT k AS id, pg_terminate_backend(pg_backend_pid())::text AS v FROM unnest($1::int[]) AS k"
     suicidal = PostgresEnricher(server.tcp_dsn(), query=query, key="id", pool_size=1)
@@ -116,8 +84,8 @@ async def test_a_server_that_cannot_connect_now_is_retryable(server: Standby, en
 
 
 async def test_too_many_connections_are_an_overload_and_pass(server: Standby) -> None:
-    await ask(server, "DROP ROLE IF EXISTS poor")
-    await ask(server, "CREATE ROLE poor LOGIN PASSWORD 'x' CONNECTION LIMIT 1")
+    await asyncio.to_thread(server.fetch, "DROP ROLE IF EXISTS poor")
+    await asyncio.to_thread(server.fetch, "CREATE ROLE poor LOGIN PASSWORD 'x' CONNECTION LIMIT 1")
     dsn = server.tcp_dsn(user="poor", password="x")
     enricher = PostgresEnricher(dsn, query=ALIVE, key="id")
     enricher.schema()
@@ -128,15 +96,15 @@ async def test_too_many_connections_are_an_overload_and_pass(server: Standby) ->
         assert (error.retryable, error.overload, error.any_key) == (True, True, True)
         assert "too many connections" in str(error)
     await other.close()
-    while await ask(server, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'poor'"):
+    while await asyncio.to_thread(server.fetch, "SELECT 1 FROM pg_stat_activity WHERE usename = 'poor'"):
         pass
     assert await enricher.lookup(5) == {"v": -5}
     await enricher.close()
 
 
 async def test_a_failover_to_read_only_is_retryable_and_makes_new_connections(server: Standby) -> None:
-    await ask(server, "DROP SEQUENCE IF EXISTS s")
-    await ask(server, "CREATE SEQUENCE s")
+    await asyncio.to_thread(server.fetch, "DROP SEQUENCE IF EXISTS s")
+    await asyncio.to_thread(server.fetch, "CREATE SEQUENCE s")
     enricher = PostgresEnricher(server.dsn, query=WHO, key="id", pool_size=1)
     await enricher.open()
     await enricher.lookup(-1)
@@ -148,7 +116,7 @@ async def test_a_failover_to_read_only_is_retryable_and_makes_new_connections(se
     assert isinstance(error.__cause__, asyncpg.ReadOnlySQLTransactionError)
     after = await reading(enricher)
     assert after["v"] != before["v"], "the old connection leads to what is a standby now"
-    assert await ask(server, "SELECT pg_promote()")
+    assert await asyncio.to_thread(server.fetch, "SELECT pg_promote()") == [(True,)]
     assert (await enricher.lookup(-1))["n"] is not None  # type: ignore[index,call-overload]
     await enricher.close()
 

@@ -12,7 +12,7 @@ import pytest
 from asyncio_operator import ConfigurationError, EnricherError
 from enrichers.redis import RedisEnricher
 from enrichers.redis.url import secrets_of
-from tests.redis_service import RedisServer, redis_server
+from tests.redis_service import RedisServer, needs_redis, redis_server
 
 __all__ = ["redis_server"]
 
@@ -57,6 +57,7 @@ async def test_X4_a_function_that_hangs_is_given_up_after_the_connect_timeout() 
 @pytest.fixture
 def open_server() -> Iterator[RedisServer]:
     """A server that asks for no password."""
+    needs_redis()
     with RedisServer() as server:
         server.command("CONFIG", "SET", "requirepass", "")
         yield server
