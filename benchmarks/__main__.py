@@ -19,8 +19,8 @@ from examples.stage import ProblemError, Stage, run
 
 HEADER = ("id", "what", "ours", "theirs", "ratio", "target", "met")
 
-OTHERS = ("__main__", "growth", "peers")
-"""Programs of their own."""
+OTHERS = ("__main__", "growth", "measuring", "peers")
+"""Programs of their own, and what is shared."""
 
 Benchmarks = dict[str, Callable[[], Rows]]
 
@@ -99,7 +99,7 @@ def program(names: list[str]) -> None:
 def main() -> int:
     """The exit status: 0, also where a target is missed, because another machine, or a busy one, may miss it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", help="such as S5 S7 comparison; default: all")
+    parser.add_argument("names", nargs="*", help="such as S5 S7 retries; default: all")
     names: list[str] = parser.parse_args().names
 
     def chosen(_stage: Stage) -> None:

@@ -6,8 +6,8 @@
 
 The laws: a row costs the same however many there are; a key is asked for once per worker that remembers it; what waits
 goes through as Little's law says (at most `capacity / latency` calls a second, up to what one loop can carry); memory
-does not grow. Prices that a law needs (of a row, of a call) are measured at one end of its chart, so the other end is
-what tells. Each point is the faster of two runs.
+does not grow. Prices that a law needs (of a row, of a key) are taken from points of its chart, which then tell nothing
+of it: "fit" stands in the place of their ratio. Each point is the faster of two runs.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import resource
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator import AsyncWaitOperator, Cache
-from benchmarks.peers.report import paste
+from benchmarks.measuring import passed, peak_memory, seconds_of
+from benchmarks.peers.report import check_places, paste
 from enrichers import FunctionEnricher
-from examples.stage import Stage, cause, local_spark, run, workspace
+from examples.stage import Stage, local_spark, run, workspace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,20 +51,22 @@ class Chart:
 
     Attributes:
         points: what grows, what was measured, and what the law says.
+        fit: what grew at the points that the law was fitted to.
     """
 
     grows: str
     measured: str
     law: str
     points: list[tuple[float, float, float]] = field(default_factory=list)
+    fit: Sequence[float] = ()
 
 
 # -- in Spark
 
 
 def _rows(spark: SparkSession, full: bool) -> Chart:
-    chart = Chart("rows", "seconds", "a start and a price for each row")
     counts = [10**4, 10**5, 10**6] + ([10**7] if full else [])
+    chart = Chart("rows", "seconds", "a start and a price for each row", fit=(counts[0], counts[-1]))
     seconds = [_seconds(partial(_enriched, spark.range(0, count, 1, 2), _at_once)) for count in counts]
     price = (seconds[-1] - seconds[0]) / (counts[-1] - counts[0])
     start = seconds[0] - price * counts[0]
@@ -77,7 +79,7 @@ def _partitions(spark: SparkSession, full: bool) -> Chart:
     count, latency, cores = 100_000, 0.005, 2
     for partitions in (1, 2, 4, 8, 16, 32, 64):
         rows = spark.range(0, count, 1, partitions)
-        own = _seconds(partial(rows.mapInArrow, _identity, rows.schema))
+        own = _seconds(partial(rows.mapInArrow, passed, rows.schema))
         spent = _seconds(partial(_enriched, rows, _waits(latency)))
         chart.points.append((partitions, spent, own + count * latency / (CAPACITY * min(partitions, cores))))
     return chart
@@ -85,8 +87,9 @@ def _partitions(spark: SparkSession, full: bool) -> Chart:
 
 def _keys(spark: SparkSession, full: bool) -> Chart:
     """Of a million rows in two tasks, which are answered at once and remember every key that they have asked for."""
-    chart = Chart("distinct keys", "seconds", "the rows, and prices for a key remembered and a key asked for")
-    count, counts = 500_000, [10, 100, 1_000, 10_000, 100_000, 1_000_000]
+    count, counts = 500_000, [10, 100, 1_000, BATCH, 100_000, 1_000_000]
+    law = "the rows, and prices for a key remembered and a key asked for"
+    chart = Chart("distinct keys", "seconds", law, fit=(counts[0], BATCH, counts[-1]))
     seconds = []
     for keys in counts:
         rows = spark.range(0, 2 * count, 1, 2).selectExpr(f"id % {keys} AS id")
@@ -110,11 +113,11 @@ def _law_of_keys(count: int, counts: list[int], seconds: list[float]) -> Iterato
 
 def _memory(spark: SparkSession, full: bool) -> Chart:
     """Of the Python worker of one partition, told by itself near its end; every run has a worker of its own."""
-    chart = Chart("rows in a partition", "MB at most", "constant")
     counts = [10**4, 10**5, 10**6] + ([10**7] if full else [])
+    chart = Chart("rows in a partition", "MB at most", "constant", fit=counts[:1])
     peaks = []
     for count in counts:
-        told = _enriched(spark.range(0, count, 1, 1), _peak, "peak double").agg({"peak": "max"}).collect()
+        told = _enriched(spark.range(0, count, 1, 1), peak_memory, "peak double").agg({"peak": "max"}).collect()
         peaks.append(told[0][0])
     chart.points = [(count, peak, peaks[0]) for count, peak in zip(counts, peaks, strict=True)]
     return chart
@@ -144,17 +147,7 @@ def _remembered(rows: DataFrame, keys: int) -> DataFrame:
 
 def _seconds(frame: Callable[[], DataFrame]) -> float:
     """Of the faster of two runs."""
-
-    def once() -> float:
-        rows = frame()
-        started = time.perf_counter()
-        try:
-            rows.write.format("noop").mode("overwrite").save()
-        except Exception as error:
-            raise RuntimeError(cause(error)) from error
-        return time.perf_counter() - started
-
-    return min(once() for _ in range(TURNS))
+    return min(seconds_of(frame()) for _ in range(TURNS))
 
 
 # -- in one loop
@@ -200,10 +193,6 @@ async def _run(latency: float, capacity: int, count: int) -> float:
 # -- what is measured; it travels to the workers
 
 
-def _identity(batches: Iterator[Any]) -> Iterator[Any]:
-    yield from batches
-
-
 async def _at_once(_key: int) -> dict[str, int]:
     return ANSWER
 
@@ -214,12 +203,6 @@ def _waits(latency: float) -> Function:
         return ANSWER
 
     return call
-
-
-async def _peak(key: int) -> dict[str, float] | None:
-    if key % 1000:
-        return None
-    return {"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000}
 
 
 # -- telling
@@ -251,7 +234,8 @@ def _table(charts: list[Chart]) -> Iterator[str]:
         yield from ("", f"| {chart.grows} | {chart.measured} | law: {chart.law} | measured / law |")
         yield "| ---: | ---: | ---: | ---: |"
         for x, measured, law in chart.points:
-            yield f"| {_figure(x)} | {_figure(measured)} | {_figure(law)} | {measured / law:.2f} |"
+            ratio = "fit" if x in chart.fit else f"{measured / law:.2f}"
+            yield f"| {_figure(x)} | {_figure(measured)} | {_figure(law)} | {ratio} |"
     yield END
 
 
@@ -294,13 +278,15 @@ def main() -> int:
     options = parser.parse_args()
 
     def program(_stage: Stage) -> None:
+        drawing = None if options.out is None else options.out / "growth.svg"
+        check_places(options.page, BEGIN, END, drawing)
         charts = list(_measured(options.full))
         lines = list(_table(charts))
         print(*lines, sep="\n")
         if options.page is not None:
             paste(lines, options.page)
-        if options.out is not None:
-            _picture(charts, options.out / "growth.svg")
+        if drawing is not None:
+            _picture(charts, drawing)
 
     return run(program)
 

@@ -22,6 +22,7 @@ import aiohttp
 from aiohttp import web
 
 from benchmarks import Rows
+from benchmarks.measuring import worker_loop
 from enrichers import HttpEnricher
 
 REQUESTS = 4_000
@@ -33,7 +34,7 @@ HEADERS = {"Accept": "application/json", "Authorization": "Bearer benchmark"}
 
 def http() -> Rows:
     """CPU time per request, with 50 in flight."""
-    with _server() as url, _runner() as runner:
+    with _server() as url, worker_loop() as runner:
         ours, theirs = runner.run(_measured(url))
     yield (
         "",
@@ -102,13 +103,5 @@ def _serve(ready: multiprocessing.connection.Connection) -> None:
         ready.send(runner.addresses[0][1])
         await asyncio.Event().wait()
 
-    with _runner() as runner:
+    with worker_loop() as runner:
         runner.run(main())
-
-
-def _runner() -> asyncio.Runner:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.Runner()
-    return asyncio.Runner(loop_factory=uvloop.new_event_loop)

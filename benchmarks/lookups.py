@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from statistics import median
-from time import perf_counter, process_time
+from time import process_time
 from typing import Any
 
 import asyncpg
@@ -32,6 +32,7 @@ from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.lookup.stores import open_cache
 from asyncio_operator.spark import EnrichmentMetrics, enrich
 from benchmarks import Rows
+from benchmarks.measuring import seconds_of
 from enrichers import PostgresEnricher
 from examples.stage import embedded_postgres, local_spark, workspace
 
@@ -96,7 +97,7 @@ def zipf() -> Rows:
         }
         few = rows.sample(fraction=0.05, seed=7).cache()
         count = few.count()
-        seconds = _run(few.mapInArrow(_query_per_row(dsn), "id long, name string"))
+        seconds = seconds_of(few.mapInArrow(_query_per_row(dsn), "id long, name string"))
         rates = {NOTHING: [count / seconds]}
         calls = {NOTHING: count}
         for turn in range(ZIPF_TURNS):
@@ -104,7 +105,7 @@ def zipf() -> Rows:
                 # A table name of its own for every turn, so that no turn finds what another one has kept.
                 enricher = PostgresEnricher(dsn, table=f"zipf_{turn}", key="id", max_batch=max_batch)
                 metrics = EnrichmentMetrics(spark)
-                seconds = _run(enrich(rows, enricher, on="id", cache=cache, metrics=metrics))
+                seconds = seconds_of(enrich(rows, enricher, on="id", cache=cache, metrics=metrics))
                 rates.setdefault(name, []).append(ZIPF_ROWS / seconds)
                 calls[name] = metrics.statistics().calls
     bare = median(rates.pop(NOTHING))
@@ -213,13 +214,6 @@ def _kept(directory: str | None = None, composite: bool = False) -> LookupCache:
 
 
 # -- Zipf
-
-
-def _run(frame: DataFrame) -> float:
-    """Seconds for every row of it."""
-    started = perf_counter()
-    frame.write.format("noop").mode("overwrite").save()
-    return perf_counter() - started
 
 
 def _query_per_row(dsn: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -22,6 +22,7 @@ from typing import Any
 import asyncpg
 
 from benchmarks import Rows
+from benchmarks.measuring import worker_loop
 from enrichers import PostgresEnricher
 from examples.stage import embedded_postgres, workspace
 
@@ -50,7 +51,7 @@ Side = Callable[[], Awaitable[object]]
 
 def postgres() -> Rows:
     """Lookups of single keys, in turn and at once, and of batches, against what asyncpg alone takes for them."""
-    with workspace("benchmark") as directory, embedded_postgres(directory) as dsn, _runner() as runner:
+    with workspace("benchmark") as directory, embedded_postgres(directory) as dsn, worker_loop() as runner:
         yield from runner.run(_measured(dsn))
 
 
@@ -118,15 +119,6 @@ async def _seconds(side: Side) -> float:
     started = perf_counter()
     await side()
     return perf_counter() - started
-
-
-def _runner() -> asyncio.Runner:
-    """On the loop that a worker has."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.Runner()
-    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
 
 async def _leave(_connection: Any) -> None:

@@ -1,4 +1,4 @@
-"""`enrich` in Spark on two cores: its overhead, a real table, skew, memory, and what people write without it.
+"""`enrich` in Spark on two cores: its overhead, a real table, skew and memory. What people write without it: `peers`.
 
 The sink is Spark's own ``noop``, made for benchmarks: it asks for every column of every row and keeps none, so that
 nothing but the way through Python and back is measured. The sides are run in turns after a warm-up each (Python workers
@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import resource
 import statistics
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -22,9 +19,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from asyncio_operator import Cache
 from asyncio_operator.spark import enrich
 from benchmarks import Rows
+from benchmarks.measuring import passed, peak_memory, seconds_of
 from enrichers import FunctionEnricher, PostgresEnricher
 from examples.enrich_flights import flights_of, read_data, tables
-from examples.stage import cause, embedded_postgres, local_spark, workspace
+from examples.stage import embedded_postgres, local_spark, workspace
 
 ROWS = 2_000_000
 TURNS = 7
@@ -34,7 +32,6 @@ CAPACITY = 100
 BATCH_SIZES = (100, 10_000)
 
 Batches = Iterator[pa.RecordBatch]
-Side = Callable[[DataFrame], DataFrame]
 
 ANSWER = {"answer": 1}
 
@@ -44,7 +41,7 @@ def s5() -> Rows:
     with _session() as spark:
         rows = spark.range(0, ROWS, 1, 2)
         ours = enrich(rows, FunctionEnricher(_at_once, "answer long"), on="id")
-        theirs = rows.mapInArrow(_identity, rows.schema)
+        theirs = rows.mapInArrow(passed, rows.schema)
         times = _in_turns(ours, theirs)
     yield "S5", "enrich, function at once / identity mapInArrow", *_times(*times), "<= 1.6"
 
@@ -76,7 +73,7 @@ def s7() -> Rows:
         rates: dict[int, list[float]] = {size: [] for size in BATCH_SIZES}
         for _turn in range(3):
             for size in BATCH_SIZES:
-                rates[size].append(_rate(spark, size, SKEWED_ROWS, _enriched))
+                rates[size].append(_rate(spark, size))
     small, large = (statistics.median(rates[size]) for size in BATCH_SIZES)
     yield "S7", "skew, 100 / 10,000 rows per Arrow batch", f"{small:,.0f}/s", f"{large:,.0f}/s", small / large, ">= 0.7"
 
@@ -88,7 +85,7 @@ def s8() -> Rows:
         for _turn in range(3):
             for count, measured in peaks.items():
                 rows = spark.range(0, count, 1, 1)
-                told = enrich(rows, FunctionEnricher(_peak_memory, "peak double"), on="id")
+                told = enrich(rows, FunctionEnricher(peak_memory, "peak double"), on="id")
                 measured.append(told.agg({"peak": "max"}).collect()[0][0])
     many, few = (statistics.median(measured) for measured in peaks.values())
     yield "S8", "worker's memory, 5,000,000 / 500,000 rows", f"{many:.0f} MB", f"{few:.0f} MB", many / few, "<= 1.1"
@@ -119,28 +116,6 @@ def strategies() -> Rows:
             wide.unpersist()
 
 
-def comparison() -> Rows:
-    """Rows a second with a service that takes 2 ms, and 200 ms for 0.5 % of the keys; 100 calls at once, in order."""
-    sides: list[tuple[str, int, int, Side]] = [
-        ("", 10_000, SKEWED_ROWS, _enriched),
-        ("a blocking call per row", 10_000, 1_000, _mapped(_blocking)),
-        ("a pool of 100 threads, 10,000 rows per batch", 10_000, 40_000, _mapped(_threads)),
-        ("gather, 10,000 rows per batch", 10_000, 40_000, _mapped(_gather)),
-        ("", 100, SKEWED_ROWS, _enriched),
-        ("a pool of 100 threads, 100 rows per batch", 100, 4_000, _mapped(_threads)),
-        ("gather, 100 rows per batch", 100, 4_000, _mapped(_gather)),
-    ]
-    rates: dict[tuple[str, int], list[float]] = {(what, size): [] for what, size, _, _ in sides}
-    with _session() as spark:
-        for _turn in range(3):
-            for what, size, count, side in sides:
-                rates[what, size].append(_rate(spark, size, count, side))
-    for (what, size), measured in rates.items():
-        if what:
-            ours, theirs = statistics.median(rates["", size]), statistics.median(measured)
-            yield "", f"enrich / {what}", f"{ours:,.0f}/s", f"{theirs:,.0f}/s", ours / theirs, ""
-
-
 # -- measuring
 
 
@@ -150,19 +125,9 @@ def _session(**options: str) -> Iterator[SparkSession]:
         yield spark
 
 
-def _run(frame: DataFrame) -> float:
-    """Seconds for every row of it."""
-    started = time.perf_counter()
-    try:
-        frame.write.format("noop").mode("overwrite").save()
-    except Exception as error:
-        raise RuntimeError(cause(error)) from error
-    return time.perf_counter() - started
-
-
 def _in_turns(ours: DataFrame, theirs: DataFrame) -> tuple[float, float]:
     """The median times, after two turns that do not count."""
-    times = [(_run(ours), _run(theirs)) for _ in range(2 + TURNS)][2:]
+    times = [(seconds_of(ours), seconds_of(theirs)) for _ in range(2 + TURNS)][2:]
     return statistics.median(ours for ours, _ in times), statistics.median(theirs for _, theirs in times)
 
 
@@ -170,10 +135,11 @@ def _times(ours: float, theirs: float) -> tuple[str, str, float]:
     return f"{ours:.2f} s", f"{theirs:.2f} s", ours / theirs
 
 
-def _rate(spark: SparkSession, batch_size: int, count: int, side: Side) -> float:
-    """Rows a second of two tasks."""
+def _rate(spark: SparkSession, batch_size: int) -> float:
+    """Rows a second of two tasks, with skewed latencies."""
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", batch_size)
-    return count / _run(side(spark.range(0, count, 1, 2)))
+    rows = spark.range(0, SKEWED_ROWS, 1, 2)
+    return SKEWED_ROWS / seconds_of(enrich(rows, FunctionEnricher(_call, "answer long"), on="id", capacity=CAPACITY))
 
 
 # -- what is measured; it travels to the workers by name
@@ -181,13 +147,6 @@ def _rate(spark: SparkSession, batch_size: int, count: int, side: Side) -> float
 
 async def _at_once(key: int) -> dict[str, int]:
     return ANSWER
-
-
-async def _peak_memory(key: int) -> dict[str, float] | None:
-    if key % 1000:
-        return None
-    # Kilobytes, on Linux.
-    return {"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000}
 
 
 def _latency(key: int) -> float:
@@ -198,63 +157,6 @@ def _latency(key: int) -> float:
 async def _call(key: int) -> dict[str, int]:
     await asyncio.sleep(_latency(key))
     return ANSWER
-
-
-def _blocking_call(key: int) -> dict[str, int]:
-    time.sleep(_latency(key))
-    return ANSWER
-
-
-def _enriched(rows: DataFrame) -> DataFrame:
-    return enrich(rows, FunctionEnricher(_call, "answer long"), on="id", capacity=CAPACITY)
-
-
-def _mapped(function: Callable[[Batches], Batches]) -> Side:
-    return lambda rows: rows.mapInArrow(function, "id long, answer long")
-
-
-def _identity(batches: Batches) -> Batches:
-    yield from batches
-
-
-def _blocking(batches: Batches) -> Batches:
-    for batch in batches:
-        yield _with_answers(batch, [_blocking_call(key) for key in batch.column(0).to_pylist()])
-
-
-def _threads(batches: Batches) -> Batches:
-    with ThreadPoolExecutor(CAPACITY) as pool:
-        for batch in batches:
-            yield _with_answers(batch, list(pool.map(_blocking_call, batch.column(0).to_pylist())))
-
-
-def _gather(batches: Batches) -> Batches:
-    limit = asyncio.Semaphore(CAPACITY)
-
-    async def call(key: int) -> dict[str, int]:
-        async with limit:
-            return await _call(key)
-
-    async def call_all(keys: list[int]) -> list[dict[str, int]]:
-        return await asyncio.gather(*map(call, keys))
-
-    with asyncio.Runner(loop_factory=_new_loop) as runner:
-        for batch in batches:
-            yield _with_answers(batch, runner.run(call_all(batch.column(0).to_pylist())))
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    """The loop that ours has, too."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
-
-
-def _with_answers(batch: pa.RecordBatch, answers: list[dict[str, int]]) -> pa.RecordBatch:
-    column = pa.array([answer["answer"] for answer in answers], pa.int64())
-    return pa.RecordBatch.from_arrays([*batch.columns, column], names=["id", "answer"])
 
 
 def _append_nulls(schema: pa.Schema) -> Callable[[Batches], Batches]:

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks import growth
-from benchmarks.peers import environments, report, services
-from benchmarks.peers.__main__ import chosen, with_bases
+from benchmarks.peers import environments, report
+from benchmarks.peers.__main__ import chosen, main, with_bases
 from benchmarks.peers.measure import Figure, measured, wrong
 from benchmarks.peers.process import ROOT, Program
 from benchmarks.peers.proxy import distant
-from benchmarks.peers.roster import CAPACITY, PEERS, PIPE, SPARK, WORKS, Peer, Work, base_of
+from benchmarks.peers.roster import PEERS, PIPE, SPARK, WORKS, Peer, Work, base_of
 from benchmarks.peers.task import Answer, Task
 from examples.stage import ProblemError
 
@@ -117,8 +117,29 @@ def test_a_table_takes_the_place_of_the_one_on_the_page(tmp_path):
     page.write_text("one\n<!-- b -->\nold\n<!-- e -->\ntwo\n")
     report.paste(["<!-- b -->", "new", "<!-- e -->"], page)
     assert page.read_text() == "one\n<!-- b -->\nnew\n<!-- e -->\ntwo\n"
-    with pytest.raises(ProblemError, match="has no lines"):
-        report.paste(["<!-- c -->", "new", "<!-- e -->"], page)
+
+
+def test_where_results_cannot_be_written_is_told_before_anything_is_measured(tmp_path):
+    page = tmp_path / "page.md"
+    with pytest.raises(ProblemError, match="there is no page"):
+        report.check_places(page, "<!-- b -->", "<!-- e -->", None)
+    page.write_text("one\n<!-- b -->\nold\n<!-- e -->\ntwo\n")
+    report.check_places(page, "<!-- b -->", "<!-- e -->", tmp_path / "a.svg")
+    with pytest.raises(ProblemError, match="has no lines <!-- c --> and <!-- e -->"):
+        report.check_places(page, "<!-- c -->", "<!-- e -->", None)
+    for picture in (tmp_path / "no" / "a.svg", tmp_path / "a.txt"):
+        with pytest.raises(ProblemError, match="cannot be drawn"):
+            report.check_places(None, "", "", picture)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [(["--turns", "0"], "--turns is 0"), (["--page", str(PAGE), "--work", "fixed"], "whole old one")],
+)
+def test_a_run_that_could_not_be_told_does_not_start(options, says, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["peers", *options])
+    assert main() != 0
+    assert says in capsys.readouterr().err
 
 
 def test_the_picture_is_drawn_also_where_figures_are_missing(tmp_path):
@@ -172,11 +193,6 @@ def test_names_are_found_and_others_told_with_the_nearest():
     assert [peer.name for peer in with_bases(chosen("peer", ["daft"], PEERS))] == [OPERATOR.name, "Daft"]
 
 
-def test_what_clients_ask_for_is_within_what_the_service_takes():
-    assert services.ASKED // 10 * 11 <= services.RATE
-    assert CAPACITY > 1
-
-
 def test_the_proxy_passes_everything_in_order_and_later(tmp_path):
     path = str(tmp_path / "socket")
     with socket.socket(socket.AF_UNIX) as listening:
@@ -204,14 +220,21 @@ def test_the_proxy_passes_everything_in_order_and_later(tmp_path):
 
 
 def test_the_charts_of_growth_are_told_and_drawn_beside_their_laws(tmp_path):
-    chart = growth.Chart("rows", "seconds", "a price for each row", [(10_000, 0.25, 0.5), (1_000_000, 30.0, 25.0)])
+    points: list[tuple[float, float, float]] = [(10_000, 0.25, 0.25), (1_000_000, 30.0, 25.0)]
+    chart = growth.Chart("rows", "seconds", "a price for each row", points, fit=[10_000])
     lines = list(growth._table([chart]))
-    assert lines[-3:-1] == ["| 10,000 | 0.25 | 0.5 | 0.50 |", "| 1,000,000 | 30 | 25 | 1.20 |"]
+    assert lines[-3:-1] == ["| 10,000 | 0.25 | 0.25 | fit |", "| 1,000,000 | 30 | 25 | 1.20 |"]
     growth._picture([chart] * 6, tmp_path / "growth.svg")
     assert "</svg>" in (tmp_path / "growth.svg").read_text()
 
 
-def test_the_page_holds_what_the_programs_print():
+def test_a_work_that_a_group_does_not_do_is_no_column_of_its_table():
+    lines = list(report.markdown({}, PEERS, [work for work in WORKS if work.name in ("at_once", "small")], 1))
+    heads = [line.count("|") for line in lines if line.startswith("| rows/s")]
+    assert heads == [4, 3]
+
+
+def test_the_page_names_every_peer_and_work():
     text = PAGE.read_text()
     for begin, end in ((report.BEGIN, report.END), (growth.BEGIN, growth.END)):
         assert text.count(begin) == text.count(end) == 1

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from benchmarks.peers.measure import measured
-from benchmarks.peers.report import markdown, paste, picture
+from benchmarks.peers.report import BEGIN, END, check_places, markdown, paste, picture
 from benchmarks.peers.roster import PEERS, WORKS, Peer, Work, base_of
 from examples.stage import ProblemError, Stage, require_java, run, workspace
 
@@ -51,6 +51,11 @@ def program(options: argparse.Namespace) -> None:
     """Do what the options say."""
     works: list[Work] = chosen("work", options.work, WORKS)
     peers = with_bases(chosen("peer", options.peer, PEERS))
+    if options.turns < 1:
+        raise ProblemError(f"--turns is {options.turns}; it must be at least 1")
+    check_places(options.page, BEGIN, END, options.picture)
+    if options.page is not None and (options.peer or options.work):
+        raise ProblemError("--page puts a new table in the place of the whole old one: leave --peer and --work out")
     require_java()
     with workspace("peers") as directory:
         figures = measured(peers, works, options.turns, directory)

@@ -62,7 +62,7 @@ def measured(peers: Sequence[Peer], works: Sequence[Work], turns: int, directory
         for group in dict.fromkeys(peer.group for peer in peers):
             chosen = [peer for peer in peers if peer.group == group]
             with _programs(chosen, directory, figures, works) as programs:
-                for work in works:
+                for work in works_of(group, works):
                     sides = [_side(peer, work, programs[peer.name], tasks) for peer in chosen if peer.name in programs]
                     started = time.perf_counter()
                     print(f"{group}: {work.title} ...", end="", flush=True, file=sys.stderr)
@@ -70,6 +70,11 @@ def measured(peers: Sequence[Peer], works: Sequence[Work], turns: int, directory
                     print(f" {time.perf_counter() - started:.0f} s", file=sys.stderr)
                     figures.update({(side.peer.name, work.name): _figure(side) for side in sides})
     return figures
+
+
+def works_of(group: str, works: Sequence[Work]) -> list[Work]:
+    """Those that there are for a group."""
+    return [work for work in works if group in work.rows]
 
 
 @contextlib.contextmanager
@@ -98,7 +103,8 @@ def _programs(
 def _side(peer: Peer, work: Work, program: Program, tasks: Mapping[str, Task]) -> _Side:
     rows = peer.rows.get(work.name, work.rows[peer.group])
     told = tasks["distant" if work.distant else "postgres"] if work.task == "postgres" else Task("", work.task, 0)
-    return _Side(peer, program, replace(told, side=peer.side, rows=rows, ordered=work.ordered, capacity=CAPACITY))
+    told = replace(told, side=peer.side, rows=rows, ordered=work.ordered, capacity=CAPACITY, batch=work.batch)
+    return _Side(peer, program, told)
 
 
 def _take_turns(sides: Sequence[_Side], work: Work, turns: int) -> None:

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from benchmarks.peers.environments import REQUIREMENTS
-from benchmarks.peers.measure import Figure, Figures
+from benchmarks.peers.measure import Figure, Figures, works_of
 from benchmarks.peers.roster import Peer, Work, base_of
 from examples.stage import ProblemError
 
@@ -49,8 +49,9 @@ def markdown(figures: Figures, peers: Sequence[Peer], works: Sequence[Work], tur
     yield from (BEGIN, f"Measured on {machine(turns)}")
     for group in dict.fromkeys(peer.group for peer in peers):
         chosen = [peer for peer in peers if peer.group == group]
-        head = [f"rows/s {group}", *(work.title for work in works)]
-        lines = [[_name(peer), *(_cell(peer, work, figures, reasons) for work in works)] for peer in chosen]
+        columns = works_of(group, works)
+        head = [f"rows/s {group}", *(work.title for work in columns)]
+        lines = [[_name(peer), *(_cell(peer, work, figures, reasons) for work in columns)] for peer in chosen]
         yield ""
         yield from _aligned([head, *lines])
     if reasons:
@@ -59,16 +60,26 @@ def markdown(figures: Figures, peers: Sequence[Peer], works: Sequence[Work], tur
     yield END
 
 
-def paste(lines: Sequence[str], page: Path) -> None:
-    """Put the lines in the place of those on a page that begin and end as they do.
+def check_places(page: Path | None, begin: str, end: str, picture: Path | None) -> None:
+    """Check, before anything is measured, that the results can be written where they shall be.
 
     Raises:
-        ProblemError: the page has no such place.
+        ProblemError: the page is not there, or has no place for a table, or the picture cannot be drawn there.
     """
-    before, begun, rest = page.read_text(encoding="utf-8").partition(lines[0])
-    _, ended, after = rest.partition(lines[-1])
-    if not begun or not ended:
-        raise ProblemError(f"{page} has no lines {lines[0]} and {lines[-1]} for the table to stand between")
+    if page is not None:
+        if not page.is_file():
+            raise ProblemError(f"there is no page {page}")
+        _, begun, rest = page.read_text(encoding="utf-8").partition(begin)
+        if not begun or end not in rest:
+            raise ProblemError(f"{page} has no lines {begin} and {end} for the table to stand between")
+    if picture is not None and (not picture.parent.is_dir() or picture.suffix not in (".svg", ".png")):
+        raise ProblemError(f"{picture} cannot be drawn: it must be an .svg or a .png in a directory that is there")
+
+
+def paste(lines: Sequence[str], page: Path) -> None:
+    """Put the lines in the place of those on a page that begin and end as they do; see `check_places`."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(lines[0])
+    _, _, after = rest.partition(lines[-1])
     page.write_text(f"{before}{chr(10).join(lines)}{after}", encoding="utf-8")
 
 
@@ -119,6 +130,9 @@ def picture(figures: Figures, peers: Sequence[Peer], works: Sequence[Work], path
     for row, (group, members) in enumerate(zip(groups, chosen, strict=True)):
         for column, work in enumerate(works):
             panel = axes[row][column]
+            if group not in work.rows:
+                panel.axis("off")
+                continue
             rates = [figures.get((peer.name, work.name), Figure()).rate for peer in members]
             colours = [THEIRS if peer.environment else OURS for peer in members]
             left = min(filter(None, rates), default=1.0) / 3
@@ -139,7 +153,7 @@ def picture(figures: Figures, peers: Sequence[Peer], works: Sequence[Work], path
             panel.set_yticks(range(len(members)), [peer.name for peer in members] if column == 0 else [], fontsize=8)
             panel.tick_params(axis="x", labelsize=6)
             panel.spines[["top", "right"]].set_visible(False)
-            if row == 0:
+            if row == 0 or groups[0] not in work.rows:
                 panel.set_title(work.title, fontsize=9)
         axes[row][0].set_ylabel(f"rows/s {group}", fontsize=8)
     drawing.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)

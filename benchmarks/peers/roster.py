@@ -22,7 +22,8 @@ class Work:
 
     Attributes:
         task: what `Task.work` is; with "postgres", `distant` tells whether the server is far.
-        rows: how many in each group.
+        rows: how many in each group that does it.
+        batch: rows of an Arrow batch, in Spark.
         timeout: seconds that a run may take at most.
     """
 
@@ -32,6 +33,7 @@ class Work:
     rows: Mapping[str, int]
     ordered: bool = True
     distant: bool = False
+    batch: int = 10_000
     timeout: float = 90.0
 
 
@@ -39,6 +41,7 @@ WORKS = (
     Work("at_once", "at once", "at_once", {SPARK: 1_000_000, PIPE: 100_000}),
     Work("fixed", "10 ms", "fixed", {SPARK: 40_000, PIPE: 20_000}),
     Work("skew", "skew, in order", "skew", {SPARK: 40_000, PIPE: 20_000}),
+    Work("small", "skew, 100 rows a batch", "skew", {SPARK: 40_000}, batch=100),
     Work("unordered", "skew, any order", "skew", {SPARK: 40_000, PIPE: 20_000}, ordered=False),
     Work("postgres", "PostgreSQL", "postgres", {SPARK: 40_000, PIPE: 20_000}),
     Work("distant", "PostgreSQL + 2 ms", "postgres", {SPARK: 20_000, PIPE: 8_000}, distant=True),
@@ -67,6 +70,9 @@ class Peer:
 TIED = {"skew": 4_000}
 """For those whose order lets a slow row hold up the calls."""
 
+BATCHED = {"at_once": 300_000, "small": 4_000}
+"""For those who wait for the end of each batch."""
+
 PEERS = (
     Peer("enrich", SPARK, "spark", "enrich"),
     Peer(
@@ -75,11 +81,11 @@ PEERS = (
         "spark",
         "blocking",
         "spark",
-        {"at_once": 300_000, "fixed": 400, "skew": 1_000, "distant": 2_000, "http": 200},
+        {"at_once": 300_000, "fixed": 400, "skew": 1_000, "small": 1_000, "distant": 2_000, "http": 200},
     ),
-    Peer("thread pool in a pandas UDF", SPARK, "spark", "threads", "spark", {"at_once": 300_000}),
-    Peer("arrow.concurrency.level", SPARK, "spark", "arrow", "spark", {"at_once": 300_000}),
-    Peer("gather per Arrow batch", SPARK, "spark", "gather", "spark", {"at_once": 300_000}),
+    Peer("thread pool in a pandas UDF", SPARK, "spark", "threads", "spark", BATCHED),
+    Peer("arrow.concurrency.level", SPARK, "spark", "arrow", "spark", BATCHED),
+    Peer("gather per Arrow batch", SPARK, "spark", "gather", "spark", BATCHED),
     Peer("AsyncWaitOperator", PIPE, "operator"),
     Peer("AsyncWaitOperator, Lookup", PIPE, "operator", "lookup"),
     Peer("streamable", PIPE, "streamable", environment="streamable", rows=TIED),

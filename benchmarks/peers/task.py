@@ -25,6 +25,7 @@ class Task:
         rows: how many; the keys are ``range(rows)``, or the first of those in the file `keys`.
         ordered: whether results must leave in the order of the rows.
         capacity: calls at once.
+        batch: rows of an Arrow batch, in Spark.
         check: whether this is the turn that counts rows, in place of the clock.
         dsn, planes: of "postgres": the server, and the table of planes in it.
         keys, flights: of "postgres": a JSON file with the keys, and a Parquet file with the rows whose keys they are.
@@ -36,6 +37,7 @@ class Task:
     rows: int
     ordered: bool = True
     capacity: int = 100
+    batch: int = 10_000
     check: bool = False
     dsn: str = ""
     planes: str = ""

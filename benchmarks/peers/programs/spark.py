@@ -147,6 +147,7 @@ def measure(spark: SparkSession, inputs: dict[Any, DataFrame], task: Task) -> An
     """Do a task; the input of "postgres" is cached before the clock starts."""
     if task.work == "skew" and not task.ordered and task.side != "enrich":
         return Answer(cannot="knows one order only")
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", task.batch)
     source = task.flights, task.rows
     if source not in inputs:
         if task.flights:
