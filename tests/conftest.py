@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["connect", "postgres", "spark"]
 
+# No Spark of the tests lives long enough to earn back what the second compiler of its JVM, and a collector with threads
+# of its own, cost.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 # On a machine that is busy an example takes long now and then, which is no fault.
 SLOW = [hypothesis.HealthCheck.too_slow]
 hypothesis.settings.register_profile(

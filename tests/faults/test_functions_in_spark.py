@@ -9,6 +9,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,8 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from asyncio_operator import Enricher
 from asyncio_operator.spark import enrich
 from enrichers import BlockingEnricher, FunctionEnricher
-from tests.spark.helpers import GONE, wait_until
-from tests.spark.test_hygiene import in_background, workers
+from tests.spark.helpers import FEEDER, GONE, assert_workers_are_clean, in_background, wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -35,15 +35,6 @@ def numbers(spark: SparkSession, rows: int = 40, partitions: int = 2) -> DataFra
     return spark.range(0, rows, numPartitions=partitions)
 
 
-def assert_works(spark: SparkSession) -> None:
-    """The next job has its rows, in workers of the usual threads and few tasks."""
-    for told in workers(spark):
-        kinds = {name.partition("_")[0] for name in told.threads}
-        # The threads of a blocking function are its client, which is kept for the next job.
-        assert kinds <= {f"asyncio-operator-{kind}" for kind in ("feeder", "loop", "blocking")}
-        assert told.tasks < 10
-
-
 def test_a_function_that_blocks_the_loop_costs_time_and_no_row(spark: SparkSession) -> None:
     async def look(key: int) -> Any:
         if key % 10 == 3:
@@ -52,7 +43,7 @@ def test_a_function_that_blocks_the_loop_costs_time_and_no_row(spark: SparkSessi
 
     rows = enrich(numbers(spark), FunctionEnricher(look, "x long"), on="id", timeout=60).collect()
     assert [tuple(row) for row in rows] == [(key, 7 * key) for key in range(40)]
-    assert_works(spark)
+    assert_workers_are_clean(spark)
 
 
 @pytest.mark.parametrize("interrupt", [False, True], ids=["told", "interrupted"])
@@ -77,7 +68,7 @@ def test_a_function_that_blocks_the_loop_for_ever_ends_with_its_job(
     assert "cancelled" in str(outcome[0])
     [pid] = [int(path.name) for path in tmp_path.iterdir()]
     wait_until(lambda: not psutil.pid_exists(pid), GONE, "the worker is gone")
-    assert_works(spark)
+    assert_workers_are_clean(spark)
 
 
 @pytest.mark.parametrize("on_error", ["fail", "null"])
@@ -99,18 +90,18 @@ def test_a_function_that_swallows_its_cancellation_is_late_all_the_same(spark: S
         rows = out.collect()
         assert [(row.id, row.x) for row in rows] == [(key, None if key % 10 == 3 else 7 * key) for key in range(40)]
         assert {row.id for row in rows if row.how.status == "timed_out"} == {3, 13, 23, 33}
-    assert_works(spark)
+    assert_workers_are_clean(spark)
 
 
 def never(tmp_path: Path, deaf: Callable[[int], bool]) -> FunctionEnricher:
-    """For some keys it never lets itself be cancelled."""
-    is_deaf = deaf
+    """For some keys it does not let itself be cancelled, as long as there is no file "over"."""
+    over = tmp_path / "over"
 
     async def look(key: int) -> Any:
-        while is_deaf(key):
+        while deaf(key) and not over.exists():
             (tmp_path / f"{key}-{os.getpid()}").touch()
             try:
-                await asyncio.sleep(600)
+                await asyncio.sleep(0.1)
             except asyncio.CancelledError:
                 continue
         return {"x": 7 * key}
@@ -124,7 +115,8 @@ def test_calls_that_never_end_hold_their_places_and_no_row(spark: SparkSession, 
     enricher = never(tmp_path, lambda key: key % 20 == 3)
     out = enrich(numbers(spark), enricher, on="id", timeout=0.3, on_error="null", capacity=4)
     assert [tuple(row) for row in out.collect()] == [(k, None if k % 20 == 3 else 7 * k) for k in range(40)]
-    assert_works(spark)
+    (tmp_path / "over").touch()
+    assert_workers_are_clean(spark)
 
 
 @pytest.mark.faults
@@ -143,19 +135,35 @@ def test_calls_that_never_end_and_hold_all_places_hold_up_the_job_until_it_is_ca
     spark.sparkContext.cancelJobGroup("deaf")
     thread.join(IN_TIME)
     assert "cancelled" in str(outcome[0])
-    assert_works(spark)
+    assert_workers_are_clean(spark)
 
 
-def test_a_function_that_leaks_tasks_costs_no_row(spark: SparkSession) -> None:
+@pytest.mark.parametrize("leak", ["task", "thread"])
+def test_what_a_function_leaks_costs_no_row_and_is_found_until_it_is_over(
+    spark: SparkSession, tmp_path: Path, leak: str
+) -> None:
+    over = tmp_path / "over"
+
     async def look(key: int) -> Any:
-        leaked = asyncio.create_task(asyncio.sleep(2))
-        return {"x": 7 * key, "name": leaked.get_name()}
+        async def left() -> None:
+            while not over.exists():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
 
-    rows = enrich(numbers(spark, 4000), FunctionEnricher(look, "x long, name string"), on="id").collect()
-    assert [(row.id, row.x) for row in rows] == [(key, 7 * key) for key in range(4000)]
-    # They are the function's own: they run to their end, in the worker, and not longer.
-    wait_until(lambda: all(told.tasks < 10 for told in workers(spark)), GONE, "the leaked tasks have ended")
-    assert_works(spark)
+        leaked: Any = None
+        if key % 20 == 3 and leak == "task":
+            leaked = asyncio.create_task(left())
+        elif key % 20 == 3:
+            leaked = threading.Thread(target=lambda: asyncio.run(left()), name=FEEDER)
+            leaked.start()
+        return {"x": 7 * key, "leaked": str(leaked)}
+
+    rows = enrich(numbers(spark), FunctionEnricher(look, "x long, leaked string"), on="id").collect()
+    assert [(row.id, row.x) for row in rows] == [(key, 7 * key) for key in range(40)]
+    with pytest.raises(AssertionError, match="left behind in a worker: .*" + (FEEDER if leak == "thread" else "left")):
+        assert_workers_are_clean(spark, seconds=0)
+    # It is the function's own: it runs to its end, in the worker, and not longer.
+    over.touch()
+    assert_workers_are_clean(spark)
 
 
 class InOpen(FunctionEnricher):
@@ -209,7 +217,7 @@ def test_what_is_no_exception_fails_the_job_in_time_wherever_it_is_raised(
     else:
         assert end in told
         assert ("could not be opened" if place == "open" else "failed for key 13") in told
-    assert_works(spark)
+    assert_workers_are_clean(spark)
 
 
 PROGRAM = """

@@ -19,10 +19,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from asyncio_operator.spark import enrich
-from tests.faults.outsides import Outside, over_http
-from tests.faults.test_network_in_spark import CAPACITY, RETRY, expected, leaves_nothing, numbers
-from tests.spark.helpers import GONE, python_workers, wait_until
-from tests.spark.test_hygiene import in_background
+from tests.faults.outsides import CAPACITY, RETRY, Outside, expected, leaves_nothing, numbers, over_http
+from tests.spark.helpers import GONE, in_background, python_workers, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 

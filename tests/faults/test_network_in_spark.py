@@ -7,53 +7,28 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from asyncio_operator import FixedBackoff, Retry
 from asyncio_operator.spark import enrich
-from tests.faults.outsides import Outside, row
-from tests.faults.proxy import Kind, Mode
-from tests.faults.test_network import LASTING, PASSING
-from tests.spark.helpers import BATCH_SIZE, GONE, setting, wait_until
-from tests.spark.test_hygiene import workers
+from tests.faults.outsides import (
+    CAPACITY,
+    LASTING,
+    PASSING,
+    RETRY,
+    SILENT,
+    Outside,
+    expected,
+    leaves_nothing,
+    numbers,
+)
+from tests.faults.proxy import Mode
 
 pytestmark = pytest.mark.spark
 
-ROWS = 2000
-
-CAPACITY = 50
-
-RETRY = Retry(max_attempts=60, backoff=FixedBackoff(0.05))
 QUICK = Retry(max_attempts=3, backoff=FixedBackoff(0.01))
-
-
-def numbers(spark: SparkSession, rows: int = ROWS) -> DataFrame:
-    """Keys that recur, and nulls, in two partitions."""
-    return spark.range(0, rows, numPartitions=2).selectExpr("id AS n", "IF(id % 11 = 0, NULL, id % 700) AS id")
-
-
-def expected(rows: int = ROWS) -> list[tuple[Any, ...]]:
-    found = row(0).keys()
-    keys = [None if n % 11 == 0 else n % 700 for n in range(rows)]
-    return [(n, key, *(None if key is None else row(key)[name] for name in found)) for n, key in enumerate(keys)]
-
-
-@contextmanager
-def leaves_nothing(spark: SparkSession, outside: Outside) -> Iterator[None]:
-    """Behind it the workers are as they were, and have no more connections than their pools keep."""
-    with setting(spark, BATCH_SIZE, 300):
-        yield
-    outside.proxy.pass_on()
-    for told in workers(spark):
-        assert set(told.threads) <= {"asyncio-operator-feeder", "asyncio-operator-loop"}
-        assert told.tasks < 10, "tasks of the job are left on the loop"
-    kept = 2 * (4 if outside.name == "postgres" else CAPACITY)
-    wait_until(lambda: outside.proxy.open <= kept, GONE, "no more connections than are of use")
 
 
 @pytest.mark.parametrize(
@@ -87,7 +62,8 @@ def test_a_fault_that_lasts_fails_the_job_of_one_clear_error_and_the_next_job_wo
     spark: SparkSession, outside: Outside, fault: str
 ) -> None:
     mode, http, postgres = LASTING[fault]
-    out = enrich(numbers(spark), outside.enricher, on="id", retry=QUICK, timeout=0.5, capacity=CAPACITY)
+    timeout = 0.5 if fault in SILENT else 60.0
+    out = enrich(numbers(spark), outside.enricher, on="id", retry=QUICK, timeout=timeout, capacity=CAPACITY)
     with leaves_nothing(spark, outside):
         outside.proxy.set(mode)
         with pytest.raises(Exception, match=http if outside.name == "http" else postgres) as caught:
@@ -109,7 +85,7 @@ def test_a_fault_that_lasts_is_told_row_by_row_where_it_shall_not_fail_the_job(
         outside.enricher,
         on="id",
         retry=QUICK,
-        timeout=0.5,
+        timeout=0.5 if fault in SILENT else 60.0,
         capacity=CAPACITY,
         on_error="null",
         status_column="how",
@@ -120,7 +96,7 @@ def test_a_fault_that_lasts_is_told_row_by_row_where_it_shall_not_fail_the_job(
     assert [(each.n, each.id) for each in rows] == [each[:2] for each in expected(200)]
     for each in rows:
         assert each.v is each.filler is None
-        late = "timed_out" if fault in ("blackhole", "trickle", "delay") else "failed"
+        late = "timed_out" if fault in SILENT else "failed"
         assert each.how.status == ("missing" if each.id is None else late)
 
 
@@ -128,14 +104,11 @@ def test_a_fault_that_lasts_is_told_row_by_row_where_it_shall_not_fail_the_job(
 @pytest.mark.faults
 def test_faults_at_random_moments_cost_no_row(spark: SparkSession, outside: Outside, seed: int) -> None:
     """One after the other, each for a moment; the way is good for a moment in between."""
-    kinds: list[Kind] = ["cut", "reset", "half_close", "blackhole", "trickle", "delay"]
     drawn, over = random.Random(seed), threading.Event()
 
     def strike() -> None:
         while not over.wait(drawn.uniform(0.02, 0.3)):
-            kind = drawn.choice(kinds)
-            amount = {"trickle": drawn.uniform(100, 5000), "delay": drawn.uniform(0.01, 0.5)}.get(kind, 0.0)
-            outside.proxy.set(Mode(kind, amount, after=drawn.choice([0, 0, 500, 3000])))
+            outside.proxy.set(Mode.drawn(drawn))
             over.wait(drawn.uniform(0.02, 0.3))
             outside.proxy.pass_on()
 

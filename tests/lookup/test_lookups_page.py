@@ -6,15 +6,23 @@ import dataclasses
 import re
 
 import pytest
+from pyspark.sql import SparkSession
 
 from asyncio_operator import Cache
+from asyncio_operator.testing import FakeEnricher
 from tests.pages import DOCS, run_programs
 
 TEXT = (DOCS / "lookups.md").read_text(encoding="utf-8")
 
 
-def test_the_programs_of_the_page_run() -> None:
-    run_programs("lookups.md")
+@pytest.mark.spark
+def test_the_programs_of_the_page_run(spark: SparkSession) -> None:
+    orders = spark.createDataFrame([(1, "tea"), (2, "ink")], "id int, product string").coalesce(1)
+    names = run_programs("lookups.md", orders=orders, prices=FakeEnricher({"tea": {"price": 3}}))
+    assert [(row.id, row.price, row.lookup.status) for row in names["enriched"].collect()] == [
+        (1, 3, "found"),
+        (2, None, "missing"),
+    ]
 
 
 def test_the_table_has_every_option_of_a_cache_in_its_order() -> None:

@@ -67,7 +67,7 @@ def wrong(df: DataFrame) -> None:
     enrich(df, Own(), on="id").no_such_method()  # wrong 8
 """
 
-REVEALED = ["DataFrame", "DataFrame", "DataFrame", "Iterator[", "int", "ValueState["]
+REVEALED = ["DataFrame", "DataFrame", "DataFrame", "Iterator[Any]", "int", "ValueState[Any]"]
 
 
 @pytest.fixture(scope="module")
@@ -85,10 +85,7 @@ def lines(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str
 
 def test_what_is_public_has_types(lines: list[str]) -> None:
     revealed = [match[1] for line in lines if (match := re.search(r'Revealed type is "(.*)"', line))]
-    assert len(revealed) == len(REVEALED)
-    for told, expected in zip(revealed, REVEALED, strict=True):
-        assert expected in told
-        assert "Any" not in told or expected.endswith("[")
+    assert [re.sub(r"\w+\.", "", told) for told in revealed] == REVEALED
 
 
 def test_mistakes_are_found_and_nothing_else(lines: list[str]) -> None:

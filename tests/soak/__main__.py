@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import signal
 import sys
 import tempfile
 import time
@@ -30,6 +31,10 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=20.0, help="how long rows come in (default: 20)")
     parser.add_argument("--seed", type=int, default=1, help="of the trouble that is made (default: 1)")
     options = parser.parse_args()
+    if not 0 < options.minutes < float("inf"):
+        parser.error(f"--minutes is {options.minutes}; it must be more than 0")
+    # So that servers and files do not stay behind.
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     print(f"soak of {options.minutes:g} minutes with seed {options.seed}", flush=True)
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))

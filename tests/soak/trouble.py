@@ -8,13 +8,10 @@ import threading
 
 import psutil
 
-from tests.faults.proxy import Kind, Mode, Proxy
+from tests.faults.proxy import Mode, Proxy
 from tests.services import PostgresServer
 from tests.soak.work import Work
 from tests.spark.helpers import python_workers
-
-KINDS: list[Kind] = ["cut", "reset", "half_close", "blackhole", "trickle", "delay"]
-
 
 ROUGH, CALM = (8, 2, 3, 3), (8, 1, 0, 0)
 """How often trouble is on the way, at the server, to a worker, to the query."""
@@ -71,12 +68,11 @@ class Trouble(threading.Thread):
             raise self._error
 
     def _on_the_way(self) -> None:
-        way, kind = self._random.choice(self._ways), self._random.choice(KINDS)
-        amount = {"trickle": self._random.uniform(50, 5000), "delay": self._random.uniform(0.01, 1.0)}.get(kind, 0.0)
-        way.set(Mode(kind, amount, after=self._random.choice([0, 0, 500, 5000])))
+        way, mode = self._random.choice(self._ways), Mode.drawn(self._random)
+        way.set(mode)
         self._over.wait(self._random.uniform(0.1, 2.0))
         way.pass_on()
-        self._count(kind)
+        self._count(mode.kind)
 
     def _at_the_server(self) -> None:
         how = self._random.choice(["restart", "kill"])

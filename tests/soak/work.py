@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import json
 import os
 import signal
 import sys
@@ -124,10 +125,17 @@ class Work:
         self.written += ROWS
 
     def committed(self) -> int:
-        """Micro-batches that are over; each has read one file."""
-        commits = self._directory / "checkpoint" / "commits"
-        names = [path.name for path in commits.iterdir()] if commits.exists() else []
-        return 1 + max((int(name) for name in names if name.isdecimal()), default=-1)
+        """Files whose rows are out: those up to where the latest micro-batch that is over has read.
+
+        A query that is stopped while it plans a micro-batch reads that file and the next in one, when it starts again.
+        """
+        checkpoint = self._directory / "checkpoint"
+        names = [path.name for path in (checkpoint / "commits").glob("*")]
+        latest = max((int(name) for name in names if name.isdecimal()), default=None)
+        if latest is None:
+            return 0
+        offset: dict[str, int] = json.loads((checkpoint / "offsets" / str(latest)).read_text().splitlines()[-1])
+        return offset["logOffset"] + 1
 
     @property
     def is_done(self) -> bool:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import socket
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psutil
+from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
+
+from asyncio_operator.spark import enrich
+from enrichers import FunctionEnricher
 
 BATCH_SIZE = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
@@ -45,6 +53,21 @@ def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None
         time.sleep(0.02)
 
 
+def in_background(job: Callable[[], Any]) -> tuple[InheritableThread, list[Any]]:
+    """A thread that runs a job, and the list into which it puts what comes of it, or what it fails of."""
+    outcome: list[Any] = []
+
+    def run() -> None:
+        try:
+            outcome.append(job())
+        except Exception as error:
+            outcome.append(error)
+
+    thread = InheritableThread(target=run, daemon=True)
+    thread.start()
+    return thread, outcome
+
+
 def python_workers(driver: int | None = None) -> list[psutil.Process]:
     """The Python workers of a driver, this one by default, without the daemon that forks them."""
     found = []
@@ -55,3 +78,123 @@ def python_workers(driver: int | None = None) -> list[psutil.Process]:
         except psutil.Error:
             continue
     return found
+
+
+def kill_workers() -> None:
+    """End them, and wait until they are gone."""
+    processes = python_workers()
+    for process in processes:
+        process.kill()
+    psutil.wait_procs(processes, 30)
+
+
+# -- what a task leaves behind
+
+
+LOOP, FEEDER = "asyncio-operator-loop", "asyncio-operator-feeder"
+
+OF_A_RUN = Counter({"LoopTask._failure": 1, "Run._live": 1, "Lanes._live": 2})
+"""The tasks of a run with two elements in flight."""
+
+
+def probe() -> FunctionEnricher:
+    """Tells of its worker: its threads of ours, when this task's own feeder is over, and the tasks on its loop.
+
+    The threads of a BlockingEnricher, which another test may have used, stay for a minute, as pools do.
+    """
+
+    async def look(key: int) -> Any:
+        import threading
+
+        names: list[str] = []
+        for _ in range(100):
+            names = [thread.name for thread in threading.enumerate() if thread.name.startswith((FEEDER, LOOP))]
+            if FEEDER not in names:
+                break
+            await asyncio.sleep(0.01)
+        running = [getattr(task.get_coro(), "__qualname__", "?") for task in asyncio.all_tasks()]
+        return {"threads": names, "tasks": running}
+
+    return FunctionEnricher(look, "threads array<string>, tasks array<string>")
+
+
+def workers(spark: SparkSession) -> list[Any]:
+    """What workers tell of themselves; idle ones take turns."""
+    rows = enrich(spark.range(0, 16, numPartitions=8), probe(), on="id").collect()
+    assert [row.id for row in rows] == list(range(16))
+    return rows
+
+
+def left_behind(told: Iterable[Any]) -> list[str]:
+    """Threads and tasks that are not those of the run that has asked, by what a probe has told of each worker."""
+    left = [Counter(one["threads"]) - Counter([LOOP]) + (Counter(one["tasks"]) - OF_A_RUN) for one in told]
+    return sorted({name for names in left for name in names})
+
+
+def assert_nobody_is_left(ask: Callable[[], Iterable[Any]], seconds: float = GONE) -> None:
+    """What `ask` hears of a probe is clean, after so many seconds at most."""
+    deadline = time.monotonic() + seconds
+    while left := left_behind(ask()):
+        assert time.monotonic() < deadline, f"left behind in a worker: {left}"
+
+
+def assert_workers_are_clean(spark: SparkSession, seconds: float = GONE) -> None:
+    assert_nobody_is_left(lambda: workers(spark), seconds)
+
+
+class Hanging:
+    """A server that accepts, counts, and never answers."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=500)
+        self.port: int = self._listener.getsockname()[1]
+        self.open = 0
+        self.ever = 0
+        self._lock = threading.Lock()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with self._lock:
+                self.open += 1
+                self.ever += 1
+            threading.Thread(target=self._hold, args=(connection,), daemon=True).start()
+
+    def _hold(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            connection.recv(1)
+        with self._lock:
+            self.open -= 1
+
+    def close(self) -> None:
+        # Closing alone does not wake a thread that is in `accept`.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+def hanging_from(port: int, first: int, fails: int | None = None) -> FunctionEnricher:
+    """Keys from `first` on hang; the key `fails` raises once others hang."""
+
+    async def look_up(key: int) -> Any:
+        if key < first:
+            return {"x": key}
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            if key == fails:
+                await asyncio.sleep(0.2)
+                raise ValueError("enough")
+            await asyncio.Event().wait()
+        finally:
+            writer.close()
+
+    return FunctionEnricher(look_up, "x long")
+
+
+def assert_nothing_is_left(spark: SparkSession, server: Hanging) -> None:
+    assert server.ever > 0, "nothing has hung"
+    wait_until(lambda: server.open == 0, GONE, f"no running lookup; there are {server.open} of {server.ever}")
+    assert_workers_are_clean(spark)

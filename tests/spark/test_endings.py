@@ -7,103 +7,30 @@ can be counted from outside, whatever became of their process.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
 import subprocess
 import sys
 import textwrap
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 from asyncio_operator.spark import enrich
 from enrichers import FunctionEnricher
-from tests.spark.helpers import BATCH_SIZE, GONE, setting, wait_until
+from tests.spark.helpers import (
+    BATCH_SIZE,
+    GONE,
+    Hanging,
+    assert_nothing_is_left,
+    hanging_from,
+    in_background,
+    setting,
+    wait_until,
+)
 
 pytestmark = pytest.mark.spark
-
-
-class Hanging:
-    """A server that accepts, counts, and never answers."""
-
-    def __init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=500)
-        self.port: int = self._listener.getsockname()[1]
-        self.open = 0
-        self.ever = 0
-        self._lock = threading.Lock()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            with self._lock:
-                self.open += 1
-                self.ever += 1
-            threading.Thread(target=self._hold, args=(connection,), daemon=True).start()
-
-    def _hold(self, connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):
-            connection.recv(1)
-        with self._lock:
-            self.open -= 1
-
-    def close(self) -> None:
-        # Closing alone does not wake a thread that is in `accept`.
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-
-@pytest.fixture
-def server() -> Iterator[Hanging]:
-    hanging = Hanging()
-    yield hanging
-    hanging.close()
-
-
-def hanging_from(port: int, first: int, fails: int | None = None) -> FunctionEnricher:
-    """Keys from `first` on hang; the key `fails` raises once others hang."""
-
-    async def look_up(key: int) -> Any:
-        if key < first:
-            return {"x": key}
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
-        try:
-            if key == fails:
-                await asyncio.sleep(0.2)
-                raise ValueError("enough")
-            await asyncio.Event().wait()
-        finally:
-            writer.close()
-
-    return FunctionEnricher(look_up, "x long")
-
-
-def feeders_and_pids() -> FunctionEnricher:
-    async def look_up(key: int) -> Any:
-        import os
-
-        names = [thread.name for thread in threading.enumerate()]
-        return {"feeders": names.count("asyncio-operator-feeder"), "pid": os.getpid()}
-
-    return FunctionEnricher(look_up, "feeders int, pid long")
-
-
-def assert_nothing_is_left(spark: SparkSession, server: Hanging) -> None:
-    assert server.ever > 0, "nothing has hung"
-    wait_until(lambda: server.open == 0, GONE, f"no running lookup; there are {server.open} of {server.ever}")
-    rows = enrich(spark.range(0, 100, numPartitions=2), feeders_and_pids(), on="id").collect()
-    assert [row.id for row in rows] == list(range(100))
-    assert {row.feeders for row in rows} <= {0, 1}, "feeders of other tasks are left"
 
 
 @pytest.mark.parametrize("mode", ["ordered", "unordered"])
@@ -133,18 +60,13 @@ def test_X7_a_failing_task_leaves_nothing(spark: SparkSession, server: Hanging, 
 
 
 def test_X7_a_cancelled_job_leaves_nothing(spark: SparkSession, server: Hanging) -> None:
-    outcome: list[Any] = []
-
-    def run() -> None:
+    def job() -> Any:
         spark.sparkContext.setJobGroup("to be cancelled", "hanging lookups")
-        out = enrich(spark.range(0, 60, numPartitions=2), hanging_from(server.port, first=3), on="id", timeout=None)
-        try:
-            outcome.append(out.collect())
-        except Exception as error:
-            outcome.append(error)
+        return enrich(
+            spark.range(0, 60, numPartitions=2), hanging_from(server.port, first=3), on="id", timeout=None
+        ).collect()
 
-    thread = InheritableThread(target=run)
-    thread.start()
+    thread, outcome = in_background(job)
     wait_until(lambda: server.open == 57, 60, "57 lookups hang")
     spark.sparkContext.cancelJobGroup("to be cancelled")
     thread.join(60)

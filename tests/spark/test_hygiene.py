@@ -14,24 +14,22 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
-import asyncpg
 import psutil
 import pyspark
 import pytest
-from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
 
 from asyncio_operator import Enricher
 from asyncio_operator.spark import async_udf, enrich
 from enrichers import FunctionEnricher, HttpEnricher, PostgresEnricher
 from tests.services import PostgresServer
-from tests.spark.helpers import GONE, setting, wait_until
+from tests.spark.helpers import GONE, assert_workers_are_clean, in_background, setting, wait_until
 from tests.spark.test_cluster import Squares
 
 pytestmark = pytest.mark.spark
@@ -125,24 +123,10 @@ class Postgres:
         return self._count("true")
 
     def _count(self, which: str) -> int:
-        async def ask() -> int:
-            connection = await asyncpg.connect(self._server.dsn)
-            try:
-                found = await connection.fetchval(
-                    f"SELECT count(*) FROM pg_stat_activity WHERE application_name = '{NAME}' AND {which}"
-                )
-            finally:
-                await connection.close()
-            return int(found)
-
-        return asyncio.run(ask())
-
-
-@pytest.fixture
-def own_postgres() -> Iterator[PostgresServer]:
-    """A server whose statements may be left running."""
-    with PostgresServer() as server:
-        yield server
+        [[count]] = self._server.fetch(
+            f"SELECT count(*) FROM pg_stat_activity WHERE application_name = '{NAME}' AND {which}"
+        )
+        return int(count)
 
 
 @pytest.fixture
@@ -166,50 +150,10 @@ def hanging(spark: SparkSession, outside: Outside, **options: Any) -> DataFrame:
     return enrich(numbers, outside.enricher(), on="id", **{"timeout": None, "capacity": 20} | options)
 
 
-def probe() -> FunctionEnricher:
-    """Tells of its worker: who it is, its threads of ours, and how many tasks are on its loop."""
-
-    async def look(key: int) -> Any:
-        import threading
-
-        # Those of a BlockingEnricher, which another test may have used, stay for a minute, as pools do.
-        ours = ("asyncio-operator-loop", "asyncio-operator-feeder")
-        names = [thread.name for thread in threading.enumerate() if thread.name.startswith(ours)]
-        return {"pid": os.getpid(), "threads": sorted(names), "tasks": len(asyncio.all_tasks())}
-
-    return FunctionEnricher(look, "pid long, threads array<string>, tasks int")
-
-
-def workers(spark: SparkSession) -> list[Any]:
-    """What workers tell of themselves; idle ones take turns."""
-    rows = [row for _ in range(2) for row in enrich(spark.range(0, 8, numPartitions=4), probe(), on="id").collect()]
-    assert [row.id for row in rows] == 2 * list(range(8))
-    return rows
-
-
 def assert_clean(spark: SparkSession, outside: Outside) -> None:
     wait_until(lambda: outside.running() == 0, GONE, f"no running request; there are {outside.running()}")
-    for row in workers(spark):
-        assert row.threads in (
-            ["asyncio-operator-feeder", "asyncio-operator-loop"],
-            ["asyncio-operator-loop"],
-        )
-        assert row.tasks < 10, "tasks of another run are on the loop, which had 20 calls in flight"
+    assert_workers_are_clean(spark)
     wait_until(lambda: outside.connections() <= outside.kept, GONE, "no more connections than are of use")
-
-
-def in_background(job: Callable[[], Any]) -> tuple[InheritableThread, list[Any]]:
-    outcome: list[Any] = []
-
-    def run() -> None:
-        try:
-            outcome.append(job())
-        except Exception as error:
-            outcome.append(error)
-
-    thread = InheritableThread(target=run, daemon=True)
-    thread.start()
-    return thread, outcome
 
 
 def clients_of(port: int) -> set[int]:

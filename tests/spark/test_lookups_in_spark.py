@@ -10,7 +10,7 @@ import asyncio
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,26 +24,9 @@ from asyncio_operator import Cache, EnricherError, FixedBackoff, Retry
 from asyncio_operator.spark import EnrichmentMetrics, enrich
 from enrichers import FunctionEnricher, PostgresEnricher
 from tests.services import PostgresServer
-from tests.spark.helpers import BATCH_SIZE, GONE, in_partitions, python_workers, setting, wait_until
-from tests.spark.test_endings import Hanging
-from tests.spark.test_postgres_in_spark import ask
+from tests.spark.helpers import BATCH_SIZE, GONE, Hanging, in_partitions, kill_workers, setting, wait_until
 
 pytestmark = pytest.mark.spark
-
-
-def kill_workers() -> None:
-    processes = python_workers()
-    for process in processes:
-        process.kill()
-    psutil.wait_procs(processes, 30)
-
-
-@pytest.fixture
-def alone(spark: SparkSession) -> Iterator[SparkSession]:
-    """The session without a worker, so that jobs of one partition make one and use it again and again."""
-    kill_workers()
-    yield spark
-    kill_workers()
 
 
 class Source:
@@ -441,12 +424,6 @@ def test_R5_when_attempts_run_out_the_task_fails_and_says_how_many_there_were(
 # -- a PostgreSQL in trouble
 
 
-@pytest.fixture
-def own_server() -> Iterator[PostgresServer]:
-    with PostgresServer() as server:
-        yield server
-
-
 def killed_and_started(server: PostgresServer) -> None:
     server.kill()
     time.sleep(0.5)
@@ -455,7 +432,7 @@ def killed_and_started(server: PostgresServer) -> None:
 
 def connections_cut(server: PostgresServer) -> None:
     for _ in range(3):
-        ask(server, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'trouble'")
+        server.fetch("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'trouble'")
         time.sleep(0.3)
 
 
@@ -467,11 +444,11 @@ def silent_for_a_while(server: PostgresServer) -> None:
 
 @pytest.mark.parametrize("trouble", [killed_and_started, connections_cut, silent_for_a_while])
 def test_R5_a_server_in_trouble_loses_no_row(
-    alone: SparkSession, own_server: PostgresServer, tmp_path: Path, trouble: Callable[[PostgresServer], None]
+    alone: SparkSession, own_postgres: PostgresServer, tmp_path: Path, trouble: Callable[[PostgresServer], None]
 ) -> None:
-    ask(own_server, "CREATE TABLE t AS SELECT i AS k, 2 * i AS twice FROM generate_series(0, 999) AS i")
+    own_postgres.fetch("CREATE TABLE t AS SELECT i AS k, 2 * i AS twice FROM generate_series(0, 999) AS i")
     slow = PostgresEnricher(
-        f"{own_server.dsn}&application_name=trouble",
+        f"{own_postgres.dsn}&application_name=trouble",
         query="SELECT t.k, twice, pg_sleep(0.005)::text AS slept FROM t WHERE t.k = ANY ($1)",
         key="k",
         max_batch=20,
@@ -493,14 +470,14 @@ def test_R5_a_server_in_trouble_loses_no_row(
     # The server dies with the thread that has started it, so the trouble is made on this one.
     with ThreadPoolExecutor(1) as pool:
         collected = pool.submit(out.collect)
-        wait_until(lambda: len(ask(own_server, BUSY)) > 0, 30, "statements run")
-        trouble(own_server)
+        wait_until(lambda: len(own_postgres.fetch(BUSY)) > 0, 30, "statements run")
+        trouble(own_postgres)
         rows = collected.result()
     assert [(row.id, row.twice) for row in rows] == [(key, 2 * key) for key in range(1000)]
     assert {row.how.status for row in rows} == {"found"}
     assert max(row.how.attempts for row in rows) > 1
     assert metrics.statistics().retries > 0
-    own_server.kill()
+    own_postgres.kill()
     assert {row.how.source for row in out.collect()} == {"cache"}
 
 
@@ -510,18 +487,11 @@ BUSY = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'trouble' AND st
 # -- X7: ends
 
 
-@pytest.fixture
-def hanging() -> Iterator[Hanging]:
-    server = Hanging()
-    yield server
-    server.close()
-
-
 @pytest.mark.parametrize("end", ["enough rows", "failure"])
 def test_X7_with_caches_and_retries_a_task_that_ends_early_leaves_nothing_but_what_it_has_learnt(
-    alone: SparkSession, hanging: Hanging, tmp_path: Path, end: str
+    alone: SparkSession, server: Hanging, tmp_path: Path, end: str
 ) -> None:
-    port, fail = hanging.port, end == "failure"
+    port, fail = server.port, end == "failure"
 
     async def look_up(key: int) -> Any:
         if key < 3:
@@ -548,7 +518,7 @@ def test_X7_with_caches_and_retries_a_task_that_ends_early_leaves_nothing_but_wh
             out.collect()
     else:
         assert [row.x for row in out.limit(3).collect()] == [0, 1, 2]
-    assert hanging.ever > 0
-    wait_until(lambda: hanging.open == 0, GONE, f"no running lookup; there are {hanging.open} of {hanging.ever}")
+    assert server.ever > 0
+    wait_until(lambda: server.open == 0, GONE, f"no running lookup; there are {server.open} of {server.ever}")
     # Where Spark has thrown the worker away, the next one takes its directory over.
     assert how(enrich(keys(alone, 3), enricher, on="id", **options).collect()) == {("found", "cache", 0): 3}

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import threading
-from collections.abc import Iterator
 from typing import Any
 
 import asyncpg
@@ -36,17 +34,6 @@ TABLES = """
 """
 
 
-def ask(server: PostgresServer, sql: str) -> list[Any]:
-    async def run() -> list[Any]:
-        connection = await asyncpg.connect(server.dsn)
-        try:
-            return list(await connection.fetch(sql))
-        finally:
-            await connection.close()
-
-    return asyncio.run(run())
-
-
 @pytest.fixture
 def shop(postgres: PostgresServer) -> PostgresServer:
     async def run() -> None:
@@ -56,13 +43,6 @@ def shop(postgres: PostgresServer) -> PostgresServer:
 
     asyncio.run(run())
     return postgres
-
-
-@pytest.fixture
-def own_server() -> Iterator[PostgresServer]:
-    """A server that a test may kill."""
-    with PostgresServer() as server:
-        yield server
 
 
 def orders(spark: SparkSession, rows: int = 5000, partitions: int = 2) -> DataFrame:
@@ -116,7 +96,7 @@ def test_X3_a_prefix_makes_room_for_a_name_that_both_sides_have(spark: SparkSess
 
 def test_L8_two_jobs_use_the_same_connections(spark: SparkSession, shop: PostgresServer) -> None:
     def connections(name: str) -> set[tuple[int, Any]]:
-        found = ask(shop, f"SELECT pid, backend_start FROM pg_stat_activity WHERE application_name = '{name}'")
+        found = shop.fetch(f"SELECT pid, backend_start FROM pg_stat_activity WHERE application_name = '{name}'")
         return {(row["pid"], row["backend_start"]) for row in found}
 
     dsn = f"{shop.dsn}&application_name=l8"
@@ -141,30 +121,6 @@ def test_a_key_that_the_server_rejects_fails_alone(spark: SparkSession, shop: Po
     assert rows[57].status.error_type == "EnricherError"
     with pytest.raises(Exception, match=r"w\\+x00x"):
         enrich(frame, words, on="word").collect()
-
-
-@pytest.mark.parametrize("on_error", ["fail", "null"])
-def test_the_server_dies_in_the_middle_of_a_job(spark: SparkSession, own_server: PostgresServer, on_error: str) -> None:
-    slow = PostgresEnricher(
-        own_server.dsn,
-        query="SELECT k, pg_sleep(0.2)::text AS slept FROM (SELECT unnest($1::bigint[]) AS k) AS u",
-        key="k",
-        max_batch=2,
-    )
-    frame = enrich(spark.range(0, 2000, 1, 1), slow, on="id", on_error=on_error, status_column="status", timeout=20)
-    killer = threading.Timer(3, own_server.kill)
-    killer.start()
-    try:
-        if on_error == "fail":
-            with pytest.raises(Exception, match=r"PostgresEnricher.*(connection|server|reachable)"):
-                frame.collect()
-        else:
-            rows = frame.collect()
-            assert sorted(row.id for row in rows) == list(range(2000))
-            assert {row.status.status for row in rows} <= {"found", "failed"}
-            assert any(row.status.status == "failed" for row in rows)
-    finally:
-        killer.join()
 
 
 def test_X5_the_password_is_nowhere(spark: SparkSession, shop: PostgresServer) -> None:

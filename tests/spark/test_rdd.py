@@ -6,13 +6,13 @@ import asyncio
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from py4j.protocol import Py4JError
-from pyspark import RDD, InheritableThread, TaskContext
+from pyspark import RDD, TaskContext
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
@@ -32,8 +32,7 @@ from asyncio_operator.spark.rdd import PartitionTask
 from asyncio_operator.trace import Trace
 from enrichers import FunctionEnricher
 from tests.pages import run_programs
-from tests.spark.helpers import GONE, jobs, wait_until
-from tests.spark.test_endings import Hanging
+from tests.spark.helpers import GONE, Hanging, assert_nobody_is_left, in_background, jobs, probe, wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -46,13 +45,6 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def numbers(spark: SparkSession) -> RDD[int]:
     return spark.sparkContext.parallelize(range(100), 2)
-
-
-@pytest.fixture
-def server() -> Iterator[Hanging]:
-    hanging = Hanging()
-    yield hanging
-    hanging.close()
 
 
 async def double(number: int) -> int:
@@ -251,8 +243,8 @@ def test_X4_what_cannot_travel_is_refused_with_the_words_of_enrich(numbers: RDD[
         (double, {"grace_period": -1}, "grace_period is -1"),
         (half, {}, "Wrap an ordinary function that blocks in BlockingFunction"),
         (AsyncWaitOperator(double), {}, "give map_partitions the operator's function and its options"),
-        (double, {"capcity": 5}, "map_partitions has no option 'capcity'; did you mean 'capacity'"),
-        (double, {"cache": None}, "map_partitions has no option 'cache'; enrich keeps answers"),
+        (double, {"capcity": 5}, "'capcity' is not an option of map_partitions; did you mean 'capacity'"),
+        (double, {"cache": None}, "'cache' is not an option of map_partitions; enrich keeps answers"),
         (double, {"trace": Trace()}, "what is recorded in a worker does not come back"),
     ],
 )
@@ -324,22 +316,12 @@ def hangs_from(port: int, first: int, fails: int | None = None) -> AsyncFunction
     return Hangs()
 
 
-async def threads(number: int) -> tuple[int, list[str], int]:
-    names = [thread.name for thread in threading.enumerate()]
-    ours = ("asyncio-operator-loop", "asyncio-operator-feeder")  # those of a BlockingEnricher stay, as pools do
-    return number, [name for name in names if name.startswith(ours)], len(asyncio.all_tasks())
-
-
 def assert_nothing_is_left(numbers: RDD[int], server: Hanging) -> None:
     """No call, no open function, no thread, and a worker that is used again works."""
     assert server.ever > 1, "nothing has hung"
     wait_until(lambda: server.open == 0, GONE, f"no connection; there are {server.open} of {server.ever}")
-    out = map_partitions(numbers, threads, capacity=1).collect()
-    assert [number for number, _, _ in out] == list(range(100))
-    # The run itself, its life, its lane and the pump to the other thread.
-    assert max(tasks for _, _, tasks in out) <= 4
-    for _, names, _ in out:
-        assert sorted(names) in (["asyncio-operator-loop"], ["asyncio-operator-feeder", "asyncio-operator-loop"])
+    few = map_partitions(numbers.context.parallelize(range(8), 4), probe().lookup)
+    assert_nobody_is_left(few.collect)
 
 
 @pytest.mark.parametrize("directly", [False, True])
@@ -361,7 +343,7 @@ def test_X7_a_limit_behind_it_leaves_nothing(spark: SparkSession, server: Hangin
     rdd = spark.sparkContext.parallelize(range(200_000), 1)
     df = map_partitions(rdd, hangs_from(server.port, first=3)).map(lambda n: (n,)).toDF("n long")
     assert df.limit(3).collect() == [(0,), (1,), (2,)]
-    assert_nothing_is_left(spark.sparkContext.parallelize(range(100), 2), server)
+    assert_nothing_is_left(rdd, server)
 
 
 def test_X7_a_failing_task_leaves_nothing(numbers: RDD[int], server: Hanging) -> None:
@@ -388,17 +370,11 @@ def test_X7_cancelled_jobs_and_killed_tasks_leave_nothing(
         (tmp_path / str(context.taskAttemptId())).touch()
         return elements
 
-    outcome: list[Any] = []
-
-    def run() -> None:
+    def job() -> Any:
         spark.sparkContext.setJobGroup("hanging", "to be cancelled")
-        try:
-            outcome.append(map_partitions(numbers.mapPartitions(told), hangs_from(server.port, first=0)).collect())
-        except Exception as error:
-            outcome.append(error)
+        return map_partitions(numbers.mapPartitions(told), hangs_from(server.port, first=0)).collect()
 
-    thread = InheritableThread(target=run)
-    thread.start()
+    thread, outcome = in_background(job)
     wait_until(lambda: server.open == 102, 60, "two tasks hang")
     killed = min(int(file.name) for file in tmp_path.iterdir())
     spark.sparkContext._jsc.sc().killTaskAttempt(killed, True, "a test")

@@ -6,7 +6,8 @@ hexadecimal and as JSON. A word that Spark is given to log, and the pickles of e
 as text, must be found in the same way, so that the search is known to find.
 
 At INFO it does not matter how an enricher was given its password. At DEBUG, Spark and PySpark log pickles, and what is
-set as ``spark.executorEnv``: there, only what comes from a function is safe.
+set as ``spark.executorEnv``: there, only what comes from a function is safe. The log at DEBUG holds that at INFO, so
+with Connect an enricher runs once: at INFO if it was given its password as text, else at DEBUG.
 """
 
 from __future__ import annotations
@@ -190,7 +191,7 @@ def run_program(face: str, level: str, directory: Path) -> None:
 
 
 def program(face: str, level: str) -> None:
-    """Jobs that end in every way, each enricher given its secret by a function, and at INFO as text too."""
+    """Jobs that end in every way, of enrichers that are given their secrets as text and by functions."""
     from pyspark.cloudpickle import cloudpickle
 
     if level == "debug":
@@ -200,7 +201,7 @@ def program(face: str, level: str) -> None:
     (directory / "events").mkdir()
     (directory / "pickles").mkdir()
     spark = session(face, level, directory)
-    chosen = [one for one in enrichers_here() if level == "info" or not one[0].endswith("text")]
+    chosen = [one for one in enrichers_here() if face == "classic" or one[0].endswith("text") == (level == "info")]
     for name, enricher, breaks in chosen:
         (directory / "pickles" / f"{name}.pickle").write_bytes(cloudpickle.dumps(enricher))
         say("repr", enricher)

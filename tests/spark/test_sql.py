@@ -15,12 +15,9 @@ from asyncio_operator import Cache
 from asyncio_operator.spark import EnrichmentMetrics, enrich, register_lookup
 from asyncio_operator.trace import Trace
 from enrichers import FunctionEnricher
-from tests.spark.helpers import BATCH_SIZE, in_partitions, setting
-from tests.spark.test_endings import Hanging, assert_nothing_is_left, hanging_from, server
+from tests.spark.helpers import BATCH_SIZE, Hanging, assert_nothing_is_left, hanging_from, in_partitions, setting
 from tests.spark.test_pass_through import known_columns
 from tests.spark.test_rows import enricher
-
-__all__ = ["server"]
 
 pytestmark = pytest.mark.spark
 

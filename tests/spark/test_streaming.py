@@ -26,12 +26,7 @@ from asyncio_operator import Cache
 from asyncio_operator.spark import enrich
 from enrichers import FunctionEnricher, PostgresEnricher
 from tests.services import PostgresServer
-from tests.spark.helpers import BATCH_SIZE, GONE, setting, wait_until
-from tests.spark.test_endings import Hanging, hanging_from
-from tests.spark.test_lookups_in_spark import alone
-from tests.spark.test_postgres_in_spark import ask
-
-__all__ = ["alone"]
+from tests.spark.helpers import BATCH_SIZE, GONE, Hanging, hanging_from, setting, wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -279,19 +274,17 @@ def test_continuous_processing_is_refused_before_anything_runs(spark: SparkSessi
         writer.start()
 
 
-def test_X7_a_query_that_is_stopped_leaves_no_running_lookup(spark: SparkSession, tmp_path: Path) -> None:
-    server = Hanging()
-    try:
-        numbered(tmp_path / "in", files=2)
-        out = enrich(stream(spark, tmp_path / "in").repartition(2), hanging_from(server.port, 3), on="id", timeout=None)
-        query = out.writeStream.format("noop").start()
-        wait_until(lambda: server.open > 5, 60, "lookups hang")
-        query.stop()
-        assert query.exception() is None
-        wait_until(lambda: server.open == 0, GONE, f"no running lookup; there are {server.open} of {server.ever}")
-        finished(to_parquet(enrich(stream(spark, tmp_path / "in"), known(), on="id"), tmp_path, "out"))
-    finally:
-        server.close()
+def test_X7_a_query_that_is_stopped_leaves_no_running_lookup(
+    spark: SparkSession, tmp_path: Path, server: Hanging
+) -> None:
+    numbered(tmp_path / "in", files=2)
+    out = enrich(stream(spark, tmp_path / "in").repartition(2), hanging_from(server.port, 3), on="id", timeout=None)
+    query = out.writeStream.format("noop").start()
+    wait_until(lambda: server.open > 5, 60, "lookups hang")
+    query.stop()
+    assert query.exception() is None
+    wait_until(lambda: server.open == 0, GONE, f"no running lookup; there are {server.open} of {server.ever}")
+    finished(to_parquet(enrich(stream(spark, tmp_path / "in"), known(), on="id"), tmp_path, "out"))
 
 
 # -- L8: pools and caches
@@ -301,8 +294,8 @@ def test_X7_a_query_that_is_stopped_leaves_no_running_lookup(spark: SparkSession
 def test_L8_micro_batches_use_the_same_connections_and_the_same_cache(
     alone: SparkSession, postgres: PostgresServer, tmp_path: Path, cache: Cache | None
 ) -> None:
-    ask(postgres, "DROP SEQUENCE IF EXISTS asked")
-    ask(postgres, "CREATE SEQUENCE asked")
+    postgres.fetch("DROP SEQUENCE IF EXISTS asked")
+    postgres.fetch("CREATE SEQUENCE asked")
     asking = PostgresEnricher(
         postgres.dsn,
         query="SELECT k, pg_backend_pid() AS connection, nextval('asked') AS asked FROM unnest($1::bigint[]) AS k",
@@ -318,8 +311,7 @@ def test_L8_micro_batches_use_the_same_connections_and_the_same_cache(
     rows = alone.table("pooled").collect()
     assert len(rows) == 100
     assert len({row.connection for row in rows}) <= 2
-    [asked] = ask(postgres, "SELECT last_value FROM asked")
-    assert asked["last_value"] == (100 if cache is None else 20)
+    assert postgres.fetch("SELECT last_value FROM asked") == [(100 if cache is None else 20,)]
 
 
 # -- the watermark

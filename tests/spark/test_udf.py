@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import datetime
 import random
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -18,8 +17,7 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructType
 
 from asyncio_operator import AsyncFunction, BlockingFunction, FixedBackoff, Retry
 from asyncio_operator.spark import async_udf
-from tests.spark.helpers import BATCH_SIZE, GONE, in_partitions, setting, wait_until
-from tests.spark.test_endings import Hanging
+from tests.spark.helpers import BATCH_SIZE, GONE, Hanging, in_partitions, setting, wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -214,13 +212,6 @@ def test_in_a_stream(spark: SparkSession, tmp_path: Any) -> None:
     assert sorted((row.id, row.answer and row.answer.told) for row in out) == [
         (n, None if n == 13 else f"{n} x") for n in range(20)
     ]
-
-
-@pytest.fixture
-def server() -> Iterator[Hanging]:
-    hanging = Hanging()
-    yield hanging
-    hanging.close()
 
 
 def hanging_from(port: int, first: int, fails: int | None = None) -> Any:

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from asyncio_operator import Enricher
 from asyncio_operator.spark import enrich
 from enrichers import FunctionEnricher
-from tests.spark.helpers import BATCH_SIZE, setting, wait_until
+from tests.spark.helpers import BATCH_SIZE, assert_workers_are_clean, setting, wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -103,22 +103,11 @@ def test_L8_an_idle_client_is_closed_and_opened_again_on_use(spark: SparkSession
         used(spark, client_of(tmp_path, url="reset", idle=60.0))
 
 
-def test_X8_a_worker_has_one_loop_thread_and_one_feeder_however_many_jobs_it_has_done(spark: SparkSession) -> None:
-    async def look_up(key: int) -> Any:
-        import threading
-
-        names = [thread.name for thread in threading.enumerate()]
-        # Threads of a BlockingEnricher that another test has used stay for a minute, as pools do.
-        ours = ("asyncio-operator-loop", "asyncio-operator-feeder")
-        return {"names": [name for name in names if name.startswith(ours)]}
-
+def test_X8_a_worker_has_one_loop_thread_and_no_feeder_is_left_however_many_jobs_it_has_done(
+    spark: SparkSession,
+) -> None:
     for _ in range(3):
-        rows = enrich(spark.range(0, 20, numPartitions=2), FunctionEnricher(look_up, "names array<string>"), on="id")
-        for row in rows.collect():
-            assert sorted(row.names) in (
-                ["asyncio-operator-feeder", "asyncio-operator-loop"],
-                ["asyncio-operator-loop"],
-            )
+        assert_workers_are_clean(spark)
 
 
 def resident(spark: SparkSession, rows: int, mode: str) -> int:

@@ -224,18 +224,6 @@ def test_an_iteration_does_not_hold_a_closed_directory(tmp_path):
     RocksDBStateBackend(tmp_path / "state").close()
 
 
-def test_importing_the_package_does_not_import_rocksdict(monkeypatch):
-    program = "import sys, asyncio_operator.state, asyncio_operator.timers; print('rocksdict' in sys.modules)"
-    output = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert output.stdout == "False\n"
-
-
 def test_a_missing_rocksdict_names_the_extra(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("asyncio_operator.state.rocksdb")]:
         monkeypatch.delitem(sys.modules, name)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
 
 import asyncpg
 import pytest
@@ -18,10 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from asyncio_operator import Cache, FixedBackoff, Retry
 from asyncio_operator.spark import enrich
 from enrichers import PostgresEnricher
-from tests.enrichers.test_postgres_restarts import Standby
-from tests.services import PostgresServer
-from tests.spark.helpers import GONE, wait_until
-from tests.spark.test_hygiene import in_background, workers
+from tests.services import PostgresServer, Standby
+from tests.spark.helpers import GONE, assert_workers_are_clean, in_background, wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -40,23 +37,12 @@ IN_TIME = 60.0
 def server() -> Iterator[Standby]:
     server = Standby(max_connections="12", superuser_reserved_connections="2")
     with server:
-        ask(server, "CREATE ROLE shop LOGIN PASSWORD 'hunter2'")
+        server.fetch("CREATE ROLE shop LOGIN PASSWORD 'hunter2'")
         yield server
 
 
-def ask(server: PostgresServer, sql: str) -> Any:
-    async def fetch() -> Any:
-        connection = await asyncpg.connect(server.dsn)
-        try:
-            return await connection.fetchval(sql)
-        finally:
-            await connection.close()
-
-    return asyncio.run(fetch())
-
-
 def sevenfold(server: PostgresServer, held: bool = True) -> PostgresEnricher:
-    started = ask(server, "SELECT pg_postmaster_start_time()::text")
+    [[started]] = server.fetch("SELECT pg_postmaster_start_time()::text")
     hangs = f"k = {HELD} AND pg_postmaster_start_time() = '{started}'" if held else "false"
     sql = f"""
         SELECT k AS id, 7 * k AS v FROM (
@@ -77,17 +63,15 @@ def expected() -> list[tuple[int, int]]:
 
 
 def hangs(server: PostgresServer) -> bool:
-    return bool(ask(server, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"))
+    return bool(server.fetch("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'"))
 
 
 def connections(server: PostgresServer) -> int:
-    return int(ask(server, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'shop'"))
+    return len(server.fetch("SELECT 1 FROM pg_stat_activity WHERE usename = 'shop'"))
 
 
 def assert_clean(spark: SparkSession, server: PostgresServer) -> None:
-    for told in workers(spark):
-        assert set(told.threads) <= {"asyncio-operator-feeder", "asyncio-operator-loop"}
-        assert told.tasks < 10
+    assert_workers_are_clean(spark)
     wait_until(lambda: connections(server) <= 2 * POOL, GONE, "no more connections than pools keep")
     wait_until(lambda: not hangs(server), GONE, "no statement is left")
 
@@ -145,6 +129,20 @@ def test_a_server_that_does_not_come_back_is_one_clear_error_in_time(
     again = enrich(numbers(spark), sevenfold(server, held=False), on="id", retry=PATIENT, cache=Cache())
     assert [tuple(row) for row in again.collect()] == expected()
     assert_clean(spark, server)
+
+
+def test_a_server_that_does_not_come_back_costs_answers_and_no_row_where_it_shall_not_fail_the_job(
+    spark: SparkSession, server: Standby
+) -> None:
+    out = enrich(numbers(spark), sevenfold(server), on="id", on_error="null", status_column="how", timeout=30)
+    job, outcome = in_background(out.collect)
+    wait_until(lambda: hangs(server) or bool(outcome), IN_TIME, "the job has come to the key that hangs")
+    server.kill()
+    job.join(IN_TIME)
+    assert outcome, "the job hangs"
+    assert [row.id for row in outcome[0]] == list(range(ROWS))
+    assert [row.v for row in outcome[0]] == [7 * row.id if row.how.status == "found" else None for row in outcome[0]]
+    assert {row.how.status for row in outcome[0]} == {"found", "failed"}
 
 
 def taken(server: PostgresServer, stack: ExitStack, left: int) -> None:
