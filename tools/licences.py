@@ -65,6 +65,9 @@ MACHINE = {
     "sys_platform": "linux",
 }
 
+CONNECT = "pyspark[connect]"
+"""What a client of Spark Connect installs beside an extra of this package."""
+
 HEAD = """\
 # Licences
 
@@ -199,7 +202,9 @@ def page(rows: Iterable[Row]) -> str:
     head = ["package", "version", "licence", "extra"]
     run = [[row.name, row.version, row.licence, ", ".join(row.needed_by)] for row in rows if row.needed_by]
     develop = [[row.name, row.version, row.licence] for row in rows if not row.needed_by]
-    lead = "Nothing of these is needed to use the library."
+    *connect, last = sorted(needs([CONNECT]) & {row.name for row in rows if not row.needed_by})
+    lead = f"Nothing of these is needed to use the library, but {', '.join(connect)} and {last},\n"
+    lead += f"which PySpark wants for Spark Connect: `pip install '{CONNECT}'` brings them."
     parts = [
         HEAD,
         "## To run it\n",
