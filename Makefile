@@ -29,7 +29,7 @@ help:
 	@echo "make bench   run the benchmarks (ARGS=... goes to them)"
 	@echo "make faults  break what a job depends on, in every way, and see what comes of it"
 	@echo "make soak    20 minutes of a stream with faults at random"
-	@echo "make bench-peers, make bench-growth  against other libraries; how cost grows"
+	@echo "make bench-peers, make bench-growth  against other libraries (installs 2.4 GB); how cost grows"
 	@echo "make docs    build the documentation site into site/"
 	@echo "make dist    build the wheel and the sdist into dist/"
 	@echo "make release-check, make compat  what a release is tested for; the tests with the oldest PySpark"

@@ -41,7 +41,7 @@ from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.waiting import clock_of
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 CLOSE_TIMEOUT = 10.0
 """Seconds that closing the enricher may take."""
@@ -216,13 +216,13 @@ class _Engine:
         self,
         enricher: Enricher,
         options: LookupOptions,
-        schema: pa.Schema,
+        check: AnswerCheck,
         cache: LookupCache | None,
         clock: Callable[[], float],
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self._enricher = enricher
-        self._check = AnswerCheck(schema)
+        self._check = check
         self._cache = cache
         self._now = clock
         outcomes = KeyOutcomes(enricher, timeout=options.timeout, fail=None, remedy="", clock=clock)
@@ -317,6 +317,7 @@ async def _opened(enricher: Enricher, options: LookupOptions, clock: Callable[[]
         raise ConfigurationError(f"{describe(enricher)}.schema() gave {describe(schema)}; it must be a pyarrow.Schema")
     # An enricher that has asked its source knows more than one that has not.
     owner = cache_owner(fingerprint(enricher), schema)
+    check = AnswerCheck(schema)
     now = clock or clock_of(asyncio.get_running_loop())
     try:
         await enricher.open()
@@ -327,7 +328,7 @@ async def _opened(enricher: Enricher, options: LookupOptions, clock: Callable[[]
         except Exception as second:
             error.add_note(f"closing the enricher failed too: {describe_error(second)}")
         raise
-    return _Engine(enricher, options, schema, cache, now)
+    return _Engine(enricher, options, check, cache, now)
 
 
 async def _open_cache(

@@ -27,7 +27,7 @@ STEP = 2.0
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__, allow_abbrev=False)
     parser.add_argument("--minutes", type=float, default=20.0, help="how long rows come in (default: 20)")
     parser.add_argument("--seed", type=int, default=1, help="of the trouble that is made (default: 1)")
     options = parser.parse_args()
