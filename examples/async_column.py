@@ -1,7 +1,7 @@
 """A column from an HTTP service: the offer for every order, computed by an `async def` of three columns.
 
-    python examples/async_column.py
-    python examples/async_column.py --orders 20000
+    .venv/bin/python examples/async_column.py
+    .venv/bin/python examples/async_column.py --orders 20000
 
 The service knows the price of a product in a country, takes some milliseconds for it, and answers 503 now and then. An
 offer depends on product, country and number of pieces, so it is no lookup by a key: it is a column function, for

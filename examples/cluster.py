@@ -1,7 +1,7 @@
 """Enrichment on a cluster: a standalone master, two workers with an executor each, and one executor that is killed.
 
-    python examples/cluster.py
-    python examples/cluster.py --rows 50000 --keep-executors
+    .venv/bin/python examples/cluster.py
+    .venv/bin/python examples/cluster.py --rows 50000 --keep-executors
 
 The workers' Python has the dependencies of this project and nothing of the project itself. That travels with the job,
 in a zip: `package` makes it, and `spark.submit.pyFiles`, which is what ``spark-submit --py-files`` sets, sends it. In

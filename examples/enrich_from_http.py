@@ -1,7 +1,7 @@
 """Flights that left New York in 2013, enriched in Spark with their airports from an HTTP service that is no pleasure.
 
-    python examples/enrich_from_http.py
-    python examples/enrich_from_http.py --rows 20000
+    .venv/bin/python examples/enrich_from_http.py
+    .venv/bin/python examples/enrich_from_http.py --rows 20000
 
 The service takes some milliseconds for an answer and sometimes 100, answers 503 now and then, and tells whoever asks
 too often to come back later: 429 with Retry-After. Every flight gets the airport it flies to all the same, and what

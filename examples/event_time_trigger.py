@@ -1,6 +1,6 @@
 """A window that fires when the watermark passes its end, over the timer service and keyed state.
 
-    python examples/event_time_trigger.py
+    .venv/bin/python examples/event_time_trigger.py
 
 Readings of sensors are counted per sensor and window of ten seconds of event time. A window fires when the watermark
 reaches its last millisecond: that is one event-time timer per sensor and window, the window being the namespace. An

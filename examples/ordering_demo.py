@@ -1,6 +1,6 @@
 """Ten calls of one to three milliseconds, made in six ways, side by side in one picture.
 
-    python examples/ordering_demo.py
+    .venv/bin/python examples/ordering_demo.py
 
 A blocking call, a pool of three threads, and the operator with three calls at once: in order, unordered, unordered
 between watermarks, and in order for each key. It prints the time until the last result is out and the order in which

@@ -1,6 +1,6 @@
 """An enricher of one's own, complete: rows of JSON from memcached, over its text protocol, many keys in one command.
 
-    python examples/own_enricher.py
+    .venv/bin/python examples/own_enricher.py
 
 It starts a small server that speaks as much of the protocol as the enricher needs, looks keys up, holds the enricher
 against the contract with `check_enricher`, and prints what it found. With a real memcached give its host and port to

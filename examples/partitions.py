@@ -1,7 +1,7 @@
 """Where an RDD is the better face: calls for elements that are no rows, with any number of results each.
 
-    python examples/partitions.py
-    python examples/partitions.py --rows 20000
+    .venv/bin/python examples/partitions.py
+    .venv/bin/python examples/partitions.py --rows 20000
 
 A service knows the airports. First `plan` says what it would take to enrich the flights that left New York in 2013 with
 the airports they go to; the latency for it is measured on a few hundred of them. Then `map_partitions` asks the service

@@ -1,7 +1,7 @@
 """A table in PostgreSQL as a table function of SQL: who has placed which order, asked in SQL alone.
 
-    python examples/sql_lookup.py
-    python examples/sql_lookup.py --orders 100000
+    .venv/bin/python examples/sql_lookup.py
+    .venv/bin/python examples/sql_lookup.py --orders 100000
 
 It brings a PostgreSQL along, puts customers into it, registers the enricher as `with_customer`, and asks three
 questions: all rows with their customers, the rows of each country in their order, and one that is refused before

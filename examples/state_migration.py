@@ -1,6 +1,6 @@
 """A value state that holds a map becomes a map state, while it is being used.
 
-    python examples/state_migration.py
+    .venv/bin/python examples/state_migration.py
 
 A basket of 500 articles is kept per customer. Kept as one value, changing one article reads and writes all 500; kept
 as a map state, it reads and writes one. Both are measured on RocksDB, and the ratio is printed. Then the old state is

@@ -1,7 +1,7 @@
 """Flights that left New York in 2013 as a stream of files, enriched with their planes, written to Parquet, in Spark.
 
-    python examples/streaming_enrichment.py
-    python examples/streaming_enrichment.py --rows 50000 --directory /tmp/flights
+    .venv/bin/python examples/streaming_enrichment.py
+    .venv/bin/python examples/streaming_enrichment.py --rows 50000 --directory /tmp/flights
 
 Two files come in with each micro-batch, and a line tells what became of its lookups: planes are asked for once and then
 found in the cache, over connections that stay open, for both belong to the Python workers and not to a micro-batch.

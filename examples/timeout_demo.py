@@ -1,6 +1,6 @@
 """What becomes of calls that hang or fail: deadline, fallback, attempt timeout, retry, back-off, circuit breaker.
 
-    python examples/timeout_demo.py
+    .venv/bin/python examples/timeout_demo.py
 
 Ten calls of one to three milliseconds, three at once, six times over; some calls hang for 15 ms, some fail. It prints
 the time until the last element is out and the order in which they came, and draws all runs side by side. Nothing is
