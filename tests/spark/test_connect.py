@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -87,10 +87,10 @@ def input_in(place: Path) -> str:
 
 
 def on(classic: SparkSession, place: str) -> str:
-    """What it prints on a classic session."""
+    """What it prints on a classic session: it alone, and not what a listener of another query has left to say."""
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(PROGRAM, {"__name__": "__main__", "is_connect": False, "place": place, "classic": classic})
+    names = {"__name__": "__main__", "is_connect": False, "place": place, "classic": classic}
+    exec(PROGRAM, names | {"print": partial(print, file=printed)})
     return printed.getvalue()
 
 
