@@ -27,6 +27,9 @@ def run_program(program: str, *options: str) -> tuple[list[str], str]:
     return ended.stdout.splitlines(), ended.stderr
 
 
+ON_LOOP = {"uvloop": "", "asyncio": "sys.modules['uvloop'] = None\n"}
+"""How a program begins that is to run on that loop."""
+
 PREAMBLE = """
 import asyncio, itertools, os, sys, threading
 from asyncio_operator import *
@@ -50,11 +53,10 @@ class Function(AsyncFunction):
 """
 
 
-@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+@pytest.mark.parametrize("loop", ON_LOOP)
 def test_O16_the_interpreter_ends_with_a_run_left_open(loop):
-    without = "sys.modules['uvloop'] = None\n" if loop == "asyncio" else ""
     lines, complaints = run_program(
-        without
+        ON_LOOP[loop]
         + """
 outputs = AsyncWaitOperator(Function())(itertools.count())
 tell(next(outputs))
@@ -142,13 +144,12 @@ tell(list(operator([1])))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+@pytest.mark.parametrize("loop", ON_LOOP)
 @pytest.mark.parametrize("leave", ["sys.exit(0)", "os._exit(0)", "pass"])
 def test_O16_a_forked_child_has_a_loop_thread_of_its_own(loop, leave):
     """And leaves the parent's alone, whose descriptors it shares."""
-    without = "sys.modules['uvloop'] = None\n" if loop == "asyncio" else ""
     lines, complaints = run_program(
-        without
+        ON_LOOP[loop]
         + f"""
 operator = AsyncWaitOperator(Function())
 outputs = operator(iter(range(900)))
@@ -181,13 +182,12 @@ else:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+@pytest.mark.parametrize("loop", ON_LOOP)
 @pytest.mark.parametrize("leave", ["return 'child'", "sys.exit(7)", "raise ValueError"])
 def test_O16_a_child_that_a_function_forks_ends_when_it_returns_to_the_loop(loop, leave):
     """It would answer for its parent, with a copy of the loop."""
-    without = "sys.modules['uvloop'] = None\n" if loop == "asyncio" else ""
     lines, _ = run_program(
-        without
+        ON_LOOP[loop]
         + f"""
 async def forks(value):
     if value == 3:

@@ -6,7 +6,6 @@ import faulthandler
 import json
 import os
 import signal
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from asyncio_operator.testing import FakeRequest, FakeService
 from enrichers import HttpEnricher, PostgresEnricher
 from tests.faults.proxy import Proxy
 from tests.services import PostgresServer
+from tests.spark.helpers import local_session
 
 ROWS = 500
 """Rows of a file."""
@@ -40,21 +40,9 @@ ALLOWED: dict[str, Any] = {"retry": RETRY, "attempt_timeout": 3, "timeout": 300,
 
 def session(directory: Path) -> SparkSession:
     """Two cores; a task may fail three times, because Python workers are killed."""
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.master("local[2,4]").appName("asyncio-operator soak")
-    settings = {
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": "1g",
-        "spark.local.dir": str(directory / "local"),
-        "spark.sql.warehouse.dir": str(directory / "warehouse"),
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-    }
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    made = builder.getOrCreate()
+    settings = {"spark.driver.memory": "1g", "spark.local.dir": str(directory / "local")}
+    made = local_session("local[2,4]", directory / "warehouse", settings)
     made.sparkContext.setLogLevel("OFF")
     return made
 

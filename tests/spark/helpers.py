@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -23,6 +25,22 @@ BATCH_SIZE = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 GONE = 10.0
 """Seconds after the end of a task in which nothing of it may be left: the 5 of law X7, and 5 for a busy machine."""
+
+
+def local_session(master: str, warehouse: Path, settings: Mapping[str, object]) -> SparkSession:
+    """A session on this machine alone, whose workers run this Python."""
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master(master).appName("asyncio-operator tests")
+    ours = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.warehouse.dir": str(warehouse),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    for name, value in {**ours, **settings}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
 
 
 @contextmanager
