@@ -7,8 +7,7 @@ an *intake*; the lanes decide nothing about elements.
 - Work comes in *windows*: iterators that all lanes share. A window is over when it is exhausted and no lane is in it.
 - At most one lane, the *seeker*, waits for work. When it has found some, it appoints the next one. So a lane is started
   only when all others are busy, and a thousand idle lanes are not woken for one element.
-- Where calls return at once the loop turns after a while: the lane at work leaves, and the seeker goes on in the next
-  turn, so that those who wait for results are not kept waiting.
+- Where calls return at once, the lane at work leaves after a while, and the seeker goes on in the next turn (`turn`).
 - One timer, for the earliest deadline. A late call is first given a few turns of the loop, because a result that is
   already there wins; then its element ends, and its lane is cancelled and counts until the call has returned.
 - The first failure ends everything: all lanes are cancelled and awaited, for at most `grace_period` seconds.

@@ -14,7 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 from uuid import UUID
 
 from asyncio_operator.clock import wall
@@ -39,9 +39,6 @@ from asyncio_operator.policies.retry import Retry
 from asyncio_operator.specification import fingerprint
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.waiting import clock_of
-
-if TYPE_CHECKING:
-    pass
 
 CLOSE_TIMEOUT = 10.0
 """Seconds that closing the enricher may take."""
