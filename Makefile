@@ -34,7 +34,7 @@ help:
 	@echo "make dist    build the wheel and the sdist into dist/"
 	@echo "make release-check, make compat  what a release is tested for; the tests with the oldest PySpark"
 	@echo "make check   what CI runs: formatting, lint, types, tests"
-	@echo "make lint    check formatting and lint"
+	@echo "make lint    check formatting, lint, and the words that this project avoids"
 	@echo "make types   check the types"
 	@echo "make format  format the code and mend what lint can mend"
 	@echo "make clean   remove .venv, caches and everything built"
@@ -79,6 +79,7 @@ check: java lint types test
 lint: venv
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python tools/words.py
 
 types: venv
 	$(BIN)/mypy

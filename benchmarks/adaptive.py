@@ -1,9 +1,10 @@
 """Adaptive capacity against the best fixed one, in simulated services whose best capacity is known.
 
-Events are simulated in virtual time, with a seed; nothing here depends on the machine. A service has so many workers
-and a queue without bound; some refuse calls above a level. It goes through phases without the client being told, and
-the client always has more to do. For each phase a grid of fixed capacities is simulated too, and the best of them is
-what the adaptive one is held against: successful calls per second, from the 200th call of the phase to its end.
+Events are simulated in virtual time, with a seed; nothing here depends on the machine. A service has a number of
+workers and an unbounded queue; some services refuse calls above a level. It goes through phases that the client does
+not know of, and the client always has more to do. For each phase a grid of fixed capacities is simulated too, and the
+best of them is what the adaptive one is held against: successful calls per second, from the 200th call of the phase to
+its end.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A service as it is for so many calls."""
+    """A service as it is for a number of calls."""
 
     name: str
     service: Service
@@ -120,7 +121,7 @@ class Simulation:
         self._refusing = 0
 
     def run(self, phase: Phase) -> Outcome:
-        """Let so many calls end."""
+        """Run until the phase's number of calls has ended."""
         outcome = Outcome()
         for call in range(phase.calls):
             self._fill(phase.service)

@@ -7,7 +7,7 @@
 The laws: a row costs the same however many there are; a key is asked for once per worker that remembers it; what waits
 goes through as Little's law says (at most `capacity / latency` calls a second, up to what one loop can carry); memory
 does not grow. Prices that a law needs (of a row, of a key) are taken from points of its chart, which then tell nothing
-of it: "fit" stands in the place of their ratio. Each point is the faster of two runs.
+of it: the table says "fit" in place of their ratio. Each point is the faster of two runs.
 """
 
 from __future__ import annotations
@@ -112,13 +112,13 @@ def _law_of_keys(count: int, counts: list[int], seconds: list[float]) -> Iterato
 
 
 def _memory(spark: SparkSession, full: bool) -> Chart:
-    """Of the Python worker of one partition, told by itself near its end; every run has a worker of its own."""
+    """Of the Python worker of one partition, measured by itself near its end; every run has a worker of its own."""
     counts = [10**4, 10**5, 10**6] + ([10**7] if full else [])
     chart = Chart("rows in a partition", "MB at most", "constant", fit=counts[:1])
     peaks = []
     for count in counts:
-        told = _enriched(spark.range(0, count, 1, 1), peak_memory, "peak double").agg({"peak": "max"}).collect()
-        peaks.append(told[0][0])
+        rows = _enriched(spark.range(0, count, 1, 1), peak_memory, "peak double").agg({"peak": "max"}).collect()
+        peaks.append(rows[0][0])
     chart.points = [(count, peak, peaks[0]) for count, peak in zip(counts, peaks, strict=True)]
     return chart
 

@@ -1,9 +1,9 @@
 """What retries cost: those who do not need them, and every element where they are configured and never used.
 
 Law R8: an element in back-off holds no call slot. So one run in which a fifth of the elements is refused at once, backs
-off for a second and is called again is held against one in which nobody is refused. Both have the same elements and
-the same time in calls, and the throughput of the others must stay the same. It is counted while the runs are in full
-swing: not before the first back-offs are over, and not at the end of input.
+off for a second and is called again is compared with one in which no element is refused. Both have the same elements
+and the same time in calls, and the throughput of the others must stay the same. It is counted while the runs are in
+full swing: not before the first back-offs are over, and not at the end of input.
 """
 
 from __future__ import annotations

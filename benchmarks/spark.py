@@ -79,14 +79,14 @@ def s7() -> Rows:
 
 
 def s8() -> Rows:
-    """Peak memory of a Python worker, told by itself at its end, over ten times the rows in one partition."""
+    """Peak memory of a Python worker, measured by itself at its end, over ten times the rows in one partition."""
     peaks: dict[int, list[float]] = {5_000_000: [], 500_000: []}
     with _session(spark__python__worker__reuse="false") as spark:
         for _turn in range(3):
             for count, measured in peaks.items():
                 rows = spark.range(0, count, 1, 1)
-                told = enrich(rows, FunctionEnricher(peak_memory, "peak double"), on="id")
-                measured.append(told.agg({"peak": "max"}).collect()[0][0])
+                enriched = enrich(rows, FunctionEnricher(peak_memory, "peak double"), on="id")
+                measured.append(enriched.agg({"peak": "max"}).collect()[0][0])
     many, few = (statistics.median(measured) for measured in peaks.values())
     yield "S8", "worker's memory, 5,000,000 / 500,000 rows", f"{many:.0f} MB", f"{few:.0f} MB", many / few, "<= 1.1"
 

@@ -82,7 +82,7 @@ def service() -> FakeService:
 
 
 def orders_of(spark: SparkSession, count: int) -> DataFrame:
-    """So many orders, the same in every run."""
+    """`count` orders, the same in every run."""
     draw = random.Random(0)
     rows = [
         (number, draw.choice(("tea", "ink", "paper")), draw.choice(("NL", "FR")), draw.randint(1, 20))

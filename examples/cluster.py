@@ -153,7 +153,7 @@ def _daemon(directory: Path, name: str, environment: dict[str, str], options: Se
 
 
 def _said(log: Path, words: str, times: int) -> list[str]:
-    """The words behind some others, once they have been written so many times."""
+    """The words behind some others, once they have been written `times` times."""
     deadline = time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline:
         lines = log.read_text(errors="replace").split("\n")[:-1]
@@ -280,7 +280,7 @@ def kill(executor: psutil.Process, airports: FakeService) -> None:
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of the command line."""
     parser = argparse.ArgumentParser(prog="cluster", description="Enrich flights on a cluster that loses an executor.")
-    parser.add_argument("--rows", type=positive, default=40_000, help="only so many flights (default: 40,000)")
+    parser.add_argument("--rows", type=positive, default=40_000, help="the number of flights (default: 40,000)")
     parser.add_argument("--keep-executors", action="store_true", help="kill no executor")
     return parser.parse_args(arguments)
 

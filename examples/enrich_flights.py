@@ -278,7 +278,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "schema is made there, and dropped at the end (the password may also come from PGPASSWORD or ~/.pgpass)",
     )
     parser.add_argument("--keep", action="store_true", help="with --dsn: do not drop the schema")
-    parser.add_argument("--rows", type=positive, help="only so many flights (default: all 336,776)")
+    parser.add_argument("--rows", type=positive, help="the number of flights (default: all 336,776)")
     parser.add_argument(
         "--output",
         type=lambda text: Path(text).resolve(),

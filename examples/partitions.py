@@ -61,8 +61,8 @@ class Airports(AsyncFunction[str, list[Airport]]):
             if response.status == 404:
                 return []
             response.raise_for_status()
-            told: dict[str, Any] = await response.json()
-            return [(code, told["name"], round(told["alt"] * 0.3048, 1))]
+            airport: dict[str, Any] = await response.json()
+            return [(code, airport["name"], round(airport["alt"] * 0.3048, 1))]
 
     async def close(self) -> None:
         """Close the client, also when the task fails or is cancelled."""
@@ -128,7 +128,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         prog="partitions",
         description="Plan an enrichment of flights, and ask a service for their airports from an RDD.",
     )
-    parser.add_argument("--rows", type=positive, help="only so many flights (default: all 336,776)")
+    parser.add_argument("--rows", type=positive, help="the number of flights (default: all 336,776)")
     return parser.parse_args(arguments)
 
 

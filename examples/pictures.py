@@ -39,7 +39,7 @@ def main(name: str, description: str, demo: Callable[[Path], object], arguments:
         type=Path,
         default=Path(name),
         metavar="PICTURE",
-        help="a .png, .svg or .pdf; without a suffix: a PNG and an SVG. What is there already is replaced "
+        help="a .png, .svg or .pdf; without a suffix: a PNG and an SVG. A file that exists is replaced "
         f"(default: {name}.png and {name}.svg in the current directory)",
     )
     path: Path = parser.parse_args(arguments).output
@@ -75,7 +75,7 @@ def once(way: Way) -> Run:
 
 
 def checked(path: Path) -> list[Path]:
-    """The pictures that are to be drawn, so that what does not allow it is told before anything is run."""
+    """The pictures that are to be drawn, checked before anything is run."""
     if path.is_dir():
         raise ProblemError(f"{path} is a folder; give --output the name of a picture in it")
     if path.suffix and path.suffix.lower() not in SUFFIXES:

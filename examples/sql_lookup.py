@@ -5,7 +5,7 @@
 
 It brings a PostgreSQL along, puts customers into it, registers the enricher as `with_customer`, and asks three
 questions: all rows with their customers, the rows of each country in their order, and one that is refused before
-anything runs. `register` and `QUESTIONS` are what is there to be copied; the rest starts the servers and prints.
+anything runs. `register` and `QUESTIONS` are worth copying; the rest starts the servers and prints.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ async def fill(dsn: str) -> None:
 
 
 def make_orders(spark: SparkSession, count: int) -> None:
-    """So many orders as a view, the same in every run; some have no customer."""
+    """`count` orders as a view, the same in every run; some have no customer."""
     spark.range(0, count, numPartitions=2).selectExpr(
         "id",
         f"nullif(cast(hash(id) & 1048575 AS int) % {CUSTOMERS}, 0) AS customer",

@@ -343,14 +343,14 @@ def job(spark: SparkSession, every: float = 0.2) -> Iterator[None]:
     tracker = spark.sparkContext.statusTracker()
 
     def watch() -> None:
-        told = 0
+        printed = 0
         while not over.wait(every):
             with contextlib.suppress(Exception):
                 for number in tracker.getActiveStageIds():
                     stage = tracker.getStageInfo(number)
-                    if stage is not None and stage.numCompletedTasks > told:
-                        told = stage.numCompletedTasks
-                        print(f" {told}/{stage.numTasks}", end="", flush=True)
+                    if stage is not None and stage.numCompletedTasks > printed:
+                        printed = stage.numCompletedTasks
+                        print(f" {printed}/{stage.numTasks}", end="", flush=True)
 
     watching = threading.Thread(target=watch, daemon=True)
     watching.start()

@@ -4,7 +4,7 @@
 
 A basket of 500 articles is kept per customer. Kept as one value, changing one article reads and writes all 500; kept
 as a map state, it reads and writes one. Both are measured on RocksDB, and the ratio is printed. Then the old state is
-migrated in place: each customer's basket moves when he is first touched, and readers never see a difference.
+migrated in place: each customer's basket moves when it is first touched, and readers never see a difference.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def change_as_map(backend: RocksDBStateBackend) -> float:
 
 
 def migrate(backend: RocksDBStateBackend) -> tuple[int, int]:
-    """Uses the migrating map for half of the customers; gives how many baskets have moved, and how many have not."""
+    """Uses the migrating map for half of the customers; gives how many baskets have moved, and how many are left."""
     basket: MigratingMapState[str, int] = MigratingMapState(backend, OLD, NEW)
     for customer in range(0, CUSTOMERS, 2):
         backend.set_current_key(customer)
@@ -78,7 +78,7 @@ def main() -> None:
         print(f"one article of {ARTICLES} changed in a map state:   {as_map * 1e6:7.1f} microseconds")
         print(f"the map state is {as_value / as_map:.0f} times as fast")
         moved, left = migrate(backend)
-        print(f"after touching every second customer: {moved} baskets have moved, {left} have not")
+        print(f"after touching every second customer: {moved} baskets have moved, {left} are left")
         backend.close()
 
 

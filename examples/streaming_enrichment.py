@@ -50,7 +50,7 @@ ROWS_PER_FILE = 10_000
 LINE = "{:>6}{:>10}{:>10}{:>10}{:>9}{:>12}{:>9}{:>9}{:>9}"
 
 LISTENER_TIMEOUT = 10.0
-"""Seconds in which Spark has told of the last micro-batch."""
+"""Seconds within which Spark reports the last micro-batch."""
 
 
 def enriched(flights: DataFrame, schema: str, metrics: EnrichmentMetrics) -> DataFrame:
@@ -79,7 +79,7 @@ def enriched(flights: DataFrame, schema: str, metrics: EnrichmentMetrics) -> Dat
 
 
 def stream(spark: SparkSession, directory: Path) -> DataFrame:
-    """The files of a directory as a stream. A stream of files needs to be told its schema."""
+    """The files of a directory as a stream. A stream of files needs its schema."""
     schema = spark.read.parquet(str(directory)).schema
     return spark.readStream.schema(schema).option("maxFilesPerTrigger", FILES_PER_MICRO_BATCH).parquet(str(directory))
 
@@ -114,13 +114,13 @@ def query(spark: SparkSession, schema: str, directory: Path) -> None:
     from asyncio_operator.spark import EnrichmentMetrics
 
     metrics = EnrichmentMetrics(spark)
-    told = threading.Semaphore(0)
+    reported = threading.Semaphore(0)
 
     def tell(progress: StreamingQueryProgress, s: EnrichmentStatistics) -> None:
         counts = (f"{n:,}" for n in (s.rows, s.found, s.missing, s.calls, s.cache_hits))
         times = (f"{seconds * 1000:.1f}" for seconds in (s.latency.p50, s.latency.p99))
         print(LINE.format(progress.batchId, *counts, *times, f"{progress.batchDuration / 1000:.1f}"), flush=True)
-        told.release()
+        reported.release()
 
     spark.streams.addListener(metrics.listener(tell))
     print(LINE.format("batch", "rows", "found", "missing", "calls", "from cache", "p50 ms", "p99 ms", "seconds"))
@@ -140,7 +140,7 @@ def query(spark: SparkSession, schema: str, directory: Path) -> None:
         raise ProblemError(f"the query failed: {cause(error)}") from error
     seconds = time.perf_counter() - started
     for _ in running.recentProgress:
-        told.acquire(timeout=LISTENER_TIMEOUT)
+        reported.acquire(timeout=LISTENER_TIMEOUT)
     metrics.show()
     print(f"{len(running.recentProgress)} micro-batches in {seconds:.1f} s")
 
@@ -179,7 +179,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="streaming_enrichment", description="Enrich a stream of flights with their planes from a PostgreSQL."
     )
-    parser.add_argument("--rows", type=positive, help="only so many flights (default: all 336,776)")
+    parser.add_argument("--rows", type=positive, help="the number of flights (default: all 336,776)")
     parser.add_argument(
         "--directory",
         type=lambda text: Path(text).resolve(),

@@ -72,8 +72,8 @@ def source_page(file: str) -> str:
 def programs(folder: Path) -> Iterator[tuple[str, str]]:
     """The modules of a folder, with the first line that each says of itself."""
     for module in sorted(folder.glob("[!_]*.py")):
-        told = ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or ""
-        yield module.name, told.partition("\n")[0]
+        docstring = ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or ""
+        yield module.name, docstring.partition("\n")[0]
 
 
 def stage(pages: Path) -> None:
@@ -128,7 +128,7 @@ class Built(HTMLParser):
 
 
 def faults(site: Path) -> Iterator[str]:
-    """What is wrong with the addresses in a site, each with the page that it stands in."""
+    """What is wrong with the addresses in a site, each with its page."""
     pages = {path: Built(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
     for path, page in pages.items():
         for address in [*page.fetched, *page.links]:

@@ -5,7 +5,7 @@
 
 A licence is what the metadata of the installed package says: its SPDX expression, else its classifiers, else a short
 ``License`` field. Law: nothing is guessed. A licence that is not among those below, a package that is not installed, or
-one of another version ends the program with its name; whoever adds a package reads its licence, and enters it here.
+one of another version ends the program with its name; to add a package, read its licence and enter it here.
 
 What needs a package is followed from the extras of pyproject.toml, for Python 3.11 on Linux whatever runs this.
 """

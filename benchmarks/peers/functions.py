@@ -1,4 +1,4 @@
-"""The works as functions of a key: `Asynchronous` for whoever awaits, `Blocking` for whoever has threads.
+"""The works as functions of a key: `Asynchronous` for event loops, `Blocking` for threads.
 
 Both ask the same question over the same number of connections and give the same answer: a tuple of the columns in
 `SCHEMAS`, or None. Clients are those that one takes for the job (asyncpg and aiohttp, psycopg and requests), and the

@@ -102,9 +102,9 @@ def _programs(
 
 def _side(peer: Peer, work: Work, program: Program, tasks: Mapping[str, Task]) -> _Side:
     rows = peer.rows.get(work.name, work.rows[peer.group])
-    told = tasks["distant" if work.distant else "postgres"] if work.task == "postgres" else Task("", work.task, 0)
-    told = replace(told, side=peer.side, rows=rows, ordered=work.ordered, capacity=CAPACITY, batch=work.batch)
-    return _Side(peer, program, told)
+    task = tasks["distant" if work.distant else "postgres"] if work.task == "postgres" else Task("", work.task, 0)
+    task = replace(task, side=peer.side, rows=rows, ordered=work.ordered, capacity=CAPACITY, batch=work.batch)
+    return _Side(peer, program, task)
 
 
 def _take_turns(sides: Sequence[_Side], work: Work, turns: int) -> None:

@@ -23,8 +23,8 @@ OURS, THEIRS = "#c0392b", "#9aa5b1"
 
 def machine(turns: int) -> str:
     """What the figures were measured on, and how."""
-    told = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
-    java = re.search(r'version "([^"]+)"', told)
+    printed = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
+    java = re.search(r'version "([^"]+)"', printed)
     parts = [
         f"{os.cpu_count()} cores",
         f"{platform.system()} {platform.machine()}",

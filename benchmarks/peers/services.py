@@ -23,8 +23,8 @@ DISTANCE = 0.002
 
 RATE = 200
 ASKED = 180
-"""Requests a second that the service takes, and that those who know a rate are told to make: what is sent evenly does
-not arrive evenly."""
+"""Requests a second that a peer with a rate limit is set to. It is below the service's own limit, because requests that
+are sent evenly do not arrive evenly."""
 
 FAILING = 0.05
 LATENCY = 0.01
@@ -32,7 +32,7 @@ LATENCY = 0.01
 
 @contextmanager
 def postgres(directory: Path) -> Iterator[dict[str, Task]]:
-    """The tasks "postgres" and "distant" as they have to be told, without their rows.
+    """The tasks "postgres" and "distant" without their rows.
 
     ``planes.json``, beside their keys, holds the keys that have a row.
     """
@@ -40,7 +40,7 @@ def postgres(directory: Path) -> Iterator[dict[str, Task]]:
     import pyarrow.parquet as pq
 
     data = read_data()
-    # Flights stand in the order of their days, so that the first thousands would know few planes.
+    # Flights are in the order of their days, so the first thousands would know few planes.
     flights = pa.Table.from_pandas(data["flights"].sample(frac=1, random_state=1), preserve_index=False)
     table, keys = directory / "flights.parquet", directory / "keys.json"
     pq.write_table(flights, table)

@@ -1,4 +1,4 @@
-"""What a program is told, and what it answers: a line of JSON each, over its standard input and output.
+"""What a program is given, and what it answers: a line of JSON each, over its standard input and output.
 
 Law: what a library prints never mixes with the answers; it goes to the standard error. A work that fails is an answer
 too, and the program lives on. This module imports nothing but Python, because every environment has to run it.
@@ -57,7 +57,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of a task.
+    """The result of a task.
 
     Attributes:
         seconds: that it took.

@@ -25,4 +25,4 @@ def test_state_migration_prints_the_ratio_and_what_has_moved(capsys, monkeypatch
     state_migration.main()
     output = capsys.readouterr().out
     assert re.search(r"the map state is \d+ times as fast", output)
-    assert "100 baskets have moved, 100 have not" in output
+    assert "100 baskets have moved, 100 are left" in output

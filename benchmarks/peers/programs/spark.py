@@ -79,7 +79,7 @@ def threads(rows: DataFrame, key: str, task: Task) -> DataFrame:
                 yield pd.DataFrame([answer or (None,) * len(names) for answer in answers], columns=names)
         function.close()
 
-    # Its kind is told by these, which are no types of this module's.
+    # Spark reads the kind of the UDF from these; they are no types of this module.
     batches.__annotations__ = {"series": Iterator[pd.Series], "return": Iterator[pd.DataFrame]}
     return _unpacked(rows, pandas_udf(batches, _answer(task))(key))  # type: ignore[call-overload]
 

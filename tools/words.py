@@ -1,0 +1,137 @@
+"""Counts words that this project avoids, in source and pages: `python tools/words.py`, which `make lint` runs.
+
+Each of them makes a reader stop whose second language is English. `tools/words.txt` says how many of them a file still
+has. A file may have fewer, and never more; a file that is not listed has none.
+
+    python tools/words.py                 fails for new ones, and names file, line and what to write in their place
+    python tools/words.py --list docs     prints all of them in these files and folders
+    python tools/words.py --write         writes the list anew, after words or files have gone. It refuses more words.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+BASELINE = Path(__file__).with_suffix(".txt")
+
+PLACES = ("README.md", "CONTRIBUTING.md", "asyncio_operator", "benchmarks", "docs", "enrichers", "examples", "tools")
+"""Files and folders of the repository that are read: its Python and its pages."""
+
+PARTICIPLE = r"(?:\s+yet)?\s+(?:\w+ed|\w+en|begun|come|gone|had|kept|learnt|left|lost|made|met|read|run|sent)\b"
+
+AVOIDED = {
+    r"who(?:m)?ever": 'name the one who acts: "the caller", "a user who"',
+    r"nobody": '"no one", or better the one who would act: "no task", "no caller"',
+    r"he|his|him": '"it", "its", or the name of the thing; "they" for a person',
+    r"so\s+many": 'the number: "at most `count`", "`count` rows"',
+    r"(?:come|came|comes|coming)\s+by": '"got", "found", "computed"',
+    r"(?:come|came|comes|coming)\s+of": '"follows from", "is caused by"',
+    r"told": '"reported", "said", "given"',
+    r"(?:fail|failed|fails)\s+of": '"fails with", "fails because of"',
+    r"will\s+not\s+do": '"is invalid", "is not enough"',
+    rf"(?:has|have)\s+not(?!{PARTICIPLE})": '"does not have", "lacks"',
+    r"(?:stands?|stood|standing)\s+(?:for|in)": '"means", "is in", "replaces"',
+    r"what\s+(?:is|was)\s+there": 'the thing: "the table", "what exists"',
+}
+"""Expressions for whole words, in any case, each with what to write in its place."""
+
+WORDS = re.compile("|".join(rf"\b(?P<word{place}>{words})\b" for place, words in enumerate(AVOIDED)), re.IGNORECASE)
+
+
+class Found(NamedTuple):
+    """An avoided word: the file, from the root of the repository, the line, the word, and what to write instead."""
+
+    file: str
+    line: int
+    word: str
+    instead: str
+
+
+def words_in(file: str, text: str) -> Iterator[Found]:
+    """The avoided words of a text, from its first line to its last."""
+    for match in WORDS.finditer(text):
+        place = int(str(match.lastgroup).removeprefix("word"))
+        line = text.count("\n", 0, match.start()) + 1
+        yield Found(file, line, " ".join(match[0].split()), [*AVOIDED.values()][place])
+
+
+def files(places: Sequence[str]) -> list[str]:
+    """The files in places that are read. This one is not: it has to name the words."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *places]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    known = {file for file in listed if file.endswith((".py", ".md")) and (ROOT / file).is_file()}
+    return sorted(known - {Path(__file__).resolve().relative_to(ROOT).as_posix()})
+
+
+def found_in(places: Sequence[str]) -> dict[str, list[Found]]:
+    """The avoided words of every file that has some."""
+    texts = {file: (ROOT / file).read_text(encoding="utf-8") for file in files(places)}
+    found = {file: list(words_in(file, text)) for file, text in texts.items()}
+    return {file: words for file, words in found.items() if words}
+
+
+def baseline(path: Path = BASELINE) -> dict[str, int]:
+    """How many words each file may have."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return {file: int(count) for count, file in (line.split(maxsplit=1) for line in lines)}
+
+
+def new_words(found: Mapping[str, Sequence[Found]], allowed: Mapping[str, int]) -> list[Found]:
+    """The words of each file that has more than it may."""
+    return [word for file, words in found.items() if len(words) > allowed.get(file, 0) for word in words]
+
+
+def rewritten(found: Mapping[str, Sequence[Found]], allowed: Mapping[str, int]) -> str:
+    """The text of the list for these words.
+
+    Raises:
+        ValueError: there are more words than before, counted over all files: a file may move, and words may not come.
+    """
+    counts = {file: len(words) for file, words in sorted(found.items())}
+    before, after = sum(allowed.values()), sum(counts.values())
+    if after > before:
+        raise ValueError(f"there are {after} avoided words, and the list has {before}; it may only shrink")
+    return "".join(f"{count:4} {file}\n" for file, count in counts.items())
+
+
+def lines_of(words: Iterable[Found]) -> Iterator[str]:
+    """What is printed of words."""
+    for word in words:
+        yield f"{word.file}:{word.line}: {word.word!r}: write {word.instead}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check, list or write; the exit status."""
+    parser = argparse.ArgumentParser(prog="python tools/words.py", description=(__doc__ or "").partition(":")[0] + ".")
+    parser.add_argument(
+        "--list", nargs="*", metavar="PLACE", help="print the words of these files and folders, or of all"
+    )
+    parser.add_argument("--write", action="store_true", help="write tools/words.txt anew; it may only shrink")
+    options = parser.parse_args(arguments)
+    if options.list is not None:
+        found = found_in(options.list or PLACES)
+        print(*lines_of(word for words in found.values() for word in words), sep="\n")
+        return 0
+    found, allowed = found_in(PLACES), baseline()
+    if options.write:
+        try:
+            BASELINE.write_text(rewritten(found, allowed), encoding="utf-8")
+        except ValueError as error:
+            sys.exit(str(error))
+        return 0
+    new = new_words(found, allowed)
+    print(*lines_of(new), sep="\n", end="\n" if new else "")
+    if new:
+        print("These files have more avoided words than tools/words.txt allows: reword what is new.", file=sys.stderr)
+    return 1 if new else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
