@@ -16,6 +16,8 @@ An enricher needs the names of `asyncio_operator` and of this module, and no oth
 | `describe`, `did_you_mean` | a value in a message, cut where it is long; the nearest of the names that there are |
 | `time_left` | the seconds until the running lookup is cancelled, for a source that can be told a limit |
 | `missing_here` | the module or environment variable that this process lacks, if an error says so |
+| `CANCEL_TIMEOUT` | the seconds in which a cancelled lookup ends; one that takes longer is reported as hung |
+| `CLOSE_TIMEOUT` | the seconds that `close` waits for connections; three such waits are within what `close` may take |
 | `failed_import` | the import that failed, if an error is one or was raised from one: never a key's fault |
 """
 
@@ -30,6 +32,7 @@ from asyncio_operator.clock import time_left
 from asyncio_operator.environment import failed_import, missing_here
 from asyncio_operator.errors import describe
 from asyncio_operator.policies.options import duration, gives_coroutines, natural, positive_int, takes
+from asyncio_operator.shutdown import CANCEL_TIMEOUT, CLOSE_TIMEOUT
 from asyncio_operator.suggestions import did_you_mean
 
 if TYPE_CHECKING:
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
     from asyncio_operator.schema import as_schema
 
 __all__ = [
+    "CANCEL_TIMEOUT",
+    "CLOSE_TIMEOUT",
     "Enricher",
     "Found",
     "Row",

@@ -14,10 +14,9 @@ import logging
 import os
 import threading
 
-logger = logging.getLogger("asyncio_operator")
+from asyncio_operator.shutdown import PROCESS_END
 
-STOP_TIMEOUT = 5.0
-"""Seconds that the end of the process waits for the thread."""
+logger = logging.getLogger("asyncio_operator")
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:
@@ -64,7 +63,7 @@ class LoopThread:
         """Cancel what runs on the loop, end it, and wait for its thread."""
         self._stopping = True
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(STOP_TIMEOUT)
+        self._thread.join(PROCESS_END)
 
 
 _lock = threading.Lock()

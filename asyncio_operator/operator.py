@@ -44,7 +44,8 @@ from asyncio_operator.queues import (
     StreamElementQueue,
     UnorderedStreamElementQueue,
 )
-from asyncio_operator.run import Run, RunOptions, longest_end
+from asyncio_operator.run import Run, RunOptions
+from asyncio_operator.shutdown import OPERATOR_GRACE_PERIOD, longest_end
 from asyncio_operator.snapshot import OperatorSnapshot
 from asyncio_operator.trace import Trace
 
@@ -115,7 +116,7 @@ class AsyncWaitOperator:
         circuit_breaker: CircuitBreaker | None = None,
         trace: Trace | None = None,
         clock: Callable[[], float] | None = None,
-        grace_period: Duration = 30.0,
+        grace_period: Duration = OPERATOR_GRACE_PERIOD,
     ) -> None:
         self._function = as_async_function(function)
         self._mode = one_of("mode", mode, MODES)

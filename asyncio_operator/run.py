@@ -35,6 +35,7 @@ from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.queues import Entry, StreamElementQueue
 from asyncio_operator.recorder import SILENT, recorder_of
+from asyncio_operator.shutdown import FINAL_WAIT, longest_end
 from asyncio_operator.snapshot import OperatorSnapshot
 from asyncio_operator.supply import Supply
 from asyncio_operator.trace import Trace
@@ -45,10 +46,6 @@ logger = logging.getLogger("asyncio_operator")
 AHEAD = 128
 """Outputs that may be on their way to a consumer on another thread: some hundred microseconds of work, as much as
 waking a thread costs."""
-
-
-LAST_WORDS = 0.5
-"""Seconds that something cancelled is given to end, where it has had its grace period."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +249,7 @@ class Run:
         interrupted = await _wait_for(closing, grace)
         if not closing.done():
             closing.cancel()
-            await _wait_for(closing, LAST_WORDS)
+            await _wait_for(closing, FINAL_WAIT)
             raise TimeoutError(
                 f"closing the function took longer than grace_period={grace} s and was cancelled; raise grace_period, "
                 "or close faster"
@@ -335,11 +332,6 @@ class Run:
 def stray_run(name: str) -> FunctionError:
     """What a run of that function fails of whose task is cancelled by somebody who does not read its results."""
     return stray_cancellation(f"the run of {name} was cancelled, and not by whoever reads its results")
-
-
-def longest_end(grace_period: float) -> float:
-    """Seconds that the end of a run may take: the input, calls (or opening) and closing each have the grace period."""
-    return 3 * grace_period + LAST_WORDS
 
 
 async def _error_of(close: Callable[[], Awaitable[None]]) -> BaseException | None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncio_operator import BlockingFunction, ConfigurationError, Enricher, EnricherError
 from asyncio_operator.enricher import (
+    CLOSE_TIMEOUT,
     Found,
     as_schema,
     describe,
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 logger = logging.getLogger("asyncio_operator")
-
-PATIENCE = 3.0
-"""Seconds that `close` waits for threads that are still in a call, before it leaves them to themselves."""
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -252,7 +250,8 @@ class _Threads:
     async def close(self) -> None:
         """End the threads, after a task for each place in the pool that tears down the client of its thread.
 
-        These tasks wait for one another, so that no thread takes two of them.
+        These tasks wait for one another, so that no thread takes two of them. A thread that is still in a call after
+        `CLOSE_TIMEOUT` seconds is left to itself.
         """
         self._closed = True
         ends: list[asyncio.Task[Any]] = []
@@ -261,15 +260,15 @@ class _Threads:
                 count = self._pool.max_concurrency or 1
                 end = (self._tear_down_together, (threading.Barrier(count),))
                 ends = [asyncio.ensure_future(self._pool.invoke(end)) for _ in range(count)]
-                await asyncio.wait(ends, timeout=2 * PATIENCE)
+                await asyncio.wait(ends, timeout=2 * CLOSE_TIMEOUT)
         finally:
             await self._pool.close()
         if ends:
-            await asyncio.wait(ends, timeout=PATIENCE / 3)
+            await asyncio.wait(ends, timeout=CLOSE_TIMEOUT / 3)
 
     def _tear_down_together(self, barrier: threading.Barrier) -> None:
         with contextlib.suppress(threading.BrokenBarrierError):
-            barrier.wait(PATIENCE)
+            barrier.wait(CLOSE_TIMEOUT)
         self._tear_down()
 
     def _tear_down(self) -> None:

@@ -22,7 +22,16 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from asyncio_operator import ConfigurationError, Enricher, EnricherError
-from asyncio_operator.enricher import Found, as_schema, describe, did_you_mean, duration, gives_coroutines, takes
+from asyncio_operator.enricher import (
+    CLOSE_TIMEOUT,
+    Found,
+    as_schema,
+    describe,
+    did_you_mean,
+    duration,
+    gives_coroutines,
+    takes,
+)
 from enrichers.names import names_of
 from enrichers.table_index import TableIndex
 from enrichers.threads import run_in_thread
@@ -32,9 +41,6 @@ Rows: TypeAlias = pa.Table | Sequence[Mapping[str, Any]]
 Source: TypeAlias = str | os.PathLike[str] | pa.Table | Callable[[], Rows] | Callable[[], Awaitable[Rows]]
 
 logger = logging.getLogger("asyncio_operator")
-
-PATIENCE = 5.0
-"""Seconds that `close` waits for an asynchronous source that is cancelled in the middle of a reload."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +170,7 @@ class TableEnricher(Enricher):
         self._set("_index", None)
         if reloading is not None:
             reloading.cancel()
-            await asyncio.wait([reloading], timeout=PATIENCE)
+            await asyncio.wait([reloading], timeout=CLOSE_TIMEOUT)
 
     async def lookup(self, key: Any) -> Found:
         """The row of a key, a list of its rows in the order of the table, or None.

@@ -38,7 +38,7 @@ def core(layer: int, modules: str, must_not_know: str) -> Row:
 
 
 LAYERS = (
-    core(0, "errors elements clock suggestions environment", "asyncio random"),
+    core(0, "errors elements clock suggestions environment shutdown", "asyncio random"),
     core(1, "specification", "asyncio random"),
     core(1, "policies", "asyncio random"),
     core(1, "state", "asyncio random"),

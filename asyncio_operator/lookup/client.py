@@ -36,12 +36,10 @@ from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.options import Duration, plain_function
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
+from asyncio_operator.shutdown import CLIENT_CLOSE_TIMEOUT
 from asyncio_operator.specification import fingerprint
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.waiting import clock_of
-
-CLOSE_TIMEOUT = 10.0
-"""Seconds that closing the enricher may take."""
 
 ATOMIC = frozenset((type(None), bool, int, float, str, bytes, date, datetime, time, timedelta, Decimal, UUID))
 """Types of values that nobody can change."""
@@ -298,12 +296,12 @@ class _Engine:
 
 
 async def _closed(enricher: Enricher) -> None:
-    """Close it, within `CLOSE_TIMEOUT` seconds."""
+    """Close it, within `CLIENT_CLOSE_TIMEOUT` seconds."""
     closing = asyncio.ensure_future(enricher.close())
-    await asyncio.wait([closing], timeout=CLOSE_TIMEOUT)
+    await asyncio.wait([closing], timeout=CLIENT_CLOSE_TIMEOUT)
     if not closing.done():
         closing.cancel()
-        raise TimeoutError(f"closing {describe(enricher)} took longer than {CLOSE_TIMEOUT} s and was cancelled")
+        raise TimeoutError(f"closing {describe(enricher)} took longer than {CLIENT_CLOSE_TIMEOUT} s and was cancelled")
     closing.result()
 
 

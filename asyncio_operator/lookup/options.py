@@ -16,6 +16,7 @@ from asyncio_operator.policies.options import Duration, of_kind, positive_int
 from asyncio_operator.policies.options import timeout as optional_duration
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
+from asyncio_operator.shutdown import LOOKUP_GRACE_PERIOD
 
 KINDS: dict[str, type] = {
     "retry": Retry,
@@ -51,7 +52,7 @@ class LookupOptions:
     fail: bool = True
     timed: bool = False
     remedy: str = ""
-    grace_period: float = 2.5
+    grace_period: float = LOOKUP_GRACE_PERIOD
 
     @property
     def managed(self) -> bool:

@@ -18,14 +18,12 @@ from typing import Any
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.environment import remedy
 from asyncio_operator.errors import FunctionError, describe, describe_error
+from asyncio_operator.shutdown import CLIENT_CLOSE_TIMEOUT
 
 logger = logging.getLogger("asyncio_operator")
 
 IDLE = 60.0
 """Seconds; longer than the pause between two micro-batches of most streams, shorter than a person's between queries."""
-
-CLOSE_TIMEOUT = 10.0
-"""Seconds that closing a client may take."""
 
 
 class Client:
@@ -46,7 +44,7 @@ class Client:
     async def _open(self, before: asyncio.Task[Any] | None) -> BaseException | None:
         """What opening failed of. It is not raised, because ``SystemExit`` would pass through the loop."""
         if before is not None:
-            await asyncio.wait([before], timeout=2 * CLOSE_TIMEOUT)
+            await asyncio.wait([before], timeout=2 * CLIENT_CLOSE_TIMEOUT)
         self._begun = True
         try:
             await self.enricher.open()
@@ -67,10 +65,10 @@ class Client:
             ) from error
 
     async def close(self) -> None:
-        """Close it, within `CLOSE_TIMEOUT` seconds; what goes wrong is logged."""
+        """Close it, within `CLIENT_CLOSE_TIMEOUT` seconds; what goes wrong is logged."""
         self._opening.cancel()
         try:
-            async with asyncio.timeout(CLOSE_TIMEOUT):
+            async with asyncio.timeout(CLIENT_CLOSE_TIMEOUT):
                 await asyncio.wait([self._opening])
                 if self._begun:
                     await self.enricher.close()

@@ -18,8 +18,8 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from typing import Generic, TypeVar
 
+from asyncio_operator.shutdown import TASK_END, WATCH_INTERVAL
 from asyncio_operator.spark.hangup import TakingThread, spark_watch
-from asyncio_operator.spark.task import PATIENCE, WATCH
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -27,7 +27,7 @@ Out = TypeVar("Out")
 AHEAD = 2
 """Outputs that wait to be given: one is on its way to Spark while the next is made."""
 
-LONGEST_END = WATCH + PATIENCE
+LONGEST_END = WATCH_INTERVAL + TASK_END
 """Seconds that `close` waits: until the task sees it, and then for what that waits for."""
 
 

@@ -6,7 +6,7 @@ thread is woken for some dozens of them at once.
 
 Law: a task ends with whoever takes its results, also while it waits for a slow call. That is Spark, which may have
 enough without saying so, or another task of the same Python stage, whose feeder has been told to stop. So the main
-thread looks up every `WATCH` seconds. This module does not know enrichers.
+thread looks up every `WATCH_INTERVAL` seconds. This module does not know enrichers.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.function import name_of
 from asyncio_operator.operator import AsyncWaitOperator
 from asyncio_operator.policies.options import duration
-from asyncio_operator.run import AHEAD, longest_end
+from asyncio_operator.run import AHEAD
+from asyncio_operator.shutdown import TASK_END, TASK_GRACE_PERIOD, WATCH_INTERVAL, longest_end
 from asyncio_operator.spark.hangup import spark_watch
 from asyncio_operator.spark.portable import portable_errors
-from asyncio_operator.spark.task import GRACE, PATIENCE, WATCH, outputs_of
+from asyncio_operator.spark.task import outputs_of
 from asyncio_operator.spark.travel import require_portable
 from asyncio_operator.spark.unknown_options import IN_ENRICH, refuse_unknown
 
@@ -104,11 +105,11 @@ class PartitionTask:
 
     function: Any
     options: dict[str, Any]
-    watch: float = WATCH
+    watch: float = WATCH_INTERVAL
 
     def operator(self) -> AsyncWaitOperator:
         """A new one, over a copy of the function: two tasks of a Python stage may have the same one."""
-        return AsyncWaitOperator(copy.copy(self.function), **{"grace_period": GRACE} | self.options)
+        return AsyncWaitOperator(copy.copy(self.function), **{"grace_period": TASK_GRACE_PERIOD} | self.options)
 
     def __call__(self, elements: Iterable[Any]) -> Iterator[Any]:
         """The results for the elements of a partition.
@@ -120,11 +121,12 @@ class PartitionTask:
 
     def _results(self, elements: Iterable[Any]) -> Iterator[Any]:
         operator = self.operator()
+        grace = duration("grace_period", self.options.get("grace_period", TASK_GRACE_PERIOD))
         results = outputs_of(
             elements,
             lambda source, sink: _run(operator, source, sink),
             name=name_of(self.function),
-            patience=max(PATIENCE, longest_end(duration("grace_period", self.options.get("grace_period", GRACE)))),
+            patience=max(TASK_END, longest_end(grace)),
             read_ahead=AHEAD,
             watch=self.watch,
             check_taker=_look(),

@@ -27,11 +27,11 @@ from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.options import Duration, duration, one_of, positive_int
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
+from asyncio_operator.shutdown import TASK_GRACE_PERIOD
 from asyncio_operator.spark.arrow import STATUS, Layout
 from asyncio_operator.spark.key_columns import On, key_positions, position_of
 from asyncio_operator.spark.metrics import EnrichmentMetrics
 from asyncio_operator.spark.scope import shared_out
-from asyncio_operator.spark.task import GRACE
 from asyncio_operator.spark.tracing import Tracing
 from asyncio_operator.spark.travel import require_portable
 from asyncio_operator.spark.types import arrow_type, check_passes_through, spark_field
@@ -112,7 +112,7 @@ def enrich_task(
         fail=on_error == "fail",
         timed=status_column is not None,
         remedy=REMEDY,
-        grace_period=GRACE,
+        grace_period=TASK_GRACE_PERIOD,
     )
     offered = _schema(enricher)
     found = _found(enricher, offered, columns)

@@ -15,20 +15,11 @@ from asyncio_operator.channels import PULSE, FromLoop, ToLoop
 from asyncio_operator.loop_thread import loop_thread
 from asyncio_operator.loop_watch import LoopWatch
 from asyncio_operator.run import AHEAD
+from asyncio_operator.shutdown import TASK_END, WATCH_INTERVAL
 from asyncio_operator.spark.hangup import TakingThread, spark_watch
 
 READ_AHEAD = 2
 """Batches read from Spark and not yet taken by the loop: one is being taken while the next is read."""
-
-WATCH = 1.0
-"""Seconds between two looks whether Spark is still there, and what holds the loop."""
-
-PATIENCE = 4.0
-"""Seconds that a task waits for the end of what it runs: with `WATCH`, the 5 of law X7."""
-
-GRACE = 1.0
-"""Seconds for calls that ignore their cancellation at the end, and for closing after them: `longest_end` of it is less
-than `PATIENCE` by half a second, for a busy machine."""
 
 
 def outputs_of(
@@ -36,10 +27,10 @@ def outputs_of(
     main: Callable[[ToLoop, FromLoop], Coroutine[Any, Any, None]],
     *,
     name: str,
-    patience: float = PATIENCE,
+    patience: float = TASK_END,
     ahead: int = AHEAD,
     read_ahead: int = READ_AHEAD,
-    watch: float = WATCH,
+    watch: float = WATCH_INTERVAL,
     check_taker: Callable[[], None] | None = None,
 ) -> Generator[Any]:
     """What `main` puts into its channel, for the task's main thread; to be closed in any case.

@@ -33,7 +33,7 @@ from asyncio_operator.policies.options import Duration, flag, gives_coroutines, 
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.schema import as_schema
-from asyncio_operator.spark.task import GRACE
+from asyncio_operator.shutdown import TASK_GRACE_PERIOD
 from asyncio_operator.spark.travel import require_portable
 from asyncio_operator.spark.types import arrow_type, spark_field
 from asyncio_operator.spark.udf_task import OfColumns, UdfTask, check_columns
@@ -118,7 +118,7 @@ def async_udf(
             rate_limit=rate_limit,
             circuit_breaker=circuit_breaker,
             on_error="fail" if fail else _null,
-            grace_period=GRACE,
+            grace_period=TASK_GRACE_PERIOD,
         )
         task = UdfTask(_name(function), operator, spread, arrow_type(spark_type), fail)
         return ColumnFunction(function, task, spark_type, deterministic)

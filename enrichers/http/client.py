@@ -19,12 +19,9 @@ import aiohttp
 from aiohttp.client import URL  # type: ignore[attr-defined]
 
 from asyncio_operator import ConfigurationError
-from asyncio_operator.enricher import describe
+from asyncio_operator.enricher import CLOSE_TIMEOUT, describe
 from enrichers.http.plan import Request
 from enrichers.http.proxies import Proxy, proxy_for
-
-PATIENCE = 5.0
-"""Seconds that closing may take."""
 
 MOST_REDIRECTS = 5
 """In a row. A service that moved needs one or two; more is a circle."""
@@ -106,11 +103,11 @@ class Client:
         )
 
     async def close(self) -> None:
-        """Close every connection, within `PATIENCE`."""
+        """Close every connection, within `CLOSE_TIMEOUT`."""
         session, self._session = self._session, None
         if session is not None:
             with contextlib.suppress(Exception):
-                await asyncio.wait_for(session.close(), PATIENCE)
+                await asyncio.wait_for(session.close(), CLOSE_TIMEOUT)
 
     async def fetch(self, request: Request, headers: Mapping[str, str]) -> Answer:
         """The answer to a request, after redirects.

@@ -2,9 +2,9 @@
 
 A pool belongs to the loop that opened it. It connects when it is needed, drops connections that the server has
 closed, and closes what is unused. When a call is cancelled, asyncpg sends the server a cancel request; the connection
-goes back to the pool when the server has obeyed, or is cut after `PATIENCE`. A worker that is killed cancels nothing:
-then the server ends a statement by itself, see `Session`. Nothing resets a connection between two statements, because a
-lookup leaves nothing else behind in its session: that would be a second round trip for each.
+goes back to the pool when the server has obeyed, or is cut after `CANCEL_TIMEOUT`. A worker that is killed cancels
+nothing: then the server ends a statement by itself, see `Session`. Nothing resets a connection between two statements,
+because a lookup leaves nothing else behind in its session: that would be a second round trip for each.
 """
 
 from __future__ import annotations
@@ -17,16 +17,12 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from asyncio_operator.enricher import time_left
+from asyncio_operator.enricher import CANCEL_TIMEOUT, CLOSE_TIMEOUT, time_left
 from enrichers.postgres.dsn import DSN, Dsn, names_application
 
 T = TypeVar("T")
 
 APPLICATION_NAME = "asyncio-operator"
-
-PATIENCE = 2.0
-"""Seconds that the server may take to end a cancelled query, or to close a connection, before that is cut: less than
-the grace period of `Lookup`, which would take a call on a silent network for one that ignores its cancellation."""
 
 QUESTION_TIMEOUT = 30.0
 """Seconds for one question about names and types; it takes longer only where somebody holds a lock on the table."""
@@ -135,7 +131,7 @@ class Connections:
                 # What was the primary is a standby now: all connections to it are of no use.
                 await self._pool.expire_connections()
             # It waits for the server to end a cancelled query; what fails here has cut the connection already.
-            await self._release(connection, timeout=PATIENCE)
+            await self._release(connection, timeout=CANCEL_TIMEOUT)
             raise
         await self._release(connection)
         return rows
@@ -145,11 +141,11 @@ class Connections:
             await self._pool.release(connection, **options)
 
     async def close(self) -> None:
-        """Close every connection, cutting those that take longer than `PATIENCE`."""
+        """Close every connection, cutting those that take longer than `CLOSE_TIMEOUT`."""
         pool, self._pool = self._pool, None
         if pool is not None:
             with contextlib.suppress(Exception):
-                await asyncio.wait_for(pool.close(), PATIENCE)
+                await asyncio.wait_for(pool.close(), CLOSE_TIMEOUT)
 
     async def _connect(self, *_: Any, **options: Any) -> Any:
         self.dsn = await DSN.get(self._source, self._timeout)
@@ -175,7 +171,7 @@ async def ask(dsn: str, connect_timeout: float | None, question: Callable[[Any],
         return await question(connection)
     finally:
         with contextlib.suppress(Exception):
-            await connection.close(timeout=PATIENCE)
+            await connection.close(timeout=CLOSE_TIMEOUT)
 
 
 async def _watch(session: Session) -> None:

@@ -20,10 +20,8 @@ from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
 
 from asyncio_operator import ConfigurationError
+from asyncio_operator.enricher import CLOSE_TIMEOUT
 from enrichers.redis.url import URL, Url
-
-PATIENCE = 5.0
-"""Seconds that closing the connections may take."""
 
 AGAIN = 1
 """How often a command is sent again whose connection turns out to be lost."""
@@ -100,7 +98,7 @@ class Connections:
         client, self._client = self._client, None
         if client is not None:
             with contextlib.suppress(Exception):
-                await asyncio.wait_for(client.aclose(), PATIENCE)
+                await asyncio.wait_for(client.aclose(), CLOSE_TIMEOUT)
 
 
 class _Credentials(CredentialProvider):

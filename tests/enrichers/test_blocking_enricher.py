@@ -148,7 +148,7 @@ async def test_a_lookup_that_waits_for_a_thread_is_cancelled_at_once_and_never_r
 @pytest.mark.parametrize("max_workers", [1, 3])
 async def test_close_does_not_wait_for_ever_for_a_thread(max_workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread tears its client down when its call is done."""
-    monkeypatch.setattr(blocking, "PATIENCE", 0.05)
+    monkeypatch.setattr(blocking, "CLOSE_TIMEOUT", 0.05)
     started, release, torn_down = threading.Event(), threading.Event(), threading.Event()
 
     def wait(client: Any, key: Any) -> None:
@@ -327,7 +327,7 @@ def test_a_failing_teardown_is_logged_and_ends_nothing(
 async def test_a_teardown_that_exits_after_a_late_call_does_not_replace_its_answer(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(blocking, "PATIENCE", 0.05)
+    monkeypatch.setattr(blocking, "CLOSE_TIMEOUT", 0.05)
     started, release = threading.Event(), threading.Event()
 
     def wait(client: Any, key: Any) -> Any:

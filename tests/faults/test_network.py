@@ -10,19 +10,24 @@ import asyncio
 import re
 import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
 from asyncio_operator import ConfigurationError, ElementTimeoutError, EnricherError, FixedBackoff, Retry
 from asyncio_operator.lookup import Lookup
+from asyncio_operator.spark import clients
+from asyncio_operator.spark.enrich import DEFAULTS
+from asyncio_operator.spark.specify import enrich_task
 from enrichers import HttpEnricher, PostgresEnricher
 from tests.faults.outsides import LASTING, PASSING, SILENT, Outside, row
 from tests.faults.proxy import Mode
 from tests.services import PostgresServer
-from tests.spark.helpers import GONE
+from tests.spark.helpers import GONE, wait_until
 
 KEYS = 400
 
@@ -163,3 +168,35 @@ async def test_a_call_that_is_cancelled_in_a_black_hole_ends_within_the_grace_pe
             await asyncio.to_thread(outside.proxy.blackhole)
             assert all(isinstance(error, ElementTimeoutError) for error in await answers(lookup, 30))
         assert "ignored its cancellation" not in caplog.text
+
+
+def batches(outside: Outside, connected: threading.Event, keys: int) -> Iterator[pa.RecordBatch]:
+    """Keys of which the first ones get their answers; then the network turns silent."""
+    yield pa.RecordBatch.from_pydict({"id": range(keys)})
+    connected.wait(IN_TIME)
+    outside.proxy.blackhole()
+    yield pa.RecordBatch.from_pydict({"id": range(keys, 2 * keys)})
+
+
+@pytest.mark.parametrize("capacity", [4, 10])
+def test_X7_a_task_on_a_silent_network_ends_and_blames_no_call(
+    outside: Outside, capacity: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A cancelled lookup waits for its server, but less long than the task waits for the lookup."""
+    monkeypatch.setattr(clients, "IDLE", 0.0)
+    task, _ = enrich_task(
+        StructType().add("id", "long"),
+        outside.enricher,
+        **DEFAULTS | {"on": "id", "timeout": 0.2, "capacity": capacity, "on_error": "null", "buffer": 100},
+    )
+    connected, rows = threading.Event(), 0
+    keys = 80 if outside.name == "postgres" else 4
+    for output in task(batches(outside, connected, keys)):
+        rows += output.num_rows
+        if rows == keys:
+            connected.set()
+    assert rows == 2 * keys
+    assert outside.proxy.struck > 0
+    assert "ignore" not in caplog.text
+    outside.proxy.pass_on()
+    wait_until(lambda: outside.proxy.open == 0, GONE, "the client is closed")

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 from asyncio_operator import Enricher, FunctionError
-from asyncio_operator.spark.clients import CLOSE_TIMEOUT, IDLE, Clients
+from asyncio_operator.shutdown import CLIENT_CLOSE_TIMEOUT
+from asyncio_operator.spark.clients import IDLE, Clients
 from asyncio_operator.spark.clients import clients as worker_clients
 from tests.core.helpers import forever, now, virtual
 
@@ -125,7 +126,7 @@ async def test_a_predecessor_that_never_closes_does_not_hold_up_its_successor_fo
     clients.release("1")
     await asyncio.sleep(IDLE)
     await clients.lease("1", Life("b"))
-    assert now() < IDLE + 5 * CLOSE_TIMEOUT
+    assert now() < IDLE + 5 * CLIENT_CLOSE_TIMEOUT
     await asyncio.sleep(2000)
 
 
@@ -250,7 +251,7 @@ async def test_what_goes_wrong_when_closing_is_logged_and_disturbs_nobody(
     await clients.lease("1", Life(closing=closing))
     clients.release("1")
     with caplog.at_level(logging.WARNING, "asyncio_operator"):
-        await asyncio.sleep(IDLE + CLOSE_TIMEOUT + 1)
+        await asyncio.sleep(IDLE + CLIENT_CLOSE_TIMEOUT + 1)
     assert [record.getMessage() for record in caplog.records] == ["closing Life(a) failed"]
     again = Life("b")
     assert await clients.lease("1", again) is again

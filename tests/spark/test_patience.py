@@ -16,17 +16,14 @@ from pyspark.sql.types import StructType
 
 from asyncio_operator import AsyncFunction, AsyncWaitOperator, FunctionError, Retry
 from asyncio_operator.loop_thread import loop_thread
-from asyncio_operator.run import longest_end
+from asyncio_operator.shutdown import TASK_GRACE_PERIOD, longest_end
 from asyncio_operator.spark import async_udf
 from asyncio_operator.spark.enrich import DEFAULTS
 from asyncio_operator.spark.rdd import PartitionTask
 from asyncio_operator.spark.specify import enrich_task
-from asyncio_operator.spark.task import GRACE, PATIENCE, WATCH
 from enrichers import FunctionEnricher
 from tests.core.helpers import now, virtual
 from tests.spark.helpers import wait_until
-
-LAW = 5.0
 
 
 class Deaf(AsyncFunction[Any, Any]):
@@ -62,17 +59,12 @@ class Deaf(AsyncFunction[Any, Any]):
         await self.hang()
 
 
-def test_X7_the_patience_of_a_task_is_within_the_law() -> None:
-    assert WATCH + PATIENCE <= LAW
-    assert longest_end(GRACE) < PATIENCE
-
-
 @pytest.mark.parametrize("options", [{}, {"retry": Retry(), "capacity": 6}, {"timeout": 60.0}])
 @pytest.mark.parametrize("end", ["closed", "fails", "opening"])
 @virtual
 async def test_X7_a_run_ends_within_that_whatever_calls_and_close_do(options: dict[str, Any], end: str) -> None:
     function = Deaf(fails=end == "fails", opens=end != "opening")
-    outputs = AsyncWaitOperator(function, grace_period=GRACE, **options).process(range(6))
+    outputs = AsyncWaitOperator(function, grace_period=TASK_GRACE_PERIOD, **options).process(range(6))
     if end == "opening":
         first = asyncio.ensure_future(anext(outputs))
         await asyncio.sleep(0.01)
@@ -84,7 +76,7 @@ async def test_X7_a_run_ends_within_that_whatever_calls_and_close_do(options: di
         start = now()
         with pytest.raises((TimeoutError, FunctionError)):
             await (outputs.aclose() if end == "closed" else anext(outputs))
-    assert 0.0 < now() - start <= longest_end(GRACE)
+    assert 0.0 < now() - start <= longest_end(TASK_GRACE_PERIOD)
     function.let_go.set()
     await asyncio.sleep(1)
     assert not function.running
@@ -122,7 +114,7 @@ def test_X7_every_face_has_that_grace(face: str, caplog: pytest.LogCaptureFixtur
     next(outputs)
     with caplog.at_level(logging.ERROR, "asyncio_operator"), contextlib.suppress(TimeoutError):
         outputs.close()
-    assert f"ignored its cancellation for the grace period of {GRACE} s and is left behind" in caplog.text
+    assert f"ignored its cancellation for the grace period of {TASK_GRACE_PERIOD} s and is left behind" in caplog.text
     function.let_go.set()
 
     async def others() -> int:

@@ -11,6 +11,7 @@ import contextlib
 import socket
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ import pytest
 
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.loop_thread import loop_thread
-from asyncio_operator.spark import task as task_frame
+from asyncio_operator.spark import worker
 from asyncio_operator.spark.arrow import Layout
+from asyncio_operator.spark.task import outputs_of
 from asyncio_operator.spark.worker import EnrichTask
 from enrichers import FunctionEnricher
 
@@ -88,7 +90,7 @@ def serve(mine: socket.socket, task: EnrichTask, jvm: socket.socket, rows: int) 
 def test_X7_a_task_ends_when_spark_is_gone_although_unread_input_hides_it(
     ends: tuple[socket.socket, socket.socket], ordered: bool, answered: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task_frame, "WATCH", 0.02)
+    monkeypatch.setattr(worker, "outputs_of", partial(outputs_of, watch=0.02))
     mine, jvm = ends
     running = 0
 

@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -32,8 +33,7 @@ from asyncio_operator.channels import ToLoop
 from asyncio_operator.columns import array_of
 from asyncio_operator.loop_thread import loop_thread
 from asyncio_operator.spark import async_udf, udf_task
-from asyncio_operator.spark import task as task_frame
-from asyncio_operator.spark.task import READ_AHEAD
+from asyncio_operator.spark.task import READ_AHEAD, outputs_of
 from asyncio_operator.spark.udf import ColumnFunction
 from tests.spark.helpers import wait_until
 
@@ -398,7 +398,7 @@ def test_X7_leaving_early_cancels_what_runs_and_stops_the_reading() -> None:
 def test_a_function_that_holds_the_loop_is_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(task_frame, "WATCH", 0.02)
+    monkeypatch.setattr(udf_task, "outputs_of", partial(outputs_of, watch=0.02))
     told = threading.Event()
 
     def tell(record: logging.LogRecord) -> bool:
