@@ -113,9 +113,7 @@ class Attempts:
         """Nobody waits for the element any more: it ends without an outcome. A call for it alone is cancelled."""
         if flight.ended:
             return
-        flight.ended = True
-        flight.split = False
-        self._lineup.unfinished -= 1
+        self._lineup.ended(flight)
         self._waits.forget(flight)
         call, flight.call = flight.call, None
         if call is not None:
@@ -358,9 +356,8 @@ class Attempts:
         except BaseException:
             self._recorder.completed(flight, "failed", now)
             raise
-        flight.ended = True
+        self._lineup.ended(flight)
         flight.call = None
-        self._lineup.unfinished -= 1
         self.latency.add(now - flight.admitted)
         self._recorder.completed(flight, how, now)
         if flight.entry is None:

@@ -30,7 +30,7 @@ class BatchFormer:
         self._max_size = batching.max_size
         self._linger = seconds(batching.linger)
         self._take = take
-        self._batch: list[Flight] = []
+        self._batch: dict[Flight, None] = {}
         self._turns = 0
 
     def __len__(self) -> int:
@@ -41,15 +41,18 @@ class BatchFormer:
         """The loop has turned, and nothing new has come."""
         self._turns += 1
 
+    def leave(self, flight: Flight) -> None:
+        """The element has ended, at its deadline or abandoned: it waits here no more, if it did."""
+        self._batch.pop(flight, None)
+
     def fill(self, now: float) -> None:
         """Take what there is, as long as there is room in the batch."""
-        # An element that is here for another attempt may have ended by its deadline.
-        batch = self._batch = [flight for flight in self._batch if not flight.ended]
+        batch = self._batch
         while len(batch) < self._max_size and (flight := self._take(now)) is not None:
             if not batch:
                 self.closes = now + self._linger if self._linger else A_TURN_LATER
             self._turns = 0
-            batch.append(flight)
+            batch[flight] = None
         if not batch:
             self.closes = inf
 
@@ -66,6 +69,6 @@ class BatchFormer:
         over = now >= self.closes if self._linger else self._turns >= IDLE_TURNS
         if len(batch) < self._max_size and not over and not hurry():
             return None
-        self._batch = []
+        self._batch = {}
         self.closes = inf
-        return batch
+        return list(batch)

@@ -22,7 +22,7 @@ class Lineup:
         retrying: whether an element may come back for another attempt.
 
     Attributes:
-        unfinished: elements that have been handed out and have not ended; kept by who ends them.
+        unfinished: elements that have been handed out and have not ended.
     """
 
     def __init__(self, source: Source, batching: Batching | None, retrying: bool) -> None:
@@ -42,6 +42,14 @@ class Lineup:
     def forming(self) -> bool:
         """Whether a batch is being formed."""
         return self._former is not None and len(self._former) > 0
+
+    def ended(self, flight: Flight) -> None:
+        """The element has an outcome, or is abandoned: it goes into no call, wherever it waits for one."""
+        flight.ended = True
+        flight.split = False
+        self.unfinished -= 1
+        if flight.call is None and self._former is not None:
+            self._former.leave(flight)
 
     def again(self, flight: Flight) -> None:
         """The element is due for its next attempt."""
