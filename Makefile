@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test faults soak bench bench-peers bench-growth docs dist release-check compat check lint format types clean java venv
+.PHONY: help demo test faults soak bench bench-peers bench-growth pictures docs dist release-check compat check lint format types clean java venv
 
 # The Python that .venv is made with; empty: the first of python3, python3.13, python3.12, python3.11 that will do.
 PYTHON ?=
@@ -30,6 +30,7 @@ help:
 	@echo "make faults  break what a job depends on, in every way, and see what comes of it"
 	@echo "make soak    20 minutes of a stream with faults at random"
 	@echo "make bench-peers, make bench-growth  against other libraries (installs 2.4 GB); how cost grows"
+	@echo "make pictures  draw the diagrams of the pages, and the picture of the README from a run of Spark"
 	@echo "make docs    build the documentation site into site/"
 	@echo "make dist    build the wheel and the sdist into dist/"
 	@echo "make release-check, make compat  what a release is tested for; the tests with the oldest PySpark"
@@ -60,6 +61,10 @@ faults: java venv
 
 soak: java venv
 	@$(BIN)/python -m tests.soak $(ARGS)
+
+pictures: java venv
+	@$(BIN)/python tools/diagrams.py
+	@$(BIN)/python tools/picture.py $(ARGS)
 
 docs: venv
 	@$(BIN)/python tools/docs.py $(ARGS)

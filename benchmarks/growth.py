@@ -27,7 +27,7 @@ from asyncio_operator import AsyncWaitOperator, Cache
 from benchmarks.measuring import passed, peak_memory, seconds_of
 from benchmarks.peers.report import check_places, paste
 from enrichers import FunctionEnricher
-from examples.stage import Stage, local_spark, run, workspace
+from examples.stage import ProblemError, Stage, local_spark, run, workspace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -205,7 +205,7 @@ def _waits(latency: float) -> Function:
     return call
 
 
-# -- telling
+# -- tables and pictures
 
 
 def _measured(full: bool) -> Iterator[Chart]:
@@ -243,30 +243,51 @@ def _figure(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
+def _read(page: Path) -> list[Chart]:
+    """The charts whose tables are on a page, with the figures as they were written there."""
+    table = page.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
+    charts: list[Chart] = []
+    for line in table.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 4 and cells[2].startswith("law: "):
+            charts.append(Chart(cells[0], cells[1], cells[2].removeprefix("law: ")))
+        elif len(cells) == 4 and cells[0][:1].isdecimal():
+            x, measured, law = (float(cell.replace(",", "")) for cell in cells[:3])
+            charts[-1].points.append((x, measured, law))
+    return charts
+
+
 def _picture(charts: list[Chart], path: Path) -> None:
-    import matplotlib as mpl
+    from matplotlib import rcParams
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, NullFormatter
 
-    mpl.use("agg")
-    # The line is the law, the points are what was measured.
-    mpl.rcParams["svg.hashsalt"] = "growth"
-    from matplotlib import pyplot as plt
-    from matplotlib.ticker import NullFormatter
-
-    drawing, axes = plt.subplots(2, 3, figsize=(11, 6.4), layout="constrained")
-    for chart, panel in zip(charts, axes.flat, strict=True):
+    rcParams["svg.hashsalt"] = "growth"
+    drawing = Figure(figsize=(11, 6.6), layout="constrained")
+    panels = [panel for line in drawing.subplots(2, 3) for panel in line]
+    for chart, panel in zip(charts, panels, strict=True):
         xs, measured, laws = zip(*chart.points, strict=True)
-        panel.plot(xs, laws, color="#9aa5b1", linewidth=3)
-        panel.plot(xs, measured, "o", color="#c0392b", markersize=5)
-        panel.set_title(chart.law, fontsize=8, color="#66707a")
+        panel.plot(xs, laws, color="#9aa5b1", linewidth=3, label="the law")
+        panel.plot(xs, measured, "o", color="#1f77b4", markersize=6, label="measured")
+        panel.set_title(f"{chart.measured} by {chart.grows}", fontsize=10, fontweight="bold", loc="left", pad=17)
+        panel.text(0, 1.03, chart.law, fontsize=8, color="#66707a", transform=panel.transAxes)
         panel.set_xscale("log")
         panel.set_yscale("log")
         panel.set_ylim(min(*measured, *laws) / 4, max(*measured, *laws) * 4)
+        panel.xaxis.set_major_formatter(FuncFormatter(_short))
+        panel.yaxis.set_major_formatter(FuncFormatter(_short))
         panel.yaxis.set_minor_formatter(NullFormatter())
-        panel.set_xlabel(chart.grows, fontsize=9)
-        panel.set_ylabel(chart.measured, fontsize=9)
+        panel.tick_params(labelsize=8)
         panel.spines[["top", "right"]].set_visible(False)
+    panels[0].legend(frameon=False, loc="lower left")
     drawing.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    plt.close(drawing)
+
+
+def _short(value: float, _position: int | None = None) -> str:
+    """A number of an axis: 0.1, 1, 100, 10k, 1M."""
+    if value >= 1e6:
+        return f"{value / 1e6:g}M"
+    return f"{value / 1e3:g}k" if value >= 1e4 else f"{value:g}"
 
 
 def main() -> int:
@@ -275,11 +296,17 @@ def main() -> int:
     parser.add_argument("--full", action="store_true", help="also 10,000,000 rows")
     parser.add_argument("--page", type=Path, help="a page that shows the tables: it gets the new ones")
     parser.add_argument("--out", type=Path, help="the directory in which growth.svg is drawn, such as docs/pictures")
+    parser.add_argument("--redraw", action="store_true", help="measure nothing: draw the tables of --page into --out")
     options = parser.parse_args()
 
     def program(_stage: Stage) -> None:
         drawing = None if options.out is None else options.out / "growth.svg"
         check_places(options.page, BEGIN, END, drawing)
+        if options.redraw:
+            if options.page is None or drawing is None:
+                raise ProblemError("--redraw needs --page, whose tables it reads, and --out, where it draws")
+            _picture(_read(options.page), drawing)
+            return
         charts = list(_measured(options.full))
         lines = list(_table(charts))
         print(*lines, sep="\n")

@@ -99,7 +99,7 @@ def test_the_table_holds_a_ratio_or_a_reason_for_every_peer_and_work():
     figures = {
         (peers[0].name, "at_once"): Figure(1000.0, 10),
         (peers[2].name, "at_once"): Figure(250.0, 10),
-        (peers[2].name, "fixed"): Figure(500.0, 10, requests=1.5),
+        (peers[2].name, "fixed"): Figure(500.0, 10),
         (peers[1].name, "at_once"): Figure(reason="has no way"),
     }
     lines = list(report.markdown(figures, peers, works, 3))
@@ -107,9 +107,40 @@ def test_the_table_holds_a_ratio_or_a_reason_for_every_peer_and_work():
     assert [line[1:] for line in cells[2:]] == [
         ["1,000", "[1]"],
         ["[2]", "[1]"],
-        ["250 (4)", "500; 1.50 requests a row"],
+        ["**4**<br>250", "500"],
     ]
     assert lines[-3:] == ["1. not measured", "2. has no way", report.END]
+
+
+def test_requests_have_a_column_of_their_own():
+    peers = [peer for peer in PEERS if peer.group == PIPE][:2]
+    [work] = [work for work in WORKS if work.name == "http"]
+    figures = {(peers[0].name, "http"): Figure(100.0, 10, requests=1.5)}
+    lines = [line for line in report.markdown(figures, peers, [work], 1) if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert cells[0][1:] == [work.title, report.REQUESTS]
+    assert [line[1:] for line in cells[2:]] == [["100", "1.50"], ["[1]", ""]]
+
+
+def test_rates_and_ratios_are_read_back_from_the_page_they_were_written_to(tmp_path):
+    figures = {
+        ("enrich", "fixed"): Figure(18_411.0, 10),
+        ("gather per Arrow batch", "fixed"): Figure(16_379.0, 10),
+        ("AsyncWaitOperator", "at_once"): Figure(1_000.0, 10),
+        ("Flink, Java", "at_once"): Figure(4_000.0, 10),
+        ("PyFlink", "at_once"): Figure(2.0, 10),
+        ("Daft", "at_once"): Figure(reason="has no way"),
+    }
+    page = tmp_path / "page.md"
+    page.write_text(f"# x\n{report.BEGIN}\n{report.END}\n")
+    report.paste(list(report.markdown(figures, PEERS, WORKS, 3)), page)
+    rates, ratios = report.read(page)
+    assert rates == {place: Figure(figure.rate) for place, figure in figures.items() if figure.rate}
+    assert ratios == {
+        ("gather per Arrow batch", "fixed"): 1.12,
+        ("Flink, Java", "at_once"): 0.25,
+        ("PyFlink", "at_once"): 500.0,
+    }
 
 
 def test_a_table_takes_the_place_of_the_one_on_the_page(tmp_path):
@@ -134,7 +165,12 @@ def test_where_results_cannot_be_written_is_told_before_anything_is_measured(tmp
 
 @pytest.mark.parametrize(
     ("options", "says"),
-    [(["--turns", "0"], "--turns is 0"), (["--page", str(PAGE), "--work", "fixed"], "whole old one")],
+    [
+        (["--turns", "0"], "--turns is 0"),
+        (["--page", str(PAGE), "--work", "fixed"], "whole old one"),
+        (["--redraw", "--page", str(PAGE)], "--redraw needs"),
+        (["--out", "no/such/directory"], "cannot be drawn"),
+    ],
 )
 def test_a_run_that_could_not_be_told_does_not_start(options, says, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["peers", *options])
@@ -142,10 +178,13 @@ def test_a_run_that_could_not_be_told_does_not_start(options, says, monkeypatch,
     assert says in capsys.readouterr().err
 
 
-def test_the_picture_is_drawn_also_where_figures_are_missing(tmp_path):
-    path = tmp_path / "peers.svg"
-    report.picture({(PEERS[0].name, "at_once"): Figure(1000.0, 10)}, PEERS, WORKS, path)
-    assert "</svg>" in path.read_text()
+def test_the_pictures_are_drawn_from_the_page_also_where_figures_are_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["peers", "--redraw", "--page", str(PAGE), "--out", str(tmp_path)])
+    assert main() == 0
+    assert {path.name for path in tmp_path.iterdir()} == {*report.PICTURES.values()}
+    assert "</svg>" in (tmp_path / "peers.svg").read_text()
+    few = {("enrich", "at_once"): Figure(1000.0, 10), ("gather per Arrow batch", "at_once"): Figure(10.0, 10)}
+    report.pictures(few, report.ratios_of(few), tmp_path)
 
 
 def test_every_peer_is_whole():
@@ -224,7 +263,13 @@ def test_the_charts_of_growth_are_told_and_drawn_beside_their_laws(tmp_path):
     chart = growth.Chart("rows", "seconds", "a price for each row", points, fit=[10_000])
     lines = list(growth._table([chart]))
     assert lines[-3:-1] == ["| 10,000 | 0.25 | 0.25 | fit |", "| 1,000,000 | 30 | 25 | 1.20 |"]
-    growth._picture([chart] * 6, tmp_path / "growth.svg")
+    page = tmp_path / "page.md"
+    page.write_text("\n".join(growth._table([chart] * 6)))
+    read = growth._read(page)
+    assert [(one.grows, one.measured, one.law, one.points) for one in read] == [
+        ("rows", "seconds", "a price for each row", points)
+    ] * 6
+    growth._picture(read, tmp_path / "growth.svg")
     assert "</svg>" in (tmp_path / "growth.svg").read_text()
 
 

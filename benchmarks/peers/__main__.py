@@ -1,4 +1,4 @@
-"""Measure this library beside its peers; print the table, and draw it where that is asked for."""
+"""Measure this library beside its peers; print the tables, and draw the ratios where that is asked for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from benchmarks.peers.measure import measured
-from benchmarks.peers.report import BEGIN, END, check_places, markdown, paste, picture
+from benchmarks.peers.report import BEGIN, END, PICTURES, check_places, markdown, paste, pictures, ratios_of, read
 from benchmarks.peers.roster import PEERS, WORKS, Peer, Work, base_of
 from examples.stage import ProblemError, Stage, require_java, run, workspace
 
@@ -53,7 +53,14 @@ def program(options: argparse.Namespace) -> None:
     peers = with_bases(chosen("peer", options.peer, PEERS))
     if options.turns < 1:
         raise ProblemError(f"--turns is {options.turns}; it must be at least 1")
-    check_places(options.page, BEGIN, END, options.picture)
+    for name in PICTURES.values() if options.out is not None else ():
+        check_places(None, BEGIN, END, options.out / name)
+    check_places(options.page, BEGIN, END, None)
+    if options.redraw:
+        if options.page is None or options.out is None:
+            raise ProblemError("--redraw needs --page, whose table it reads, and --out, where it draws")
+        pictures(*read(options.page), options.out)
+        return
     if options.page is not None and (options.peer or options.work):
         raise ProblemError("--page puts a new table in the place of the whole old one: leave --peer and --work out")
     require_java()
@@ -63,8 +70,8 @@ def program(options: argparse.Namespace) -> None:
     print(*lines, sep="\n")
     if options.page is not None:
         paste(lines, options.page)
-    if options.picture is not None:
-        picture(figures, peers, works, options.picture)
+    if options.out is not None:
+        pictures(figures, ratios_of(figures), options.out)
 
 
 def main() -> int:
@@ -74,7 +81,12 @@ def main() -> int:
     parser.add_argument("--work", nargs="+", default=[], help=", ".join(work.name for work in WORKS))
     parser.add_argument("--turns", type=int, default=3, help="runs of each that count; 3")
     parser.add_argument("--page", type=Path, help="a page that shows the table: it gets the new one")
-    parser.add_argument("--picture", type=Path, help="an SVG or PNG to draw, such as docs/pictures/peers.svg")
+    parser.add_argument(
+        "--out", type=Path, help=f"the directory for {' and '.join(PICTURES.values())}, such as docs/pictures"
+    )
+    parser.add_argument(
+        "--redraw", action="store_true", help="measure nothing: draw the pictures from the table of --page"
+    )
     options = parser.parse_args()
 
     def play(_stage: Stage) -> None:

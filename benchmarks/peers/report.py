@@ -1,4 +1,7 @@
-"""The figures as a table in Markdown, and as a picture. What has no figure has its reason below the table."""
+"""The figures as tables in Markdown, and as pictures of ratios. What has no figure has its reason below the tables.
+
+A table can be read back from its page (`read`), so that the pictures can be drawn anew without measuring.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,37 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.peers.environments import REQUIREMENTS
 from benchmarks.peers.measure import Figure, Figures, works_of
-from benchmarks.peers.roster import Peer, Work, base_of
+from benchmarks.peers.roster import PEERS, PIPE, SPARK, WORKS, Peer, Work, base_of
 from examples.stage import ProblemError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
 """Around the table on the page that shows it."""
 
-OURS, THEIRS = "#c0392b", "#9aa5b1"
+HTTP = "HTTP API"
+REQUESTS = f"{HTTP}: requests a row"
+"""The columns of the work that counts requests."""
+
+CELL = re.compile(r"(?:\*\*(?P<ratio>[\d.e+]+)\*\*<br>)?(?P<rate>[\d,]+)")
+"""A cell with a rate, and a ratio unless it is of this library."""
+
+Ratios = dict[tuple[str, str], float]
+"""How many times as fast this library is, by the names of peer and work."""
+
+PICTURES = {SPARK: "peers.svg", PIPE: "pipes.svg"}
+"""The picture of each group."""
+
+FASTER, SLOWER, NOTE = "#1f77b4", "#c0392b", "#66707a"
+"""Bars of peers that this library is faster than, of those that are faster, and what is written in grey."""
+
+COLUMNS = 4
+"""Panels beside each other in a picture."""
 
 
 def machine(turns: int) -> str:
@@ -46,12 +70,21 @@ def version(peer: Peer) -> str:
 def markdown(figures: Figures, peers: Sequence[Peer], works: Sequence[Work], turns: int) -> Iterator[str]:
     """The lines: a table for each group, and the reasons."""
     reasons: list[str] = []
+    ratios = ratios_of(figures)
     yield from (BEGIN, f"Measured on {machine(turns)}")
     for group in dict.fromkeys(peer.group for peer in peers):
         chosen = [peer for peer in peers if peer.group == group]
         columns = works_of(group, works)
-        head = [f"rows/s {group}", *(work.title for work in columns)]
-        lines = [[_name(peer), *(_cell(peer, work, figures, reasons) for work in columns)] for peer in chosen]
+        counted = [work for work in columns if any(_requests(peer, work, figures) for peer in chosen)]
+        head = [f"rows/s {group}", *(work.title for work in columns), *(REQUESTS for _ in counted)]
+        lines = [
+            [
+                _name(peer),
+                *(_cell(peer, work, figures, ratios, reasons) for work in columns),
+                *(_requests(peer, work, figures) for work in counted),
+            ]
+            for peer in chosen
+        ]
         yield ""
         yield from _aligned([head, *lines])
     if reasons:
@@ -83,22 +116,61 @@ def paste(lines: Sequence[str], page: Path) -> None:
     page.write_text(f"{before}{chr(10).join(lines)}{after}", encoding="utf-8")
 
 
+def ratios_of(figures: Figures) -> Ratios:
+    """How many times as fast this library is as each peer at each work."""
+    ratios: Ratios = {}
+    for peer in PEERS:
+        base = base_of(peer)
+        for work in WORKS:
+            figure, ours = (figures.get((one.name, work.name), Figure()) for one in (peer, base))
+            if figure.rate and ours.rate and peer != base:
+                ratios[peer.name, work.name] = ours.rate / figure.rate
+    return ratios
+
+
+def read(page: Path) -> tuple[Figures, Ratios]:
+    """The rates and ratios of the tables on a page, as they were written there; other figures are left out.
+
+    The ratios are not those of the rates: each is of one run, and columns may be of several.
+    """
+    table = page.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
+    works = {work.title: work.name for work in WORKS}
+    peers = {_name(peer): peer.name for peer in PEERS}
+    figures: Figures = {}
+    ratios: Ratios = {}
+    titles: list[str] = []
+    for line in table.splitlines():
+        first, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if first.startswith("rows/s"):
+            titles = cells
+        elif first in peers:
+            for title, cell in zip(titles, cells, strict=True):
+                if title in works and (said := CELL.fullmatch(cell)):
+                    place = peers[first], works[title]
+                    figures[place] = Figure(float(said["rate"].replace(",", "")))
+                    if said["ratio"]:
+                        ratios[place] = float(said["ratio"])
+    return figures, ratios
+
+
 def _name(peer: Peer) -> str:
     name = f"{peer.name} {version(peer)}".strip()
     return name if peer.environment else f"**{name}**"
 
 
-def _cell(peer: Peer, work: Work, figures: Figures, reasons: list[str]) -> str:
+def _cell(peer: Peer, work: Work, figures: Figures, ratios: Ratios, reasons: list[str]) -> str:
     figure = figures.get((peer.name, work.name), Figure(reason="not measured"))
     if not figure.rate:
         if figure.reason not in reasons:
             reasons.append(figure.reason)
         return f"[{reasons.index(figure.reason) + 1}]"
-    text = f"{figure.rate:,.0f}"
-    base = figures.get((base_of(peer).name, work.name))
-    if base is not None and base.rate and base is not figure:
-        text += f" ({base.rate / figure.rate:.3g})"
-    return text if figure.requests is None else f"{text}; {figure.requests:.2f} requests a row"
+    times = ratios.get((peer.name, work.name))
+    return f"{figure.rate:,.0f}" if times is None else f"**{times:.3g}**<br>{figure.rate:,.0f}"
+
+
+def _requests(peer: Peer, work: Work, figures: Figures) -> str:
+    requests = figures.get((peer.name, work.name), Figure()).requests
+    return "" if requests is None else f"{requests:.2f}"
 
 
 def _aligned(cells: list[list[str]]) -> Iterator[str]:
@@ -109,52 +181,86 @@ def _aligned(cells: list[list[str]]) -> Iterator[str]:
         yield f"| {' | '.join([line[0].ljust(widths[0]), *padded])} |"
 
 
-def picture(figures: Figures, peers: Sequence[Peer], works: Sequence[Work], path: Path) -> None:
-    """Draw them: a row for each group, a column for each work, a bar for each peer, on a scale of powers of ten."""
-    import matplotlib as mpl
+def pictures(figures: Figures, ratios: Ratios, directory: Path) -> None:
+    """Draw a picture of ratios for each group into a directory; see `PICTURES`."""
+    for group, name in PICTURES.items():
+        picture(
+            figures, ratios, [peer for peer in PEERS if peer.group == group], works_of(group, WORKS), directory / name
+        )
 
-    mpl.use("agg")
-    mpl.rcParams["svg.hashsalt"] = "peers"
-    from matplotlib import pyplot as plt
 
-    groups = list(dict.fromkeys(peer.group for peer in peers))
-    chosen = [[peer for peer in peers if peer.group == group] for group in groups]
-    drawing, axes = plt.subplots(
-        len(groups),
-        len(works),
-        squeeze=False,
-        figsize=(2.0 + 2.1 * len(works), 1.2 + 0.34 * len(peers)),
-        gridspec_kw={"height_ratios": [len(members) for members in chosen]},
-        layout="constrained",
-    )
-    for row, (group, members) in enumerate(zip(groups, chosen, strict=True)):
-        for column, work in enumerate(works):
-            panel = axes[row][column]
-            if group not in work.rows:
-                panel.axis("off")
-                continue
-            rates = [figures.get((peer.name, work.name), Figure()).rate for peer in members]
-            colours = [THEIRS if peer.environment else OURS for peer in members]
-            left = min(filter(None, rates), default=1.0) / 3
-            ends = [rate or left for rate in rates]
-            panel.barh(range(len(members)), ends, color=colours, height=0.7)
-            panel.set_xscale("log")
-            panel.set_xlim(left, max(ends) * 12)
-            for place, (rate, end) in enumerate(zip(rates, ends, strict=True)):
-                panel.annotate(
-                    f"{rate:,.0f}" if rate else "-",
-                    (end, place),
-                    xytext=(3, 0),
-                    textcoords="offset points",
-                    va="center",
-                    fontsize=7,
-                )
-            panel.set_ylim(len(members) - 0.4, -0.6)
-            panel.set_yticks(range(len(members)), [peer.name for peer in members] if column == 0 else [], fontsize=8)
-            panel.tick_params(axis="x", labelsize=6)
-            panel.spines[["top", "right"]].set_visible(False)
-            if row == 0 or groups[0] not in work.rows:
-                panel.set_title(work.title, fontsize=9)
-        axes[row][0].set_ylabel(f"rows/s {group}", fontsize=8)
+def picture(figures: Figures, ratios: Ratios, peers: Sequence[Peer], works: Sequence[Work], path: Path) -> None:
+    """Draw a group: a panel for each work, with a bar for each peer. All panels have the same axis of ratios.
+
+    Works without any ratio are left out.
+    """
+    from matplotlib import rcParams
+    from matplotlib.figure import Figure as Drawing
+
+    rcParams["svg.hashsalt"] = path.stem
+    base = base_of(peers[0])
+    others = [peer for peer in peers if peer.environment]
+    every = [ratios[peer.name, work.name] for peer in others for work in works if (peer.name, work.name) in ratios]
+    shown = [work for work in works if any((peer.name, work.name) in ratios for peer in others)]
+    rows = -(-(len(shown) + 1) // COLUMNS)
+    drawing = Drawing(figsize=(11, rows * (0.75 + 0.24 * len(others)) + 0.3), layout="constrained")
+    grid = drawing.subplots(rows, COLUMNS, squeeze=False, sharex=True, sharey=True)
+    panels = [panel for line in grid for panel in line]
+    for panel, work in zip(panels, shown, strict=False):
+        _panel(panel, [ratios.get((peer.name, work.name)) for peer in others])
+        panel.set_title(work.title, fontsize=10, fontweight="bold", loc="left", pad=17)
+        rate = figures[base.name, work.name].rate
+        panel.text(0, 1.03, f"{base.name}: {rate:,.0f} rows/s", fontsize=8, color=NOTE, transform=panel.transAxes)
+    panels[0].set_xlim(min([0.8, *every]) / 6, max([1.0, *every]) * 6)
+    panels[0].set_ylim(len(others) - 0.4, -0.6)
+    panels[0].set_yticks(range(len(others)), [peer.name for peer in others])
+    for panel in panels[len(shown) :]:
+        panel.set_axis_off()
+    _explain(panels[len(shown)], base.name)
     drawing.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    plt.close(drawing)
+
+
+def _panel(panel: Axes, ratios: Sequence[float | None]) -> None:
+    panel.set_xscale("log")
+    for place, times in enumerate(ratios):
+        if times is None:
+            panel.text(1.12, place, "no figure", fontsize=7.5, color=NOTE, va="center")
+            continue
+        panel.barh(place, times - 1, left=1, height=0.66, color=FASTER if times >= 1 else SLOWER)
+        near, side = (3, "left") if times >= 0.9 else (-3, "right")
+        words = f"{times:.{0 if times >= 10 else 1 if times >= 1 else 2}f} x"
+        panel.annotate(
+            words,
+            (max(times, 1) if near > 0 else times, place),
+            (near, 0),
+            textcoords="offset points",
+            va="center",
+            ha=side,
+            fontsize=8.5,
+        )
+    panel.axvline(1, color="#3d4650", linewidth=1)
+    panel.set_xticks([1, 10, 100], ["1", "10", "100"])
+    panel.minorticks_off()
+    panel.tick_params(axis="y", length=0, labelsize=9)
+    panel.tick_params(axis="x", labelsize=8, labelbottom=False, length=2)
+    panel.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _explain(panel: Axes, base: str) -> None:
+    """Say in an empty place what a bar is."""
+    lines = (
+        ("How to read it", "bold", "black"),
+        (f"a bar: how many times as\nfast {base} is", "normal", FASTER),
+        ("to the left of the line:\nthe other one is faster", "normal", SLOWER),
+    )
+    for number, (words, weight, colour) in enumerate(lines):
+        panel.text(
+            0.04,
+            0.95 - 0.3 * number,
+            words,
+            fontsize=9,
+            fontweight=weight,
+            color=colour,
+            va="top",
+            transform=panel.transAxes,
+        )

@@ -1,0 +1,66 @@
+"""The pictures of the pages: drawn by the programs of the repository, used by a page, and whole in themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from asyncio_operator.trace import Trace
+from tests.pages import DOCS
+from tools import diagrams, picture
+
+PICTURES = sorted((DOCS / "pictures").iterdir())
+SPACE = "{http://www.w3.org/2000/svg}"
+LINK = "{http://www.w3.org/1999/xlink}href"
+
+
+@pytest.mark.parametrize("name", diagrams.DIAGRAMS)
+def test_a_diagram_is_the_one_that_the_program_draws(name: str, tmp_path: Path) -> None:
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert diagrams.main(["--out", str(tmp_path)]) == 0
+    drawn = (tmp_path / name).read_text(encoding="utf-8")
+    assert drawn == (diagrams.PICTURES / name).read_text(encoding="utf-8"), "run: make pictures"
+
+
+@pytest.mark.parametrize("path", PICTURES, ids=lambda path: path.name)
+def test_a_picture_is_used_by_a_page_and_fetches_nothing(path: Path) -> None:
+    pages = [DOCS.parent / "README.md", *DOCS.rglob("*.md")]
+    assert any(f"pictures/{path.name})" in page.read_text(encoding="utf-8") for page in pages)
+    for part in ElementTree.parse(path).iter():
+        assert part.tag != f"{SPACE}image"
+        assert part.get(LINK, part.get("href", "#")).startswith("#")
+
+
+@pytest.mark.parametrize("name", diagrams.DIAGRAMS)
+def test_the_words_of_a_diagram_are_within_its_frame(name: str) -> None:
+    """Letters of 14 pixels are 8 wide at most, on average over a line."""
+    root = ElementTree.fromstring(diagrams.DIAGRAMS[name]())
+    width, height = float(root.attrib["width"]), float(root.attrib["height"])
+    for words in root.iter(f"{SPACE}text"):
+        x, y, size = float(words.attrib["x"]), float(words.attrib["y"]), 6.5 * len(words.text or "")
+        left = {"start": x, "middle": x - size / 2, "end": x - size}[words.attrib["text-anchor"]]
+        assert left >= 0, words.text
+        assert left + size <= width, words.text
+        assert 0 < y < height, words.text
+
+
+def test_the_picture_of_the_readme_names_both_sides_with_their_times(tmp_path: Path) -> None:
+    def recorded(seconds: float) -> Trace:
+        trace = Trace()
+        trace.started(0.0)
+        trace.admitted(0.0, 0, 0)
+        trace.attempt_started(0.0, 0, attempt=1)
+        trace.attempt_ended(seconds, 0, attempt=1, outcome="result")
+        trace.completed(seconds, 0, "result")
+        trace.emitted(seconds, 0)
+        trace.ended(seconds)
+        return trace
+
+    picture.draw({"by hand": recorded(0.6), "enrich": recorded(0.15)}, tmp_path / "both.svg")
+    drawn = (tmp_path / "both.svg").read_text(encoding="utf-8")
+    assert "<!-- by hand: 600 ms -->" in drawn
+    assert "<!-- enrich: 150 ms -->" in drawn

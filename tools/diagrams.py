@@ -1,0 +1,279 @@
+"""Draws the diagrams of the pages as SVG: `python tools/diagrams.py` writes them into docs/pictures.
+
+A diagram is a function that places boxes, arrows and words on a canvas by hand, in pixels from the upper left corner.
+Nothing is measured, so the same diagram is the same file everywhere, and a test compares the two. The colours follow
+the reader's choice of a light or a dark page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+PICTURES = Path(__file__).resolve().parent.parent / "docs" / "pictures"
+
+STYLE = """
+svg { background: #ffffff }
+text { font: 14px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #1f2933 }
+.bold { font-weight: 600 }
+.small { font-size: 12px; fill: #52606d }
+.code { font-family: ui-monospace, Menlo, Consolas, monospace; font-size: 12.5px }
+rect { fill: #f5f7fa; stroke: #9aa5b1 }
+.area { fill: none; stroke: #9aa5b1; stroke-dasharray: 5 4 }
+.ours { fill: #e3f0fb; stroke: #1f77b4 }
+.outside { fill: #fdf1e3; stroke: #d97a12 }
+.bad { fill: #fbe3e6; stroke: #c8324a }
+.waits { fill: #fdf6dd; stroke: #b8912a }
+path { fill: none; stroke: #52606d; stroke-width: 1.5 }
+.limit { stroke: #c8324a; stroke-dasharray: 6 4 }
+marker path { fill: #52606d; stroke: none }
+@media (prefers-color-scheme: dark) {
+  svg { background: #1e2129 }
+  text { fill: #e4e7eb }
+  .small { fill: #b0b8c1 }
+  rect { fill: #2a2f38; stroke: #7b8794 }
+  .area { fill: none }
+  .ours { fill: #17384f; stroke: #58a6dc }
+  .outside { fill: #47331a; stroke: #e89a45 }
+  .bad { fill: #4d2229; stroke: #ea7384 }
+  .waits { fill: #443b1c; stroke: #d3b04f }
+  path { stroke: #b0b8c1 }
+  marker path { fill: #b0b8c1 }
+}
+"""
+
+LINE = 18
+"""Pixels from one line of words to the next."""
+
+
+class Canvas:
+    """Collects the elements of a diagram.
+
+    Args:
+        width, height: of the diagram.
+        title: what it shows, in a sentence, for readers who do not see it.
+    """
+
+    def __init__(self, width: int, height: int, title: str) -> None:
+        self._parts: list[str] = []
+        self._head = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+            f'role="img">\n<title>{escape(title)}</title>\n<style>{STYLE}</style>\n'
+            '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
+            '<path d="M0 0 L8 4 L0 8 z"/></marker></defs>\n'
+        )
+
+    def words(self, x: float, y: float, *lines: str, look: str = "", anchor: str = "middle") -> None:
+        """Lines of words, the first with its foot at y; one between back-quotes is code."""
+        for number, line in enumerate(lines):
+            code = line.startswith("`")
+            looks = " ".join(filter(None, [look, "code" if code else ""]))
+            self._parts.append(
+                f'<text x="{x:g}" y="{y + number * LINE:g}" text-anchor="{anchor}" class="{looks}">'
+                f"{escape(line.strip('`') if code else line)}</text>"
+            )
+
+    def box(self, x: float, y: float, width: float, height: float, *lines: str, look: str = "") -> None:
+        """A box with lines of words in its middle, the first of them bold."""
+        self._parts.append(f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="7" class="{look}"/>')
+        top = y + height / 2 - (len(lines) - 1) * LINE / 2 + 5
+        for number, line in enumerate(lines):
+            self.words(x + width / 2, top + number * LINE, line, look="" if number else "bold")
+
+    def area(self, x: float, y: float, width: float, height: float, name: str) -> None:
+        """A dashed frame around other boxes, with a name above its upper left corner."""
+        self._parts.append(f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="10" class="area"/>')
+        self.words(x + 4, y - 7, name, look="small", anchor="start")
+
+    def arrow(self, *points: tuple[float, float], both: bool = False) -> None:
+        """A line through points, with a tip at its end, or at both ends."""
+        path = " L".join(f"{x:g} {y:g}" for x, y in points)
+        ends = 'marker-end="url(#tip)"' + (' marker-start="url(#tip)"' if both else "")
+        self._parts.append(f'<path d="M{path}" {ends}/>')
+
+    def line(self, *points: tuple[float, float], look: str = "") -> None:
+        """A line through points without a tip."""
+        self._parts.append(f'<path d="M{" L".join(f"{x:g} {y:g}" for x, y in points)}" class="{look}"/>')
+
+    def svg(self) -> str:
+        """The text of the file. The tip of an arrow's start points backwards."""
+        text = self._head + "\n".join(self._parts) + "\n</svg>\n"
+        return text.replace('orient="auto"', 'orient="auto-start-reverse"')
+
+
+def batch() -> str:
+    """What happens to a batch of rows."""
+    canvas = Canvas(
+        980,
+        330,
+        "A batch of rows goes from Spark to a Python worker. Its distinct keys are looked up, unless they are null, in "
+        "the cache, or being looked up already. The answers become columns, and the batch goes back to Spark.",
+    )
+    canvas.area(10, 40, 130, 275, "Spark (JVM)")
+    canvas.area(160, 40, 660, 275, "Python worker")
+    canvas.area(840, 40, 130, 275, "outside")
+    canvas.box(22, 70, 106, 70, "a batch", "of rows", "in Arrow")
+    canvas.box(172, 70, 104, 70, "distinct", "keys", look="ours")
+    canvas.box(306, 70, 104, 70, "null?", look="ours")
+    canvas.box(436, 70, 104, 70, "in the", "cache?", look="ours")
+    canvas.box(566, 70, 104, 70, "looked up", "already?", look="ours")
+    canvas.box(696, 70, 112, 70, "call", "one key", "or many", look="ours")
+    canvas.box(852, 70, 106, 70, "database", "or service", look="outside")
+    for left, right in ((128, 172), (276, 306), (410, 436), (540, 566), (670, 696)):
+        canvas.arrow((left, 105), (right, 105))
+    canvas.arrow((808, 105), (852, 105), both=True)
+    for middle, words in ((358, "a miss"), (488, "that answer"), (618, "the same answer"), (752, "answer")):
+        canvas.arrow((middle, 140), (middle, 232))
+        canvas.words(middle + 6, 202, words, look="small", anchor="start")
+    canvas.words(808, 60, "`capacity, rate_limit, timeout, retry`", look="small", anchor="end")
+    canvas.box(306, 232, 502, 56, "the outcome of each key", "found, missing, failed or timed out", look="ours")
+    canvas.box(172, 225, 104, 70, "columns", "built once", "for a key", look="ours")
+    canvas.box(22, 225, 106, 70, "the batch", "with", "new columns")
+    canvas.arrow((306, 260), (276, 260))
+    canvas.arrow((172, 260), (128, 260))
+    canvas.words(556, 307, "keys on their way through the worker: at most buffer", look="small")
+    return canvas.svg()
+
+
+def deadline() -> str:
+    """How long a key may take, and each of its calls."""
+    canvas = Canvas(
+        980,
+        300,
+        "The timeout of a key runs from its first call, over all attempts and the waits between them. The attempt "
+        "timeout is for each call. No attempt is planned past the deadline.",
+    )
+    zero, end = 190, 860
+    canvas.line((zero, 62), (end, 62))
+    for x in (zero, end):
+        canvas.line((x, 54), (x, 70))
+    canvas.words((zero + end) / 2, 50, "`timeout: one deadline for the key`", look="bold")
+    canvas.line((end, 72), (end, 270), look="limit")
+    canvas.words(end, 288, "deadline", look="small")
+    canvas.words(170, 117, "this key", "gets an answer", anchor="end")
+    canvas.box(zero, 95, 110, 44, "call 1 fails", look="bad")
+    canvas.box(zero + 110, 103, 80, 28, "back-off", look="waits")
+    canvas.box(zero + 190, 95, 170, 44, "call 2 is cut", look="bad")
+    canvas.box(zero + 360, 103, 120, 28, "back-off", look="waits")
+    canvas.box(zero + 480, 95, 140, 44, "call 3: answer", look="ours")
+    canvas.line((zero + 190, 154), (zero + 360, 154))
+    for x in (zero + 190, zero + 360):
+        canvas.line((x, 148), (x, 160))
+    canvas.words(zero + 275, 173, "`attempt_timeout`")
+    canvas.words(zero + 370, 88, "a key in back-off holds no place in capacity", look="small")
+    canvas.words(170, 214, "this key", "fails at once", anchor="end")
+    canvas.box(zero, 195, 110, 44, "call 1 fails", look="bad")
+    canvas.box(zero + 110, 203, 160, 28, "back-off", look="waits")
+    canvas.box(zero + 270, 195, 110, 44, "call 2 fails", look="bad")
+    canvas.line((zero + 380, 217), (zero + 760, 217), look="limit")
+    canvas.words(zero + 400, 207, "the next call would begin after the deadline", look="small", anchor="start")
+    canvas.words(zero + 766, 222, "x", anchor="start")
+    return canvas.svg()
+
+
+def secrets() -> str:
+    """Who connects from where, and who knows the secret."""
+    canvas = Canvas(
+        980,
+        380,
+        "The driver asks PostgreSQL for names and types. The Python workers make the lookups. Both read the secret "
+        "from their own environment; the job, the plans and the event log do not hold it.",
+    )
+    canvas.area(10, 40, 250, 210, "driver")
+    canvas.box(26, 60, 218, 84, "your program", "a function reads the secret", "from the environment")
+    canvas.box(26, 170, 218, 60, "environment", "the secret", look="waits")
+    canvas.arrow((135, 170), (135, 144))
+    canvas.area(390, 40, 250, 210, "every executor")
+    canvas.box(406, 60, 218, 84, "Python workers", "one for each task", "and each enrich", look="ours")
+    canvas.box(406, 170, 218, 60, "environment", "the secret", look="waits")
+    canvas.arrow((515, 170), (515, 144))
+    canvas.box(790, 60, 180, 84, "the outside system", "PostgreSQL, Redis,", "an HTTP service", look="outside")
+    canvas.arrow((244, 102), (406, 102))
+    canvas.words(325, 92, "the job", look="bold")
+    canvas.words(325, 122, "the function,", "no secret", look="small")
+    canvas.arrow((624, 102), (790, 102))
+    canvas.words(707, 92, "lookups", look="bold")
+    canvas.words(707, 122, "pool_size connections", "for each worker", look="small")
+    canvas.box(26, 300, 598, 56, "Spark: plans, web UI, event log, logs at INFO", "no secret, however you give it")
+    canvas.arrow((135, 250), (135, 300))
+    canvas.arrow((515, 250), (515, 300))
+    canvas.arrow((244, 134), (274, 134), (274, 275), (880, 275), (880, 144))
+    canvas.words(760, 267, "PostgreSQL only: names and types,", look="small")
+    canvas.words(760, 293, "once, before a job runs", look="small")
+    return canvas.svg()
+
+
+def limits() -> str:
+    """The limits of a task and those of a job."""
+    canvas = Canvas(
+        980,
+        320,
+        "With scope task each of four tasks may make 100 calls at once, and the source sees up to 400. With scope job "
+        "the four tasks share 100: each may make 25.",
+    )
+    for left, scope, each, seen in (
+        (10, 'scope="task", capacity=100; four tasks at a time', "100 at once", "up to 400 calls at once"),
+        (510, 'scope="job", capacity=100; four tasks at a time', "25 at once", "up to 100 calls at once"),
+    ):
+        canvas.area(left, 40, 300, 265, scope)
+        for task in range(4):
+            top = 58 + task * 60
+            canvas.box(left + 16, top, 90, 46, f"task {task + 1}")
+            canvas.box(left + 150, top, 134, 46, each, look="ours")
+            canvas.line((left + 106, top + 23), (left + 150, top + 23))
+            canvas.arrow((left + 284, top + 23), (left + 350, 172 + (task - 1.5) * 16))
+        canvas.box(left + 350, 122, 110, 100, "the source", *seen.split(" calls "), look="outside")
+    return canvas.svg()
+
+
+def chain() -> str:
+    """A chain of enrichments."""
+    canvas = Canvas(
+        980,
+        240,
+        "Two enrichments behind each other: in every task each has a Python worker of its own, with its own calls, "
+        "connections and cache. Rows stream through both; nothing is shuffled between them.",
+    )
+    canvas.area(10, 40, 960, 100, "one task of Spark: enrich(enrich(df, customers, ...), prices, ...)")
+    canvas.box(26, 60, 120, 60, "rows", "Spark (JVM)")
+    canvas.box(206, 60, 190, 60, "enrich: customers", "a Python worker", look="ours")
+    canvas.box(456, 60, 60, 60, "Spark")
+    canvas.box(576, 60, 190, 60, "enrich: prices", "another worker", look="ours")
+    canvas.box(826, 60, 128, 60, "more columns", "Spark (JVM)")
+    for left, right in ((146, 206), (396, 456), (516, 576), (766, 826)):
+        canvas.arrow((left, 90), (right, 90))
+    for middle, name, own in (
+        (301, "customers", "capacity, connections and cache of its own"),
+        (671, "prices", "capacity, connections and cache of its own"),
+    ):
+        canvas.arrow((middle, 120), (middle, 180), both=True)
+        canvas.box(middle - 80, 180, 160, 40, name, look="outside")
+        canvas.words(middle + 10, 162, own, look="small", anchor="start")
+    return canvas.svg()
+
+
+DIAGRAMS: dict[str, Callable[[], str]] = {
+    "batch.svg": batch,
+    "chain.svg": chain,
+    "deadline.svg": deadline,
+    "limits.svg": limits,
+    "secrets.svg": secrets,
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the diagrams; the exit status."""
+    parser = argparse.ArgumentParser(prog="diagrams", description=(__doc__ or "").partition(":")[0] + ".")
+    parser.add_argument("--out", type=Path, default=PICTURES, metavar="DIRECTORY", help="docs/pictures by default")
+    directory: Path = parser.parse_args(arguments).out
+    for name, draw in DIAGRAMS.items():
+        (directory / name).write_text(draw(), encoding="utf-8")
+        print(directory / name)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
