@@ -3,7 +3,8 @@
 | module | what it knows |
 | --- | --- |
 | `enricher` | `PostgresEnricher`: its arguments, a batch of keys from start to end |
-| `connections` | the pool, how a query is cancelled or limited, how a question is asked from the driver |
+| `connections` | how a connection is made, a query cancelled or limited, a question asked from the driver |
+| `pool` | who gets which connection, when one more is made, what happens when the server gives no more |
 | `dsn` | connection strings, and functions that give them; what must never be shown of one |
 | `describe` | what a table or a query gives, asked of the server |
 | `statement` | the SQL, and what becomes of the rows |

@@ -31,6 +31,13 @@ FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 OPTION_STATES = {"08P01", "22023", "42501", "42601", "42704", "55P02"}
 """Of an option that is unknown (08P01 is PgBouncer's), has a value that will not do, or may not be set."""
 
+TOO_MANY = Cause("the server has too many connections", retryable=True, overload=True)
+POOLER_STATES = {"08P01", "XX000"}
+POOLER_IS_FULL = re.compile(
+    r"\(max_(db_|user_)?client_conn|too many clients|max clients? (connections )?reached", re.IGNORECASE
+)
+"""What poolers say at their limit (PgBouncer, Supavisor), in English and under SQLSTATEs that say something else."""
+
 NOT_UNDERSTOOD = Cause("the dsn is not understood")
 NO_TLS = Cause("the server speaks no SSL (TLS), which sslmode in the dsn demands; leave it out if that is intended")
 UNVERIFIED = Cause("the server's certificate does not verify against sslrootcert of the dsn, or is not for its host")
@@ -46,6 +53,8 @@ def refused(error: BaseException, dsn: str) -> Cause | None:
             # With TLS 1.3 a client learns only afterwards that its certificate was refused.
             return TLS_FAILED if "ALERT" in str(getattr(error.__cause__, "reason", "")) else None
         case asyncpg.PostgresError():
+            if error.sqlstate in POOLER_STATES and POOLER_IS_FULL.search(str(error)):
+                return TOO_MANY
             return _option(error, dsn)
         case ssl.SSLCertVerificationError():
             return UNVERIFIED

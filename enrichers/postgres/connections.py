@@ -1,26 +1,32 @@
-"""Connections: one for a question on the driver, a pool of them in a worker.
+"""Connections: one for a question on the driver, some for the lookups of a worker.
 
-A pool belongs to the loop that opened it. It connects when it is needed, drops connections that the server has
-closed, and closes what is unused. When a call is cancelled, asyncpg sends the server a cancel request; the connection
-goes back to the pool when the server has obeyed, or is cut after `CANCEL_TIMEOUT`. A worker that is killed cancels
-nothing: then the server ends a statement by itself, see `Session`. Nothing resets a connection between two statements,
-because a lookup leaves nothing else behind in its session: that would be a second round trip for each.
+A connection is of use when it has answered a first statement: a server that lets a client in and then says nothing has
+`connect_timeout` for both. When a lookup is cancelled, asyncpg sends the server a cancel request, and the pool takes
+the connection back when the server has obeyed. A worker that is killed cancels nothing: then the server ends a
+statement by itself, see `Session`. Nothing resets a connection between two statements, because a lookup leaves nothing
+else behind in its session: that would be a second round trip for each.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable
 from math import frexp, inf
 from typing import Any, TypeVar
 
 import asyncpg
 
-from asyncio_operator.enricher import CANCEL_TIMEOUT, CLOSE_TIMEOUT, time_left
-from enrichers.postgres.dsn import DSN, Dsn, names_application
+from asyncio_operator.enricher import CLOSE_TIMEOUT, time_left
+from enrichers.causes import own_words
+from enrichers.postgres.dsn import DSN, Dsn, names_application, secrets_of
+from enrichers.postgres.errors import cause_of
+from enrichers.postgres.pool import Pool
 
 T = TypeVar("T")
+
+logger = logging.getLogger("asyncio_operator")
 
 APPLICATION_NAME = "asyncio-operator"
 
@@ -29,10 +35,6 @@ QUESTION_TIMEOUT = 30.0
 
 FAREWELL = 0.05
 """Seconds for a server to take leave of a connection that it refused, so that no socket stays open."""
-
-IDLE_TIMEOUT = 60.0
-"""Seconds after which an unused connection is closed: a server has 100 of them by default, for all its clients."""
-
 
 LONGEST = 2.0**20
 """Seconds from which on a statement is not limited: the server counts milliseconds in 32 bits."""
@@ -84,18 +86,24 @@ class Session(asyncpg.Connection):  # type: ignore[misc]
 
 
 class Connections:
-    """The pool of one worker.
+    """The connections of one worker.
+
+    Args:
+        subject: names the enricher in the log.
 
     Attributes:
         dsn: the connection string that was used last, so that it can be hidden in errors.
     """
 
-    def __init__(self, dsn: Dsn, *, size: int, connect_timeout: float | None, statement_cache_size: int) -> None:
+    def __init__(
+        self, dsn: Dsn, subject: str, *, size: int, connect_timeout: float | None, statement_cache_size: int
+    ) -> None:
         self._source = dsn
+        self._subject = subject
         self._size = size
         self._timeout = connect_timeout
         self._statement_cache_size = statement_cache_size
-        self._pool: Any = None
+        self._pool: Pool
         self.dsn = dsn if isinstance(dsn, str) else ""
 
     async def open(self) -> None:
@@ -108,61 +116,88 @@ class Connections:
             ConfigurationError: there is no connection string.
         """
         await DSN.get(self._source, self._timeout)
-        self._pool = await asyncpg.create_pool(
-            min_size=0,
-            max_size=self._size,
-            max_inactive_connection_lifetime=IDLE_TIMEOUT,
-            connection_class=Session,
-            connect=self._connect,
-            init=_watch,
-            reset=_leave,
-        )
+        bounded = self._timeout is not None
+        self._pool = Pool(self._connect, size=self._size, is_full=self._is_full, shrunk=self._shrunk, bounded=bounded)
 
     async def fetch(self, sql: str, *parameters: Any) -> list[Any]:
         """The rows of a statement, from the first connection that is free."""
-        connection = await self._pool.acquire()
+        session: Session = await self._pool.acquire()
         try:
             left = time_left()
-            if connection.allowed < (inf if left is None else left):
-                await connection.allow(left)
-            rows: list[Any] = await connection.fetch(sql, *parameters)
-        except BaseException as error:
+            if session.allowed < (inf if left is None else left):
+                await session.allow(left)
+            rows: list[Any] = await session.fetch(sql, *parameters)
+        except Exception as error:
             if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
                 # What was the primary is a standby now: all connections to it are of no use.
-                await self._pool.expire_connections()
-            # It waits for the server to end a cancelled query; what fails here has cut the connection already.
-            await self._release(connection, timeout=CANCEL_TIMEOUT)
+                self._pool.expire()
+            self._pool.release(session)
             raise
-        await self._release(connection)
+        except BaseException:
+            self._pool.recover(session)
+            raise
+        self._pool.release(session)
         return rows
-
-    async def _release(self, connection: Any, **options: float) -> None:
-        with contextlib.suppress(Exception):
-            await self._pool.release(connection, **options)
 
     async def close(self) -> None:
         """Close every connection, cutting those that take longer than `CLOSE_TIMEOUT`."""
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            with contextlib.suppress(Exception):
-                await asyncio.wait_for(pool.close(), CLOSE_TIMEOUT)
+        await self._pool.close()
 
-    async def _connect(self, *_: Any, **options: Any) -> Any:
+    async def _connect(self) -> Session:
         self.dsn = await DSN.get(self._source, self._timeout)
-        cache = self._statement_cache_size
-        return await connect(self.dsn, timeout=self._timeout, statement_cache_size=cache, **options)
+        return await connect(self.dsn, self._timeout, statement_cache_size=self._statement_cache_size)
+
+    def _is_full(self, problem: BaseException) -> bool:
+        return cause_of(problem, self.dsn).overload
+
+    def _shrunk(self, problem: BaseException, held: int, wanted: int) -> None:
+        cause = cause_of(problem, self.dsn)
+        logger.warning(
+            "%s: this Python worker holds %d of the %d connections that it wants, and cannot make another one: %s%s. "
+            "Lookups wait for the connections that it holds, and it tries again later.%s",
+            self._subject,
+            held,
+            wanted,
+            cause.text,
+            own_words(problem, secrets_of(self.dsn)),
+            REMEDY.format(size=self._size) if cause.overload else "",
+        )
 
 
-async def connect(dsn: str, **options: Any) -> Any:
-    """A connection that tells the server who it is."""
+REMEDY = (
+    " Each Python worker makes up to pool_size={size} connections for each PostgresEnricher, and there is a worker for "
+    "each task that runs at once: 32 tasks want up to 32 x {size}. Set a smaller pool_size, run fewer tasks at once, "
+    "or raise the limit: max_connections of the server, CONNECTION LIMIT of the role or the database, "
+    "max_client_conn of PgBouncer."
+)
+
+
+async def connect(dsn: str, seconds: float | None, **options: Any) -> Session:
+    """A connection that tells the server who it is, and has answered a first statement, all within `seconds`."""
     settings = {} if names_application(dsn) else {"application_name": APPLICATION_NAME}
-    return await asyncpg.connect(dsn, server_settings=settings, max_cacheable_statement_size=0, **options)
+    async with asyncio.timeout(seconds):
+        session: Session = await asyncpg.connect(
+            dsn,
+            timeout=seconds,
+            server_settings=settings,
+            max_cacheable_statement_size=0,
+            connection_class=Session,
+            **options,
+        )
+        try:
+            # On some systems a server cannot look, and refuses it.
+            with contextlib.suppress(asyncpg.PostgresError):
+                await session.execute(WATCHED.format(process=session.get_server_pid()))
+        except BaseException:
+            session.terminate()
+            raise
+    return session
 
 
 async def ask(dsn: str, connect_timeout: float | None, question: Callable[[Any], Awaitable[T]]) -> T:
     """What `question` gives for a connection of its own, which is closed afterwards."""
     try:
-        connection = await connect(dsn, timeout=connect_timeout, command_timeout=QUESTION_TIMEOUT)
+        connection = await connect(dsn, connect_timeout, command_timeout=QUESTION_TIMEOUT)
     except Exception:
         # TLS ends with a word from either side, and the loop may end with this question.
         await asyncio.sleep(FAREWELL)
@@ -172,13 +207,3 @@ async def ask(dsn: str, connect_timeout: float | None, question: Callable[[Any],
     finally:
         with contextlib.suppress(Exception):
             await connection.close(timeout=CLOSE_TIMEOUT)
-
-
-async def _watch(session: Session) -> None:
-    # On some systems a server cannot look, and refuses it.
-    with contextlib.suppress(asyncpg.PostgresError):
-        await session.execute(WATCHED.format(process=session.get_server_pid()))
-
-
-async def _leave(_connection: Any) -> None:
-    """In place of asyncpg's reset of a session."""

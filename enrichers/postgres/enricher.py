@@ -101,6 +101,7 @@ class PostgresEnricher(Enricher):
         await self._describe()
         connections = Connections(
             self.dsn,
+            self._subject(),
             size=self.pool_size,
             connect_timeout=self._connect_timeout(),
             statement_cache_size=self.statement_cache_size,

@@ -16,7 +16,7 @@ import asyncpg
 from asyncio_operator import ConfigurationError, EnricherError
 from enrichers import causes
 from enrichers.causes import Cause, caused, own_words
-from enrichers.postgres.connecting import refused
+from enrichers.postgres.connecting import TOO_MANY, refused
 from enrichers.postgres.dsn import secrets_of
 
 
@@ -45,7 +45,7 @@ CAUSES = {
     "42P05": Cause(f"the session has changed {POOLER}"),
     "42501": Cause("the privileges do not suffice"),
     "53": Cause("the server is out of resources", retryable=True),
-    "53300": Cause("the server has too many connections", retryable=True, overload=True),
+    "53300": TOO_MANY,
     "55P03": Cause("the server could not get a lock", retryable=True),
     "57014": Cause(
         "the server cancelled the query, at its statement_timeout or by an order",

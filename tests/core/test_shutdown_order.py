@@ -26,13 +26,14 @@ from asyncio_operator.spark.pushed import LONGEST_END
 from asyncio_operator.testing import check_enricher
 from enrichers import blocking, table
 from enrichers.http import client as http
-from enrichers.postgres import connections as postgres
+from enrichers.postgres import pool
 from enrichers.redis import connections as redis
 
 MARGIN = 0.4
 """Seconds between a wait and the wait around it, for a busy machine."""
 
 WITHIN = {
+    "a cancelled statement while its pool closes": (CANCEL_TIMEOUT, CLOSE_TIMEOUT),
     "a cancelled lookup in a task": (CANCEL_TIMEOUT, TASK_GRACE_PERIOD),
     "a cancelled lookup in a Lookup": (CANCEL_TIMEOUT, LOOKUP_GRACE_PERIOD),
     "a cancelled lookup in an operator": (CANCEL_TIMEOUT, OPERATOR_GRACE_PERIOD),
@@ -62,5 +63,5 @@ def test_X7_a_task_is_gone_within_five_seconds() -> None:
 def test_X7_the_waits_are_those_of_the_faces_and_of_the_enrichers() -> None:
     assert inspect.signature(AsyncWaitOperator).parameters["grace_period"].default == OPERATOR_GRACE_PERIOD
     assert LookupOptions().grace_period == LOOKUP_GRACE_PERIOD
-    assert vars(postgres)["CANCEL_TIMEOUT"] == CANCEL_TIMEOUT
-    assert {vars(module)["CLOSE_TIMEOUT"] for module in (postgres, http, redis, table, blocking)} == {CLOSE_TIMEOUT}
+    assert vars(pool)["CANCEL_TIMEOUT"] == CANCEL_TIMEOUT
+    assert {vars(module)["CLOSE_TIMEOUT"] for module in (pool, http, redis, table, blocking)} == {CLOSE_TIMEOUT}

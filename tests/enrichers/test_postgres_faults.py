@@ -14,7 +14,7 @@ import pytest
 from asyncio_operator import ConfigurationError, EnricherError
 from asyncio_operator.enricher import missing_here
 from enrichers import PostgresEnricher
-from enrichers.postgres import connections
+from enrichers.postgres import pool
 from enrichers.postgres.errors import cause_of, lookup_error, source_error
 from tests.enrichers.conftest import Database
 from tests.enrichers.helpers import failure, told
@@ -165,8 +165,8 @@ async def test_close_leaves_no_connection_and_may_come_twice(postgres: PostgresS
 async def test_a_server_that_hangs_holds_up_neither_a_cancelled_lookup_nor_close(
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "CANCEL_TIMEOUT", 0.05)
-    monkeypatch.setattr(connections, "CLOSE_TIMEOUT", 0.05)
+    monkeypatch.setattr(pool, "CANCEL_TIMEOUT", 0.05)
+    monkeypatch.setattr(pool, "CLOSE_TIMEOUT", 0.05)
     enricher = PostgresEnricher(server.tcp_dsn(), query=SLEEP, key="id")
     await enricher.open()
     cancelled, running = (asyncio.ensure_future(enricher.lookup(-1)) for _ in range(2))

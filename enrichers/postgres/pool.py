@@ -1,0 +1,323 @@
+"""The connections of one worker, shared by its lookups, and never more than the server gives.
+
+A lookup that finds no free connection waits in line. The head of the line gets the next connection that is free or new,
+whichever comes first. New ones are made by tasks of the pool, so a lookup that is cancelled leaves at once and takes
+nothing along.
+
+How many there may be, `_limit`, starts as the size that the user gave, and follows the server from then on:
+
+| a connection | the pool | what follows |
+| --- | --- | --- |
+| is made | | the limit is at least what the pool holds, and one more may be tried at once |
+| cannot be made | holds another | no lookup fails; the limit is what it holds; one more is tried after a pause |
+| is refused, the server is full | tries another, or has just lost one | the same |
+| cannot be made | holds none | the lookup that waits longest gets the error |
+
+The pause doubles from attempt to attempt. A server counts a connection for a moment after it has ended, hence "has just
+lost one".
+
+Law: a connection is idle, or in use, or being recovered; nothing waits while one is idle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine
+from math import inf
+from typing import Any, Protocol
+
+import asyncpg
+
+from asyncio_operator.enricher import CANCEL_TIMEOUT, CLOSE_TIMEOUT
+
+IDLE_TIMEOUT = 60.0
+"""Seconds after which an unused connection is closed: a server has 100 of them by default, for all its clients."""
+
+FIRST_PAUSE = 0.1
+"""Seconds before a full server is asked for one connection more: it fills and empties with every query of a job."""
+
+LONGEST_PAUSE = 30.0
+"""Seconds to which that pause doubles: a hundred workers then ask three times a second, which costs a server little."""
+
+LEAVING = 5.0
+"""Seconds for which a server may count a connection that has ended here: it notices a client that is gone after two."""
+
+
+class PoolSession(Protocol):
+    """What the pool needs of a connection."""
+
+    def is_closed(self) -> bool: ...
+
+    def terminate(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def execute(self, query: str) -> Any: ...
+
+
+class Pool:
+    """Up to `size` connections, made when there is a lookup for them, closed when they were idle for `IDLE_TIMEOUT`.
+
+    Args:
+        connect: makes a connection.
+        is_full: whether an error of `connect` says that the server has no place for another connection.
+        shrunk: called once in the life of the pool, when it goes on with fewer connections than its lookups want: with
+            the error, how many it holds, and how many they want.
+        bounded: whether `connect` ends by itself. If not, it ends with the wait of the lookup that it was begun for.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[Any]],
+        *,
+        size: int,
+        is_full: Callable[[BaseException], bool],
+        shrunk: Callable[[BaseException, int, int], None],
+        bounded: bool = True,
+    ) -> None:
+        self._connect = connect
+        self._size = self._limit = size
+        self._is_full = is_full
+        self._shrunk: Callable[[BaseException, int, int], None] | None = shrunk
+        self._bounded = bounded
+        self._pause = FIRST_PAUSE
+        self._again = self._lost = -inf
+        self._generation = 0
+        self._sessions: dict[Any, int] = {}
+        self._idle: dict[Any, float] = {}
+        self._waiters: OrderedDict[asyncio.Future[Any], None] = OrderedDict()
+        self._attempts: dict[asyncio.Task[None], asyncio.Future[Any]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._growth: asyncio.TimerHandle | None = None
+        self._sweep: asyncio.TimerHandle | None = None
+        self._returned: asyncio.Future[None] | None = None
+        self._closed = False
+        self._loop = asyncio.get_running_loop()
+        # A connection lives longer than the call that it was made for, and must hold nothing of it.
+        self._context = contextvars.copy_context()
+
+    def __repr__(self) -> str:
+        held, idle, wait = len(self._sessions), len(self._idle), len(self._waiters)
+        return f"<Pool of {held} connections, {idle} idle, {wait} waiting, limit {self._limit} of {self._size}>"
+
+    async def acquire(self) -> Any:
+        """A connection for one statement, to be given back by `release` or `recover`.
+
+        Raises:
+            Exception: what `connect` raised, if the pool holds no connection; `asyncpg.InterfaceError` if it is closed.
+        """
+        if self._closed:
+            raise asyncpg.InterfaceError("the pool is closed")
+        while self._idle:
+            session, _ = self._idle.popitem()
+            if not session.is_closed():
+                return session
+            self._drop(session)
+        waiter = self._loop.create_future()
+        self._waiters[waiter] = None
+        self._grow()
+        try:
+            return await waiter
+        except BaseException:
+            self._waiters.pop(waiter, None)
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self.release(waiter.result())  # it came in the moment of the cancellation
+            raise
+        finally:
+            if not self._bounded:
+                self._give_up(waiter)
+                self._grow()
+
+    def release(self, session: Any) -> None:
+        """Give back a connection whose statement has ended."""
+        if session.is_closed() or self._sessions.get(session) != self._generation:
+            self._drop(session)
+            return
+        waiter = self._next_waiter()
+        if waiter is not None:
+            waiter.set_result(session)
+            return
+        self._idle[session] = self._loop.time()
+        if self._sweep is None and not self._closed:
+            self._sweep = self._loop.call_later(IDLE_TIMEOUT, self._close_unused)
+        self._tell_close()
+
+    def recover(self, session: Any) -> None:
+        """Give back a connection whose statement was cancelled: when the server has ended that, else cut."""
+        self._spawn(self._recover(session))
+
+    def expire(self) -> None:
+        """Use no connection any longer that was made before now."""
+        self._generation += 1
+        for session in [*self._idle]:
+            del self._idle[session]
+            self._drop(session)
+
+    async def close(self) -> None:
+        """Close every connection when its statement has ended; cut those that take longer than `CLOSE_TIMEOUT`."""
+        self._closed = True
+        for timer in (self._growth, self._sweep):
+            if timer is not None:
+                timer.cancel()
+        while (waiter := self._next_waiter()) is not None:
+            waiter.set_exception(asyncpg.InterfaceError("the pool is closed"))
+        self._give_up()
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_TIMEOUT):
+                    await self._farewell()
+        finally:
+            for session in [*self._sessions]:
+                session.terminate()
+            self._sessions.clear()
+            self._idle.clear()
+
+    async def _farewell(self) -> None:
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        while len(self._idle) < len(self._sessions):
+            self._returned = self._loop.create_future()
+            await self._returned
+        await asyncio.gather(*(session.close() for session in self._idle), return_exceptions=True)
+
+    # -- making connections
+
+    def _grow(self) -> None:
+        """Make the connections that lookups wait for, as far as the server is believed to give them."""
+        while not self._closed and len(self._attempts) < len(self._waiters):
+            total = len(self._sessions) + len(self._attempts)
+            if total >= self._size:
+                return
+            if total >= self._limit:
+                # Beyond the limit, one at a time.
+                if self._attempts:
+                    return
+                if self._again > self._loop.time():
+                    self._wake_at(self._again)
+                    return
+            # The last in line has the most time left.
+            self._attempts[self._spawn(self._attempt())] = next(reversed(self._waiters))
+
+    def _wake_at(self, when: float) -> None:
+        if self._growth is not None:
+            if self._growth.when() <= when:
+                return
+            self._growth.cancel()
+        self._growth = self._loop.call_at(when, self._pause_is_over)
+
+    def _pause_is_over(self) -> None:
+        self._growth = None
+        self._grow()
+
+    def _give_up(self, waiter: asyncio.Future[Any] | None = None) -> None:
+        """End the attempts that were begun for one that waits, or all."""
+        for task in [task for task, cause in self._attempts.items() if waiter in (cause, None)]:
+            del self._attempts[task]
+            task.cancel()
+
+    async def _attempt(self) -> None:
+        """Make one connection. Nothing is raised, because ``SystemExit`` would pass through the loop."""
+        task, generation = asyncio.current_task(), self._generation
+        assert task is not None
+        session: Any = None
+        problem: BaseException | None = None
+        try:
+            await asyncio.sleep(0)  # an eager task has to be known before it ends
+            session = await self._connect()
+        except asyncio.CancelledError:
+            problem = asyncpg.InterfaceError("the attempt to connect was cancelled")
+        except BaseException as error:
+            problem = error
+        if task not in self._attempts:
+            if session is not None:
+                session.terminate()
+            return
+        del self._attempts[task]
+        if problem is not None:
+            self._failed(problem)
+            return
+        self._sessions[session] = generation
+        self._limit = max(self._limit, len(self._sessions))
+        self._pause, self._again = FIRST_PAUSE, -inf
+        self.release(session)
+        self._grow()
+
+    def _failed(self, problem: BaseException) -> None:
+        """No connection came of an attempt: somebody gets the error, or all go on with what there is."""
+        now = self._loop.time()
+        full = self._is_full(problem)
+        if not full:
+            self._lost = now
+        if self._sessions or (full and (self._attempts or now - self._lost < LEAVING)):
+            self._limit = len(self._sessions) + len(self._attempts)
+            if now >= self._again:
+                self._again = now + self._pause
+                self._pause = min(2 * self._pause, LONGEST_PAUSE)
+            if self._shrunk is not None and self._sessions and self._waiters and not self._attempts:
+                self._shrunk(problem, len(self._sessions), min(self._size, len(self._sessions) + len(self._waiters)))
+                self._shrunk = None
+        else:
+            # One attempt after the other finds out fast enough whether a full server is still full.
+            self._limit = 1 if full else max(1, self._limit)
+            waiter = self._next_waiter()
+            if waiter is not None:
+                waiter.set_exception(problem)
+        self._grow()
+
+    # -- taking connections back
+
+    async def _recover(self, session: Any) -> None:
+        try:
+            async with asyncio.timeout(CANCEL_TIMEOUT):
+                # asyncpg sends it when the cancelled statement has ended.
+                await session.execute("SELECT 1")
+        except asyncpg.PostgresError:
+            pass  # the cancellation came late, and ended this statement
+        except asyncio.CancelledError:
+            session.terminate()
+            raise
+        except Exception:
+            session.terminate()
+        finally:
+            self.release(session)
+
+    def _drop(self, session: Any) -> None:
+        """Cut a connection, which makes room for another one."""
+        session.terminate()
+        self._sessions.pop(session, None)
+        self._lost = self._loop.time()
+        self._pause, self._again = FIRST_PAUSE, -inf
+        self._tell_close()
+        self._grow()
+
+    def _close_unused(self) -> None:
+        self._sweep = None
+        now = self._loop.time()
+        for session, since in [*self._idle.items()]:
+            if since + IDLE_TIMEOUT > now:
+                self._sweep = self._loop.call_at(since + IDLE_TIMEOUT, self._close_unused)
+                return
+            del self._idle[session]
+            self._drop(session)
+
+    # -- waiting
+
+    def _next_waiter(self) -> asyncio.Future[Any] | None:
+        while self._waiters:
+            waiter, _ = self._waiters.popitem(last=False)
+            if not waiter.done():
+                return waiter
+        return None
+
+    def _tell_close(self) -> None:
+        if self._returned is not None and not self._returned.done():
+            self._returned.set_result(None)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work, context=self._context.copy())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

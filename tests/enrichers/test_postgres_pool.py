@@ -1,0 +1,217 @@
+"""The pool of a worker at the limit of a real server: lookups wait for what it holds, and none fails for it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from asyncio_operator import AsyncWaitOperator, ConfigurationError, FixedBackoff, Retry
+from asyncio_operator.lookup import Lookup
+from enrichers import PostgresEnricher
+from enrichers.postgres import pool
+from enrichers.postgres.errors import cause_of
+from tests.enrichers.helpers import failure, opened
+from tests.services import PostgresServer
+
+QUERY = "SELECT k AS id, -k AS v FROM unnest($1::int[]) AS k"
+
+_numbers = itertools.count()
+
+
+class Role:
+    """A role whose connections are limited, and what its superuser does to them."""
+
+    def __init__(self, server: PostgresServer, superuser: asyncpg.Connection) -> None:
+        self.name = f"limited_{next(_numbers)}"
+        self.dsn = server.socket_dsn(user=self.name)
+        self._superuser = superuser
+
+    async def limit(self, connections: int) -> None:
+        await self._superuser.execute(f"ALTER ROLE {self.name} CONNECTION LIMIT {connections}")
+
+    async def connected(self) -> int:
+        sql = "SELECT count(*) FROM pg_stat_activity WHERE usename = $1"
+        return int(await self._superuser.fetchval(sql, self.name))
+
+    async def terminate(self, at_most: int = 100) -> None:
+        sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1 LIMIT $2"
+        await self._superuser.execute(sql.replace("$1", f"'{self.name}'").replace("$2", str(at_most)))
+
+
+@pytest.fixture
+async def role(postgres: PostgresServer) -> AsyncIterator[Role]:
+    superuser = await asyncpg.connect(postgres.dsn)
+    role = Role(postgres, superuser)
+    await superuser.execute(f"CREATE ROLE {role.name} LOGIN CONNECTION LIMIT 1")
+    yield role
+    while await role.connected():
+        pass
+    await superuser.execute(f"DROP ROLE {role.name}")
+    await superuser.close()
+
+
+async def test_L8_a_pool_at_the_servers_limit_waits_for_the_connection_that_it_holds(
+    role: Role, caplog: pytest.LogCaptureFixture
+) -> None:
+    enricher = PostgresEnricher(role.dsn, query=QUERY, key="id", pool_size=8, max_batch=10)
+    async with Lookup(enricher) as lookup:
+        answers = await asyncio.gather(*map(lookup.get, range(5000)))
+    assert answers == [{"v": -key} for key in range(5000)]
+    (told,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    for part in (
+        "this Python worker holds 1 of the 8 connections that it wants",
+        f'too many connections for role "{role.name}"',
+        "32 x 8",
+        "max_connections",
+        "pool_size",
+    ):
+        assert part in told
+
+
+async def test_L8_the_pool_grows_when_the_server_gives_more_and_shrinks_when_it_gives_less(role: Role) -> None:
+    slow = "SELECT k AS id, -k AS v, pg_sleep(0.001)::text AS s FROM unnest($1::int[]) AS k"
+    enricher = PostgresEnricher(role.dsn, query=slow, key="id", columns=["v"], pool_size=4)
+    await enricher.open()
+    most: list[int] = []
+    operator = AsyncWaitOperator(
+        enricher.lookup, capacity=30, retry=Retry(max_attempts=4, backoff=FixedBackoff(0.0)), timeout=30
+    )
+    rows = operator.process(itertools.count())
+    for limit in (1, 3, 1, 4, 2):
+        await role.limit(limit)
+        # Those that are connected stay; what is over the limit has to go.
+        await role.terminate(max(0, await role.connected() - limit))
+        while await role.connected() != limit:
+            assert set(await anext(rows)) == {"v"}
+        most.append(limit)
+    await rows.aclose()
+    await enricher.close()
+    assert most == [1, 3, 1, 4, 2]
+
+
+async def test_L8_connections_that_are_terminated_at_the_limit_are_made_again(role: Role) -> None:
+    """A server counts a backend for a moment after it has said farewell: that is waited for, and is no error."""
+    async with opened(PostgresEnricher(role.dsn, query=QUERY, key="id", pool_size=8)) as enricher:
+        errors = []
+        for _ in range(20):
+            lookups = [enricher.lookup(key) for key in range(20)]
+            _, *answers = await asyncio.gather(role.terminate(), *lookups, return_exceptions=True)
+            lost = [answer for answer in answers if isinstance(answer, Exception)]
+            assert len(lost) <= 2, "what was terminated: a connection that was in use, one that was being made"
+            errors += lost
+        assert await enricher.lookup(1) == {"v": -1}
+    assert errors
+    assert not [str(error) for error in errors if "too many" in str(error)]
+
+
+async def test_L8_the_first_connection_that_cannot_be_made_is_an_error(
+    role: Role, caplog: pytest.LogCaptureFixture
+) -> None:
+    enricher = PostgresEnricher(role.dsn, query=QUERY, key="id", pool_size=8)
+    enricher.schema()
+    await role.limit(0)
+    await enricher.open()
+    answers = await asyncio.gather(*map(enricher.lookup, range(50)), return_exceptions=True)
+    assert all("): the server has too many connections (" in str(answer) for answer in answers)
+    error = await failure(enricher, 1)
+    assert (error.retryable, error.overload) == (True, True)
+    assert not caplog.records, "every lookup says it"
+    await role.limit(1)
+    assert await enricher.lookup(1) == {"v": -1}
+    await enricher.close()
+
+
+async def test_L8_a_lookup_waits_for_a_connection_until_its_deadline_and_leaves_when_it_is_cancelled(
+    role: Role,
+) -> None:
+    query = "SELECT k AS id, -k AS v, CASE WHEN k < 0 THEN pg_sleep(600) END::text AS s FROM unnest($1::int[]) AS k"
+    enricher = PostgresEnricher(role.dsn, query=query, key="id", columns=["v"], pool_size=8)
+    await enricher.open()
+    assert await enricher.lookup(1) == {"v": -1}
+    busy = asyncio.ensure_future(enricher.lookup(-1))
+    operator = AsyncWaitOperator(enricher.lookup, timeout=0.2, on_timeout=lambda key: "late")
+    assert [row async for row in operator.process(range(50))] == ["late"] * 50
+    waiting = asyncio.ensure_future(enricher.lookup(2))
+    left = asyncio.ensure_future(enricher.lookup(3))
+    await asyncio.sleep(0)
+    left.cancel()
+    busy.cancel()
+    assert await waiting == {"v": -2}
+    for lookup in (left, busy):
+        with pytest.raises(asyncio.CancelledError):
+            await lookup
+    await enricher.close()
+
+
+async def test_a_cancelled_lookup_returns_at_once_from_a_server_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pool waits for the server, and not the call, which would be blamed for ignoring its cancellation."""
+    monkeypatch.setattr(pool, "CANCEL_TIMEOUT", 0.05)
+    monkeypatch.setattr(pool, "CLOSE_TIMEOUT", 0.05)
+    with PostgresServer() as server:
+        enricher = PostgresEnricher(
+            server.dsn, query="SELECT k AS id, pg_sleep(600)::text AS v FROM unnest($1::int[]) AS k", key="id"
+        )
+        await enricher.open()
+        lookup = asyncio.ensure_future(enricher.lookup(1))
+        while not await asyncio.to_thread(server.fetch, "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'"):
+            pass
+        server.pause()
+        lookup.cancel()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert lookup.cancelled()
+        await enricher.close()
+        server.resume()
+    while len(asyncio.all_tasks()) > 1:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("53300", 'too many connections for role "app"'),
+        ("53300", 'too many connections for database "shop"'),
+        ("53300", "sorry, too many clients already"),
+        ("53300", "remaining connection slots are reserved for roles with the SUPERUSER attribute"),
+        ("08P01", "no more connections allowed (max_client_conn)"),
+        ("08P01", "client connections exceeded (max_db_client_connections)"),
+        ("XX000", "Max client connections reached"),
+        (
+            "XX000",
+            "MaxClientsInSessionMode: max clients reached - in Session mode max clients are limited to pool_size",
+        ),
+    ],
+)
+def test_the_words_of_servers_and_poolers_at_their_limit_are_known(state: str, words: str) -> None:
+    fields: dict[str, Any] = {"S": "FATAL", "V": "FATAL", "C": state, "M": words}
+    cause = cause_of(asyncpg.PostgresError.new(fields), "postgresql://bob@host/db")
+    assert cause.overload
+    assert cause.retryable
+    assert "too many connections" in cause.text
+
+
+async def test_X4_a_server_that_lets_one_in_and_then_says_nothing_is_found_out_in_the_time_to_connect() -> None:
+    def message(kind: bytes, body: bytes) -> bytes:
+        return kind + (len(body) + 4).to_bytes(4, "big") + body
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big") - 4)
+        writer.write(message(b"R", bytes(4)) + message(b"S", b"server_version\x0018.0\0"))
+        writer.write(message(b"S", b"client_encoding\0UTF8\0") + message(b"K", bytes(8)) + message(b"Z", b"I"))
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        dsn = f"postgresql://bob@127.0.0.1:{server.sockets[0].getsockname()[1]}/shop?sslmode=disable"
+        silent = PostgresEnricher(dsn, table="t", key="id", connect_timeout=0.1)
+        async with asyncio.timeout(10):
+            with pytest.raises(ConfigurationError, match="did not answer in time"):
+                await Lookup(silent).open()
+            with pytest.raises(ConfigurationError, match="did not answer in time"):
+                await asyncio.to_thread(silent.schema)
