@@ -21,11 +21,18 @@ from tests.enrichers.helpers import failure, told
 from tests.services import PostgresServer
 
 
-@pytest.fixture
-def server() -> Iterator[PostgresServer]:
-    """A server of one test, to be stopped and killed."""
+@pytest.fixture(scope="module")
+def mortal() -> Iterator[PostgresServer]:
     with PostgresServer(password="hunter2", max_connections="10", superuser_reserved_connections="1") as server:
         yield server
+
+
+@pytest.fixture
+def server(mortal: PostgresServer) -> Iterator[PostgresServer]:
+    """A server that a test may stop, kill and hang, with nothing in it."""
+    yield mortal
+    mortal.restart()
+    mortal.fetch("DROP TABLE IF EXISTS t")
 
 
 @pytest.fixture

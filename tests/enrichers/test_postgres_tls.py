@@ -41,7 +41,7 @@ def binaries() -> Path | None:
 class TlsServer(PostgresServer):
     """Has a certificate for 127.0.0.1 from an authority of its own, and knows clients by theirs."""
 
-    def _reachable_binaries(self) -> Path:
+    def _binaries(self) -> Path:
         found = binaries()
         assert found is not None
         return found
