@@ -10,6 +10,7 @@ import logging
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,21 @@ __all__ = ["connect", "postgres", "spark"]
 # No Spark of the tests lives long enough to earn back what the second compiler of its JVM, and a collector with threads
 # of its own, cost.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+def _in_memory() -> str | None:
+    """A file system in memory with room for the tests: those of state and of servers mostly wait for a disk."""
+    place = "/dev/shm"
+    try:
+        system = os.statvfs(place)
+    except OSError:
+        return None
+    has_room = system.f_bavail * system.f_frsize >= 4 << 30
+    return place if has_room and not system.f_flag & os.ST_NOEXEC and os.access(place, os.W_OK) else None
+
+
+if "TMPDIR" not in os.environ and (directory := _in_memory()) is not None:
+    os.environ["TMPDIR"] = directory
+    tempfile.tempdir = None
 
 # On a machine that is busy an example takes long now and then, which is no fault.
 SLOW = [hypothesis.HealthCheck.too_slow]
