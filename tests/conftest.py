@@ -29,6 +29,7 @@ __all__ = ["connect", "postgres", "spark"]
 # of its own, cost.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
+
 def _in_memory() -> str | None:
     """A file system in memory with room for the tests: those of state and of servers mostly wait for a disk."""
     place = "/dev/shm"
