@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from functools import partial
-from math import isinf
+from math import isfinite, isinf
 from typing import Any
 
 import pyarrow as pa
@@ -31,10 +31,36 @@ _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
 _EXACT_IN_A_FLOAT = 2**53
 
 
-def scalar(data_type: pa.DataType, text: bool) -> Convert | None:
-    """The converter of a type; None if there is none. With `text` it takes text and bytes too, and reads them."""
+class WrittenFloat(float):
+    """A number of JSON that remembers how it was written, as 1.10 and 1e3."""
+
+    __slots__ = ("text",)
+    text: str
+
+    def __new__(cls, text: str) -> WrittenFloat:
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
+
+
+class WrittenDecimal(Decimal):
+    """The same with all its digits."""
+
+    __slots__ = ("text",)
+    text: str
+
+    def __new__(cls, text: str) -> WrittenDecimal:
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
+
+
+def scalar(data_type: pa.DataType, text: bool, coerce: bool = False) -> Convert | None:
+    """The converter of a type; None if there is none. With `text` it takes text and bytes too, and reads them; with
+    `coerce` a string takes numbers."""
     if kinds.is_string(data_type) or kinds.is_large_string(data_type):
-        return partial(_of_text, convert=_string, parse=None) if text else _string
+        string = _string_or_number if coerce else _string
+        return partial(_of_text, convert=string, parse=None) if text else string
     if kinds.is_binary(data_type) or kinds.is_large_binary(data_type) or kinds.is_fixed_size_binary(data_type):
         width = data_type.byte_width if kinds.is_fixed_size_binary(data_type) else None
         return partial(_binary, text=text, width=width)
@@ -123,6 +149,26 @@ def _string(value: Any) -> Any:
     return value
 
 
+def _string_or_number(value: Any) -> Any:
+    if isinstance(value, str):
+        return _string(value)
+    written = None if isinstance(value, bool) else number_text(value)
+    if written is None:
+        raise ValueError("a text or a number is needed")
+    return written
+
+
+def number_text(value: Any) -> str | None:
+    """How a number was written in JSON, or how Python writes it; None for what is no number of JSON."""
+    if isinstance(value, WrittenFloat | WrittenDecimal):
+        return value.text
+    if isinstance(value, int):
+        return int.__repr__(value)
+    if isinstance(value, float) and isfinite(value):
+        return float.__repr__(value)
+    return str(value) if isinstance(value, Decimal) and value.is_finite() else None
+
+
 def _binary(value: Any, text: bool, width: int | None) -> bytes:
     if isinstance(value, str):
         try:
@@ -160,6 +206,8 @@ def _whole(value: Any) -> int:
     """A number that is no int, if it is whole; as a float it is one number only as far as these have all digits."""
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         raise ValueError("a number is needed")
+    if isinstance(value, WrittenFloat):
+        value = Decimal(value.text)
     if isinstance(value, float) and abs(value) >= _EXACT_IN_A_FLOAT:
         raise ValueError("it is too large for a float to hold all its digits")
     if isinstance(value, Decimal) and (not value.is_finite() or value.adjusted() > 30):

@@ -21,6 +21,11 @@ an empty text is null where the column is neither string nor binary. Fields with
 whose fields are all without one is another thing than was asked for: a `NoColumnError`. A row without any fields is one
 of nulls. Nothing is cast in any other way: a number is no text, and a number of seconds no timestamp. What does not fit
 is a `MisfitError`.
+
+With ``coerce=True`` a string takes numbers too, as they were written, and an integer takes ``1e18``, also inside of
+arrays, maps and structs. For both, `json_decoder` has to be told it as well: then numbers remember how they were
+written. A number that has been calculated since is written as Python writes it. True and false are no numbers, nor are
+infinity and NaN, which JSON does not have.
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from functools import partial
-from math import isinf
+from math import isfinite, isinf
 from typing import Any
 
 import pyarrow as pa
@@ -37,7 +42,7 @@ import pyarrow.types as kinds
 
 from asyncio_operator import ConfigurationError
 from asyncio_operator.enricher import describe
-from enrichers.scalars import Convert, scalar
+from enrichers.scalars import Convert, WrittenDecimal, WrittenFloat, scalar
 
 RowConverter = Callable[[Mapping[str, Any]], dict[str, Any]]
 
@@ -74,6 +79,16 @@ class MisfitError(ValueError):
         given = "null" if self.value is None else f"{show(self.value)}, {_kind(self.value)},"
         return f"the column {self.path!r} is {self.type}, which {given} does not fit: {self.why}"
 
+    @property
+    def coercible(self) -> bool:
+        """Whether ``coerce=True`` takes this value."""
+        convert = None if kinds.is_nested(self.type) else scalar(self.type, text=False, coerce=True)
+        known = type(self.value) is float and isfinite(self.value)
+        try:
+            return convert is not None and convert(WrittenFloat(repr(self.value)) if known else self.value) is not None
+        except _MISFITS:
+            return False
+
     def __str__(self) -> str:
         return self.told()
 
@@ -88,49 +103,60 @@ class NoColumnError(MisfitError):
         return f"the row has none of the columns {describe(names)}; its fields are {show([*self.value])}"
 
 
-def typed_row(mapping: Mapping[str, Any], schema: pa.Schema, *, text: bool = False) -> dict[str, Any]:
+def typed_row(
+    mapping: Mapping[str, Any], schema: pa.Schema, *, text: bool = False, coerce: bool = False
+) -> dict[str, Any]:
     """A row with a value for every column of the schema.
 
     Args:
         mapping: values of JSON by name.
         text: the values are text or bytes, as in a hash of Redis or a file of comma-separated values.
+        coerce: a string takes numbers.
 
     Raises:
         ValueError: `mapping` is no object, or, as a `MisfitError`, a value does not fit; it names the column, the value
             and both types. As a `NoColumnError`, none of its fields is a column; it names both.
         ConfigurationError: a column has a type that no value of JSON can be converted to.
     """
-    return row_converter(schema, text=text)(mapping)
+    return row_converter(schema, text=text, coerce=coerce)(mapping)
 
 
-_made: dict[tuple[int, bool], tuple[pa.Schema, RowConverter]] = {}
+_made: dict[tuple[int, bool, bool], tuple[pa.Schema, RowConverter]] = {}
 _MOST_MADE = 200
 
 
-def row_converter(schema: pa.Schema, *, text: bool = False) -> RowConverter:
+def row_converter(schema: pa.Schema, *, text: bool = False, coerce: bool = False) -> RowConverter:
     """`typed_row` for one schema, for many rows.
 
     Raises:
         ConfigurationError: a column has a type that no value of JSON can be converted to.
     """
     # By identity, because the hash of a schema takes longer than a row. The schema is kept, so nobody gets its id.
-    known = _made.get((id(schema), text))
+    known = _made.get((id(schema), text, coerce))
     if known is None:
         if len(_made) >= _MOST_MADE:
             _made.clear()
-        known = _made[id(schema), text] = schema, _object(schema, text, row=True)
+        known = _made[id(schema), text, coerce] = schema, _object(schema, text, coerce, row=True)
     return known[1]
 
 
-def json_decoder(schema: Iterable[pa.Field]) -> Callable[[str], Any]:
+def json_decoder(schema: Iterable[pa.Field], *, coerce: bool = False) -> Callable[[str], Any]:
     """`json.loads` that loses nothing a column could hold: numbers with a fraction are decimals if there is a decimal
-    column, or one inside of a column, and else floats; those too large for that are decimals, in place of infinity."""
-    return json.JSONDecoder(parse_float=Decimal if _has_decimals(schema) else _float).decode
+    column, or one inside of a column, and else floats; those too large for that are decimals, in place of infinity.
+    With `coerce` they remember how they were written."""
+    if _has_decimals(schema):
+        return json.JSONDecoder(parse_float=WrittenDecimal if coerce else Decimal).decode
+    return json.JSONDecoder(parse_float=_written if coerce else _float).decode
 
 
 def _float(text: str) -> float | Decimal:
     number = float(text)
     return Decimal(text) if isinf(number) else number
+
+
+def _written(text: str) -> WrittenFloat | WrittenDecimal:
+    number = WrittenFloat(text)
+    return WrittenDecimal(text) if isinf(number) else number
 
 
 def _has_decimals(fields: Iterable[pa.Field]) -> bool:
@@ -158,11 +184,11 @@ def _misfit(error: Exception, value: Any, data_type: pa.DataType, place: str) ->
 # -- objects, arrays and maps; values inside of JSON are values of JSON, whatever the outermost is
 
 
-def _object(fields: Iterable[pa.Field], text: bool = False, row: bool = False) -> RowConverter:
+def _object(fields: Iterable[pa.Field], text: bool, coerce: bool, row: bool = False) -> RowConverter:
     """What makes a dictionary of an object: a struct, or a row."""
     fields = list(fields)
     types = {field.name: field.type for field in fields}
-    columns = [(field.name, _converter(field.type, field.name, text)) for field in fields]
+    columns = [(field.name, _converter(field.type, field.name, text, coerce)) for field in fields]
     required = [field.name for field in fields if not field.nullable]
     place = "{}" if row else ".{}"
     has_none_of = types.keys().isdisjoint if row and types else None
@@ -200,9 +226,9 @@ def _no_object(_: Any) -> ValueError:
     return ValueError("an object is needed")
 
 
-def _array(data_type: pa.DataType, column: str) -> Convert:
+def _array(data_type: pa.DataType, column: str, coerce: bool) -> Convert:
     item_type, nullable = data_type.value_type, data_type.value_field.nullable
-    to = _converter(item_type, column, text=False)
+    to = _converter(item_type, column, False, coerce)
     size = data_type.list_size if kinds.is_fixed_size_list(data_type) else None
 
     def convert(value: Any) -> list[Any]:
@@ -226,12 +252,12 @@ def _array(data_type: pa.DataType, column: str) -> Convert:
     return convert
 
 
-def _map(data_type: pa.DataType, column: str) -> Convert:
+def _map(data_type: pa.DataType, column: str, coerce: bool) -> Convert:
     """What makes pairs, as Arrow has maps, of an object."""
     key_type, item_type = data_type.key_type, data_type.item_type
     if kinds.is_nested(key_type):
         raise ConfigurationError(f"schema: the column {column!r} is {data_type}; the keys of a map in JSON are text")
-    to_key, to_item = _converter(key_type, column, text=True), _converter(item_type, column, text=False)
+    to_key, to_item = _converter(key_type, column, True, coerce), _converter(item_type, column, False, coerce)
     nullable = data_type.item_field.nullable
 
     def pair(name: Any, item: Any) -> tuple[Any, Any]:
@@ -263,11 +289,11 @@ def _map(data_type: pa.DataType, column: str) -> Convert:
 # -- the converter of a type: it gets no None, and raises, or gives None for null
 
 
-def _converter(data_type: pa.DataType, column: str, text: bool) -> Convert:
+def _converter(data_type: pa.DataType, column: str, text: bool, coerce: bool) -> Convert:
     if kinds.is_nested(data_type):
-        nested = _nested(data_type, column)
+        nested = _nested(data_type, column, coerce)
         return partial(_from_json, convert=nested, decode=json_decoder([pa.field("", data_type)])) if text else nested
-    convert = scalar(data_type, text)
+    convert = scalar(data_type, text, coerce)
     if convert is None:
         raise ConfigurationError(
             f"schema: the column {column!r} is {data_type}, which values of JSON or text cannot be converted to; "
@@ -276,13 +302,13 @@ def _converter(data_type: pa.DataType, column: str, text: bool) -> Convert:
     return convert
 
 
-def _nested(data_type: pa.DataType, column: str) -> Convert:
+def _nested(data_type: pa.DataType, column: str, coerce: bool) -> Convert:
     if kinds.is_struct(data_type):
-        return _object(data_type.field(i) for i in range(data_type.num_fields))
+        return _object((data_type.field(i) for i in range(data_type.num_fields)), False, coerce)
     if kinds.is_map(data_type):
-        return _map(data_type, column)
+        return _map(data_type, column, coerce)
     if kinds.is_list(data_type) or kinds.is_large_list(data_type) or kinds.is_fixed_size_list(data_type):
-        return _array(data_type, column)
+        return _array(data_type, column, coerce)
     raise ConfigurationError(f"schema: the column {column!r} is {data_type}, which JSON has not; take a string")
 
 

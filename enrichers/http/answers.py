@@ -48,14 +48,21 @@ class Answers:
         extract: from the answer to one key, or the entry of one key in the answer to a batch, to its rows.
         batch_extract: from the answer to a batch to what holds the entries.
         show: makes text for a message of a value, or of a value and a length.
+        coerce: whether a column of strings takes numbers.
     """
 
     def __init__(
-        self, schema: pa.Schema, extract: Extract, batch_extract: Extract, show: Callable[..., str] = describe
+        self,
+        schema: pa.Schema,
+        extract: Extract,
+        batch_extract: Extract,
+        show: Callable[..., str] = describe,
+        *,
+        coerce: bool = False,
     ) -> None:
-        self._row = row_converter(schema)
+        self._row = row_converter(schema, coerce=coerce)
         self._show = show
-        self._decode = json_decoder(schema)
+        self._decode = json_decoder(schema, coerce=coerce)
         self._extract = make_extract("extract", extract, show)
         self._batch_extract = make_extract("batch_extract", batch_extract, show)
 
@@ -96,7 +103,8 @@ class Answers:
             )
         except MisfitError as misfit:
             told = misfit.told(lambda value: self._show(value, 100))
-            problem = f"{told}; change its type in schema=, or convert it in extract="
+            remedy = "give coerce=True, which takes numbers as text and 1e18 as an integer, " * misfit.coercible
+            problem = f"{told}; {remedy}change its type in schema=, or convert it in extract="
         else:
             problem = (
                 f"the answer is {self._show(entry)}, which is no row: an object, a list of objects or null was "

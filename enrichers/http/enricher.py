@@ -30,6 +30,7 @@ from enrichers.secrets import Secrets
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 REDIRECTS = ("same_host", "any", "never")
+EMPTY_KEYS = ("error", "miss")
 BATCH = 100
 """Keys in one request by default: as many short keys as fit a URL, and services that take lists mostly take so many."""
 
@@ -56,6 +57,10 @@ class HttpEnricher(Enricher):
             rows, or None. In the answer to a batch it is applied to the entry of each key. An object that has fields
             and none of the columns is an error; an empty one is a row of nulls.
         missing_statuses: statuses which mean that there is no such row.
+        empty_key: "miss" makes a key that is an empty text, or has one in a part, a miss that is not asked for; with
+            "error" it is sent, but where the path has no place for it: there it is an error.
+        coerce: whether a column of strings takes numbers, as the answer writes them, and one of integers takes
+            ``1e18``, also inside of arrays, maps and structs. By default nothing is cast.
         batch_url: the URL for several keys; ``{keys}`` is the list of them, each escaped, joined by commas. The answer
             is an object by key, or a list of the same length; another form is an error that no key is to blame for.
         batch_json_body: the body for several keys; ``"{keys}"`` is the list of them, of objects if the key has several
@@ -94,6 +99,8 @@ class HttpEnricher(Enricher):
         json_body: Any = None,
         extract: Extract = None,
         missing_statuses: Collection[int] = (404,),
+        empty_key: str = "error",
+        coerce: bool = False,
         batch_url: str | None = None,
         batch_json_body: Any = None,
         batch_extract: Extract = None,
@@ -117,6 +124,8 @@ class HttpEnricher(Enricher):
         self._json_body = copy.deepcopy(json_body)
         self._extract = extract
         self._missing_statuses = _statuses(missing_statuses)
+        self._empty_key = _one_of("empty_key", empty_key, EMPTY_KEYS)
+        self._coerce = _switch("coerce", coerce)
         self._batch_url = batch_url
         self._batch_json_body = copy.deepcopy(batch_json_body)
         self._batch_extract = batch_extract
@@ -128,7 +137,7 @@ class HttpEnricher(Enricher):
         self._idempotency_header = idempotency_header
         self._redirects = _one_of("redirects", redirects, REDIRECTS)
         self._tls = os.fspath(ssl) if isinstance(ssl, str | os.PathLike) else ssl
-        self._trust_env = trust_env
+        self._trust_env = _switch("trust_env", trust_env)
         self.max_batch = self._batch_size(max_batch)
         self._check()
         self._plans: Plans | None = self._make_plans()
@@ -164,6 +173,7 @@ class HttpEnricher(Enricher):
             self._answers(self._plans.secrets),
             client,
             missing_statuses=self._missing_statuses,
+            empty_is_missing=self._empty_key == "miss",
             header_function=self._headers if callable(self._headers) else None,
             headers_max_age=self._headers_max_age,
         )
@@ -203,8 +213,6 @@ class HttpEnricher(Enricher):
         self._answers(Secrets())
         if self._batch_url is None and (self._batch_json_body is not None or self._batch_extract is not None):
             raise ConfigurationError("batch_json_body and batch_extract are for requests to a batch_url; give one")
-        if not isinstance(self._trust_env, bool):
-            raise ConfigurationError(f"trust_env is {describe(self._trust_env)}; it must be True or False")
         if self._tls is not None and not isinstance(self._tls, str) and not callable(self._tls):
             raise ConfigurationError(
                 f"ssl is {describe(self._tls)}; it must be the name of a file, or a function that gives an SSLContext: "
@@ -230,7 +238,7 @@ class HttpEnricher(Enricher):
         return max_batch
 
     def _answers(self, secrets: Secrets) -> Answers:
-        return Answers(self._schema, self._extract, self._batch_extract, secrets.show)
+        return Answers(self._schema, self._extract, self._batch_extract, secrets.show, coerce=self._coerce)
 
     def _make_plans(self) -> Plans:
         return make_plans(
@@ -286,4 +294,10 @@ def _statuses(statuses: object) -> tuple[int, ...]:
 def _one_of(name: str, value: object, allowed: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in allowed:
         raise ConfigurationError(f"{name} is {describe(value)}; it must be {' | '.join(map(repr, allowed))}")
+    return value
+
+
+def _switch(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"{name} is {describe(value)}; it must be True or False")
     return value

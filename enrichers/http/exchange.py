@@ -38,6 +38,7 @@ class Exchange:
         subject: the enricher, in messages.
         parts: the names of the parts of a key.
         missing_statuses: those that mean that there is no such row.
+        empty_is_missing: whether a key with an empty text in it is a miss, and is not asked for.
         header_function: gives more headers, or None.
         headers_max_age: seconds after which it is asked again.
     """
@@ -51,6 +52,7 @@ class Exchange:
         client: Client,
         *,
         missing_statuses: Collection[int],
+        empty_is_missing: bool,
         header_function: Callable[[], Any] | None,
         headers_max_age: float,
     ) -> None:
@@ -60,6 +62,7 @@ class Exchange:
         self._answers = answers
         self._client = client
         self._missing = missing_statuses
+        self._empty_is_missing = empty_is_missing
         self._split_told = False
         self._source = None
         if header_function is not None:
@@ -135,15 +138,15 @@ class Exchange:
     # -- the request
 
     def _values(self, key: Any) -> Sequence[Any] | None:
-        """The parts of a key; None where one is null."""
+        """The parts of a key; None where the key is a miss without a question."""
         if len(self._parts) == 1:
-            return None if key is None else (key,)
+            return None if key is None or (self._empty_is_missing and key == "") else (key,)
         if not isinstance(key, tuple) or len(key) != len(self._parts):
             raise EnricherError(
                 f"{self._about((key,))}: a key is a tuple of {len(self._parts)} parts, {', '.join(self._parts)}",
                 retryable=False,
             )
-        return None if None in key else key
+        return None if None in key or (self._empty_is_missing and "" in key) else key
 
     def _goes_alone(self, values: Any) -> bool:
         """Whether a key can be sent by itself; one that the path does not take may still be taken in a list."""
@@ -165,7 +168,8 @@ class Exchange:
         try:
             return plan.request(values)
         except UnsendableError as error:
-            problem = f"{self._about(keys)}: it cannot be sent: {error}"
+            remedy = '; empty_key="miss" makes an empty key a miss' if "" in values else ""
+            problem = f"{self._about(keys)}: it cannot be sent: {error}{remedy}"
         raise EnricherError(problem, retryable=False)
 
     async def _ask(self, request: Request, keys: Sequence[Any]) -> Answer:

@@ -6,6 +6,7 @@ import datetime
 import gzip
 import json
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,11 +15,11 @@ import pytest
 from asyncio_operator import Cache, EnricherError
 from asyncio_operator.enricher import as_schema
 from asyncio_operator.lookup import Lookup
-from asyncio_operator.testing.service import FakeAnswer, FakeService
+from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService
 from enrichers.http import HttpEnricher
 from enrichers.http.answers import Answers, UnreadableError
 from enrichers.secrets import Secrets
-from tests.enrichers.helpers import asked_in_batches, refused
+from tests.enrichers.helpers import asked, asked_in_batches, refused
 
 
 def read(ddl: str, text: str) -> Any:
@@ -278,3 +279,54 @@ async def test_the_size_of_an_answer_is_bounded_also_when_it_is_compressed() -> 
         assert await enricher.lookup("x") == {"a": 1}
         service.answer_next(FakeAnswer(bomb, status=404, headers={"Content-Encoding": "gzip"}))
         assert await enricher.lookup("x") is None
+
+
+JFK = b'{"zip": 12345, "rate": 1.10, "open": true}'
+LGA = b'{"zip": "01234", "rate": 2e3}'
+NUMBERS: dict[str, Any] = {"schema": "zip string, rate string", "url": "/airports/{key}"}
+
+
+def airports(sent: FakeRequest) -> FakeAnswer:
+    """Rows of a service that writes some of its texts as numbers."""
+    match sent.path:
+        case "/airports/JFK":
+            return FakeAnswer(JFK)
+        case "/airports/LGA":
+            return FakeAnswer(LGA)
+    return FakeAnswer(b'{"JFK": %b, "LGA": %b}' % (JFK, LGA))
+
+
+async def test_a_number_for_a_string_is_an_error_that_names_coerce() -> None:
+    async with FakeService(handler=airports) as service:
+        async with asked(service, **NUMBERS) as enricher:
+            error = str(await refused(enricher, ["JFK"]))
+        assert "the column 'zip' is string, which 12345, a number, does not fit: a text is needed; give coerce" in error
+        async with asked(service, **NUMBERS | {"schema": "open string"}) as enricher:
+            assert "coerce" not in str(await refused(enricher, ["JFK"])), "a boolean is no number"
+
+
+@pytest.mark.parametrize("store", [None, "heap", "rocksdb"])
+async def test_with_coerce_numbers_are_text_as_the_answer_writes_them(store: str | None, tmp_path: Path) -> None:
+    cache = None if store is None else Cache(store=store, directory=str(tmp_path) if store == "rocksdb" else None)
+    async with FakeService(handler=airports) as service:
+        enricher = HttpEnricher(service.url + "/airports/{key}", schema=NUMBERS["schema"], coerce=True)
+        async with Lookup(enricher, cache=cache) as lookup:
+            for _ in range(2):
+                assert await lookup.get("JFK") == {"zip": "12345", "rate": "1.10"}
+                assert await lookup.get("LGA") == {"zip": "01234", "rate": "2e3"}
+        assert len(service.requests) == (4 if cache is None else 2)
+
+
+async def test_coerce_is_for_batches_and_for_what_extract_gives_too() -> None:
+    async with FakeService(handler=airports) as service:
+        async with asked(service, batch_url=service.url + "/airports?c={keys}", coerce=True, **NUMBERS) as enricher:
+            assert await enricher.lookup_many(["JFK", "LGA"]) == [
+                {"zip": "12345", "rate": "1.10"},
+                {"zip": "01234", "rate": "2e3"},
+            ]
+
+        def doubled(row: Any) -> Any:
+            return {**row, "rate": 2 * row["rate"]}
+
+        async with asked(service, extract=doubled, coerce=True, **NUMBERS) as enricher:
+            assert await enricher.lookup("JFK") == {"zip": "12345", "rate": "2.2"}, "written as Python writes it"

@@ -32,6 +32,8 @@ def api(sent: FakeRequest) -> Any:
             return {"airports": [{"name": code} for code in sent.json()["codes"]]}
         case ("/weather/JFK", {"at": ["5"], "units": ["metric"]}):
             return {"temp": 1.5, "wind": 7}
+        case ("/addresses/7", _):
+            return {"zip": 12345, "street": "Main"}
         case ("/graphql", _):
             return {"data": {"airport": JFK | {"name": sent.json()["variables"]["code"]}}}
         case ("/positions/JFK", _):
@@ -56,6 +58,7 @@ async def test_the_examples_run(spark: SparkSession, monkeypatch: pytest.MonkeyP
         assert [(row.dest, row.name) for row in rows] == [("JFK", "Kennedy"), ("XXX", None)]
         expected = {
             "weather": (("JFK", 5), {"temp": 1.5, "wind": 7.0}),
+            "addresses": (7, {"zip": "12345", "street": "Main"}),
             "graph": ("EWR", JFK | {"name": "EWR"}),
             "positions": ("JFK", JFK),
             "private": ("JFK", {"name": "Kennedy"}),

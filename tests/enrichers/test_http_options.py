@@ -121,6 +121,10 @@ BATCH = {"batch_url": "https://api.example/airports?codes={keys}"}
         ({"redirects": "yes"}, ["redirects is 'yes'", "'same_host'"]),
         ({"ssl": 5}, ["ssl is 5"]),
         ({"trust_env": 1}, ["trust_env is 1"]),
+        ({"empty_key": "null"}, ["empty_key is 'null'; it must be 'error' | 'miss'"]),
+        ({"empty_key": True}, ["empty_key is True"]),
+        ({"coerce": 1}, ["coerce is 1; it must be True or False"]),
+        ({"coerce": "string"}, ["coerce is 'string'"]),
     ],
     ids=shown,
 )
@@ -159,6 +163,10 @@ def test_it_is_equal_by_its_arguments_and_changes_with_none_of_them() -> None:
     assert enricher == same
     for other in (make(), make(json_body=body), make(headers={"X": "z"}), make(missing_statuses=(404, 410)), 5):
         assert enricher != other
+    assert make() == make(empty_key="error", coerce=False)
+    for option in ({"empty_key": "miss"}, {"coerce": True}):
+        assert make() != make(**option)
+        assert fingerprint(make()) != fingerprint(make(**option))
 
 
 async def test_L8_equal_specifications_have_one_fingerprint_wherever_they_are() -> None:

@@ -347,10 +347,102 @@ def test_a_double_is_the_one_that_was_written_also_beside_decimals(number: float
     assert read("struct<d:double,x:decimal(2,1)>", json.dumps({"d": number}))["d"] == number
 
 
+COERCED: list[tuple[str, str, Any]] = [
+    ("string", "12345", "12345"),
+    ("string", "1.5", "1.5"),
+    ("string", "1.10", "1.10"),
+    ("string", "1e30", "1e30"),
+    ("string", "1E5", "1E5"),
+    ("string", "0.0000001", "0.0000001"),
+    ("string", "-7", "-7"),
+    ("string", "1e400", "1e400"),
+    ("string", "123456789012345678901234567890", "123456789012345678901234567890"),
+    ("string", '"01234"', "01234"),
+    ("string", "null", None),
+    ("bigint", "1e18", 10**18),
+    ("bigint", "9007199254740993.0", 2**53 + 1),
+    ("int", "12345.000", 12345),
+    ("double", "1.10", 1.1),
+    ("decimal(4,2)", "1.10", Decimal("1.10")),
+    ("array<string>", '[1, "a", 2.50, null]', ["1", "a", "2.50", None]),
+    ("map<string,string>", '{"a": 1.0}', [("a", "1.0")]),
+    ("struct<a: string, b: array<bigint>>", '{"a": 7, "b": [1e18]}', {"a": "7", "b": [10**18]}),
+    ("struct<a: string, d: decimal(4,2)>", '{"a": 7.10, "d": 7.10}', {"a": "7.10", "d": Decimal("7.10")}),
+]
+
+
+@pytest.mark.parametrize(("kind", "text", "expected"), COERCED)
+def test_with_coerce_a_string_takes_numbers_as_they_are_written_and_an_integer_every_whole_one(
+    kind: str, text: str, expected: Any
+) -> None:
+    schema = as_schema(f"c {kind}")
+    value = json_decoder(schema, coerce=True)(f'{{"c": {text}}}')
+    row = typed_row(value, schema, coerce=True)
+    assert row == {"c": expected}
+    assert type(row["c"]) is type(expected), "nothing of how it was written goes further"
+    pa.Table.from_pylist([row], schema)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(7, "7"), (1.10, "1.1"), (1e30, "1e+30"), (Decimal("1.10"), "1.10"), (10**20, str(10**20))]
+)
+def test_with_coerce_a_number_that_was_calculated_is_written_as_python_writes_it(value: Any, text: str) -> None:
+    assert typed_row({"c": value}, as_schema("c string"), coerce=True) == {"c": text}
+
+
+COERCED_MISFITS = [
+    ("string", True),
+    ("string", float("nan")),
+    ("string", float("inf")),
+    ("string", Decimal("nan")),
+    ("string", [7]),
+    ("string", {"a": 7}),
+    ("string", NOON),
+    ("array<string>", [True]),
+    ("int", "7"),
+    ("int", True),
+    ("int", 1.5),
+    ("bigint", 2.0**53),
+    ("boolean", 1),
+    ("double", "1.5"),
+    ("date", 20240229),
+]
+
+
+@pytest.mark.parametrize(("kind", "value"), COERCED_MISFITS)
+def test_coerce_takes_nothing_else(kind: str, value: Any) -> None:
+    with pytest.raises(MisfitError) as caught:
+        typed_row({"c": value}, as_schema(f"c {kind}"), coerce=True)
+    assert not caught.value.coercible or value == 2.0**53
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "helps"),
+    [
+        ("string", 7, True),
+        ("string", 1.5, True),
+        ("bigint", 1e17, True),
+        ("array<string>", [7], True),
+        ("string", True, False),
+        ("int", 1.5, False),
+        ("int", 1e17, False),
+        ("int", "7", False),
+        ("string NOT NULL", None, False),
+        ("struct<a: int>", 7, False),
+        ("string", float("nan"), False),
+    ],
+)
+def test_a_misfit_knows_whether_coerce_would_take_it(kind: str, value: Any, helps: bool) -> None:
+    with pytest.raises(MisfitError) as caught:
+        typed_row({"c": value}, as_schema(f"c {kind}"))
+    assert caught.value.coercible is helps
+
+
 def test_a_converter_is_made_once_and_is_that_of_its_own_schema() -> None:
     schemas = [as_schema(f"c {kind}") for kind in ("int", "string")]
     assert row_converter(schemas[0]) is row_converter(schemas[0])
     assert row_converter(schemas[0]) is not row_converter(schemas[0], text=True)
+    assert row_converter(schemas[0]) is not row_converter(schemas[0], coerce=True)
     assert typed_row({"c": "x"}, schemas[1]) == {"c": "x"}
     for number in range(1000):  # more than are kept, each gone before the next
         assert typed_row({f"c{number}": "1"}, as_schema(f"c{number} int"), text=True) == {f"c{number}": 1}
@@ -364,11 +456,31 @@ VALUES = st.recursive(
 KINDS = [kind for kind, _, _ in FITS]
 
 
-@hypothesis.given(st.sampled_from(KINDS), VALUES, st.booleans())
-def test_every_value_fits_arrow_or_is_an_error(kind: str, value: Any, text: bool) -> None:
+@hypothesis.given(st.sampled_from(KINDS), VALUES, st.booleans(), st.booleans())
+def test_every_value_fits_arrow_or_is_an_error(kind: str, value: Any, text: bool, coerce: bool) -> None:
     schema = as_schema(f"c {kind}")
     try:
-        row = typed_row({"c": json.dumps(value) if text else value}, schema, text=text)
+        row = typed_row({"c": json.dumps(value) if text else value}, schema, text=text, coerce=coerce)
     except ValueError:
         return
     pa.Table.from_pylist([row], schema)
+
+
+@hypothesis.given(st.sampled_from(KINDS), VALUES)
+def test_what_fits_without_coerce_is_the_same_with_it(kind: str, value: Any) -> None:
+    schema = as_schema(f"c {kind}")
+    text = json.dumps({"c": value})
+    try:
+        row = typed_row(json_decoder(schema)(text), schema)
+    except ValueError:
+        return
+    coerced = typed_row(json_decoder(schema, coerce=True)(text), schema, coerce=True)
+    assert repr(coerced) == repr(row)
+
+
+@hypothesis.given(st.floats(allow_nan=False, allow_infinity=False) | st.integers())
+def test_a_number_taken_as_text_reads_as_the_same_number(number: float) -> None:
+    schema = as_schema("c string")
+    text = json.dumps({"c": number})
+    taken = typed_row(json_decoder(schema, coerce=True)(text), schema, coerce=True)["c"]
+    assert json.loads(taken) == number
