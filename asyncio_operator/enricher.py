@@ -9,6 +9,8 @@ An enricher needs the names of `asyncio_operator` and of this module, and no oth
 | name | what it is for |
 | --- | --- |
 | `Enricher`, `Row`, `Found` | the contract, and the types of its answers |
+| `canonical_key` | the value that stands for all spellings of a key: with it a source finds a key again as rows do |
+| `key_values` | the same for a column in Arrow; loads pyarrow |
 | `as_schema` | takes the columns as a `pyarrow.Schema` or as Spark DDL text; loads pyarrow when it is first asked for |
 | `positive_int`, `natural`, `duration` | check an option, with the words in which all others are checked |
 | `gives_coroutines` | whether something is a coroutine function, or an object that is called as one |
@@ -31,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 from asyncio_operator.clock import time_left
 from asyncio_operator.environment import failed_import, missing_here
 from asyncio_operator.errors import describe
+from asyncio_operator.keys import canonical_key
 from asyncio_operator.policies.options import duration, gives_coroutines, natural, positive_int, takes
 from asyncio_operator.shutdown import CANCEL_TIMEOUT, CLOSE_TIMEOUT
 from asyncio_operator.suggestions import did_you_mean
@@ -38,6 +41,7 @@ from asyncio_operator.suggestions import did_you_mean
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from asyncio_operator.key_arrays import key_values
     from asyncio_operator.schema import as_schema
 
 __all__ = [
@@ -47,11 +51,13 @@ __all__ = [
     "Found",
     "Row",
     "as_schema",
+    "canonical_key",
     "describe",
     "did_you_mean",
     "duration",
     "failed_import",
     "gives_coroutines",
+    "key_values",
     "missing_here",
     "natural",
     "positive_int",
@@ -119,4 +125,8 @@ def __getattr__(name: str) -> Any:
         from asyncio_operator.schema import as_schema
 
         return as_schema
+    if name == "key_values":
+        from asyncio_operator.key_arrays import key_values
+
+        return key_values
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,7 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from asyncio_operator.enricher import Found
+from asyncio_operator.enricher import Found, key_values
+from enrichers.key_kinds import Kind, kind_of
 
 
 class TableIndex:
@@ -20,19 +21,20 @@ class TableIndex:
 
     Args:
         table: its key columns come first.
-        keys: how many of them there are. Rows with a null among them are left out: nobody can ask for them.
+        keys: how many of them there are. Rows with a null among them are left out, for no key finds them.
         columns: the columns of a row.
     """
 
     def __init__(self, table: pa.Table, keys: int, columns: Sequence[str]) -> None:
-        parts = [column.to_pylist() for column in table.columns[:keys]]
-        wanted: Sequence[Any] = parts[0] if keys == 1 else list(zip(*parts, strict=True))
-        self._rows: dict[Any, int | list[int]] = dict(zip(wanted, range(len(wanted)), strict=True))
-        if len(self._rows) < len(wanted):
-            self._rows = _numbers(wanted)
+        self._kinds = [kind_of(table.schema.types[i]) for i in range(keys)]
+        parts = [key_values(column) for column in table.columns[:keys]]
+        of_rows: Sequence[Any] = parts[0] if keys == 1 else list(zip(*parts, strict=True))
+        self._rows: dict[Any, int | list[int]] = dict(zip(of_rows, range(len(of_rows)), strict=True))
+        if len(self._rows) < len(of_rows):
+            self._rows = _numbers(of_rows)
         if keys == 1:
             self._rows.pop(None, None)
-        elif any(column.null_count for column in table.columns[:keys]):
+        elif any(None in part for part in parts):
             self._rows = {key: numbers for key, numbers in self._rows.items() if None not in key}
         self._names = list(columns)
         self._columns = [_one_chunk(table[name]) for name in columns]
@@ -43,14 +45,14 @@ class TableIndex:
 
     def row(self, key: Any) -> Found:
         """The row of a key, a list of its rows, or None. Raises TypeError for what cannot be a key, such as a list."""
-        numbers = self._rows.get(key)
+        numbers = self._rows.get(self._canonical((key,))[0])
         if numbers is None:
             return None
         return self._row(numbers) if type(numbers) is int else [self._row(number) for number in numbers]  # type: ignore[union-attr]
 
     def rows(self, keys: Sequence[Any]) -> list[Found]:
         """The same for many keys."""
-        places = list(map(self._rows.get, keys))
+        places = list(map(self._rows.get, self._canonical(keys)))
         numbers: list[int] = []
         for place in places:
             if type(place) is int:
@@ -65,11 +67,36 @@ class TableIndex:
             for place in places
         ]
 
+    def _canonical(self, keys: Sequence[Any]) -> Sequence[Any]:
+        """The keys in the form that the table's keys have; None for what no row has."""
+        kinds = self._kinds
+        if len(kinds) == 1:
+            return _canonical(kinds[0], keys)
+        whole = [key if isinstance(key, tuple) and len(key) == len(kinds) else (None,) * len(kinds) for key in keys]
+        columns = zip(*whole, strict=True) if whole else [()] * len(kinds)
+        return list(zip(*map(_canonical, kinds, columns), strict=True))
+
     def _row(self, number: int) -> Mapping[str, Any]:
         return {name: column[number].as_py() for name, column in zip(self._names, self._columns, strict=True)}
 
     def _named(self, values: tuple[Any, ...]) -> zip[tuple[str, Any]]:
         return zip(self._names, values, strict=True)
+
+
+def _canonical(kind: Kind, keys: Sequence[Any]) -> Sequence[Any]:
+    try:
+        return kind.canonical_many(keys)
+    except TypeError:
+        return [_canonical_or_none(kind, key) for key in keys]
+
+
+def _canonical_or_none(kind: Kind, key: Any) -> Any:
+    """None also for a key that cannot be compared with the column. Raises TypeError for what has no hash."""
+    hash(key)
+    try:
+        return None if key is None else kind.canonical(key)
+    except TypeError:
+        return None
 
 
 def _numbers(keys: Sequence[Any]) -> dict[Any, int | list[int]]:

@@ -13,16 +13,14 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
-from datetime import date, datetime
 from typing import Any, Final
-from uuid import UUID
 
-from asyncio_operator.errors import StateError, describe, describe_error
+from asyncio_operator.errors import describe, describe_error
+from asyncio_operator.keys import canonical_key, identity
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state.backend import StateBackend
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.state.descriptors import ValueStateDescriptor
-from asyncio_operator.state.keys import serialize_key
 from asyncio_operator.state.layout import parse_slot
 from asyncio_operator.state.serializers import BuiltinSerializer
 from asyncio_operator.state.ttl import TtlCells
@@ -35,9 +33,6 @@ FOREVER: Final = 1e12
 
 SWEPT = 2
 """Entries, of those that were not used for longest, that every write looks at: twice as many as it adds."""
-
-EXACT = frozenset((str, int, bool, bytes, date, datetime, UUID))
-"""Types of which values are equal only if they are the same key."""
 
 SPECIFICATION = ValueStateDescriptor("specification")
 """Of a cache on disk: whose answers these are."""
@@ -53,7 +48,7 @@ class AnswerSerializer(BuiltinSerializer):
 
 
 class LookupCache:
-    """The answers of one specification.
+    """The answers of one specification. Keys are canonical (`keys`).
 
     Attributes:
         refreshes: whether old answers are to be refreshed.
@@ -216,7 +211,7 @@ class LookupCache:
         for slot, sub, stored in self._written.table.entries():
             last = None if used is None else used.table.get_slot(slot + sub)
             rows.append((self._codec.timestamp(stored if last is None else last), slot + sub))
-        return OrderedDict((identity(parse_slot(slot, width)[0]), slot) for _, slot in sorted(rows))
+        return OrderedDict((identity(canonical_key(parse_slot(slot, width)[0])), slot) for _, slot in sorted(rows))
 
     def _tell(self, what: str, key: Any, error: Exception) -> None:
         if what not in self._told:
@@ -227,21 +222,3 @@ class LookupCache:
                 what,
                 describe_error(error),
             )
-
-
-def identity(key: Any) -> Any:
-    """What tells keys apart in a dictionary, as keyed state does: equal values of different types are different keys,
-    and one NaN is like another."""
-    kind = type(key)
-    if kind is str or kind is int:
-        return key
-    if kind is tuple:
-        kinds = tuple(map(type, key))
-        if EXACT.issuperset(kinds):
-            return key, kinds
-    elif kind in EXACT:
-        return key, kind
-    try:
-        return serialize_key(key)
-    except StateError:
-        return key, kind

@@ -17,7 +17,8 @@ from typing import Any, Protocol
 
 from asyncio_operator.errors import ResultError
 from asyncio_operator.flights import Flight
-from asyncio_operator.lookup.cache import LookupCache, identity
+from asyncio_operator.keys import identity
+from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.keys import Told
 from asyncio_operator.lookup.keys import shared as as_shared
 from asyncio_operator.lookup.outcomes import KeyOutcomes

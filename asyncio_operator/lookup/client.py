@@ -21,6 +21,7 @@ from asyncio_operator.clock import wall
 from asyncio_operator.enricher import Enricher, Found
 from asyncio_operator.errors import ConfigurationError, EnricherError, ResultError, StateError, describe, describe_error
 from asyncio_operator.flights import Flight
+from asyncio_operator.keys import canonical_key
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.calls import Calls
@@ -240,7 +241,8 @@ class _Engine:
         self._calls.end_all(Failure(self._failure or StateError("the lookup has ended"), None))
 
     async def get(self, key: Any) -> Found:
-        if key is None or (type(key) is tuple and any(part is None for part in key)):
+        key = canonical_key(key)
+        if key is None:
             return None
         if self._failure is not None:
             raise StateError(

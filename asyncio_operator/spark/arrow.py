@@ -1,7 +1,7 @@
 """Columns in, columns out: the distinct keys of an Arrow batch, and the columns that their outcomes add.
 
-Keys are told apart in Arrow (`dictionary_encode`), columns are built once per distinct key and spread over the rows
-with `take`, and the input's own columns pass through untouched. This module does not know where outcomes come from, nor
+Keys are told apart in Arrow (`key_arrays`), columns are built once per distinct key and spread over the rows with
+`take`, and the input's own columns pass through untouched. This module does not know where outcomes come from, nor
 threads, nor pyspark.
 """
 
@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from asyncio_operator.columns import Column, Ints, check_row, column
 from asyncio_operator.errors import ResultError, text_of
+from asyncio_operator.key_arrays import distinct_keys
 from asyncio_operator.lookup.keys import PENDING, Failure, KeyBatch
 from asyncio_operator.spark.answers import FOUND, Answers, failure_of, read_answers
 from asyncio_operator.spark.pieces import cut, pick, places, row_bytes
@@ -79,75 +78,11 @@ class Rows:
 def key_batch(batch: pa.RecordBatch, positions: Sequence[int]) -> KeyBatch:
     """The distinct keys of a batch, in the order of their first row; its payload is the `Rows`.
 
-    Timestamps with a zone become datetimes in UTC, whatever the zone of the session. What Python cannot hold (a date in
-    the year 10000, text that is no UTF-8) is a key that no row can have, and so a miss, as a null is.
+    Keys are canonical, so timestamps with a zone are datetimes in UTC. What Python cannot hold (a date in the year
+    10000, text that is no UTF-8) is a key that no source has, and so a miss, as a null is.
     """
-    arrays = [in_utc(batch.column(position)) for position in positions]
-    try:
-        keys, codes = _distinct(arrays)
-    except (ValueError, OverflowError):
-        keys, codes = _distinct([_holdable(array) for array in arrays])
+    keys, codes = distinct_keys([batch.column(position) for position in positions])
     return KeyBatch(keys, batch.num_rows, Rows(batch, codes))
-
-
-def _distinct(arrays: Sequence[pa.Array]) -> tuple[list[Any], Ints]:
-    """The distinct keys, and for every row the number of its key, or -1."""
-    codes, values = _encode(arrays[0])
-    if len(arrays) == 1:
-        return values.to_pylist(), codes
-    part_codes, parts = [codes], [values]
-    for array in arrays[1:]:
-        more, values = _encode(array)
-        part_codes.append(more)
-        parts.append(values)
-        # Numbering anew after every column keeps the product of the cardinalities within 64 bits.
-        joint = np.where((codes < 0) | (more < 0), -1, codes * max(1, len(values)) + more)
-        codes, _ = _encode(pa.array(joint, mask=joint < 0))
-    # Numbers rise where they are first given.
-    first = np.flatnonzero(np.diff(np.maximum.accumulate(codes), prepend=-1) > 0)
-    parted = [part.take(pa.array(c[first])).to_pylist() for part, c in zip(parts, part_codes, strict=True)]
-    return list(zip(*parted, strict=True)), codes
-
-
-def in_utc(array: pa.Array) -> pa.Array:
-    """The same with timestamps that have a zone in UTC, whatever the zone of the session."""
-    in_zone = _utc_type(array.type)
-    return array if in_zone == array.type else array.cast(in_zone)
-
-
-@lru_cache(maxsize=1000)
-def _utc_type(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_timestamp(kind):
-        return kind if kind.tz is None else pa.timestamp(kind.unit, "UTC")
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_utc_type(field.type)) for field in kind])
-    if pa.types.is_map(kind):
-        key, item = kind.key_field, kind.item_field
-        return pa.map_(key.with_type(_utc_type(key.type)), item.with_type(_utc_type(item.type)))
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_utc_type(kind.value_type)))
-    return kind
-
-
-def _holdable(array: pa.Array) -> pa.Array:
-    """The same with nulls in place of what Python cannot hold."""
-    return pa.array([_python_value(scalar) for scalar in array], array.type)
-
-
-def _python_value(scalar: pa.Scalar) -> Any:
-    try:
-        return scalar.as_py()
-    except (ValueError, OverflowError):
-        return None
-
-
-def _encode(column: pa.Array) -> tuple[Ints, pa.Array]:
-    """For every row the number of its value, -1 for null; and the values, in the order of their first row."""
-    encoded = column.dictionary_encode()
-    codes = encoded.indices
-    if codes.null_count:
-        codes = pc.fill_null(codes, -1)
-    return codes.to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary
 
 
 class Enrichment:

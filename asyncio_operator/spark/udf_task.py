@@ -25,9 +25,9 @@ from asyncio_operator.columns import array_of, column, row_reader
 from asyncio_operator.environment import remedy
 from asyncio_operator.errors import ConfigurationError, FunctionError, ResultError, describe, describe_error
 from asyncio_operator.function import AsyncFunction, name_of
+from asyncio_operator.key_arrays import in_utc
 from asyncio_operator.lookup.delivery import FLUSH
 from asyncio_operator.operator import AsyncWaitOperator
-from asyncio_operator.spark.arrow import in_utc
 from asyncio_operator.spark.pieces import OUTPUT_BYTES
 from asyncio_operator.spark.portable import portable_errors
 from asyncio_operator.spark.task import READ_AHEAD, outputs_of

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.enricher import Enricher, Found, Row
 from asyncio_operator.errors import ConfigurationError, EnricherError, describe, describe_error
+from asyncio_operator.keys import canonical_key
 from asyncio_operator.policies.options import number, plain_function, positive_int
 from asyncio_operator.testing import enricher_life, enricher_rules, enricher_steps
 from asyncio_operator.testing.enricher_rules import Check, Make
@@ -88,6 +89,7 @@ class FakeEnricher(Enricher):
     max_batch: int
     seed: int
     _schema: pa.Schema
+    _answers: Mapping[Any, Found] = field(compare=False)
     calls: list[FakeCall] = field(compare=False)
     opened: int = field(compare=False)
     _random: random.Random | None = field(compare=False)
@@ -171,7 +173,7 @@ class FakeEnricher(Enricher):
             call.outcome = "answered"
         finally:
             call.ended = loop.time()
-        return [self.rows.get(key) for key in keys]
+        return [self._answers.get(key) for key in map(canonical_key, keys)]
 
     def _failure(self, keys: Sequence[Any], chance: random.Random) -> BaseException | None:
         """The error that a call for these keys ends with, or None."""
@@ -192,11 +194,12 @@ class FakeEnricher(Enricher):
         object.__setattr__(self, name, value)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {n: v for n, v in self.__dict__.items() if n not in ("calls", "opened", "_random", "_asked")}
+        return {n: v for n, v in self.__dict__.items() if n not in ("calls", "opened", "_answers", "_random", "_asked")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in {**state, "calls": [], "opened": 0, "_random": None, "_asked": {}}.items():
             self._set(name, value)
+        self._set("_answers", {canonical_key(key): found for key, found in self.rows.items()})
 
     def __hash__(self) -> int:
         return hash((len(self.rows), tuple(self._schema.names)))

@@ -24,7 +24,8 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from enrichers.postgres.keys import NAN, Part
+from enrichers.key_kinds import NAN
+from enrichers.postgres.keys import Part
 from enrichers.postgres.types import Column, KeyColumn
 
 Collect = Callable[[Sequence[Any], dict[Any, Any], Callable[[Any, str], NoReturn]], None]

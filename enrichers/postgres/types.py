@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from enrichers.postgres import keys
+from enrichers import key_kinds
+from enrichers.postgres.keys import Part
 
 MAX_PRECISION = 38  # of Spark's decimals
 FREE_SCALE = 18  # where the server does not say: what Spark itself takes for decimals of unknown size
@@ -62,7 +63,7 @@ class KeyColumn:
         value: the column as it is selected to find the key of a row.
     """
 
-    part: keys.Part
+    part: Part
     array: str
     element: str = "{0}"
     value: str = "{0}"
@@ -79,27 +80,27 @@ def column_of(kind: PgType) -> Column | None:
     return _PLAIN.get(kind.name) if kind.kind == "b" else None
 
 
-def parameter_of(kind: PgType) -> keys.Kind | None:
+def parameter_of(kind: PgType) -> key_kinds.Kind | None:
     """The kind of keys that a query's parameter takes, or None if it is not an array of keys."""
     element = kind.element
     if element is None or element.name == "name":
         return None  # a name is cut at 63 bytes
     if element.name == "float4":
-        return keys.Floats(single=True)
+        return key_kinds.Floats(single=True)
     column = column_of(element)
     return column.key.part.column if column and column.key else None
 
 
-def _key(column: keys.Kind, array: str, parameter: keys.Kind | None = None, **more: str) -> KeyColumn:
-    return KeyColumn(keys.Part(column, parameter or column), array, **more)
+def _key(column: key_kinds.Kind, array: str, parameter: key_kinds.Kind | None = None, **more: str) -> KeyColumn:
+    return KeyColumn(Part(column, parameter or column), array, **more)
 
 
 def _between(first: str, last: str) -> str:
     return f"({{0}} BETWEEN {first} AND {last})"
 
 
-def _date_like(arrow: pa.DataType, name: str, guard: str, kind: keys.Kind) -> Column:
-    key = _key(kind, f"${{0}}::text[]::{name}[]", keys.Texts(), value=_guarded("{0}", guard))
+def _date_like(arrow: pa.DataType, name: str, guard: str, kind: key_kinds.Kind) -> Column:
+    key = _key(kind, f"${{0}}::text[]::{name}[]", key_kinds.Texts(), value=_guarded("{0}", guard))
     return Column(arrow, _guarded("{0}", guard), guard, key)
 
 
@@ -111,13 +112,13 @@ def _enum(kind: PgType) -> Column:
     """A label that the enum has not would be an error in a cast, so only its labels are cast."""
     sql = kind.sql.replace("{", "{{").replace("}", "}}")
     element = f"CASE WHEN {{0}} = ANY (enum_range(NULL::{sql})::text[]) THEN {{0}}::{sql} END"
-    key = _key(keys.Texts(), "${0}::text[]", element=element, value="{0}::text")
+    key = _key(key_kinds.Texts(), "${0}::text[]", element=element, value="{0}::text")
     return Column(pa.string(), "{0}::text", key=key)
 
 
 def _numeric(modifier: int) -> Column:
     precision, scale = decimal_size(modifier)
-    key = _key(keys.Numerics(), "${0}::numeric[]")
+    key = _key(key_kinds.Numerics(), "${0}::numeric[]")
     if (precision, scale) == _declared(modifier):
         return Column(pa.decimal128(precision, scale), guard="({0} <> 'NaN'::numeric)", key=key)
     guard = f"(abs({{0}}) < 1e{precision - scale}::numeric AND {{0}} = round({{0}}, {scale}))"
@@ -156,36 +157,36 @@ def _array(element: PgType) -> Column | None:
 
 
 def _text_like() -> Column:
-    return Column(pa.string(), key=_key(keys.Texts(), "${0}::text[]"))
+    return Column(pa.string(), key=_key(key_kinds.Texts(), "${0}::text[]"))
 
 
 _PLAIN = {
-    "int2": Column(pa.int16(), key=_key(keys.Integers(16), "${0}::int8[]", keys.Integers(64))),
-    "int4": Column(pa.int32(), key=_key(keys.Integers(32), "${0}::int8[]", keys.Integers(64))),
-    "int8": Column(pa.int64(), key=_key(keys.Integers(64), "${0}::int8[]")),
-    "float4": Column(pa.float32(), key=_key(keys.Floats(), "${0}::float8[]")),
-    "float8": Column(pa.float64(), key=_key(keys.Floats(), "${0}::float8[]")),
+    "int2": Column(pa.int16(), key=_key(key_kinds.Integers(16), "${0}::int8[]", key_kinds.Integers(64))),
+    "int4": Column(pa.int32(), key=_key(key_kinds.Integers(32), "${0}::int8[]", key_kinds.Integers(64))),
+    "int8": Column(pa.int64(), key=_key(key_kinds.Integers(64), "${0}::int8[]")),
+    "float4": Column(pa.float32(), key=_key(key_kinds.Floats(), "${0}::float8[]")),
+    "float8": Column(pa.float64(), key=_key(key_kinds.Floats(), "${0}::float8[]")),
     "text": _text_like(),
     "varchar": _text_like(),
     "name": _text_like(),
-    "bpchar": Column(pa.string(), key=_key(keys.Texts(padded=True), "${0}::bpchar[]", value="{0}::text")),
+    "bpchar": Column(pa.string(), key=_key(key_kinds.Texts(padded=True), "${0}::bpchar[]", value="{0}::text")),
     "char": Column(pa.string(), "{0}::text"),
-    "bool": Column(pa.bool_(), key=_key(keys.Booleans(), "${0}::bool[]")),
-    "bytea": Column(pa.binary(), key=_key(keys.Binaries(), "${0}::bytea[]")),
-    "uuid": Column(pa.string(), "{0}::text", key=_key(keys.Uuids(), "${0}::uuid[]", value="{0}::text")),
+    "bool": Column(pa.bool_(), key=_key(key_kinds.Booleans(), "${0}::bool[]")),
+    "bytea": Column(pa.binary(), key=_key(key_kinds.Binaries(), "${0}::bytea[]")),
+    "uuid": Column(pa.string(), "{0}::text", key=_key(key_kinds.Uuids(), "${0}::uuid[]", value="{0}::text")),
     "json": Column(pa.string(), "{0}::text"),
     "jsonb": Column(pa.string(), "{0}::text"),
-    "date": _date_like(pa.date32(), "date", _between("DATE '0001-01-01'", "DATE '9999-12-31'"), keys.Dates()),
+    "date": _date_like(pa.date32(), "date", _between("DATE '0001-01-01'", "DATE '9999-12-31'"), key_kinds.Dates()),
     "timestamp": _date_like(
         pa.timestamp("us"),
         "timestamp",
         _between("TIMESTAMP '0001-01-01 00:00:00'", "TIMESTAMP '9999-12-31 23:59:59.999999'"),
-        keys.Timestamps(),
+        key_kinds.Timestamps(),
     ),
     "timestamptz": _date_like(
         pa.timestamp("us", tz="UTC"),
         "timestamptz",
         _between("TIMESTAMPTZ '0001-01-01 00:00:00+00'", "TIMESTAMPTZ '9999-12-31 23:59:59.999999+00'"),
-        keys.Instants(),
+        key_kinds.Instants(),
     ),
 }

@@ -1,0 +1,107 @@
+"""When two keys are the same: one rule for rows, running lookups, caches, tables and joins.
+
+The rule is that of Spark's join and of PostgreSQL's ``=``:
+
+    float           every NaN is one key; 0.0 and -0.0 are one key
+    Decimal         by value, whatever the scale: 1.10 is 1.1
+    datetime        with a zone: by the instant in UTC, whatever the zone and `fold`; without a zone: by the clock face
+    str             by code points
+    tuple           part by part, tuples in it too; None in any part makes no key
+    anything else   as ``==`` says
+
+Values of different types are different keys: 1, True and 1.0 are three.
+
+It is kept in two steps. `canonical_key` gives the value that all spellings of a key share: this is what enrichers are
+asked for. Canonical keys of one type may then be compared and hashed by Python. Where types may be mixed, `identity`
+adds them. `key_arrays` is the first step for Arrow columns; the bytes of `state.keys` follow the same rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timezone
+from decimal import Decimal
+from typing import Any, Final
+from uuid import UUID
+
+NAN: Final = float("nan")
+"""The one NaN. Dictionaries and tuples compare by ``is`` before ``==``, so they find it, and no other NaN."""
+
+DECIMAL_NAN: Final = Decimal("NaN")
+"""The one NaN among decimals."""
+
+
+def canonical_key(key: Any) -> Any:
+    """The value that stands for all spellings of a key; None if the key, or a part of it, is None.
+
+    A datetime with a zone becomes one in UTC, -0.0 becomes 0.0, NaN becomes `NAN`; a decimal keeps its scale. A
+    subclass of float, such as ``numpy.float64``, becomes a float. Other values stay as they are.
+    """
+    kind = type(key)
+    if kind is str or kind is int:
+        return key
+    canonical = _CANONICAL.get(kind)
+    if canonical is not None:
+        return canonical(key)
+    for base in (datetime, float, tuple):
+        if isinstance(key, base):
+            return _CANONICAL[base](key)
+    return key
+
+
+def identity(key: Any) -> Any:
+    """What tells canonical keys apart in a dictionary: equal for the same key, and for no other.
+
+    It has a hash if the key has one.
+    """
+    kind = type(key)
+    if kind is str or kind is int:
+        return key
+    if not isinstance(key, tuple):
+        return key, kind
+    kinds = tuple(map(type, key))
+    parts = key if _COMPARABLE.issuperset(kinds) else tuple(map(identity, key))
+    return (parts, kinds) if kind is tuple else (parts, kinds, kind)
+
+
+def _float(key: float) -> float:
+    return float(key) + 0.0 if key == key else NAN
+
+
+def _decimal(key: Decimal) -> Decimal:
+    if key.is_nan():
+        return DECIMAL_NAN
+    return key or key.copy_abs()
+
+
+def _datetime(key: datetime) -> datetime:
+    if key.tzinfo is None:
+        return key
+    offset = key.utcoffset()
+    if offset is None:
+        return key.replace(tzinfo=None)
+    try:
+        return key.astimezone(UTC)
+    except OverflowError:
+        # In UTC it lies before the year 1 or after 9999. With a fixed offset Python compares by the instant.
+        return key.replace(tzinfo=timezone(offset), fold=0)
+
+
+def _tuple(key: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    parts = tuple(map(canonical_key, key))
+    for part in parts:
+        if part is None:
+            return None
+    make: Callable[[Any], tuple[Any, ...]] = getattr(key, "_make", tuple)  # which named tuples have
+    return parts if type(key) is tuple else make(parts)
+
+
+_CANONICAL: dict[type, Callable[[Any], Any]] = {
+    float: _float,
+    Decimal: _decimal,
+    datetime: _datetime,
+    tuple: _tuple,
+}
+
+_COMPARABLE = frozenset((str, int, float, bool, bytes, Decimal, date, datetime, UUID))
+"""Types of which Python compares canonical values as keys; a part of another type may hold values of mixed types."""
