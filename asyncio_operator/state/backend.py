@@ -27,9 +27,9 @@ from asyncio_operator.state.descriptors import (
     describe_state,
     value_serializer,
 )
-from asyncio_operator.state.key_groups import KeyGroupRange, group_of, key_hash, resolve_key_groups
-from asyncio_operator.state.keys import NONE, Key, serialize_key
-from asyncio_operator.state.layout import group_prefix, group_width, parse_slot, serialize_namespace
+from asyncio_operator.state.key_groups import KeyGroupRange, outside, resolve_key_groups
+from asyncio_operator.state.keys import NONE, Key
+from asyncio_operator.state.layout import group_prefix, group_width, key_address, parse_slot, serialize_namespace
 from asyncio_operator.state.serializers import Serializer
 from asyncio_operator.state.snapshot import StateSnapshot
 from asyncio_operator.state.states import AggregatingState, ListState, MapState, ReducingState, ValueState
@@ -37,9 +37,15 @@ from asyncio_operator.state.table import Batch, Codec, Table
 from asyncio_operator.state.ttl import TtlCells
 from asyncio_operator.state.ttl_config import Cleanup, CleanupInCompaction, CleanupIncrementally
 
-MEMO_SIZE = 1 << 15
-"""Keys whose bytes are remembered: about 6 MB at most, and hashing a key again costs a microsecond."""
+MEMO_SIZE = 1 << 13
+"""Keys whose bytes are remembered at most: to hash a key again costs a microsecond."""
 
+MEMO_KEY = 64
+"""Bytes of a key that is remembered at most, so that all of them take some 4 MB at most, however long keys are."""
+
+MEMO_REST = 16 * MEMO_SIZE
+"""Keys that are not remembered after `MEMO_SIZE` ones of which less than half came again: to remember a key that does
+not come again costs a twentieth of a write."""
 
 _PLAIN = frozenset((str, int))
 """Types of keys, and of parts of keys, of which equal values are equal keys."""
@@ -75,6 +81,7 @@ class StateBackend(ABC):
         self._key_bytes = b""
         self._namespace_bytes = NONE
         self._memo: dict[Key, bytes] = {}
+        self._hits = self._rest = 0
         self._cells: dict[str, tuple[StateDescriptor, Cells]] = {}
         self._on_key: list[Callable[[bytes], None]] = []
         self._restored = False
@@ -91,18 +98,22 @@ class StateBackend(ABC):
             StateError: the key is None, of no key type, or outside the range, or the backend is closed. Then no key is
                 set.
         """
-        kind = type(key)
-        plain = kind is str or kind is int or (kind is tuple and _PLAIN.issuperset(map(type, key)))
-        prefix = self._memo.get(key) if plain else None
-        if prefix is None:
-            self._key = self.slot = None
-            if self.closed:
+        prefix = self._memo.get(key) if self._memo and (type(key) in _PLAIN or _is_plain(key)) else None
+        if prefix is not None:
+            self._hits += 1
+        else:
+            try:
+                prefix = key_address(key, self._group_prefixes, self.max_parallelism)
+            except StateError:
+                self._key = self.slot = None
+                raise
+            if prefix is None:
+                self._key = self.slot = None
                 self.check_open()
-            group = key_hash(key) % self.max_parallelism if self.max_parallelism > 1 else 0
-            if group not in self._group_prefixes:
-                group_of(key, self.key_groups, self.max_parallelism)
-            prefix = self._group_prefixes[group] + serialize_key(key)
-            if plain:
+                raise outside(key, self.key_groups, self.max_parallelism)
+            if self._rest:
+                self._rest -= 1
+            elif len(prefix) <= MEMO_KEY and _is_plain(key):
                 self._remember(key, prefix)
         self._key = key
         self._key_bytes = prefix
@@ -286,6 +297,7 @@ class StateBackend(ABC):
         self.closed = True
         self.slot = None
         self._memo.clear()
+        self._group_prefixes.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -301,6 +313,17 @@ class StateBackend(ABC):
                 yield key
 
     def _remember(self, key: Key, prefix: bytes) -> None:
-        if len(self._memo) >= MEMO_SIZE:
-            self._memo.clear()
-        self._memo[key] = prefix
+        """Keeps a key's bytes; if the last ones were seldom asked for it stops for a while, as keeping costs time."""
+        if len(self._memo) < MEMO_SIZE:
+            self._memo[key] = prefix
+            return
+        self._memo.clear()
+        if self._hits < MEMO_SIZE:
+            self._rest = MEMO_REST
+        self._hits = 0
+
+
+def _is_plain(key: Key) -> bool:
+    """Whether keys that are equal to it in Python are the same key, if they are plain too."""
+    kind = type(key)
+    return kind in _PLAIN or (kind is tuple and _PLAIN.issuperset(map(type, key)))

@@ -67,6 +67,8 @@ def serialize_key(key: Key) -> bytes:
     kind = type(key)
     if kind is int and -_BIAS <= key < _BIAS:
         return _int64(0x07, key + _BIAS)
+    if kind is str and "\x00" not in key and key.isascii():
+        return b"\x05" + key.encode() + b"\x00\x01"  # type: ignore[no-any-return]
     writer = _WRITERS.get(kind)
     if writer is None:
         raise _no_key(key)

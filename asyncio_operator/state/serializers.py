@@ -53,8 +53,8 @@ class BuiltinSerializer:
     def serialize(self, value: Any) -> bytes:
         kind = type(value)
         if kind is str and value.isascii():
-            data: bytes = _tagged_length(0x06, len(value)) + value.encode()
-            return data
+            raw: bytes = value.encode()
+            return _TEXT_HEADS[len(raw)] + raw if len(raw) < 256 else _tagged_length(0x06, len(raw)) + raw
         return _write(value, 0)
 
     def deserialize(self, data: bytes) -> Any:
@@ -141,6 +141,7 @@ _uint32 = struct.Struct(">I")
 _tagged_int = struct.Struct(">Bq").pack
 _tagged_float = struct.Struct(">Bd").pack
 _tagged_length = struct.Struct(">BI").pack
+_TEXT_HEADS = [_tagged_length(0x06, length) for length in range(256)]
 _int64 = struct.Struct(">q")
 _float64 = struct.Struct(">d")
 _duration = struct.Struct(">iii")

@@ -6,6 +6,8 @@ import re
 import tracemalloc
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from asyncio_operator.state import (
     CleanupInCompaction,
@@ -16,7 +18,11 @@ from asyncio_operator.state import (
     RocksDBStateBackend,
     StateTtlConfig,
     ValueStateDescriptor,
+    key_group,
 )
+from asyncio_operator.state import backend as backend_module
+from asyncio_operator.state.keys import NONE, serialize_key
+from asyncio_operator.state.layout import group_prefix
 from asyncio_operator.state.rocksdb import database
 from asyncio_operator.state.rocksdb.database import CHUNK, PATIENCE
 from asyncio_operator.testing.clock import ManualClock
@@ -240,3 +246,39 @@ def test_E5_every_access_cleans_up_whether_it_ends_or_not(access, make):
     for _ in range(3):
         getattr(entries, access)()
     assert backend.num_entries() == 1
+
+
+def test_S14_memory_does_not_follow_the_length_of_keys():
+    backend = HeapStateBackend()
+    value = backend.value_state(ValueStateDescriptor("value"))
+    backend.set_current_key("warm")
+    tracemalloc.start()
+    try:
+        for number in range(200):
+            backend.set_current_key(f"{number:09}" + "k" * 20_000)
+            value.value()
+            backend.set_current_key((number, "k" * 20_000))
+            value.value()
+        assert tracemalloc.get_traced_memory()[0] < 300_000  # kept, they take 24 MB
+    finally:
+        tracemalloc.stop()
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [*range(6), True, 1.0, "a", "b", "\x00", "é", b"a", (1, "a"), (True, "a"), (1, (1,)), "k" * 70]
+        ),
+        max_size=60,
+    )
+)
+def test_S8_a_key_that_is_remembered_is_the_key_that_was_set(taken):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backend_module, "MEMO_SIZE", 3)
+        patch.setattr(backend_module, "MEMO_REST", 5)
+        backend = HeapStateBackend()
+        for key in taken:
+            backend.set_current_key(key)
+            assert backend.require_slot() == group_prefix(key_group(key, 128), 128) + serialize_key(key) + NONE
+            assert type(backend.current_key) is type(key)
+            assert len(backend._memo) <= 3

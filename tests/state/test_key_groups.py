@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tracemalloc
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import pairwise
@@ -12,7 +13,7 @@ from uuid import UUID
 from zlib import crc32
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncio_operator.errors import ConfigurationError, StateError
@@ -100,6 +101,30 @@ def test_S1_integers_and_text_follow_the_definition(key, max_parallelism):
 @given(st.text(st.characters()))
 def test_S1_text_hash_is_javas(text):
     assert java_string_hash(text) == java_hash_by_definition(text)
+
+
+@settings(max_examples=30)
+@given(
+    st.text(st.characters(exclude_categories=()), max_size=5),
+    st.sampled_from(["a", "\x00", "ÿ", "日", "😀", "\ud800", "\udc00\ud800"]),
+    st.sampled_from([99, 100, 101, 127, 128, 129, 255, 256, 257, 300]),
+)
+def test_S1_text_of_any_length_and_alphabet_has_javas_hash(text, letter, length):
+    longer = (text + letter * length)[:length]
+    for each in (text, longer, longer + text):
+        assert java_string_hash(each) == java_hash_by_definition(each)
+        assert key_group(each, 32768) == murmur_by_definition(java_hash_by_definition(each)) % 32768
+
+
+def test_S14_a_long_text_leaves_nothing_behind_when_it_was_hashed():
+    text = "x" * 300_000
+    key_group("warm", 128)
+    tracemalloc.start()
+    try:
+        key_group(text, 128)
+        assert tracemalloc.get_traced_memory()[0] < 10_000
+    finally:
+        tracemalloc.stop()
 
 
 OTHERS = [b"a", True, 1.5, date(2024, 1, 2), datetime(2024, 1, 2), datetime(2024, 1, 2, tzinfo=UTC), UUID(int=5)]

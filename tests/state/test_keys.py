@@ -11,11 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncio_operator.errors import StateError
+from asyncio_operator.state.key_groups import key_group
 from asyncio_operator.state.keys import deserialize_key, serialize_key
 from asyncio_operator.state.layout import (
     describe_slot,
     group_prefix,
     group_width,
+    key_address,
     parse_slot,
     sequence_bytes,
     serialize_namespace,
@@ -50,6 +52,14 @@ def test_S3_keys_come_back(key):
     found, end = deserialize_key(data)
     assert end == len(data)
     assert strictly_equal(found, key)
+
+
+@given(keys | st.text("ab\x00é", max_size=200) | st.integers(-(2**33), 2**33), st.sampled_from([1, 2, 128, 129, 32768]))
+def test_S3_an_address_begins_with_the_group_and_the_bytes_of_its_key(key, max_parallelism):
+    group = key_group(key, max_parallelism)
+    prefix = group_prefix(group, max_parallelism)
+    assert key_address(key, {group: prefix}, max_parallelism) == prefix + serialize_key(key)
+    assert key_address(key, {}, max_parallelism) is None
 
 
 @given(st.tuples(keys, keys | st.none(), keys), st.tuples(keys, keys | st.none(), keys))
