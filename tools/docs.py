@@ -26,7 +26,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 
-PAGES = {"README.md": "readme.md", "CHANGELOG.md": "changelog.md"}
+PAGES = {"README.md": "readme.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 """Pages that are not in docs/, and where they are in the site."""
 
 FOLDERS = ("examples",)

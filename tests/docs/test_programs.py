@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import platform
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -111,6 +112,17 @@ def test_the_program_of_the_first_page_runs(spark: SparkSession) -> None:
     orders = spark.createDataFrame([(1, 10), (2, 99)], "id int, customer_id int").coalesce(1)
     names = run_programs("index.md", orders=orders, customers=FakeEnricher({10: {"name": "Ada"}}))
     assert [tuple(row) for row in names["enriched"].collect()] == [(1, 10, "Ada"), (2, 99, None)]
+
+
+@pytest.mark.spark
+def test_the_program_about_platforms_says_what_a_worker_has(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_programs("platforms.md", spark=spark)
+    printed = capsys.readouterr().out
+    assert platform.python_version() in printed
+    assert "reached" in printed
+    assert spark.version in printed
 
 
 @pytest.mark.spark
