@@ -246,7 +246,7 @@ class Pool:
         self._grow()
 
     def _failed(self, problem: BaseException) -> None:
-        """No connection came of an attempt: somebody gets the error, or all go on with what there is."""
+        """An attempt gave no connection: one caller gets the error, or all go on with the connections they have."""
         now = self._loop.time()
         full = self._is_full(problem)
         if not full:
