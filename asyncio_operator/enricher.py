@@ -9,7 +9,7 @@ An enricher needs the names of `asyncio_operator` and of this module, and no oth
 | name | what it is for |
 | --- | --- |
 | `Enricher`, `Row`, `Found` | the contract, and the types of its answers |
-| `canonical_key` | the value that stands for all spellings of a key: with it a source finds a key again as rows do |
+| `canonical_key` | the one value of all spellings of a key: with it a source finds a key again as rows do |
 | `key_values` | the same for a column in Arrow; loads pyarrow |
 | `as_schema` | takes the columns as a `pyarrow.Schema` or as Spark DDL text; loads pyarrow when it is first asked for |
 | `positive_int`, `natural`, `duration` | check an option, with the words in which all others are checked |

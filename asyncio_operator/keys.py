@@ -32,7 +32,7 @@ DECIMAL_NAN: Final = Decimal("NaN")
 
 
 def canonical_key(key: Any) -> Any:
-    """The value that stands for all spellings of a key; None if the key, or a part of it, is None.
+    """The one value of all spellings of a key; None if the key, or a part of it, is None.
 
     A datetime with a zone becomes one in UTC, -0.0 becomes 0.0, NaN becomes `NAN`; a decimal keeps its scale. A
     subclass of float, such as ``numpy.float64``, becomes a float. Other values stay as they are.

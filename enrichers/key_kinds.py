@@ -13,7 +13,7 @@ match them. The forms are those of `canonical_key`; a kind adds what the type of
 | timestamp without a zone | datetime without a zone | by the clock face |
 | timestamp with a zone | datetime with a zone | by the instant in UTC |
 
-None stands for a key that no row can hold (2**40 for an ``int4``, "x" for a ``uuid``): it is a miss. A key of a type
+None means a key that no row can hold (2**40 for an ``int4``, "x" for a ``uuid``): it is a miss. A key of a type
 that cannot be compared with the column at all is a `TypeError`.
 """
 
@@ -112,7 +112,7 @@ class Floats(Kind):
 
 @dataclass(frozen=True)
 class Numerics(Kind):
-    """Exact decimal numbers; a float stands for the shortest decimal that reads back as it."""
+    """Exact decimal numbers; a float means the shortest decimal that reads back as it."""
 
     family = "number"
     most_digits: ClassVar[int] = 131_072  # before the point; asyncpg would send a number of more as another one

@@ -23,7 +23,7 @@ of nulls. Nothing is cast in any other way: a number is no text, and a number of
 is a `MisfitError`.
 
 With ``coerce=True`` a string takes numbers too, as they were written, and an integer takes ``1e18``, also inside of
-arrays, maps and structs. For both, `json_decoder` has to be told it as well: then numbers remember how they were
+arrays, maps and structs. For both, `json_decoder` needs it as well: then numbers remember how they were
 written. A number that has been calculated since is written as Python writes it. True and false are no numbers, nor are
 infinity and NaN, which JSON does not have.
 """
