@@ -17,6 +17,9 @@ Clock = Callable[[], float]
 """Seconds, as a float."""
 
 
+LIMIT = 1 << 63
+"""Milliseconds below which every time lies, for it is stored in 64 bits."""
+
 wall: Clock = time.time
 """The time of day, by which state that outlives a process is stamped."""
 
@@ -43,7 +46,8 @@ def _no_limit() -> float:
 def milliseconds(clock: Clock | None) -> Callable[[], int]:
     """The same clock in whole milliseconds, ``round(clock() * 1000)``; None is the system's.
 
-    What is given raises a `StateError` where the clock gives no finite number, which would fail far from here.
+    What is given raises a `StateError` where the clock gives no finite number, or one whose milliseconds do not fit 64
+    bits, which would fail far from here.
 
     Raises:
         ConfigurationError: `clock` cannot be called.
@@ -55,11 +59,17 @@ def milliseconds(clock: Clock | None) -> Callable[[], int]:
 
     def now() -> int:
         try:
-            return round(clock() * 1000)
+            time = round(clock() * 1000)
         except (TypeError, ValueError, OverflowError) as error:
             raise StateError(
                 f"the clock {describe(clock)} gave no time ({type(error).__name__}: {error}): "
                 "a clock gives seconds as a finite float"
             ) from error
+        if -LIMIT <= time < LIMIT:
+            return time
+        raise StateError(
+            f"the clock {describe(clock)} gave {time / 1000:g} seconds, whose milliseconds have more than 64 bits: "
+            "a clock gives seconds as a float, as time.time does, not nanoseconds"
+        )
 
     return now

@@ -19,7 +19,7 @@ from heapq import heapify, heappop, heappush
 from sys import getsizeof
 from typing import Any, TypeVar
 
-from asyncio_operator.state.priority_queue import PriorityQueue, check_function
+from asyncio_operator.state.priority_queue import PriorityQueue, check_function, check_priority
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Any)
@@ -57,8 +57,16 @@ class HeapPriorityQueue(PriorityQueue[T]):
         self._size = 0
 
     def add(self, element: T) -> bool:
-        """O(log n). True if the element is the new head."""
-        entry = [self._key(element), self._sequence, element]
+        """O(log n). True if the element is the new head.
+
+        Raises:
+            StateError: the priority is NaN, or a tuple that holds it. Nothing is changed.
+            TypeError: the priority cannot be compared with the others. Nothing is changed.
+        """
+        priority = self._key(element)
+        if type(priority) is not int:
+            check_priority(priority, element)
+        entry = [priority, self._sequence, element]
         try:
             heappush(self._heap, entry)
         except BaseException:

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from asyncio_operator.state.heap_queue import SLIM_EVERY, SPARE, HeapPriorityQueue, prune, slimmed, withdraw
 from asyncio_operator.state.key_groups import KeyGroupRange, check_group, check_key_groups, group_of, key_hash
 from asyncio_operator.state.keys import Key, serialize_key
-from asyncio_operator.state.priority_queue import PriorityQueueSet, check_function
+from asyncio_operator.state.priority_queue import PriorityQueueSet, check_function, check_priority
 
 T = TypeVar("T")
 _Entry = tuple[Any, int, Any, int]
@@ -88,7 +88,8 @@ class HeapPriorityQueueSet(PriorityQueueSet[T]):
         """O(log n). True if the element is the new head; False if an equal one is inside.
 
         Raises:
-            StateError: the element's key is None, or outside the range.
+            StateError: the element's key is None, or outside the range, or its priority is NaN. Nothing is changed.
+            TypeError: the priority cannot be compared with the others. Nothing is changed.
         """
         key = self._key_of(element)
         group = key_hash(key) % self._max_parallelism
@@ -98,6 +99,9 @@ class HeapPriorityQueueSet(PriorityQueueSet[T]):
 
     def add_to(self, group: int, key: Key, element: T) -> bool:
         """As `add`, for an element whose key and key group are known."""
+        priority = self._key(element)
+        if type(priority) is not int:
+            check_priority(priority, element)
         kind = type(key)
         plain = (kind is int or kind is str) and isinstance(element, tuple)
         name: Any = element if plain else _Named((serialize_key(key), element))
@@ -105,7 +109,7 @@ class HeapPriorityQueueSet(PriorityQueueSet[T]):
         if members is None:
             members = self._groups[group] = {}
         number = next(self._sequence)
-        entry = (self._key(element), number, name, group)
+        entry = (priority, number, name, group)
         if members.setdefault(name, number) is not number:
             return False
         try:

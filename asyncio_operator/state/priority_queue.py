@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.errors import ConfigurationError, StateError, describe
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -83,3 +83,17 @@ def check_function(argument: str, function: F) -> F:
     if not callable(function):
         raise ConfigurationError(f"{argument}={describe(function)}: a function of one element is needed")
     return function
+
+
+def check_priority(priority: Any, element: object) -> None:
+    """Raises StateError for NaN, also inside of tuples and lists: it is neither smaller nor larger than anything, so it
+    would break the order of all others. What cannot be compared at all raises by itself.
+    """
+    if isinstance(priority, tuple | list):
+        for part in priority:
+            check_priority(part, element)
+    elif priority != priority:
+        raise StateError(
+            f"the priority of {describe(element)} is {describe(priority)}, which cannot be compared with others: "
+            "leave the element out, or give it a number such as float('inf'), which is the last"
+        )

@@ -11,7 +11,11 @@ from datetime import timedelta
 from enum import Enum
 from typing import TypeVar
 
+from asyncio_operator.clock import LIMIT
 from asyncio_operator.errors import ConfigurationError, describe
+
+LONGEST = LIMIT // 1000
+"""Seconds that a time to live lasts at most: 292 million years."""
 
 
 class UpdateType(Enum):
@@ -67,7 +71,8 @@ class StateTtlConfig:
     """Time to live of a state's entries: a value, each list element, each map entry, an accumulator.
 
     Args:
-        ttl: seconds, or a timedelta; at least a millisecond. An entry is expired once this much time has passed.
+        ttl: seconds, or a timedelta; from a millisecond to 2**63 - 1 of them. An entry is expired once this much time
+            has passed.
         update_type: what renews an entry; the enum or its name.
         visibility: whether expired entries may be returned; the enum or its name.
         cleanup: one strategy, or several, or ``()`` for none beside removal on reading.
@@ -82,9 +87,10 @@ class StateTtlConfig:
     cleanup: Cleanup | Sequence[Cleanup] = CleanupIncrementally()
 
     def __post_init__(self) -> None:
-        if not _is_duration(self.ttl) or self.milliseconds < 1:
+        if not _is_duration(self.ttl) or not 1 <= self.milliseconds < LIMIT:
             raise ConfigurationError(
-                f"StateTtlConfig(ttl={describe(self.ttl)}): seconds or a timedelta are needed, finite, from 0.001 s"
+                f"StateTtlConfig(ttl={describe(self.ttl)}): seconds or a timedelta are needed, from 0.001 s to "
+                f"{LONGEST} s (2**63 - 1 milliseconds); for state that lives for ever leave ttl out of the descriptor"
             )
         for field, kind in (("update_type", UpdateType), ("visibility", StateVisibility)):
             value = getattr(self, field)
@@ -121,4 +127,4 @@ class StateTtlConfig:
 def _is_duration(ttl: object) -> bool:
     if isinstance(ttl, timedelta):
         return True
-    return isinstance(ttl, int | float) and not isinstance(ttl, bool) and abs(ttl) < 1e15
+    return isinstance(ttl, int | float) and not isinstance(ttl, bool) and abs(ttl) <= LONGEST

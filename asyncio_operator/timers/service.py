@@ -5,8 +5,9 @@ service never wakes by itself and knows no threads: whoever drives it calls `adv
 `advance_processing_time` at the time that `next_processing_time` names; that is the only time anybody has to wait for.
 
 The law: a timer is unique per kind, key, namespace and timestamp, and fires once, in order of timestamp, with the
-current key set to its own. Callbacks may register and delete timers; what they register and is due already fires in
-the same pass. A callback that raises ends the pass; the timer that called it is gone, all others are still there.
+current key set to its own. A pass has one time, which does not move. Callbacks may register and delete timers; what
+they register and is due by the time of the pass fires in the same pass. A callback that raises ends the pass; its own
+timer is gone, all others are still there.
 Source: Flink's ``InternalTimerServiceImpl``.
 """
 
@@ -113,11 +114,15 @@ class InternalTimerService:
         check_timestamp(timestamp)
         if timestamp >= self._watermark:
             self._watermark = timestamp
-            self._fire(self._event, lambda: timestamp, self._on_event_time)
+            self._fire(self._event, timestamp, self._on_event_time)
 
     def advance_processing_time(self) -> None:
-        """Fires every processing-time timer that the clock has passed or reached."""
-        self._fire(self._processing, self._now, self._on_processing_time)
+        """Fires every processing-time timer that the clock has passed or reached when this is called.
+
+        The pass has this one time, however long the callbacks take: a timer that a callback registers fires in this
+        pass if it is due by then, else in a later pass. So a periodic timer does not keep the pass from ending.
+        """
+        self._fire(self._processing, self._now(), self._on_processing_time)
 
     def next_processing_time(self) -> int | None:
         """When `advance_processing_time` is next needed, milliseconds; None while there is no processing-time timer."""
@@ -171,8 +176,8 @@ class InternalTimerService:
         self._event.add_all(timers["event"])
         self._processing.add_all(timers["processing"])
 
-    def _fire(self, queue: PriorityQueue[Timer], until: Callable[[], int], callback: Callback) -> None:
-        while (first := queue.peek()) is not None and first.timestamp <= until():
+    def _fire(self, queue: PriorityQueue[Timer], until: int, callback: Callback) -> None:
+        while (first := queue.peek()) is not None and first.timestamp <= until:
             queue.poll()
             self.current_key = first.key
             callback(first)

@@ -90,6 +90,8 @@ def test_a_descriptor_of_another_class_is_refused(make):
         (lambda: untyped.StateTtlConfig(-1.0), "ttl"),
         (lambda: untyped.StateTtlConfig(float("nan")), "ttl"),
         (lambda: untyped.StateTtlConfig(float("inf")), "ttl"),
+        (lambda: untyped.StateTtlConfig(1e16), r"ttl=1e\+16.*from 0.001 s to 9223372036854775 s"),
+        (lambda: untyped.StateTtlConfig(9223372036854776), "to 9223372036854775 s"),
         (lambda: untyped.StateTtlConfig(True), "ttl"),
         (lambda: untyped.StateTtlConfig("5"), "ttl"),
         (lambda: untyped.StateTtlConfig(5, update_type="sometimes"), "on_read_and_write"),
@@ -124,6 +126,16 @@ def test_a_descriptor_of_another_class_is_refused(make):
 def test_a_wrong_option_is_named(make_it, says):
     with pytest.raises(ConfigurationError, match=says):
         make_it()
+
+
+def test_E1_the_longest_time_to_live_that_the_message_names_is_taken(make):
+    assert untyped.StateTtlConfig(9223372036854775).milliseconds == 9223372036854775000
+    assert untyped.StateTtlConfig(1e15).milliseconds == 10**18
+    backend = make()
+    backend.set_current_key(1)
+    value = backend.value_state(untyped.ValueStateDescriptor("value", ttl=untyped.StateTtlConfig(9223372036854775)))
+    value.update(5)
+    assert value.value() == 5
 
 
 def test_enums_are_taken_by_name():

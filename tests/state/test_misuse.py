@@ -174,6 +174,20 @@ def test_E10_a_clock_that_gives_no_number_is_named(time, make):
         value.update(1)
 
 
+@pytest.mark.parametrize("time", [1e16, -1e16, 2**60, 9223372036854775.9])
+def test_E10_a_clock_beyond_64_bits_is_named_at_once(time, make):
+    times = iter([time, 9.2e15, 9.2e15])
+    backend = make(clock=lambda: next(times))
+    backend.set_current_key(1)
+    value = backend.value_state(ValueStateDescriptor("ttl", ttl=StateTtlConfig(1, cleanup=())))
+    with pytest.raises(StateError, match=r"state 'ttl', key 1: the clock .*lambda.*64 bits.*nanoseconds"):
+        value.update("x")
+    assert backend.num_entries() == 0
+    value.update("y")
+    assert value.value() == "y"
+    backend.snapshot().delete()
+
+
 @pytest.mark.parametrize(
     "call",
     [

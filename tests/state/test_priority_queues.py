@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import math
 import tracemalloc
 import weakref
 from collections import OrderedDict
+from decimal import Decimal
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from asyncio_operator.errors import ConfigurationError, StateError
 from asyncio_operator.state import (
@@ -68,6 +74,30 @@ def test_P1_heap_queues_keep_the_order_of_adding(kind, tmp_path):
     queue.add_all(elements)
     queue.remove(elements[4])
     assert drain(queue) == sorted((e for e in elements if e != elements[4]), key=priority)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not isinstance(kind, int)], ids=name_of)
+@pytest.mark.parametrize(
+    "wrong", [float("nan"), Decimal("nan"), (1, float("nan")), [(0, float("nan"))], np.float32("nan")], ids=repr
+)
+def test_P1_a_priority_that_is_no_number_is_refused_and_changes_nothing(kind, wrong, tmp_path):
+    queue = make_queue(kind, tmp_path)
+    queue.add_all([(2.5, 1), (0.5, 1)])
+    with pytest.raises(StateError, match=r"(?i)priority of .*nan.* cannot be compared"):
+        queue.add((wrong, 1))
+    queue.add((1.5, 1))
+    assert [element[0] for element in drain(queue)] == [0.5, 1.5, 2.5]
+
+
+@given(st.lists(st.floats(), max_size=30))
+def test_P1_floats_leave_in_order_whatever_was_tried(priorities):
+    for kind in (HeapPriorityQueue, *HEAP_SETS):
+        queue = make_queue(kind, None)
+        for number, each in enumerate(priorities):
+            with pytest.raises(StateError) if math.isnan(each) else contextlib.nullcontext():
+                queue.add((each, number))
+        taken = [each for each in priorities if not math.isnan(each)]
+        assert [element[0] for element in drain(queue)] == sorted(taken)
 
 
 @pytest.mark.parametrize("kind", CACHE_SIZES, ids=name_of)

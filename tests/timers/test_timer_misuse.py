@@ -45,6 +45,12 @@ def test_a_clock_that_gives_no_number_is_named(service):
         service(clock=lambda: None).current_processing_time()
 
 
+@pytest.mark.parametrize("service", [InternalTimerService, BatchTimerService])
+def test_a_clock_beyond_64_bits_is_named(service):
+    with pytest.raises(StateError, match=r"clock .*64 bits"):
+        service(clock=lambda: 1e16).current_processing_time()
+
+
 def test_two_services_do_not_share_sets_on_disk(tmp_path):
     queues = RocksDBQueues(tmp_path / "timers")
     service = InternalTimerService(queues=queues)

@@ -166,7 +166,26 @@ def test_T4_what_a_callback_registers_and_is_due_fires_in_the_same_pass(world):
     service.current_key = "a"
     service.register_processing_time_timer(1000)
     service.advance_processing_time()
-    assert [at for _, at, _, _ in world.take()] == [1000, 5, 2000]
+    assert [at for _, at, _, _ in world.take()] == [1000, 5]
+    service.advance_processing_time()
+    assert [at for _, at, _, _ in world.take()] == [2000]
+
+
+def test_T4_a_pass_has_one_time_so_a_periodic_timer_lets_it_end(world):
+    service = world.service
+
+    def react(kind, timer):
+        assert len(world.fired) < 10, "the pass does not end"
+        service.register_processing_time_timer(timer.timestamp + 1)
+        world.clock.advance(0.002)
+
+    world.react = react
+    service.current_key = "a"
+    service.register_processing_time_timer(0)
+    service.advance_processing_time()
+    assert [at for _, at, _, _ in world.take()] == [0]
+    service.advance_processing_time()
+    assert [at for _, at, _, _ in world.take()] == [1, 2]
 
 
 def test_a_callback_that_raises_ends_the_pass_and_loses_only_its_timer(world):
