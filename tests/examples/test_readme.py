@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from benchmarks.peers import report
 
@@ -21,19 +19,13 @@ def blocks(kind: str) -> list[str]:
 
 
 @pytest.mark.spark
-def test_the_program_runs_without_a_server_and_prints_what_the_readme_shows(tmp_path: Path) -> None:
+def test_the_program_runs_without_a_server_and_prints_what_the_readme_shows(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the session of the tests, which is the one that `getOrCreate` gets."""
     [program], [table] = blocks("python"), blocks("text")
-    (tmp_path / "readme.py").write_text(program, encoding="utf-8")
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-    run = subprocess.run(
-        [sys.executable, "readme.py"], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert run.stdout.strip() == table.strip()
+    exec(compile(program, "README.md", "exec", dont_inherit=True), {"__name__": "__main__"})
+    assert capsys.readouterr().out.strip() == table.strip()
 
 
 def test_it_is_read_in_three_minutes() -> None:
