@@ -6,6 +6,7 @@
     ├── FunctionError         the user's function, or one of his hooks, failed; ends the run
     ├── ResultError           the function answered with something of the wrong shape
     ├── EnricherError         an enricher could not answer; says whether asking again may help
+    │   └── MissingKeyError       a key has no row, and how="required" says that every key has one
     ├── CircuitOpenError      a circuit breaker refused the call
     └── StateError            a call that the object's present state does not allow
         └── StateMigrationError   stored state does not fit its new descriptor
@@ -77,6 +78,18 @@ class EnricherError(AsyncOperatorError):
         self.retry_after = retry_after
         self.overload = overload
         self.any_key = any_key
+
+
+class MissingKeyError(EnricherError):
+    """A key has no row, or a null in it, where ``how="required"`` says that every key has a row.
+
+    Attributes:
+        key: the key, as text of at most 200 characters.
+    """
+
+    def __init__(self, message: str, *, key: str = "") -> None:
+        super().__init__(message, retryable=False)
+        self.key = key
 
 
 class CircuitOpenError(AsyncOperatorError):

@@ -7,7 +7,15 @@ from typing import Any
 
 from asyncio_operator.enricher import Enricher, failed_import, missing_here
 from asyncio_operator.environment import remedy as remedy_of
-from asyncio_operator.errors import ElementTimeoutError, FunctionError, ResultError, describe, describe_error, said
+from asyncio_operator.errors import (
+    ElementTimeoutError,
+    FunctionError,
+    MissingKeyError,
+    ResultError,
+    describe,
+    describe_error,
+    said,
+)
 from asyncio_operator.lookup.keys import Failure
 from asyncio_operator.outcomes import is_ordinary
 from asyncio_operator.policies.retry import Retry
@@ -98,3 +106,19 @@ def run_error(enricher: Enricher, key: Any, error: BaseException, attempts: int,
     )
     failure.__cause__ = error
     return failure
+
+
+def missing_key_error(enricher: Enricher, key: Any) -> MissingKeyError:
+    """The error for a key without a row where every key must have one. None in the key is a null, or what Python cannot
+    hold."""
+    name, text = describe(enricher), describe(key)
+    if key is None or (isinstance(key, tuple) and None in key):
+        problem = f"{name} has no row for key {text}: a part of it is null, or a value that Python cannot hold"
+        remedy = "leave such rows out before"
+    else:
+        problem, remedy = f"{name} has no row for key {text}", "add the row to the source"
+    return MissingKeyError(
+        f'{problem}; how="required" fails the task for that: {remedy}, or use how="left", which gives nulls, or '
+        '"inner", which drops the row',
+        key=text,
+    )

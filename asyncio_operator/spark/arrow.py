@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from asyncio_operator.columns import Column, Ints, check_row, column
-from asyncio_operator.errors import ResultError, text_of
-from asyncio_operator.key_arrays import distinct_keys
+from asyncio_operator.errors import MissingKeyError, ResultError, text_of
+from asyncio_operator.key_arrays import distinct_keys, key_values
 from asyncio_operator.lookup.keys import PENDING, Failure, KeyBatch
-from asyncio_operator.spark.answers import FOUND, Answers, failure_of, read_answers
+from asyncio_operator.spark.answers import FOUND, MISSING, Answers, failure_of, read_answers
 from asyncio_operator.spark.pieces import cut, pick, places, row_bytes
 from asyncio_operator.spark.segments import Gate, Mask, Segmenter
 
@@ -42,6 +42,7 @@ class Layout:
         keys: positions of the key columns in the input, in the order of a key's parts.
         found: the fields that a found row adds, under the names that the enricher gives them.
         inner: rows without a match are dropped.
+        required: a row without a match fails the task.
         drop_failed: rows whose lookup failed are dropped.
         status: whether a status column follows.
         event_time: position of the column whose times keep rows of unordered mode in their segments; None for one
@@ -52,6 +53,7 @@ class Layout:
     keys: tuple[int, ...]
     found: pa.Schema
     inner: bool = False
+    required: bool = False
     drop_failed: bool = False
     status: bool = False
     event_time: int | None = None
@@ -90,13 +92,20 @@ class Enrichment:
 
     Args:
         on_result_error: what becomes of a key whose answer will not do: a `Failure`, or it raises.
+        missing: makes the error for a key without a row, if the layout requires one.
     """
 
-    def __init__(self, layout: Layout, on_result_error: Callable[[Any, ResultError], Failure]) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        on_result_error: Callable[[Any, ResultError], Failure],
+        missing: Callable[[Any], Exception] = MissingKeyError,
+    ) -> None:
         self.kinds = np.zeros(3, dtype=np.int64)
         """Input rows by FOUND, MISSING and FAILED."""
         self.layout = layout
         self._on_result_error = on_result_error
+        self._missing = missing
         self._schema: pa.Schema | None = None
         self._empty = dict.fromkeys(layout.found.names)
         self._gate = None if layout.event_time is None else Gate()
@@ -195,6 +204,8 @@ class Enrichment:
         """The output for rows of which each has the key with the number in `codes`, or none for -1."""
         self.expect(rows.schema)
         answers, added = self._columns(keys, outcomes)
+        if self.layout.required:
+            self._require_found(rows, codes, keys, answers)
         # The last place, which -1 reaches, is the null key's.
         starts, copies = answers.starts[codes], answers.copies[codes]
         self.kinds += np.bincount(answers.kinds[codes], minlength=3)
@@ -207,6 +218,17 @@ class Enrichment:
             if statuses:
                 columns += pick(statuses, codes[row] % len(statuses[0]))
             yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _require_found(self, rows: pa.RecordBatch, codes: Ints, keys: list[Any], answers: Answers) -> None:
+        """Raise for the first row without a match. A key whose lookup failed is no miss."""
+        missed = np.flatnonzero(answers.kinds[codes] == MISSING)
+        if not len(missed):
+            return
+        row = int(missed[0])
+        if codes[row] >= 0:
+            raise self._missing(keys[codes[row]])
+        parts = [key_values(rows.column(position).slice(row, 1))[0] for position in self.layout.keys]
+        raise self._missing(parts[0] if len(parts) == 1 else tuple(parts))
 
     def _statuses(self, outcomes: list[Any], answers: Answers) -> Column:
         """One for each key, and behind the last for the null key."""

@@ -52,7 +52,8 @@ def enrich_distinct(df: DataFrame, task: EnrichTask, schema: StructType, join_hi
     condition = same[0]
     for one in same[1:]:
         condition &= one
-    how = "inner" if task.layout.inner or task.layout.drop_failed else "left"
+    # With an inner join Spark cannot leave the lookup out, whatever is done with its columns.
+    how = "inner" if task.layout.inner or task.layout.required or task.layout.drop_failed else "left"
     joined = numbered.join(found, condition, how)
     columns = [*(numbered[f"_{i}"] for i in range(len(df.columns))), *(found[f"a{i}"] for i in range(len(added)))]
     return joined.select(*columns).toDF(*schema.names)

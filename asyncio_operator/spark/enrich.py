@@ -67,7 +67,8 @@ def enrich(
         enricher: what looks keys up, such as `enrichers.PostgresEnricher`.
         on: the key: a column of `df`, a list of columns (matched to the enricher's key columns by name if the names are
             the same, else by position), or a mapping from columns of `df` to the enricher's key columns.
-        how: "left" keeps rows without a match, with nulls; "inner" drops them.
+        how: "left" keeps rows without a match, with nulls; "inner" drops them; "required" fails the task with a
+            `MissingKeyError` that names the key, whatever `on_error` says.
         columns: which of the enricher's columns to add; default: all.
         prefix: put before the name of every added column, but not of the status column.
         mode: "ordered", the rows of a partition stay in order; "unordered", they come as answers come.

@@ -43,6 +43,7 @@ TWO_BATCHES = 20_000
 """Rows of two of Spark's Arrow batches, unless it is told otherwise: with a smaller buffer every batch would leave in
 pieces, which costs more than the keys. As many rows are in the pipe anyway."""
 
+HOW = ("left", "inner", "required")
 STRATEGIES = ("inline", "distinct")
 JOIN_HINTS = ("broadcast", "merge", "shuffle_hash")
 
@@ -88,9 +89,11 @@ def enrich_task(
     require_enricher(enricher)
     if metrics is not None and not isinstance(metrics, EnrichmentMetrics):
         raise ConfigurationError(f"metrics is {describe(metrics)}; it must be an EnrichmentMetrics")
-    check_passes_through(schema)
     _check_strategy(strategy, join_hint, event_time)
-    inner = one_of("how", how, ("left", "inner")) == "inner"
+    if strategy == "inline":
+        # With "distinct" only keys travel, and their types are checked as keys.
+        check_passes_through(schema)
+    one_of("how", how, HOW)
     drop_failed = one_of("on_error", on_error, ("fail", "null", "drop")) == "drop"
     options = checked(
         enricher,
@@ -118,7 +121,14 @@ def enrich_task(
     found = _found(enricher, offered, columns)
     keys = key_positions(schema, enricher, on)
     segments = _segments(schema, event_time, watermark_delay)
-    layout = Layout(keys, found, inner, drop_failed, status_column is not None)
+    layout = Layout(
+        keys,
+        found,
+        inner=how == "inner",
+        required=how == "required",
+        drop_failed=drop_failed,
+        status=status_column is not None,
+    )
     if not options.ordered:
         # Rows that stay in their order overtake nobody.
         layout = replace(layout, event_time=segments[0], delay=segments[1])

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.channels import PULSE, FromLoop, ToLoop
@@ -20,7 +21,7 @@ from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.keys import Failure, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions
-from asyncio_operator.lookup.outcomes import run_error
+from asyncio_operator.lookup.outcomes import missing_key_error, run_error
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.loop_thread import loop_thread
 from asyncio_operator.spark.arrow import Enrichment, Layout
@@ -69,12 +70,13 @@ class EnrichTask:
 
         Raises:
             FunctionError: a lookup failed, and failures are not to be hidden.
+            MissingKeyError: a key has no row, and is required to have one.
         """
         return portable_errors(self._rows(batches))
 
     def _rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         life = _Life(self)
-        enrichment = Enrichment(self.layout, self._on_result_error)
+        enrichment = Enrichment(self.layout, self._on_result_error, partial(missing_key_error, self.enricher))
         elements = outputs_of(enrichment.keyed(batches), life.run, name=describe(self.enricher))
         try:
             with contextlib.closing(elements):

@@ -94,6 +94,29 @@ def test_S1_text_is_compared_by_its_characters_whatever_its_collation(spark: Spa
     assert sorted((row.id, row.x) for row in rows) == [("A", "A"), ("a", "a"), ("b", "b")]
 
 
+def test_X3_columns_that_python_cannot_be_given_pass_by_because_they_do_not_travel(spark: SparkSession) -> None:
+    df = spark.sql(
+        "SELECT id, make_interval(1, 2, 3) AS every, array() AS nothing, null AS void, "
+        "named_struct('a', 1, 'A', 2, 'a', 3) AS twice FROM range(6)"
+    )
+    with pytest.raises(ConfigurationError, match="column 'every' is interval, which Spark cannot hand to Python"):
+        enrich(df, enricher(), on="id", on_error="null")
+    rows = enrich(df, enricher(), on="id", on_error="null", strategy="distinct")
+    assert rows.schema.fields[:-1] == df.schema.fields
+    assert sorted(row.id for row in rows.selectExpr("id", "string(every)", "nothing").collect()) == [
+        0,
+        1,
+        1,
+        2,
+        3,
+        4,
+        5,
+        5,
+    ]
+    with pytest.raises(ConfigurationError, match="key column 'every' is interval; a key must be"):
+        enrich(df, enricher(), on="every", strategy="distinct")
+
+
 def test_X4_what_cannot_be_is_told_on_the_driver(spark: SparkSession) -> None:
     stream = spark.readStream.format("rate").load()
     df = spark.range(5)
