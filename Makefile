@@ -45,7 +45,8 @@ demo: java venv
 	@$(BIN)/python examples/enrich_flights.py $(ARGS)
 
 test: java venv
-	@$(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=loadfile $(ARGS)
+	@$(BIN)/python tools/classes.py
+	@$(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=loadfile --no-loadscope-reorder $(ARGS)
 
 bench: java venv
 	@$(BIN)/python -m benchmarks $(ARGS)

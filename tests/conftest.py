@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,15 +20,14 @@ import hypothesis
 import pytest
 
 from tests.services import postgres
+from tools import classes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["connect", "postgres", "spark"]
 
-# No Spark of the tests lives long enough to earn back what the second compiler of its JVM, and a collector with threads
-# of its own, cost.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", classes.options())
 
 
 def _in_memory() -> str | None:
@@ -69,6 +69,18 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put files that need Spark first, then those with the most tests: processes that run side by side end together."""
+    needs_spark: Counter[Path] = Counter()
+    size: Counter[Path] = Counter()
+    for item in items:
+        size[item.path] += 1
+        needs_spark[item.path] |= item.get_closest_marker("spark") is not None or "spark" in getattr(
+            item, "fixturenames", ()
+        )
+    items.sort(key=lambda item: (-needs_spark[item.path], -size[item.path]))
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session with two cores, for all tests of a run."""
@@ -76,6 +88,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     settings = {
         "spark.pyspark.python": sys.executable,
+        "spark.python.daemon.module": "tests.spark.daemon",
         # It serves Spark Connect too, on a port that is free.
         "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
         "spark.connect.grpc.binding.address": "127.0.0.1",

@@ -23,6 +23,8 @@ from enrichers import FunctionEnricher
 
 BATCH_SIZE = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
+DAEMONS = {"pyspark.daemon", "tests.spark.daemon"}
+
 GONE = 10.0
 """Seconds after the end of a task in which nothing of it may be left: the 5 of law X7, and 5 for a busy machine."""
 
@@ -91,7 +93,7 @@ def python_workers(driver: int | None = None) -> list[psutil.Process]:
     found = []
     for child in psutil.Process(driver or os.getpid()).children(recursive=True):
         try:
-            if "pyspark.daemon" in child.cmdline() and "pyspark.daemon" in psutil.Process(child.ppid()).cmdline():
+            if not DAEMONS.isdisjoint(child.cmdline()) and psutil.Process(child.ppid()).cmdline() == child.cmdline():
                 found.append(child)
         except psutil.Error:
             continue

@@ -29,7 +29,7 @@ from asyncio_operator import Enricher
 from asyncio_operator.spark import async_udf, enrich
 from enrichers import FunctionEnricher, HttpEnricher, PostgresEnricher
 from tests.services import PostgresServer
-from tests.spark.helpers import GONE, assert_workers_are_clean, in_background, setting, wait_until
+from tests.spark.helpers import DAEMONS, GONE, assert_workers_are_clean, in_background, setting, wait_until
 from tests.spark.test_cluster import Squares
 
 pytestmark = pytest.mark.spark
@@ -160,7 +160,7 @@ def clients_of(port: int) -> set[int]:
     """The Python workers that are connected to a server."""
     found = set()
     for process in psutil.process_iter(["cmdline"]):
-        if "pyspark.daemon" in (process.info["cmdline"] or ()):
+        if not DAEMONS.isdisjoint(process.info["cmdline"] or ()):
             connections = process.net_connections("tcp")
             if any(one.raddr and one.raddr.port == port for one in connections):
                 found.add(process.pid)
@@ -332,7 +332,7 @@ def pythons_of(pid: int) -> list[psutil.Process]:
     """The Python daemon of a program with a session, and its workers."""
     family = psutil.Process(pid).children(recursive=True)
     alive = [one for one in family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
-    return [one for one in alive if "pyspark.daemon" in one.cmdline()]
+    return [one for one in alive if not DAEMONS.isdisjoint(one.cmdline())]
 
 
 def is_left_alone(outside: Outside) -> bool:
