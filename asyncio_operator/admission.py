@@ -11,7 +11,7 @@ from typing import Any
 
 from asyncio_operator.buffer import Buffer
 from asyncio_operator.elements import Record, Watermark
-from asyncio_operator.inputs import Input
+from asyncio_operator.inputs import Reader
 from asyncio_operator.outcomes import Outcomes, value_of
 from asyncio_operator.queues import Entry
 
@@ -21,26 +21,28 @@ class Admission:
 
     begin = None
 
-    def __init__(self, buffer: Buffer, elements: Input, outcomes: Outcomes) -> None:
+    def __init__(self, buffer: Buffer, reader: Reader, outcomes: Outcomes) -> None:
         self.lanes = 0
-        self.instant = elements.instant
+        self.instant = reader.instant
         self.complete = outcomes.complete
         self._buffer = buffer
-        self._input = elements
+        self._reader = reader
         self._outcomes = outcomes
         self._admission: Iterator[tuple[Entry, Any]] | None = None
 
     async def window(self) -> Admission | None:
         if self._buffer.is_full():
             await self._buffer.wait_for_room()
-        if not await self._input.ready():
+        if not await self._reader.ready():
             return None
         if self._admission is None:
             self._admission = self._admit()
         return self
 
     def stop(self) -> None:
-        """There is nothing to end: the lane that reads is cancelled."""
+        """No element is admitted any more."""
+        self._reader.stop()
+        self._admission = None
 
     def __iter__(self) -> Iterator[tuple[Entry, Any]]:
         return self._admission or iter(())
@@ -50,7 +52,7 @@ class Admission:
         buffer, queue = self._buffer, self._buffer.queue
         put = queue.put
         room = queue.capacity - len(queue)
-        for element in self._input:
+        for element in self._reader:
             kind = type(element)
             if kind is Watermark:
                 queue.put_watermark(element)
@@ -64,7 +66,7 @@ class Admission:
                 if not room:
                     break
         else:
-            self._input.exhausted()
+            self._reader.exhausted()
         self._admission = None
 
     def failed(self, entry: Entry, error: BaseException, started: float) -> None:

@@ -1,4 +1,4 @@
-"""Where a run's elements come from: one protocol over ordinary and asynchronous iterables.
+"""Where a run's elements come from: one protocol over ordinary and asynchronous iterables, and the one who reads it.
 
 An input is asked in two steps: `ready` waits until there may be something, and iterating gives what is there now and
 stops, without waiting. Nothing is read that was not asked for, and an iterable is never closed: it belongs to the user,
@@ -7,10 +7,17 @@ who may go on reading it after the run. Its errors pass through unchanged.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+import asyncio
+import logging
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 from asyncio_operator.errors import ConfigurationError
+from asyncio_operator.waiting import start_task
+
+logger = logging.getLogger("asyncio_operator")
+
+NOTHING: Any = object()
 
 
 @runtime_checkable
@@ -107,3 +114,90 @@ def as_input(elements: Any) -> Input:
     raise ConfigurationError(
         f"elements is of type {type(elements).__name__}; it must be an iterable or an asynchronous iterable"
     )
+
+
+class Reader:
+    """Reads the input of a run, and is the only one that does.
+
+    A lane that waits for nothing else waits for the input itself (`ready`); where other news may come first, a task
+    waits for it (`read_ahead`). Law O18: once stopped it gives nothing, whatever the input does with its cancellation.
+    What the input gave all the same is in `to_come`, so that no element is lost.
+    """
+
+    def __init__(self, elements: Input) -> None:
+        self.instant = elements.instant
+        self._input = elements
+        self._over = False
+        self._stopped = False
+        self._elements: Iterator[Any] | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._error: BaseException | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing will be read any more."""
+        return self._over or self._stopped
+
+    async def ready(self) -> bool:
+        """Wait until there may be something to read; False if there will be nothing any more."""
+        if not self.over and not await self._input.ready():
+            self._over = True
+        return not self.over
+
+    def read_ahead(self, news: Callable[[], None]) -> None:
+        """Wait for the input in a task, unless one waits already, and then call `news`."""
+        if self._reading is None and not self.over:
+            self._reading = start_task(self._wait(news))
+
+    async def _wait(self, news: Callable[[], None]) -> None:
+        """An error is kept for the next `read`, because ``SystemExit`` would pass through the loop."""
+        try:
+            await self.ready()
+        except BaseException as error:
+            self._error = error
+        self._reading = None
+        news()
+
+    def __iter__(self) -> Iterator[Any]:
+        """All that can be read now; call `exhausted` at its end."""
+        return iter(() if self.over else self._input)
+
+    def exhausted(self) -> None:
+        """All that could be read has been read."""
+        self._input.exhausted()
+
+    def read(self) -> Any:
+        """The next element, or `NOTHING` if there is none now. Raises what waiting for it raised."""
+        if self._error is not None:
+            raise self._error
+        while not self.over:
+            if self._elements is None:
+                if not self._input.has_some():
+                    return NOTHING
+                self._elements = iter(self._input)
+            for element in self._elements:
+                return element
+            self._input.exhausted()
+            self._elements = None
+        return NOTHING
+
+    def to_come(self) -> list[Any]:
+        """What was read of the input, and has not been given."""
+        return self._input.read_ahead()
+
+    def stop(self) -> None:
+        """Nothing is read any more."""
+        self._stopped = True
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def close(self, grace_period: float) -> None:
+        """Wait until nothing is read. An input that ignores its cancellation for `grace_period` seconds is left."""
+        self.stop()
+        reading = self._reading
+        if reading is not None:
+            await asyncio.wait([reading], timeout=grace_period)
+            if not reading.done():
+                logger.error(
+                    "the input ignored its cancellation for the grace period of %.1f s and is left behind", grace_period
+                )

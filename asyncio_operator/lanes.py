@@ -31,7 +31,7 @@ from asyncio_operator.errors import describe
 from asyncio_operator.lane import IDLE, Lane, RunEnd, present_run, stray_cancellation, uncancel
 from asyncio_operator.metrics import Histogram
 from asyncio_operator.turn import Turn
-from asyncio_operator.waiting import COARSEST, Alarm
+from asyncio_operator.waiting import COARSEST, Alarm, start_task
 from asyncio_operator.windows import Intake, Window
 
 logger = logging.getLogger("asyncio_operator")
@@ -76,7 +76,7 @@ class Lanes:
         self._grace_period = grace_period
         self._name = name
         self._loop = asyncio.get_running_loop()
-        self._finished = RunEnd(self._loop, self._check_canceller)
+        self._finished = RunEnd(self._loop, self._cancelled)
         self._lanes: set[Lane] = set()
         self._late: set[Lane] = set()
         self._idle: list[asyncio.Future[bool]] = []
@@ -132,13 +132,18 @@ class Lanes:
             self._finished.set_result(None)
             self.stop()
 
-    def _check_canceller(self) -> None:
-        """Whoever waits for the end is cancelled here and now: by his own caller, or by what a call has started."""
+    def _cancelled(self) -> None:
+        """The task that waits for the end is cancelled here and now: by its own caller, or by what a call has started.
+
+        All tasks of the loop may be cancelled in this very turn, as at its end. The lanes among them would take that
+        for failed calls, and start the next ones before that task is awake.
+        """
         if present_run.get(None) is self and not self._stopping:
             here = asyncio.current_task(self._loop)
             calls = [lane for lane in self._lanes if lane.task is here and lane.busy]
             elements = [describe(lane.window.value_of(lane.slot)) for lane in calls]
             self.fail(stray_cancellation(f"{self._name} cancelled tasks that are not its own", *elements))
+        self.stop()
 
     def cut(self, slot: Any) -> None:
         """Cancel the call for this slot, as if it were late."""
@@ -154,9 +159,6 @@ class Lanes:
         present_run.set(self)
         running_call.set(lambda: inf if lane.slot is IDLE else lane.started + lane.limit - self._clock())
         try:
-            if not hasattr(lane, "task"):
-                # An eager task factory runs it inside of the lane that appoints it.
-                await asyncio.sleep(0)
             while (window := await self._seek(appointed)) is not None:
                 appointed = False
                 lane.window = window
@@ -264,12 +266,8 @@ class Lanes:
         elif len(self._lanes) < self._capacity and not self._drained:
             self._seeking = True
             lane = Lane(self._timeout)
+            lane.task = start_task(self._live(lane))
             self._lanes.add(lane)
-            try:
-                lane.task = self._loop.create_task(self._live(lane))
-            except BaseException:
-                self._lanes.discard(lane)
-                raise
 
     def _call_failed(self, lane: Lane, error: BaseException) -> bool:
         """What follows from an error of a call; True if its element had ended before, at its deadline."""

@@ -25,7 +25,7 @@ from asyncio_operator.errors import FunctionError, describe, describe_error
 from asyncio_operator.flights import Attempting
 from asyncio_operator.function import AsyncFunction
 from asyncio_operator.guards import Guards
-from asyncio_operator.inputs import Input
+from asyncio_operator.inputs import Input, Reader
 from asyncio_operator.lane import stray_cancellation
 from asyncio_operator.lanes import Lanes
 from asyncio_operator.metrics import OperatorStatistics
@@ -39,7 +39,7 @@ from asyncio_operator.shutdown import FINAL_WAIT, longest_end
 from asyncio_operator.snapshot import OperatorSnapshot
 from asyncio_operator.supply import Supply
 from asyncio_operator.trace import Trace
-from asyncio_operator.waiting import clock_of, wake
+from asyncio_operator.waiting import clock_of, start_task, wake
 
 logger = logging.getLogger("asyncio_operator")
 
@@ -97,7 +97,7 @@ class Run:
         self._function = function
         self._invoke = invoke
         self._queue = queue
-        self._input = elements
+        self._reader = Reader(elements)
         self._options = options
         self._restore = restore
         self._starting = starting
@@ -126,20 +126,20 @@ class Run:
         intake: Admission | Attempts
         if options.managed or restored:
             recorder = self._recorder = recorder_of(options.trace, now())
-            supply = self._supply = Supply(buffer, self._input, restored, recorder)
+            supply = self._supply = Supply(buffer, self._reader, restored, recorder)
             self._attempts = intake = Attempts(
                 supply,
                 outcomes,
                 options.attempting,
                 Guards(options.capacity, options.rate_limit, options.circuit_breaker),
                 recorder,
-                instant=self._input.instant,
+                instant=self._reader.instant,
                 keyed=supply.keyed,
                 clock=now,
                 random=random.random,
             )
         else:
-            intake = Admission(buffer, self._input, outcomes)
+            intake = Admission(buffer, self._reader, outcomes)
         self._driver = Lanes(
             self._invoke,
             intake,
@@ -151,7 +151,7 @@ class Run:
         )
         if self._attempts is not None:
             self._attempts.driver = self._driver
-        self._life = loop.create_task(self._live())
+        self._life = start_task(self._live())
         self._life.add_done_callback(lambda _: wake(buffer.ready))
 
     def done(self) -> bool:
@@ -168,7 +168,7 @@ class Run:
         supply = self._supply
         attempts_of = _none_used if supply is None else supply.attempts_of
         inside = [(entry.element, attempts_of(entry)) for entry in self._queue.entries()]
-        to_come = [(element, 0) for element in self._input.read_ahead()] if supply is None else supply.to_come()
+        to_come = [(element, 0) for element in self._reader.to_come()] if supply is None else supply.to_come()
         return OperatorSnapshot((*self._on_their_way(), *inside, *to_come))
 
     def _on_their_way(self) -> list[tuple[Any, int]]:
@@ -235,18 +235,18 @@ class Run:
         return failure
 
     async def _close(self) -> None:
-        """Whatever reads the input ends, and the function is closed, once each."""
-        if self._attempts is not None and self._supply is not None:
-            await self._supply.close(self._options.grace_period)
-            self._recorder.ended(self._now())
-        grace = self._options.grace_period
-        loop = self._life.get_loop() if self._life is not None else None
+        """What reads the input ends, and the function is closed, once each, also where this task is cancelled."""
+        self._recorder.ended(self._now())
+        loop = self.loop
         if loop is None or not loop.is_running():
             # The loop is gone, and this coroutine is being thrown away: there is one step left to take.
             await self._function.close()
             return
-        closing = loop.create_task(_error_of(self._function.close))
-        interrupted = await _wait_for(closing, grace)
+        grace = self._options.grace_period
+        reading = start_task(_error_of(lambda: self._reader.close(grace)))
+        interrupted = await _wait_for(reading, grace + FINAL_WAIT)
+        closing = start_task(_error_of(self._function.close))
+        interrupted = await _wait_for(closing, grace) or interrupted
         if not closing.done():
             closing.cancel()
             await _wait_for(closing, FINAL_WAIT)

@@ -10,11 +10,10 @@ from typing import Any
 from asyncio_operator.buffer import Buffer
 from asyncio_operator.elements import Record, Watermark
 from asyncio_operator.flights import Flight
-from asyncio_operator.inputs import Input
+from asyncio_operator.inputs import NOTHING, Reader
 from asyncio_operator.outcomes import function_error
 from asyncio_operator.queues import Entry, KeyOrderedStreamElementQueue
 from asyncio_operator.recorder import Recorder
-from asyncio_operator.sources import NOTHING, Reader
 
 
 class Supply:
@@ -27,16 +26,14 @@ class Supply:
         flights: by the entries of records that are inside the buffer.
     """
 
-    def __init__(
-        self, buffer: Buffer, elements: Input, restored: Sequence[tuple[Any, int]], recorder: Recorder
-    ) -> None:
+    def __init__(self, buffer: Buffer, reader: Reader, restored: Sequence[tuple[Any, int]], recorder: Recorder) -> None:
         self.flights: dict[Entry, Flight] = {}
         self.keyed = buffer.queue if isinstance(buffer.queue, KeyOrderedStreamElementQueue) else None
         self.wants_input = False
         self.waiting = 0
         self._buffer = buffer
         self._restored = deque(restored)
-        self._reader = Reader(elements)
+        self._reader = reader
         self._recorder = recorder
         self._number = 0
         self._ready: Flight | None = None
@@ -117,7 +114,3 @@ class Supply:
         """The outputs of the element have been handed over."""
         flight = self.flights.pop(entry, None)
         self._recorder.emitted(entry, flight, now)
-
-    async def close(self, grace_period: float) -> None:
-        """Nothing is read any more."""
-        await self._reader.close(grace_period)

@@ -1,9 +1,12 @@
-"""What the loop's side waits with: a future that may be completed twice, a timer by another clock, and that clock."""
+"""What the loop's side works and waits with: a task that starts later, a future that may be completed twice, a timer by
+another clock, and that clock."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from typing import Any, TypeVar
 
 from asyncio_operator.clock import monotonic
 
@@ -35,6 +38,18 @@ class Alarm:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+T = TypeVar("T")
+
+
+def start_task(coroutine: Coroutine[Any, Any, T], context: Context | None = None) -> asyncio.Task[T]:
+    """A task of the running loop that takes its first step in a later turn.
+
+    The loop's task factory is not asked: that of eager tasks would run the first step inside of the code that starts
+    the task, and has not yet written down that it did.
+    """
+    return asyncio.Task(coroutine, loop=asyncio.get_running_loop(), context=context)
 
 
 def wake(waiter: asyncio.Future[None] | None) -> None:

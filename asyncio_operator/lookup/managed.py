@@ -8,11 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from asyncio_operator.flights import Flight
-from asyncio_operator.inputs import Input
+from asyncio_operator.inputs import NOTHING, Reader
 from asyncio_operator.lookup.calls import Calls
 from asyncio_operator.lookup.delivery import Delivery
 from asyncio_operator.lookup.keys import KeyBatch
-from asyncio_operator.sources import NOTHING, Reader
 from asyncio_operator.state.cells import ABSENT
 
 AHEAD = 100
@@ -39,9 +38,9 @@ class Asking:
 class BatchSource:
     """Hands out flights; a `Source`."""
 
-    def __init__(self, source: Input, delivery: Delivery, calls: Calls) -> None:
+    def __init__(self, reader: Reader, delivery: Delivery, calls: Calls) -> None:
         self.wants_input = False
-        self._reader = Reader(source)
+        self._reader = reader
         self._delivery = delivery
         self._calls = calls
         self._asking: Asking | None = None
@@ -123,7 +122,3 @@ class BatchSource:
 
     async def wait(self, news: asyncio.Future[None]) -> None:
         await self._delivery.wait(news)
-
-    async def close(self, grace_period: float) -> None:
-        """Nothing is read any more."""
-        await self._reader.close(grace_period)

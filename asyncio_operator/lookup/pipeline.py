@@ -17,7 +17,7 @@ from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import describe
 from asyncio_operator.flights import Attempting
 from asyncio_operator.guards import Guards
-from asyncio_operator.inputs import Input
+from asyncio_operator.inputs import Input, Reader
 from asyncio_operator.lanes import Lanes
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.calls import Calls
@@ -110,19 +110,18 @@ class LookupPipeline:
         )
         self._delivery = Delivery(deliver, ordered=options.ordered, buffer=options.buffer)
         self._recorder = recorder = recorder_of(trace, clock())
+        self._reader = Reader(source)
         self._plain: PlainIntake | None = None
         self._attempts: Attempts | None = None
         if options.managed or trace is not None:
             # Without a cache it is soon enough to see what is wrong with an answer when its columns are built.
             checks = None if cache is None or check is None else lambda _key, answer: check(answer)
             self._calls = Calls(self._outcomes, cache, told=options.timed, check=checks, recorder=recorder)
-            self._source = BatchSource(source, self._delivery, self._calls)
-            self._attempts, self._driver = managed_calls(
-                enricher, self._source, self._calls, options, clock, recorder, limiter
-            )
+            keys = BatchSource(self._reader, self._delivery, self._calls)
+            self._attempts, self._driver = managed_calls(enricher, keys, self._calls, options, clock, recorder, limiter)
         else:
             assert isinstance(options.capacity, int)
-            self._plain = PlainIntake(source, self._delivery, self._outcomes)
+            self._plain = PlainIntake(self._reader, self._delivery, self._outcomes)
             invoke: Callable[[Any], Awaitable[Any]] = self._invoke_timed if options.timed else enricher.lookup
             self._driver = Lanes(
                 invoke,
@@ -183,8 +182,7 @@ class LookupPipeline:
         finally:
             self._delivery.close()
             self._recorder.ended(self._clock())
-            if self._attempts is not None:
-                await self._source.close(self._options.grace_period)
+            await self._reader.close(self._options.grace_period)
 
     def emitted(self, keys: int, batch: KeyBatch | None) -> None:
         """The consumer has handed over the rows of `keys` keys, and, if `batch` is given, all of that batch."""

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from asyncio_operator.inputs import Input
+from asyncio_operator.inputs import NOTHING, Reader
 from asyncio_operator.lookup.delivery import Delivery
 from asyncio_operator.lookup.keys import PENDING, KeyBatch, shared
 from asyncio_operator.lookup.outcomes import KeyOutcomes
@@ -90,9 +90,9 @@ class KeyWindow:
 class PlainIntake:
     """The intake of the lanes."""
 
-    def __init__(self, source: Input, delivery: Delivery, outcomes: KeyOutcomes) -> None:
+    def __init__(self, reader: Reader, delivery: Delivery, outcomes: KeyOutcomes) -> None:
         self.shared = 0
-        self._source = source
+        self._reader = reader
         self._delivery = delivery
         self._outcomes = outcomes
         self._window: KeyWindow | None = None
@@ -121,17 +121,18 @@ class PlainIntake:
         return window
 
     def stop(self) -> None:
-        """There is nothing to end: the lane that reads is cancelled."""
+        """Nothing is read any more."""
+        self._reader.stop()
 
     async def _next_batch(self) -> bool:
         self._window = None
         while not self._delivery.takes_a_batch():
             await self._wait_for_room()
-        while await self._source.ready():
-            for batch in self._source:
+        while await self._reader.ready():
+            batch = self._reader.read()
+            if batch is not NOTHING:
                 self._take(batch)
                 return True
-            self._source.exhausted()
         return False
 
     def _take(self, batch: KeyBatch) -> None:

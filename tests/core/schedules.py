@@ -74,6 +74,7 @@ class Schedule:
     keys: int
     gaps: tuple[float, ...] | None  # before each input; None is an ordinary iterable
     input_error: bool
+    input_swallows: bool  # its cancellation: it gives the next input at once
     pauses: tuple[float, ...]  # of the consumer, in turn
 
 
@@ -128,22 +129,27 @@ def seldom(strategy: st.SearchStrategy, times: int) -> st.SearchStrategy:
     return st.sampled_from([False] * times + [True]).flatmap(lambda some: strategy if some else st.none())
 
 
-OPTIONS = st.builds(
+COMMON: dict[str, st.SearchStrategy] = {
+    "buffer": st.integers(1, 9),
+    "timeout": st.sampled_from([None, 7, 4, 3, 12, 1]),
+    "on_error": st.sampled_from(["skip", "replace"] * 4 + ["fail", "raise"]),
+    "on_timeout": st.sampled_from(["none", "hook", "method", "raise"]),
+    "flatten": st.booleans(),
+}
+PLAIN = st.builds(Options, mode=st.sampled_from(["ordered", "unordered"]), capacity=st.integers(1, 5), **COMMON)
+MANAGED = st.builds(
     Options,
     mode=st.sampled_from(["ordered", "unordered", "key_ordered"]),
     capacity=st.sampled_from([1, 2, 3, 4, 5, 1, 2, 3, 4, 5, *ADAPTIVE]),
-    buffer=st.integers(1, 9),
-    timeout=st.sampled_from([None, 7, 4, 3, 12, 1]),
     attempt_timeout=st.sampled_from([None, None, 2, 3, 1]),
     retry=seldom(RETRIES, 1),
-    on_error=st.sampled_from(["skip", "replace"] * 4 + ["fail", "raise"]),
-    on_timeout=st.sampled_from(["none", "hook", "method", "raise"]),
-    flatten=st.booleans(),
     batching=seldom(BATCHINGS, 1),
     rate_limit=seldom(RATE_LIMITS, 4),
     circuit_breaker=seldom(BREAKERS, 6),
     traced=st.sampled_from([False] * 5 + [True]),
+    **COMMON,
 )
+OPTIONS = st.sampled_from([MANAGED, MANAGED, MANAGED, PLAIN]).flatmap(lambda options: options)
 PARTS = st.builds(
     Part,
     options=OPTIONS,
@@ -164,5 +170,6 @@ def schedules(draw: st.DrawFn) -> Schedule:
         keys=draw(st.integers(1, 4)),
         gaps=draw(st.none() | st.lists(st.sampled_from([0, 0, 0.5, 1, 5]), **many).map(tuple)),
         input_error=draw(st.sampled_from([False] * 5 + [True])),
+        input_swallows=draw(st.booleans()),
         pauses=tuple(draw(st.lists(st.sampled_from([0, 0, 0.5, 1, 6]), min_size=1, max_size=5))),
     )

@@ -58,7 +58,6 @@ class Explorer(Laws):
     def __init__(self, schedule: Schedule, part: Part, restore: OperatorSnapshot | None, position: int) -> None:
         super().__init__(schedule, part, restore, position)
         self.loop: SteppingLoop = asyncio.get_running_loop()  # type: ignore[assignment]
-        self.turns = 0
         self.snapshot: OperatorSnapshot | None = None
         for element, attempts in () if restore is None else restore.elements:
             self.admit(number_of(element), attempts, since=inf)
@@ -114,6 +113,7 @@ class Explorer(Laws):
             self.running -= 1
             self.calling.subtract(numbers)
             self.returned.update(dict.fromkeys(numbers, self.now()))
+            self.note_failure(numbers)
         if ending == "cancelled":
             raise asyncio.CancelledError
         if ending in ERRORS:
@@ -169,8 +169,12 @@ class Explorer(Laws):
         assert self.schedule.gaps is not None
         while not self.over():
             gap = self.schedule.gaps[self.position]
-            if gap:
-                await asyncio.sleep(int(gap))
+            try:
+                if gap:
+                    await asyncio.sleep(int(gap))
+            except asyncio.CancelledError:
+                if not self.schedule.input_swallows:
+                    raise
             yield self.next_element()
 
     # -- the run
@@ -201,6 +205,7 @@ class Explorer(Laws):
         self.loop.turned, self.loop.resting = self.after_turn, self.at_rest
         failure: BaseException | None = None
         await asyncio.wait([self.consumer])
+        self.closed_in = min(self.closed_in, self.turns)
         try:
             await self.outputs.aclose()
         except (FunctionError, InputError) as error:
@@ -228,6 +233,7 @@ class Explorer(Laws):
             if pause:
                 await asyncio.sleep(int(pause))
         self.stopping = True
+        self.closed_in = self.turns
         await self.outputs.aclose()
 
     def after_turn(self) -> None:
@@ -236,6 +242,8 @@ class Explorer(Laws):
             self.take_snapshot()
         if self.turns == self.part.cancel_after and not self.stopping:
             self.stopping = True
+            # It is cancelled within the next turn.
+            self.closed_in = self.turns + 1 if self.waiting else inf
             self.consumer.cancel()
         law(self.turns < MOST_TURNS, "the run does not end")
         if self.broken is not None:

@@ -42,6 +42,9 @@ class Laws:
         self.waiting = False  # the consumer, for an output
         self.stopping = False
         self.input_failed = False
+        self.failed = False  # a call has ended, or been cut, and with it the run
+        self.closed_in = inf  # the turn of the loop
+        self.turns = 0
         self.broken: LawError | None = None
 
     def check(self, holds: object, what: str) -> None:
@@ -73,6 +76,8 @@ class Laws:
         law((self.opened, self.closed) == (1, 0), "O8: called before open, or after close")
         law(self.running < self.capacity, "O1: more calls than the capacity")
         law(now <= self.model.fails_at() + EPS, "O6: a call after the run has failed")
+        law(not self.failed, "O18: a call after the one that the run has failed with")
+        law(self.turns <= self.closed_in, "O18: a call after the run was closed")
         if options.batching is not None:
             law(0 < len(numbers) <= options.batching.max_size, "B1: a batch is too large")
             law(len(set(numbers)) == len(numbers), "O4: an element is twice in a batch")
@@ -84,6 +89,12 @@ class Laws:
             most, per = limit.rate + (limit.burst or 0), float(limit.per)  # type: ignore[arg-type]
             if len(self.starts) >= most:
                 law(now - self.starts[-most] >= per - EPS, "R10: more starts in a window than the rate limit allows")
+
+    def note_failure(self, numbers: list[int]) -> None:
+        """A call is over."""
+        fates, now = [self.model.fates[number] for number in numbers], self.now()
+        known = self.options.circuit_breaker is None
+        self.failed |= known and any(fate.fatal and fate.since <= now + EPS for fate in fates)
 
     def check_key(self, number: int, now: float) -> None:
         key = self.key(number)

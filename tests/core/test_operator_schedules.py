@@ -24,6 +24,7 @@ ADAPTS_WHILE_DRAINED = Schedule(
     keys=1,
     gaps=None,
     input_error=False,
+    input_swallows=False,
     pauses=(0,),
 )
 
