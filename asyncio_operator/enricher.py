@@ -16,11 +16,13 @@ An enricher needs the names of `asyncio_operator` and of this module, and no oth
 | `gives_coroutines` | whether something is a coroutine function, or an object that is called as one |
 | `takes` | checks that a function can be called with so many arguments, and says in words which |
 | `describe`, `did_you_mean` | a value in a message, cut where it is long; the nearest of the names that there are |
+| `function_name` | a function in a message, without what it has captured or was given before |
 | `time_left` | the seconds until the running lookup is cancelled, for a source that can be told a limit |
 | `missing_here` | the module or environment variable that this process lacks, if an error says so |
 | `CANCEL_TIMEOUT` | the seconds in which a cancelled lookup ends; one that takes longer is reported as hung |
 | `CLOSE_TIMEOUT` | the seconds that `close` waits for connections; three such waits are within what `close` may take |
 | `failed_import` | the import that failed, if an error is one or was raised from one: never a key's fault |
+| `not_installed` | the error that names the library that is missing, and the extra that brings it |
 """
 
 from __future__ import annotations
@@ -28,11 +30,12 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.clock import time_left
-from asyncio_operator.environment import failed_import, missing_here
-from asyncio_operator.errors import describe
+from asyncio_operator.environment import failed_import, missing_here, not_installed
+from asyncio_operator.errors import describe, function_name
 from asyncio_operator.keys import canonical_key
 from asyncio_operator.policies.options import duration, gives_coroutines, natural, positive_int, takes
 from asyncio_operator.shutdown import CANCEL_TIMEOUT, CLOSE_TIMEOUT
@@ -56,10 +59,12 @@ __all__ = [
     "did_you_mean",
     "duration",
     "failed_import",
+    "function_name",
     "gives_coroutines",
     "key_values",
     "missing_here",
     "natural",
+    "not_installed",
     "positive_int",
     "takes",
     "time_left",
@@ -120,13 +125,16 @@ class Enricher(ABC):
             raise
 
 
+_WITH_PYARROW = {"as_schema": "asyncio_operator.schema", "key_values": "asyncio_operator.key_arrays"}
+
+
 def __getattr__(name: str) -> Any:
-    if name == "as_schema":
-        from asyncio_operator.schema import as_schema
-
-        return as_schema
-    if name == "key_values":
-        from asyncio_operator.key_arrays import key_values
-
-        return key_values
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = _WITH_PYARROW.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        if error.name != "pyarrow":
+            raise
+        raise not_installed(name, "pyarrow", "spark") from error

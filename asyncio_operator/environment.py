@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from asyncio_operator.errors import ConfigurationError
+
 
 class Missing(NamedTuple):
     """A module or an environment variable: `kind` is one of these words."""
@@ -31,6 +33,14 @@ def missing_here(error: BaseException) -> Missing | None:
         if isinstance(cause, KeyError) and _raised_by_environ(cause):
             return Missing("environment variable", str(cause.args[0]))
     return None
+
+
+def not_installed(what: str, library: str, extra: str) -> ConfigurationError:
+    """The error of something that needs a library, and of the extra of this package that brings it."""
+    return ConfigurationError(
+        f"{what} needs {library}, which is not installed in {sys.executable}: pip install 'asyncio-operator[{extra}]'; "
+        "with Spark, in the Python of every worker"
+    )
 
 
 def remedy(error: BaseException) -> str:

@@ -17,6 +17,7 @@ enter, with ``raise ... from``. All of them survive pickling, so that a Spark ta
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -110,6 +111,14 @@ def describe(value: object, limit: int = 200) -> str:
         return _told(repr(value), limit)
     except BaseException as error:
         return f"<{type(value).__name__}, whose repr raised {type(error).__name__}>"
+
+
+def function_name(function: object) -> str:
+    """The name of a function for a message, without what it has captured or was given before: the ``repr`` of a method
+    shows its object, that of a partial what it was given. An object that is called as one is named by its class."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__qualname__", None) or type(function).__qualname__
 
 
 def describe_error(error: BaseException) -> str:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import functools
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
-from asyncio_operator.errors import ConfigurationError, ElementTimeoutError, describe
+from asyncio_operator.errors import ConfigurationError, ElementTimeoutError, describe, function_name
 from asyncio_operator.policies.options import gives_coroutines, plain_function, positive_int, takes
 
 In = TypeVar("In")
@@ -134,15 +133,7 @@ class _PlainFunction(AsyncFunction[In, Out]):
         self.invoke = function  # type: ignore[method-assign,assignment]
 
     def __repr__(self) -> str:
-        return name_of(self.invoke)
-
-
-def name_of(function: Any) -> str:
-    """A function for a message, without what it holds: the ``repr`` of a method would show its object, and that of a
-    partial what it was given."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    return getattr(function, "__qualname__", None) or describe(function)
+        return function_name(self.invoke)
 
 
 def as_async_function(function: Any) -> AsyncFunction[Any, Any]:

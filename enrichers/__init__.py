@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator import ConfigurationError, Enricher
+from asyncio_operator.enricher import failed_import, not_installed
 
 if TYPE_CHECKING:
     from enrichers.blocking import BlockingEnricher
@@ -50,10 +51,22 @@ def __getattr__(name: str) -> Any:
     module, extra = _LOADED_LATER[name]
     try:
         return getattr(import_module(module), name)
-    except ModuleNotFoundError as error:
-        if error.name != "pyarrow":
+    except (ModuleNotFoundError, ConfigurationError) as error:
+        missing = failed_import(error)
+        if missing is not None and missing.name == "pyarrow":
+            problem = not_installed(name, "pyarrow", extra)
+        elif isinstance(error, ConfigurationError):
+            problem = error
+        else:
             raise
-        raise ConfigurationError(
-            f"{name} needs pyarrow, which {sys.executable} has not: pip install 'asyncio-operator[{extra}]'; "
-            "with Spark, in the Python of every worker"
-        ) from error
+    if _is_for_all():
+        problem = ConfigurationError(
+            f"{problem}. `from enrichers import *` takes all enrichers, and so needs all extras: import by name those "
+            "that you use"
+        )
+    raise problem from missing
+
+
+def _is_for_all() -> bool:
+    """Whether the import system asks, for ``from enrichers import *``; it tells so in a variable of its own."""
+    return sys._getframe(2).f_locals.get("recursive") is True

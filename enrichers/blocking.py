@@ -26,6 +26,7 @@ from asyncio_operator.enricher import (
     Found,
     as_schema,
     describe,
+    function_name,
     gives_coroutines,
     missing_here,
     positive_int,
@@ -167,7 +168,7 @@ class BlockingEnricher(Enricher):
 
     def __repr__(self) -> str:
         function = self.function if self.function is not None else self.function_many
-        name = getattr(function, "__qualname__", type(function).__qualname__)
+        name = function_name(function)
         return f"BlockingEnricher({name}, {', '.join(self._schema.names)})"
 
 

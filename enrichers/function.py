@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator import ConfigurationError, Enricher
-from asyncio_operator.enricher import Found, as_schema, describe, gives_coroutines, takes
+from asyncio_operator.enricher import Found, as_schema, describe, function_name, gives_coroutines, takes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,11 +69,18 @@ class FunctionEnricher(Enricher):
         return hash((self.lookup, tuple(self._schema.names)))
 
     def __repr__(self) -> str:
-        name = getattr(self.lookup, "__qualname__", type(self.lookup).__qualname__)
-        return f"FunctionEnricher({name}, {', '.join(self._schema.names)})"
+        return f"FunctionEnricher({function_name(self.lookup)}, {', '.join(self._schema.names)})"
 
 
 def enricher(schema: pa.Schema | str) -> Callable[[Lookup], FunctionEnricher]:
-    """A decorator that makes a `FunctionEnricher` of an ``async def f(key)``. It needs no Spark session."""
+    """A decorator that makes a `FunctionEnricher` of an ``async def f(key)``. It needs no Spark session.
+
+    Raises:
+        ConfigurationError: the schema is wrong, or left out, as in ``@enricher`` without parentheses.
+    """
+    if callable(schema):
+        raise ConfigurationError(
+            f"schema is the function {function_name(schema)}; the columns come first, as in @enricher('price double')"
+        )
     parsed = as_schema(schema)
     return lambda async_function: FunctionEnricher(async_function, parsed)

@@ -9,14 +9,13 @@ with an error.
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from asyncio_operator import ConfigurationError
-from asyncio_operator.enricher import gives_coroutines, missing_here, takes
+from asyncio_operator.enricher import function_name, gives_coroutines, missing_here, takes
 
 T = TypeVar("T")
 
@@ -58,7 +57,7 @@ class SecretSource(Generic[T]):
         if problem:
             kind = "a" if self.may_await else "an ordinary"
             raise ConfigurationError(
-                f"{self.argument} is {shown_function(source)}, {problem}; it must be {kind} function without arguments "
+                f"{self.argument} is {function_name(source)}, {problem}; it must be {kind} function without arguments "
                 f"that gives the {self.what} (it may block: it runs in a thread)"
             )
 
@@ -71,7 +70,7 @@ class SecretSource(Generic[T]):
         """
         if not callable(source):
             return source
-        named = f"{self.argument}: the function {shown_function(source)}"
+        named = f"{self.argument}: the function {function_name(source)}"
         try:
             async with asyncio.timeout(seconds):
                 return await self._asked(source, named)
@@ -122,13 +121,6 @@ def checked_text(argument: str, text: object, problem: Callable[[str], str | Non
     if found:
         raise ConfigurationError(f"{argument} (not shown, it may hold a password): {found}{form}")
     return text
-
-
-def shown_function(function: object) -> str:
-    """The name of a function, without what it has captured or was given before."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    return getattr(function, "__qualname__", type(function).__qualname__)
 
 
 def _outcome(function: Callable[[], object]) -> tuple[object, BaseException | None]:

@@ -29,6 +29,7 @@ from asyncio_operator.enricher import (
     describe,
     did_you_mean,
     duration,
+    function_name,
     gives_coroutines,
     takes,
 )
@@ -354,7 +355,7 @@ class TableEnricher(Enricher):
         elif isinstance(source, pa.Table):
             shown = f"<table of {source.num_rows} rows>"
         else:
-            shown = getattr(source, "__qualname__", type(source).__qualname__)
+            shown = function_name(source)
         if isinstance(source, _WholeTable):
             shown = describe(source.enricher)
         columns = "" if self.columns is None else f", columns={[*self.columns]!r}"

@@ -78,3 +78,42 @@ def test_every_module_can_be_imported_alone_and_without_a_warning() -> None:
         "    os.waitpid(child, 0)\n"
     )
     assert printed(program) == ""
+
+
+WITHOUT = """
+import sys
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == {library!r}:
+            raise ModuleNotFoundError("no module", name={library!r})
+sys.meta_path.insert(0, Without())
+try:
+    exec({statement!r})
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+FOR_ALL = "`from enrichers import *` takes all enrichers"
+
+
+@pytest.mark.parametrize(
+    ("library", "statement", "told"),
+    [
+        ("pyarrow", "from asyncio_operator.enricher import as_schema", "as_schema needs pyarrow"),
+        (
+            "pyarrow",
+            "import asyncio_operator.testing as t; t.FakeEnricher({})",
+            "FakeEnricher needs pyarrow",
+        ),
+        ("pyarrow", "from enrichers import FunctionEnricher", "FunctionEnricher needs pyarrow"),
+        ("pyarrow", "from enrichers import PostgresEnricher", "PostgresEnricher needs pyarrow"),
+        ("asyncpg", "from enrichers import PostgresEnricher", "PostgresEnricher needs asyncpg"),
+        ("asyncpg", "from enrichers.postgres import PostgresEnricher", "PostgresEnricher needs asyncpg"),
+        ("asyncpg", "from enrichers import *", "PostgresEnricher needs asyncpg"),
+        ("redis", "from enrichers import *", "RedisEnricher needs redis"),
+    ],
+)
+def test_X4_what_a_name_needs_is_told_with_the_python_that_lacks_it(library: str, statement: str, told: str) -> None:
+    message = printed(WITHOUT.format(library=library, statement=statement))
+    assert message.startswith(f"ConfigurationError {told}, which is not installed in {sys.executable}: pip install '")
+    assert (FOR_ALL in message) is ("import *" in statement)

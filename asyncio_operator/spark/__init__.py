@@ -2,13 +2,11 @@
 
 from importlib.util import find_spec
 
-from asyncio_operator.errors import ConfigurationError
+from asyncio_operator.environment import not_installed
 
 for _needed in ("pyspark", "pyarrow"):
     if find_spec(_needed) is None:
-        raise ConfigurationError(
-            f"asyncio_operator.spark needs {_needed}, which is not installed: pip install 'asyncio-operator[spark]'"
-        )
+        raise not_installed("asyncio_operator.spark", _needed, "spark")
 
 from asyncio_operator.spark.enrich import enrich, enrich_with  # noqa: E402
 from asyncio_operator.spark.metrics import EnrichmentMetrics, EnrichmentStatistics  # noqa: E402

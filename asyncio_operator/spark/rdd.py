@@ -24,8 +24,7 @@ from pyspark.serializers import AutoBatchedSerializer
 from pyspark.sql import DataFrame
 
 from asyncio_operator.channels import PULSE, FromLoop, ToLoop
-from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.function import name_of
+from asyncio_operator.errors import ConfigurationError, describe, function_name
 from asyncio_operator.operator import AsyncWaitOperator
 from asyncio_operator.policies.options import duration
 from asyncio_operator.run import AHEAD
@@ -125,7 +124,7 @@ class PartitionTask:
         results = outputs_of(
             elements,
             lambda source, sink: _run(operator, source, sink),
-            name=name_of(self.function),
+            name=function_name(self.function),
             patience=max(TASK_END, longest_end(grace)),
             read_ahead=AHEAD,
             watch=self.watch,

@@ -23,8 +23,15 @@ import pyarrow as pa
 from asyncio_operator.channels import PULSE, FromLoop, ToLoop
 from asyncio_operator.columns import array_of, column, row_reader
 from asyncio_operator.environment import remedy
-from asyncio_operator.errors import ConfigurationError, FunctionError, ResultError, describe, describe_error
-from asyncio_operator.function import AsyncFunction, name_of
+from asyncio_operator.errors import (
+    ConfigurationError,
+    FunctionError,
+    ResultError,
+    describe,
+    describe_error,
+    function_name,
+)
+from asyncio_operator.function import AsyncFunction
 from asyncio_operator.key_arrays import in_utc
 from asyncio_operator.lookup.delivery import FLUSH
 from asyncio_operator.operator import AsyncWaitOperator
@@ -51,7 +58,7 @@ class OfColumns(AsyncFunction[Sequence[Any], Any]):
         return await self._function(*value)
 
     def __repr__(self) -> str:
-        return name_of(self._function)
+        return function_name(self._function)
 
 
 def check_columns(name: str, spread: Callable[..., Any] | None, count: int) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.errors import ConfigurationError
+from asyncio_operator.environment import not_installed
 from asyncio_operator.testing.clock import ManualClock
 from asyncio_operator.testing.enrichers import FakeCall, FakeEnricher, check_enricher
 from asyncio_operator.testing.loop import VirtualTimeLoop
@@ -38,8 +38,6 @@ def __getattr__(name: str) -> Any:
         except ModuleNotFoundError as error:
             if error.name != "aiohttp":
                 raise
-            raise ConfigurationError(
-                f"{name} needs aiohttp, which is not installed: pip install 'asyncio-operator[http]'"
-            ) from error
+            raise not_installed(name, "aiohttp", "http") from error
         return getattr(service, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.enricher import Enricher, Found, Row
+from asyncio_operator.environment import not_installed
 from asyncio_operator.errors import ConfigurationError, EnricherError, describe, describe_error
 from asyncio_operator.keys import canonical_key
 from asyncio_operator.policies.options import number, plain_function, positive_int
@@ -105,8 +106,10 @@ class FakeEnricher(Enricher):
         max_batch: int = 1,
         seed: int = 0,
     ) -> None:
-        from asyncio_operator.enricher import as_schema  # which loads pyarrow
-
+        try:
+            from asyncio_operator.enricher import as_schema  # which loads pyarrow
+        except ConfigurationError as error:
+            raise not_installed("FakeEnricher", "pyarrow", "spark") from error
         if not isinstance(rows, Mapping):
             raise ConfigurationError(f"rows is {describe(rows)}; it must be a mapping of keys to rows")
         given = [row for found in rows.values() for row in _rows(found)]

@@ -12,17 +12,12 @@
 | `errors` | what statuses and aiohttp's errors mean |
 """
 
-import sys
-
-from asyncio_operator import ConfigurationError
+from asyncio_operator.enricher import not_installed
 
 try:
     import aiohttp  # noqa: F401
 except ImportError as error:
-    raise ConfigurationError(
-        f"HttpEnricher needs aiohttp, which {sys.executable} has not: pip install 'asyncio-operator[http]'; "
-        "with Spark, in the Python of every worker"
-    ) from error
+    raise not_installed("HttpEnricher", "aiohttp", "http") from error
 
 from enrichers.http.enricher import HttpEnricher
 

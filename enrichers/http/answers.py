@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from asyncio_operator import AsyncOperatorError, ConfigurationError
-from asyncio_operator.enricher import Found, describe, did_you_mean, gives_coroutines, takes
+from asyncio_operator.enricher import Found, describe, did_you_mean, function_name, gives_coroutines, takes
 from enrichers.typed import MisfitError, NoColumnError, json_decoder, row_converter
 
 Extract = str | Callable[[Any], Any] | None
@@ -193,8 +193,7 @@ def _called(argument: str, function: Callable[[Any], Any], answer: Any, show: Ca
         # The text of a KeyError is the repr of what it is given already.
         words = error.args[0] if type(error) is KeyError and error.args else str(error)
         raise UnreadableError(
-            f"{argument}: {getattr(function, '__qualname__', type(function).__qualname__)} raised "
-            f"{type(error).__name__}: {show(words)}"
+            f"{argument}: {function_name(function)} raised {type(error).__name__}: {show(words)}"
         ) from error
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from asyncio_operator import ConfigurationError, Enricher, EnricherError
-from asyncio_operator.enricher import Found, as_schema, describe, duration, positive_int, takes
+from asyncio_operator.enricher import Found, as_schema, describe, duration, function_name, positive_int, takes
 from enrichers.http.answers import Answers, Extract
 from enrichers.http.client import Client
 from enrichers.http.exchange import Exchange
@@ -25,7 +25,6 @@ from enrichers.http.headers import HEADERS, HeaderFunction, check_headers
 from enrichers.http.plan import Arguments, Plans, make_plans
 from enrichers.http.template import KEYS
 from enrichers.names import names_of
-from enrichers.secret_source import shown_function
 from enrichers.secrets import Secrets
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -274,7 +273,7 @@ class HttpEnricher(Enricher):
 
     def __repr__(self) -> str:
         method = "" if self._method == "GET" else f", {self._method}"
-        headers = f", headers={shown_function(self._headers)}" if callable(self._headers) else ""
+        headers = f", headers={function_name(self._headers)}" if callable(self._headers) else ""
         return f"{self._subject()[:-1]}{method}, key={[*self._parts]!r}{headers})"
 
 

@@ -13,17 +13,12 @@
 | `errors`, `connecting` | what asyncpg's errors mean; why a connection string gives no connection |
 """
 
-import sys
-
-from asyncio_operator import ConfigurationError
+from asyncio_operator.enricher import not_installed
 
 try:
     import asyncpg  # noqa: F401
 except ImportError as error:
-    raise ConfigurationError(
-        f"PostgresEnricher needs asyncpg, which {sys.executable} has not: pip install 'asyncio-operator[postgres]'; "
-        "with Spark, in the Python of every worker"
-    ) from error
+    raise not_installed("PostgresEnricher", "asyncpg", "postgres") from error
 
 from enrichers.postgres.enricher import PostgresEnricher
 

@@ -7,6 +7,7 @@ that names it and what is there instead. Only names and types are read, and noth
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -34,6 +35,10 @@ _TABLES = """
     WHERE c.relkind = ANY ('{r,v,m,f,p}') AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
     LIMIT 10000
 """
+
+
+_FOREIGN_PARAMETER = re.compile(r"%s|%\(\w+\)s|(?<![:\w]):[a-z_]\w*|\{\w*\}|(?<![?@#<|&-])\?(?![?|&])", re.IGNORECASE)
+"""As psycopg writes parameters, SQLAlchemy, Python's templates, and JDBC."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ async def _describe(connection: asyncpg.Connection, sql: str, wanted: Wanted) ->
             problem = source_error(error, wanted.subject, wanted.dsn, await _tables_instead(connection, wanted))
         except Exception as error:
             several = _no_select(wanted, "more than one statement") if _is_several(error) else None
-            problem = several or source_error(error, wanted.subject, wanted.dsn)
+            problem = several or source_error(error, wanted.subject, wanted.dsn, _foreign_parameter(error, sql))
         else:
             attributes = prepared.get_attributes()
             modifiers = listener.modifiers(len(attributes))
@@ -111,6 +116,17 @@ async def _check_it_reads(connection: asyncpg.Connection, wanted: Wanted) -> Non
     except Exception as error:
         problem = source_error(error, wanted.subject, wanted.dsn)
     raise problem
+
+
+def _foreign_parameter(error: Exception, sql: str) -> str:
+    """What to do about a parameter that is written as other libraries want it, if that is what the server refused."""
+    found = _FOREIGN_PARAMETER.search(sql) if isinstance(error, asyncpg.PostgresSyntaxError) else None
+    if found is None:
+        return ""
+    return (
+        f"; is {found[0]!r} a parameter? Here they are $1, $2, ..., one array for each key column, as in "
+        "WHERE id = ANY ($1)"
+    )
 
 
 def _is_several(error: Exception) -> bool:

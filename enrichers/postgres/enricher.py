@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from asyncio_operator import ConfigurationError, Enricher, EnricherError
-from asyncio_operator.enricher import Found, duration, natural, positive_int
+from asyncio_operator.enricher import Found, duration, function_name, natural, positive_int
 from asyncio_operator.enricher import describe as shown
 from enrichers.names import names_of
 from enrichers.postgres.connections import Connections, ask
@@ -21,7 +21,6 @@ from enrichers.postgres.describe import Wanted, describe
 from enrichers.postgres.dsn import DSN, Dsn, location
 from enrichers.postgres.errors import lookup_error, source_error
 from enrichers.postgres.statement import Collect, Statement, identifier, make_collect
-from enrichers.secret_source import shown_function
 from enrichers.threads import run_in_thread
 
 if TYPE_CHECKING:
@@ -253,7 +252,7 @@ class PostgresEnricher(Enricher):
         return self.__dict__ | {"_runtime": None}
 
     def __repr__(self) -> str:
-        dsn = shown(location(self.dsn)) if isinstance(self.dsn, str) else shown_function(self.dsn)
+        dsn = shown(location(self.dsn)) if isinstance(self.dsn, str) else function_name(self.dsn)
         columns = "" if self.columns is None else f", columns={[*self.columns]!r}"
         return f"PostgresEnricher({dsn}, {self._source()}, key={[*(self.key or ())]!r}{columns})"
 

@@ -9,17 +9,12 @@
 | `errors` | what redis-py's errors mean |
 """
 
-import sys
-
-from asyncio_operator import ConfigurationError
+from asyncio_operator.enricher import not_installed
 
 try:
     import redis.asyncio  # noqa: F401
 except ImportError as error:
-    raise ConfigurationError(
-        f"RedisEnricher needs redis, which {sys.executable} has not: pip install 'asyncio-operator[redis]'; "
-        "with Spark, in the Python of every worker"
-    ) from error
+    raise not_installed("RedisEnricher", "redis", "redis") from error
 
 from enrichers.redis.enricher import RedisEnricher
 

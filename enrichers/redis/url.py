@@ -12,8 +12,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from redis.asyncio.connection import parse_url
 
-from asyncio_operator.enricher import did_you_mean
-from enrichers.secret_source import SecretSource, checked_text, shown_function
+from asyncio_operator.enricher import did_you_mean, function_name
+from enrichers.secret_source import SecretSource, checked_text
 from enrichers.secrets import Secrets, of_url
 
 Url = str | Callable[[], str]
@@ -103,4 +103,4 @@ def secrets_of(url: str) -> Secrets:
 
 def shown_source(source: Url) -> str:
     """A URL, or the function that gives it, without what is secret or captured."""
-    return repr(location(source)) if isinstance(source, str) else shown_function(source)
+    return repr(location(source)) if isinstance(source, str) else function_name(source)

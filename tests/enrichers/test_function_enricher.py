@@ -147,3 +147,11 @@ def test_an_asynchronous_generator_is_told_what_to_do_instead() -> None:
 
     with pytest.raises(ConfigurationError, match="an asynchronous generator; return a list of rows"):
         FunctionEnricher(rows, "x long")
+
+
+def test_X4_a_decorator_without_parentheses_is_told_what_comes_first() -> None:
+    with pytest.raises(ConfigurationError, match="the columns come first, as in @enricher"):
+
+        @enricher
+        async def f(key: int) -> None:
+            pass

@@ -235,6 +235,11 @@ async def test_X4_missing_privileges_are_found_on_the_driver(database: Database)
     ("query", "key", "expected"),
     [
         ("SELEC 1", "id", "syntax error"),
+        ("SELECT 1 AS id WHERE 1 = ANY(%s)", "id", "is '%s' a parameter? Here they are $1, $2"),
+        ("SELECT 1 AS id WHERE 1 = ANY(%(ids)s)", "id", "is '%(ids)s' a parameter?"),
+        ("SELECT 1 AS id WHERE 1 = ANY(:ids)", "id", "is ':ids' a parameter?"),
+        ("SELECT 1 AS id WHERE 1 = ?", "id", "is '?' a parameter?"),
+        ("SELECT 1 AS id WHERE 1 = {key}", "id", "is '{key}' a parameter?"),
         ("SELECT * FROM t WHERE id = $1", "id", "$1 is taken for integer, but it must be an array"),
         ("SELECT * FROM t", "id", "takes 0 parameters, but there are 1 key columns"),
         ("SELECT * FROM t WHERE id = ANY ($1) AND v = ANY ($2)", "id", "takes 2 parameters"),

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from asyncio_operator import ConfigurationError
-from asyncio_operator.enricher import missing_here
-from enrichers.secret_source import SecretSource, shown_function
+from asyncio_operator.enricher import function_name, missing_here
+from enrichers.secret_source import SecretSource
 
 SECRET = "hunter2hunter2"
 
@@ -124,7 +124,7 @@ async def test_one_that_blocks_runs_in_a_thread_and_one_that_waits_on_the_loop()
 async def test_X4_what_goes_wrong_is_told_by_name_and_without_a_secret(source: Any, told: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         await TOKEN.get(source, 60.0)
-    assert f"token: the function {shown_function(source)} {told}" in str(caught.value)
+    assert f"token: the function {function_name(source)} {told}" in str(caught.value)
     assert SECRET not in everything_of(caught.value)
     assert caught.value.__cause__ is None
     if not str(caught.value).endswith("coroutine, or holds an @"):
@@ -202,5 +202,5 @@ def test_a_function_is_shown_by_its_name_without_what_it_was_given() -> None:
         def __repr__(self) -> str:
             return SECRET
 
-    assert shown_function(functools.partial(functools.partial(needs, SECRET), "b")) == "needs"
-    assert shown_function(Vault()).endswith("Vault")
+    assert function_name(functools.partial(functools.partial(needs, SECRET), "b")) == "needs"
+    assert function_name(Vault()).endswith("Vault")

@@ -36,6 +36,12 @@ NEEDS = [
         "RocksDBStateBackend needs the package rocksdict",
         "rocksdb",
     ),
+    ("from enrichers import *", "BlockingEnricher needs pyarrow", "spark"),
+    (
+        "from asyncio_operator.testing import FakeEnricher; FakeEnricher({})",
+        "FakeEnricher needs pyarrow, which is not installed",
+        "spark",
+    ),
     ("from asyncio_operator.testing import FakeService", "FakeService needs aiohttp, which is not installed", "http"),
     (
         TRACED,
