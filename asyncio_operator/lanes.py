@@ -29,7 +29,7 @@ from asyncio_operator.clock import running_call
 from asyncio_operator.deadlines import Deadlines
 from asyncio_operator.errors import describe
 from asyncio_operator.lane import IDLE, Lane, RunEnd, present_run, stray_cancellation, uncancel
-from asyncio_operator.metrics import Histogram
+from asyncio_operator.metrics import MANY_SAMPLES, Histogram
 from asyncio_operator.turn import Turn
 from asyncio_operator.waiting import COARSEST, Alarm, start_task
 from asyncio_operator.windows import Intake, Window
@@ -39,9 +39,6 @@ logger = logging.getLogger("asyncio_operator")
 LAST_TURNS = 10
 """Turns of the loop that a late call is given to finish without waiting. A result that has arrived takes one turn to
 reach the coroutine, and one or two more for each task it has been wrapped in."""
-
-MANY_SAMPLES = 1024
-"""Latencies that are counted in bulk; counting fewer at a time costs more each."""
 
 
 class Lanes:
@@ -232,18 +229,15 @@ class Lanes:
             if cancelling():
                 await self._absorb(lane)
             now = clock()
-            if len(lanes) > self._capacity and self._surplus():
-                break
             if late:
                 continue
             record(now - started)
+            if len(samples) >= MANY_SAMPLES:
+                latency.fold()
             if now > turn_ends or now == started:
                 turn_ends = self._turn.ends(now)
-                if now <= turn_ends and (now != started or self._turn.stands()):
-                    continue
-                if len(samples) > MANY_SAMPLES:
-                    latency.fold()
-                break
+                if now > turn_ends or len(lanes) > self._capacity or (now == started and not self._turn.stands()):
+                    break
         window.lanes -= 1
         if not window.lanes:
             window.left()

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import pickle
 import threading
+from collections import Counter
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from asyncio_operator import Latency, OperatorStatistics
-from asyncio_operator.metrics import Histogram
+from asyncio_operator import AsyncWaitOperator, Latency, OperatorStatistics, Retry
+from asyncio_operator.metrics import MANY_SAMPLES, Histogram
+from tests.core.helpers import virtual
 
 
 def histogram(samples: list[float]) -> Histogram:
     made = Histogram()
     made.samples.extend(samples)
     return made
+
+
+def histograms_of(operator: AsyncWaitOperator) -> list[Histogram]:
+    """What its run counts: durations of calls, and, on the managed way, of elements."""
+    run = operator._run
+    assert run is not None
+    return [run._driver.latency, *([run._attempts.latency] if run._attempts is not None else [])]
 
 
 def test_an_empty_histogram_is_all_zero():
@@ -40,49 +51,94 @@ def test_merging_is_counting_together(parts):
     assert merged.percentiles() == histogram([sample for part in parts for sample in part]).percentiles()
 
 
-def test_many_samples_are_thinned_and_the_largest_is_kept():
-    samples = [0.001] * 99_000 + [1.0] * 1_000
-    samples[50] = 7.0
-    found = histogram(samples).percentiles()
-    assert found.p50 == pytest.approx(0.001, rel=0.032)
-    assert found.max == 7.0
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0.0, 1e-9, 2.4e-7, 3.05e-5, 3.06e-5, 0.01, 1.99, 2.01, 7.0]), st.integers(1, 700)),
+        min_size=1,
+        max_size=6,
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_O14_every_sample_is_counted_once_under_its_own_bucket(blocks, random):
+    """However many there are, and whatever else is in their block."""
+    samples = [sample for sample, times in blocks for _ in range(times)]
+    random.shuffle(samples)
+    made = Histogram()
+    for sample in samples:
+        made.add(sample)
+    by_value = Histogram()
+    for value, times in Counter(samples).items():
+        by_value.merge(histogram([value] * times))
+    assert made.count == by_value.count == len(samples)
+    assert made.percentiles() == by_value.percentiles()
+    assert made.percentiles().max == max(samples)
 
 
 def test_samples_may_be_appended_between_and_the_list_stays_the_same():
     made = Histogram()
     append = made.samples.append
-    for _ in range(3):
+    for number in range(1, 4):
         append(1.0)
         assert made.percentiles().max == 1.0
+        assert made.count == number
+        made.fold()
     assert made.samples == []
+
+
+def test_O14_what_travels_is_counted():
+    made = histogram([0.5, 1.0])
+    arrived = pickle.loads(pickle.dumps(made))
+    assert (arrived.samples, arrived.count) == ([], 2)
+    assert arrived.percentiles() == made.percentiles()
+    arrived.add(7.0)
+    assert (arrived.count, made.count, arrived.percentiles().max) == (3, 2, 7.0)
 
 
 def test_a_clock_that_goes_back_breaks_nothing():
     assert histogram([-1.0, 0.0]).percentiles().max == 0.0
 
 
-def test_two_threads_may_fold_while_a_third_appends():
+def test_O14_threads_that_read_while_another_counts_cost_no_sample():
     made = Histogram()
     errors: list[BaseException] = []
     done = threading.Event()
 
-    def fold():
+    def read():
         try:
             while not done.is_set():
                 made.percentiles()
+                assert made.count <= 30_000
+                pickle.dumps(made)
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=fold) for _ in range(2)]
+    threads = [threading.Thread(target=read) for _ in range(2)]
     for thread in threads:
         thread.start()
     for i in range(30_000):
-        made.samples.append(i % 100 + 1.0)
+        made.add(i % 100 + 1.0)
     done.set()
     for thread in threads:
         thread.join()
     assert errors == []
+    assert made.count == 30_000
     assert made.percentiles().max == 100.0
+
+
+@pytest.mark.parametrize("options", [{}, {"retry": Retry()}], ids=["plain", "managed"])
+@pytest.mark.parametrize("seconds", [None, 0, 1e-9, 1e-6, 0.001])
+@virtual
+async def test_O14_durations_are_counted_a_thousand_at_a_time_whatever_the_clock_does(seconds, options):
+    """Also where a turn of the loop takes no time, as on virtual time, or hardly any."""
+
+    async def call(value):
+        if seconds is not None:
+            await asyncio.sleep(seconds)
+
+    operator, calls = AsyncWaitOperator(call, capacity=50, **options), 5000
+    async for _ in operator.process(range(calls)):
+        assert max(len(each.samples) for each in histograms_of(operator)) <= MANY_SAMPLES
+    assert [each.count for each in histograms_of(operator)] == [calls] * (2 if options else 1)
 
 
 def test_statistics_are_frozen_and_zero_to_begin_with():

@@ -273,6 +273,8 @@ def test_L1_to_L6_every_key_gets_an_outcome_that_its_source_has_given(
             assert all(called[key] == 1 for key in found), "what is kept was called for"
         assert enricher.running == 0
         assert enricher.most <= options["capacity"]
+        # O14: every call is one sample.
+        assert pipeline.attempt_latency.count == pipeline.calls == len(enricher.calls)
 
     virtual(main)()
 

@@ -409,6 +409,7 @@ def test_figures_are_reported_once_at_the_end_of_the_task() -> None:
     assert (figures.rows, figures.found, figures.missing, figures.failures) == (6, 3, 2, 1)
     assert (figures.calls, figures.skipped, figures.timeouts) == (4, 0, 0)
     assert figures.latency.percentiles().max > 0
+    assert (figures.latency.count, figures.attempt_latency.count) == (4, 4)
 
 
 def test_a_task_travels_by_pickle() -> None:
