@@ -58,7 +58,7 @@ bench-growth: java venv
 	@$(BIN)/python -m benchmarks.growth $(ARGS)
 
 faults: java venv
-	@$(BIN)/python -m pytest tests/faults -m "faults or not faults" $(ARGS)
+	@$(BIN)/python -m pytest -m faults $(ARGS)
 
 soak: java venv
 	@$(BIN)/python -m tests.soak $(ARGS)

@@ -69,16 +69,19 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put files that need Spark first, then those with the most tests: processes that run side by side end together."""
-    needs_spark: Counter[Path] = Counter()
-    size: Counter[Path] = Counter()
-    for item in items:
-        size[item.path] += 1
-        needs_spark[item.path] |= item.get_closest_marker("spark") is not None or "spark" in getattr(
-            item, "fixturenames", ()
-        )
-    items.sort(key=lambda item: (-needs_spark[item.path], -size[item.path]))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests with the mark ``faults``, unless `-m` asks for them, and put first what takes longest."""
+    if "faults" not in config.option.markexpr:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("faults")])
+        items[:] = [item for item in items if not item.get_closest_marker("faults")]
+    _put_first_what_needs_spark(items)
+
+
+def _put_first_what_needs_spark(items: list[pytest.Item]) -> None:
+    """Behind the files with Spark the largest come first, so that processes that run side by side end together."""
+    sizes = Counter(item.path for item in items)
+    with_spark = {item.path for item in items if item.get_closest_marker("spark")}
+    items.sort(key=lambda item: (item.path not in with_spark, -sizes[item.path]))
 
 
 @pytest.fixture(scope="session")

@@ -110,6 +110,7 @@ class Interrupting(Function):
         return value
 
 import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent in the background of a shell ignores it
 operator = AsyncWaitOperator(Interrupting())
 for _ in range(2):
     try:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from examples.async_column import PRICES, offer, orders_of, service
+from tests.examples.programs import run_example
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_every_order_gets_its_own_offer(spark: SparkSession) -> None:
@@ -33,17 +28,7 @@ def test_every_order_gets_its_own_offer(spark: SparkSession) -> None:
         assert row.offer == (None if price is None else (price, rebate, row.pieces * price * (1 - rebate)))
 
 
-def test_as_a_program_it_shows_the_offers_and_leaves_nothing(tmp_path: Path) -> None:
-    own = {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
-    run = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "async_column.py"), "--orders", "300"],
-        env=os.environ | own,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (run.returncode, run.stderr) == (0, ""), run.stdout + run.stderr
-    assert re.search(r"^\|  0\|\s*ink\|\s*FR\|\s*\d+\|\s*4\.75\|\s*0\.[01]\|", run.stdout, re.MULTILINE), run.stdout
-    assert re.search(r"^The service got \d+ requests, at most \d+ at once\.$", run.stdout, re.MULTILINE)
-    assert list(tmp_path.iterdir()) == []
+def test_as_a_program_it_shows_the_offers_and_leaves_nothing() -> None:
+    printed = run_example("async_column", "--orders", "300")
+    assert re.search(r"^\|  0\|\s*ink\|\s*FR\|\s*\d+\|\s*4\.75\|\s*0\.[01]\|", printed, re.MULTILINE), printed
+    assert re.search(r"^The service got \d+ requests, at most \d+ at once\.$", printed, re.MULTILINE)

@@ -65,6 +65,7 @@ def test_it_enriches_every_flight_although_an_executor_is_killed_and_leaves_noth
     assert [*tmp_path.iterdir()] == []
 
 
+@pytest.mark.faults
 def test_killed_outright_it_leaves_no_process(tmp_path: Path) -> None:
     with start(tmp_path) as program:
         try:

@@ -170,8 +170,8 @@ def expected_flights(rows: int) -> pd.DataFrame:
         (signal.SIGINT, "Reading the data"),
         (signal.SIGINT, "Starting PostgreSQL"),
         (signal.SIGHUP, "Loading planes"),
-        (signal.SIGTERM, "Starting Spark"),
-        (signal.SIGINT, "Enriching"),
+        pytest.param(signal.SIGTERM, "Starting Spark", marks=pytest.mark.faults),
+        pytest.param(signal.SIGINT, "Enriching", marks=pytest.mark.faults),
     ],
     ids=lambda value: str(value).replace(" ", "-"),
 )
@@ -189,6 +189,7 @@ def test_interrupted_at_any_moment_the_demo_leaves_nothing_and_tells_no_tracebac
 
 
 @pytest.mark.spark
+@pytest.mark.faults
 def test_killed_outright_the_demo_leaves_no_process(demo: Demo) -> None:
     process, _ = demo.run_until("Handing the flights")
     process.kill()

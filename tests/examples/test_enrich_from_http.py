@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -15,6 +11,7 @@ import pytest
 
 from examples.enrich_flights import flights_of, read_data
 from examples.enrich_from_http import AIRPORT, SMALL_BATCHES, enriched, service
+from tests.examples.programs import run_example
 from tests.spark.helpers import setting
 
 if TYPE_CHECKING:
@@ -22,7 +19,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-ROOT = Path(__file__).resolve().parents[2]
 ROWS = 8_000
 
 
@@ -62,22 +58,10 @@ def expected_flights(data: dict[str, pd.DataFrame], rows: int) -> pa.Table:
     return pa.Table.from_pandas(joined, preserve_index=False).replace_schema_metadata(None)
 
 
-def test_as_a_program_it_tells_what_became_of_the_lookups_and_leaves_nothing(tmp_path: Path) -> None:
-    own = {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
-    run = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "enrich_from_http.py"), "--rows", "3000"],
-        env=os.environ | own,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (run.returncode, run.stderr) == (0, ""), run.stdout + run.stderr
-    assert re.search(r"^\|01-01 10:00\|UA 1545\| IAH\|George Bush", run.stdout, re.MULTILINE)
-    counts = re.findall(
-        r"^\|\s*(found|missing)\|\s*(call|cache|shared)\|\s*(\d+)\|\s*(\d+)\|$", run.stdout, re.MULTILINE
-    )
+def test_as_a_program_it_tells_what_became_of_the_lookups_and_leaves_nothing() -> None:
+    printed = run_example("enrich_from_http", "--rows", "3000")
+    assert re.search(r"^\|01-01 10:00\|UA 1545\| IAH\|George Bush", printed, re.MULTILINE)
+    counts = re.findall(r"^\|\s*(found|missing)\|\s*(call|cache|shared)\|\s*(\d+)\|\s*(\d+)\|$", printed, re.MULTILINE)
     assert sum(int(count) for *_, count in counts) == 3000
-    assert "3,000 rows: " in run.stdout
-    assert "The service got " in run.stdout
-    assert [*tmp_path.iterdir()] == []
+    assert "3,000 rows: " in printed
+    assert "The service got " in printed

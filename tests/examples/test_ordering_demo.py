@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,8 +13,8 @@ from asyncio_operator.trace import Trace
 from examples import ordering_demo
 from examples.ordering_demo import CALLS_AT_ONCE, ELEMENTS, TITLE, WAYS
 from examples.pictures import Run
+from tests.examples.programs import start_example
 
-ROOT = Path(__file__).resolve().parents[2]
 NAMES = [element.name for element in ELEMENTS]
 
 
@@ -99,21 +96,9 @@ def test_the_picture_shows_every_way_by_its_title(shown):
         assert f"{way}: {run.milliseconds:.1f} ms" in svg
 
 
-def start(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    program = str(ROOT / "examples" / "ordering_demo.py")
-    return subprocess.run(
-        [sys.executable, program, *arguments],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 def test_as_a_program_it_writes_into_the_current_directory_and_says_what_it_replaces(tmp_path):
     (tmp_path / "ordering_demo.svg").write_text("old")
-    run = start(tmp_path)
+    run = start_example("ordering_demo", directory=tmp_path)
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout.splitlines()[-2:] == ["Picture: ordering_demo.png", "Picture: ordering_demo.svg (replaced)"]
     assert TITLE in (tmp_path / "ordering_demo.svg").read_text(encoding="utf-8")
@@ -130,7 +115,7 @@ def test_as_a_program_it_writes_into_the_current_directory_and_says_what_it_repl
     ],
 )
 def test_a_wrong_argument_is_told_in_a_sentence(tmp_path, arguments, status, sentence):
-    run = start(tmp_path, *arguments)
+    run = start_example("ordering_demo", *arguments, directory=tmp_path)
     assert run.returncode == status
     assert sentence in run.stderr.splitlines()[-1]
     assert run.stdout == "", "it is told before anything is run"

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from asyncio_operator import ConfigurationError, EnricherError
 from examples.own_enricher import MemcachedEnricher, SmallServer
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.examples.programs import run_example
 
 
 def test_it_runs() -> None:
     """Its `main` checks the contract."""
-    run = subprocess.run(
-        [sys.executable, "-W", "error", "examples/own_enricher.py"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"PYTHONPATH": str(ROOT)},
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.splitlines() == [
+    assert run_example("own_enricher", PYTHONWARNINGS="error").splitlines() == [
         "{'name': 'John F Kennedy Intl', 'altitude': 13}",
         "None",
         "{'name': 'La Guardia', 'altitude': None}",

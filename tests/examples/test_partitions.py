@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,13 +11,13 @@ from asyncio_operator.testing import FakeService
 from examples.enrich_flights import flights_of, read_data
 from examples.enrich_from_http import rows_of
 from examples.partitions import MEASURED, airports_of, planned
+from tests.examples.programs import run_example
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
-ROOT = Path(__file__).resolve().parents[2]
 ROWS = 8_000
 
 
@@ -45,19 +41,7 @@ def test_the_plan_is_right_and_each_airport_is_asked_for_once(spark: SparkSessio
     assert ("DEN", "Denver Intl", 1655.4) in found
 
 
-def test_as_a_program_it_tells_the_plan_and_the_airports_and_leaves_nothing(tmp_path: Path) -> None:
-    own = {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
-    run = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "partitions.py"), "--rows", "3000"],
-        env=os.environ | own,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (run.returncode, run.stderr) == (0, ""), run.stdout + run.stderr
-    assert re.search(
-        r"^3,000 rows in \d+ tasks, 2 at once: 0 without a key, about \d+ distinct", run.stdout, re.MULTILINE
-    )
-    assert re.search(r"^Asked with map_partitions: \d+ requests, \d+ airports found\.$", run.stdout, re.MULTILINE)
-    assert [*tmp_path.iterdir()] == []
+def test_as_a_program_it_tells_the_plan_and_the_airports_and_leaves_nothing() -> None:
+    printed = run_example("partitions", "--rows", "3000")
+    assert re.search(r"^3,000 rows in \d+ tasks, 2 at once: 0 without a key, about \d+ distinct", printed, re.MULTILINE)
+    assert re.search(r"^Asked with map_partitions: \d+ requests, \d+ airports found\.$", printed, re.MULTILINE)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 
 import pandas as pd
@@ -15,34 +11,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from examples.enrich_flights import read_data
+from tests.examples.programs import run_example
 
 pytestmark = pytest.mark.spark
 
-ROOT = Path(__file__).resolve().parents[2]
 ROWS = 25_000
-
-
-def run(*arguments: str) -> list[str]:
-    """What the program says. Its temporary files have short names, as the socket of its PostgreSQL needs."""
-    with tempfile.TemporaryDirectory(prefix="stream-") as temporary:
-        own = {"TMPDIR": temporary, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
-        program = subprocess.run(
-            [sys.executable, str(ROOT / "examples" / "streaming_enrichment.py"), *arguments],
-            env=os.environ | own,
-            cwd=temporary,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert (program.returncode, program.stderr) == (0, ""), program.stdout + program.stderr
-        assert [*Path(temporary).iterdir()] == []
-    return program.stdout.splitlines()
 
 
 @pytest.mark.timeout(240)
 def test_every_flight_is_written_once_with_its_plane_and_a_second_start_adds_only_what_is_new(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
-    said = run("--rows", str(ROWS), "--directory", str(kept))
+    said = run_example("streaming_enrichment", "--rows", str(ROWS), "--directory", str(kept)).splitlines()
     batches = [re.findall(r"[\d,.]+", line) for line in said if re.fullmatch(r" +\d+( +[\d,.]+){8}", line)]
     figures = [[int(number.replace(",", "")) for number in batch[:6]] for batch in batches]
     assert [batch[:2] for batch in figures] == [[0, 20_000], [1, 5_000]]
@@ -60,7 +39,7 @@ def test_every_flight_is_written_once_with_its_plane_and_a_second_start_adds_onl
     more = pq.read_table(kept / "in" / "0002.parquet")
     more = more.set_column(0, "number", pa.array(range(ROWS, ROWS + more.num_rows)))
     pq.write_table(more, kept / "in" / "0003.parquet")
-    said = run("--directory", str(kept))
+    said = run_example("streaming_enrichment", "--directory", str(kept)).splitlines()
     assert said[-1] == f"30,000 flights are in the output, {kept / 'out'}"
     assert any(line.startswith("5,000 rows: ") for line in said)
     again = expected[expected["number"] >= 20_000].assign(number=lambda rows: rows["number"] + 5_000)

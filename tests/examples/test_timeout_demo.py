@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from examples import timeout_demo
 from examples.stage import ProblemError
 from examples.timeout_demo import FAILS, TITLE, WAYS
+from tests.examples.programs import run_example
 
-ROOT = Path(__file__).resolve().parents[2]
 NAMES = [str(element) for element in range(10)]
 
 
@@ -72,16 +69,8 @@ def test_the_picture_shows_every_way_by_its_title(runs, folder):
 
 
 def test_as_a_program_it_ends_with_status_0_and_writes_the_picture(tmp_path):
-    run = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "timeout_demo.py"), "--output", "timeouts.png"],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (run.returncode, run.stderr) == (0, "")
-    assert all(f"\n{way} " in run.stdout for way in WAYS)
+    printed = run_example("timeout_demo", "--output", str(tmp_path / "timeouts.png"))
+    assert all(f"\n{way} " in printed for way in WAYS)
     assert (tmp_path / "timeouts.png").read_bytes().startswith(b"\x89PNG")
 
 

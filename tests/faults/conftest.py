@@ -1,7 +1,4 @@
-"""Which of the tests of faults run: those that take long carry the mark ``faults``, and run when `-m` asks for them.
-
-``make faults`` runs all of this folder.
-"""
+"""What the tests of faults run against."""
 
 from __future__ import annotations
 
@@ -11,19 +8,6 @@ import pytest
 
 from tests.faults.outsides import Outside, over_http, over_postgres
 from tests.services import PostgresServer
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "faults: takes long; runs where -m asks for it, as `make faults` does")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if "faults" in config.option.markexpr:
-        return
-    long = [item for item in items if item.get_closest_marker("faults")]
-    if long:
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in long]
 
 
 @pytest.fixture(params=["http", "postgres"])
