@@ -1,12 +1,12 @@
-"""Chrome trace events, which Perfetto and chrome://tracing open. Times are microseconds from the start of the run.
+"""Chrome trace events, which Perfetto and chrome://tracing open. Times are microseconds since the start of the run.
 
-- Process 1, "calls": an X event for each call, on the next thread that is free; there are as many threads as there were
-  calls at once. A call that ignored its cancellation lasts until it gave its slot back, and holds an inner X event from
-  the cut on.
-- Process 2, "elements": nestable b/e events, the id of which is the number of the element: its life, and in it the
-  times in which it waited, backed off and was held back. Instants tell emissions.
-- Instants of global scope tell watermarks and the circuit breaker, counters the calls in flight and the elements in
-  the buffer.
+- Process 1, "calls": one X event per call. Each call goes to the first free thread, so there are as many threads as
+  there were calls at the same time. A call that ignored its cancellation lasts until it gave its slot back. An inner
+  X event then shows the time after the cancellation.
+- Process 2, "elements": nestable b/e events, whose id is the number of the element. They show its life, and inside it
+  the times in which it waited, backed off or was held back. Instants mark emissions.
+- Instants of global scope mark watermarks and changes of the circuit breaker. Counters show the calls in flight and
+  the elements in the buffer.
 
 Source: "Trace Event Format" of the Chromium project.
 """
@@ -85,7 +85,7 @@ def _slice(name: str, start: float, end: float, thread: int, args: Json, categor
 
 
 def _tracks(story: Story) -> list[list[tuple[Life, Attempt]]]:
-    """The calls, such that those of one track do not overlap; each is on the first that was free."""
+    """The calls, dealt to tracks so that calls of one track do not overlap; each call takes the first free track."""
     tracks: list[list[tuple[Life, Attempt]]] = []
     calls = [(life, call) for life in story.lives for call in life.attempts]
     for life, call in sorted(calls, key=lambda pair: pair[1].start):

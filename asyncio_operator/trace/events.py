@@ -1,8 +1,8 @@
-"""The events of a trace, and the short texts that stand for values in it.
+"""The events of a trace, and the short texts by which it shows values.
 
-An event is recorded as a tuple: kind, time, and the fields of `FIELDS` in this order. A value is kept as it is if that
-costs no more than its text would; of any other value only a short text is kept, so that a trace keeps no big object
-alive.
+An event is recorded as a tuple: kind, time, and the fields of `FIELDS` in this order. A value that needs no more
+memory than its text is kept as it is. Of any other value only a short text is kept, so a trace keeps no big object
+alive. This module knows neither the recording nor the pictures.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ FIELDS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Event:
-    """One thing that happened; fields that its kind does not have are None.
+    """One thing that happened. Fields that its kind does not have are None.
 
     Attributes:
         kind: the name of the method of `Trace` that recorded it.
         time: seconds since the start of the run.
         element: number of the element or watermark in input order, from 0.
-        value, key: short texts of the element's value, and of its key if it has one.
+        value, key: short texts of the element's value, and of its key if the element has one.
         attempt: number of the call for this element, from 1.
         outcome: of an attempt "result" | "error" | "timed_out" | "cancelled"; of an element "result" | "timeout" |
             "failed" | "skipped".
-        text: more about an outcome, such as the error.
-        until: when a back-off is over, in seconds since the start of the run.
+        text: more about an outcome, for example the error.
+        until: when a back-off ends, in seconds since the start of the run.
         timestamp: event time of a watermark, milliseconds since the epoch.
         state: of the circuit breaker, "closed" | "open" | "half_open".
     """
@@ -70,7 +70,7 @@ class Event:
 
 
 class Text(str):
-    """A text that has been made from a value; a plain ``str`` in an event is a value still."""
+    """The text of a value, already shortened. A plain ``str`` in an event is still a value."""
 
     __slots__ = ()
 
@@ -81,7 +81,7 @@ _shortened.maxstring = _shortened.maxother = _shortened.maxlong = VALUE_LIMIT
 
 
 def keepable(value: Any) -> Any:
-    """The value itself if it is small and never changes, else its text."""
+    """The value itself if it is small and immutable, else its text."""
     kind = type(value)
     if kind is int:
         return value if -SMALL < value < SMALL else text_of(value)
@@ -91,26 +91,26 @@ def keepable(value: Any) -> Any:
 
 
 def text_of(value: Any) -> Text:
-    """A text of at most `VALUE_LIMIT` printable characters. Of a big container only the first items are looked at."""
+    """A text of at most `VALUE_LIMIT` printable characters. Only the first items of a big container are read."""
     if type(value) is Text:
         return value
     try:
         text = _shortened.repr(value)
-    except BaseException:
+    except BaseException:  # A value's own __repr__ may raise anything; a trace must not end the run that it records.
         text = describe(value, VALUE_LIMIT)
     return Text(printable(text, VALUE_LIMIT))
 
 
 def printable(text: str, limit: int) -> str:
-    """The text with what cannot be printed escaped as ``repr`` does, cut at `limit` characters."""
-    text = text[: limit + 1]
+    """The text, cut at `limit` characters; unprintable characters are escaped as in ``repr``."""
+    text = text[: limit + 1]  # Escaping only makes it longer: what is behind the limit is never shown.
     if not text.isprintable():
         text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def decoded(recorded: Iterable[tuple[Any, ...]], start: float) -> list[Event]:
-    """Events from what was recorded, with times since `start`."""
+    """Events made from recorded tuples, with times since `start`."""
     return [_event(kind, time - start, start, rest) for kind, time, *rest in recorded]
 
 

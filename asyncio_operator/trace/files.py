@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: written beside their place, then moved there."""
+"""Files that appear whole or not at all: each is written beside its final place, then moved there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from asyncio_operator.errors import ConfigurationError
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a file, replacing what was there; a link is followed.
+    """Write a file and replace an older one; a symbolic link is followed.
 
     Raises:
         ConfigurationError: the folder does not exist, or `path` is a folder.
@@ -18,6 +18,7 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
     """
     target = checked(path)
     part = target.with_name(f".{target.name[:100]}.{os.getpid()}-{threading.get_ident()}.part")
+    # The thread is part of the name: two threads may write the same file, and each must move its own part.
     try:
         part.write_bytes(content)
         part.replace(target)
@@ -26,7 +27,7 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
 
 
 def checked(path: str | os.PathLike[str]) -> Path:
-    """The place that `path` means, if a file can be written there."""
+    """The real path of `path`, if a file can be written there."""
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise ConfigurationError(f"path {os.fspath(path)!r} is a folder; give the path of a file")

@@ -1,7 +1,8 @@
 """The life of each element, made from events: when it waited, was called, backed off, was held back, and left.
 
-A life is told as *spans*, which cover it from admission to emission. All spans follow one another but "ignored", which
-runs beside what came after the cut. It knows no picture. Times are seconds since the start of the run.
+A life is a list of *spans* that cover it from admission to emission. Spans follow one another without overlap. Only
+"ignored" spans lie beside others: they show a call that still runs after it was cancelled. Times are seconds since the
+start of the run. This module does not know how a life is drawn.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple
 from asyncio_operator.trace.events import Event
 
 AT_ONCE = 0.001
-"""A call that obeys its cancellation returns within a turn or two of the loop, which take no longer than this."""
+"""Seconds. A call that obeys its cancellation returns within this time, which is one or two turns of the event loop."""
 
 
 class Span(NamedTuple):
@@ -28,7 +29,10 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class Attempt:
-    """One call; `end` is None while it runs, and `returned` is when it gave its slot back if it ignored being cut."""
+    """One call.
+
+    `end` is None while it runs. `returned` is when it gave its slot back, if it ignored its cancellation.
+    """
 
     number: int
     start: float
@@ -39,14 +43,14 @@ class Attempt:
 
     @property
     def lingered(self) -> float | None:
-        """Until when it held its slot after it was cut; None if it ended at once, as most do."""
+        """Until when it held its slot after it was cancelled; None if it ended at once, as most calls do."""
         cut = self.end is not None and self.returned is not None and self.returned - self.end > AT_ONCE
         return self.returned if cut else None
 
 
 @dataclass(slots=True)
 class Life:
-    """What is known of one element."""
+    """What the trace knows about one element."""
 
     element: int
     value: str
@@ -59,7 +63,7 @@ class Life:
     emitted: float | None = None
 
     def spans(self, now: float) -> list[Span]:
-        """The life in order of time, up to `now` where it has not ended."""
+        """The spans in order of time, up to `now` if the life has not ended."""
         found: list[Span] = []
         cursor, stop = self.admitted, now if self.completed is None else self.completed
         for span in sorted([*self._calls(now), *self._backoffs(stop)], key=lambda span: span.start):
@@ -81,7 +85,7 @@ class Life:
 
     @property
     def _abandoned(self) -> bool:
-        """Whether the run ended during a call: nothing came after it."""
+        """Whether the run ended during a call. Then nothing follows the call."""
         return self.completed is None and bool(self.attempts) and self.attempts[-1].outcome == "cancelled"
 
     def _calls(self, now: float) -> Iterable[Span]:
@@ -96,7 +100,7 @@ class Life:
 
 @dataclass(slots=True)
 class Mark:
-    """A watermark: its place in the input order, its event time, when it came and when it left."""
+    """A watermark: its position in the input, its event time, when it was read and when it left."""
 
     element: int
     timestamp: int
@@ -105,7 +109,7 @@ class Mark:
 
 
 class Phase(NamedTuple):
-    """A time in which the circuit breaker was not closed."""
+    """A time in which the circuit breaker was open or half open."""
 
     state: str
     start: float
@@ -114,7 +118,7 @@ class Phase(NamedTuple):
 
 @dataclass(slots=True)
 class Story:
-    """A run: lives and watermarks in input order, the phases of the circuit breaker, and what is not known any more."""
+    """A run: lives and watermarks in input order, phases of the circuit breaker, and the number of dropped elements."""
 
     end: float = 0.0
     dropped: int = 0
@@ -123,8 +127,8 @@ class Story:
     circuit: list[Phase] = field(default_factory=list)
 
 
-class _Teller:
-    """Takes events one by one; what belongs to an element that is not known is left out."""
+class _StoryBuilder:
+    """Takes events one by one. It leaves out events of elements that it does not know."""
 
     def __init__(self) -> None:
         self.lives: dict[int, Life] = {}
@@ -175,7 +179,7 @@ class _Teller:
         self.circuit.append((event.time, event.state or ""))
 
     def _life(self, event: Event) -> Life:
-        # What came before the oldest event that is kept goes to a life that nobody sees.
+        # The admission of this element was dropped. Its later events go into a life that is thrown away.
         return self.lives.get(event.element or 0) or Life(-1, "", None, 0.0)
 
     def _call(self, event: Event, fits: Callable[[Attempt], bool]) -> Attempt | None:
@@ -191,24 +195,24 @@ class _Teller:
 
 
 def story_of(events: Iterable[Event], dropped: int = 0) -> Story:
-    """The run that these events tell."""
-    teller = _Teller()
-    hear: dict[str, Callable[[Event], None]] = {
-        "admitted": teller.admitted,
-        "watermark": teller.watermark,
-        "attempt_started": teller.attempt_started,
-        "attempt_ended": teller.attempt_ended,
-        "call_returned": teller.call_returned,
-        "backing_off": teller.backing_off,
-        "completed": teller.completed,
-        "emitted": teller.emitted,
-        "circuit": teller.changed,
+    """The run that these events describe."""
+    builder = _StoryBuilder()
+    handlers: dict[str, Callable[[Event], None]] = {
+        "admitted": builder.admitted,
+        "watermark": builder.watermark,
+        "attempt_started": builder.attempt_started,
+        "attempt_ended": builder.attempt_ended,
+        "call_returned": builder.call_returned,
+        "backing_off": builder.backing_off,
+        "completed": builder.completed,
+        "emitted": builder.emitted,
+        "circuit": builder.changed,
     }
     end = 0.0
     for event in events:
         end = max(end, event.time)
-        if event.kind in hear:
-            hear[event.kind](event)
-    lives = [life for _, life in sorted(teller.lives.items())]
-    marks = [mark for _, mark in sorted(teller.watermarks.items())]
-    return Story(end, dropped, lives, marks, teller.phases(end))
+        if event.kind in handlers:
+            handlers[event.kind](event)
+    lives = [life for _, life in sorted(builder.lives.items())]
+    marks = [mark for _, mark in sorted(builder.watermarks.items())]
+    return Story(end, dropped, lives, marks, builder.phases(end))

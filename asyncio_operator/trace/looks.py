@@ -1,7 +1,7 @@
-"""How the parts of a life look, in the picture and on the page: one table for both.
+"""How the parts of a life look: one table for the picture and the page.
 
-The colours can be told apart with every common kind of colour blindness, and in grey. A tall bar is a call, which holds
-a slot; a flat one is an element that waits.
+The colours can be told apart in grey and with every common kind of colour blindness. A tall bar is a call, which holds
+a slot. A flat bar is an element that waits.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from asyncio_operator.trace.lives import Life, Story
 
 
 class Look(NamedTuple):
-    """Colour, words for the legend, top and bottom of the bar in parts of its row, and whether it is hatched."""
+    """Colour, words for the legend, top and bottom of the bar as parts of its row, and whether it is hatched."""
 
     colour: str
     label: str
@@ -22,7 +22,7 @@ class Look(NamedTuple):
 
     @property
     def is_call(self) -> bool:
-        """Whether the bar is a tall one."""
+        """Whether the bar is tall."""
         return self.bottom - self.top > 0.6
 
 
@@ -37,7 +37,7 @@ SPANS = {
     "running": Look("#6fae78", "call still running"),
     "ignored": Look("#7a3b00", "cut, still holds its slot", 0.7, 0.95, hatched=True),
 }
-"""In the order in which they are drawn: later ones lie on top."""
+"""In the order in which they are drawn: later ones cover earlier ones."""
 
 MARKS = {
     "emitted": Look("#101418", "emitted"),
@@ -53,7 +53,7 @@ CIRCUIT = {
 
 
 def mark_of(life: Life) -> tuple[str, float] | None:
-    """How and when a life ended: a key of `MARKS` and a time; None if it has not."""
+    """How and when a life ended: a key of `MARKS` and a time; None if it has not ended."""
     if life.outcome == "failed" and life.completed is not None:
         return "failed", life.completed
     if life.emitted is None:
@@ -62,7 +62,7 @@ def mark_of(life: Life) -> tuple[str, float] | None:
 
 
 def rows_before(story: Story) -> list[int]:
-    """For each watermark, how many elements stand before it."""
+    """For each watermark, the number of elements before it."""
     places, row = [], 0
     for mark in story.watermarks:
         while row < len(story.lives) and story.lives[row].element < mark.element:

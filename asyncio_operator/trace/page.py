@@ -1,7 +1,8 @@
 """The page of a run: one file that needs no other, made from `page.html` and the lives as JSON.
 
-Values come from outside and may hold anything, so nothing of them is ever markup: the JSON has no ``<`` in it, the page
-sets texts only, and its content policy lets it load nothing. Times in it are milliseconds from the start of the run.
+Values come from outside and may hold anything, so no part of a value may become markup. The JSON contains no ``<``, the
+page only sets text, and its content security policy forbids loading anything. Times are milliseconds since the start
+of the run.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ TITLE, DATA = "{{title}}", "{{data}}"
 def write(story: Story, path: str | os.PathLike[str], title: str) -> None:
     """Write the page of a run."""
     page = files("asyncio_operator.trace").joinpath("page.html").read_text(encoding="utf-8")
-    # The title goes in first, and nowhere behind the data, so that neither can hold the other's place.
+    # The title is inserted first, and only before the data: so a title that contains {{data}}, or data that contains
+    # {{title}}, stays text.
     before, after = page.split(DATA)
     content = before.replace(TITLE, html.escape(title)) + _json(_data(story)) + after
     write_atomically(path, content.encode())

@@ -1,8 +1,8 @@
-"""Takes the events of a run. A record is one append of one tuple; memory is bounded by `limit`.
+"""Takes the events of a run. A record is one append of one tuple; `limit` bounds the memory.
 
-When it is full the oldest events go, as in a flight recorder: of a long run the end is kept, with what led to it. An
-element whose admission is gone is left out of every picture as a whole, and `Trace.dropped` counts these. Reading may
-happen on another thread while the run goes on.
+When the trace is full, the oldest events are dropped, as in a flight recorder: the end of a long run is kept, with the
+events that led to it. An element whose admission was dropped is left out of every picture, and `Trace.dropped` counts
+such elements. Another thread may read while the run continues.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Outcome = Literal["result", "timeout", "failed", "skipped"]
 
 
 class Trace:
-    """Records one run of an operator, and shows it; a trace that is passed to another run starts anew.
+    """Records one run of an operator, and shows it. A trace that is passed to another run starts again from empty.
 
-    It keeps the first 40 characters of the ``repr`` of values and keys, and no value itself, so it survives pickling
-    whatever the values were.
+    It keeps the first 40 characters of the ``repr`` of values and keys, and never the values themselves. So it can be
+    pickled whatever the values were.
 
     Args:
-        limit: events kept at most, besides the start of the run. An element makes five without retries; 100,000 are 10
-            to 20 MB.
+        limit: the maximum number of events, besides the start of the run. An element without retries makes five;
+            100,000 events take 10 to 20 MB.
 
     Raises:
         ConfigurationError: `limit` is not an int of at least 1.
@@ -47,12 +47,12 @@ class Trace:
         self._recorded: deque[tuple[Any, ...]] = deque(maxlen=limit)
         self._start: float | None = None
         self.runs = 0
-        """How often it has begun anew."""
+        """How often it has been started or cleared."""
 
     # -- recording. Times are seconds of one clock; elements and watermarks share one count, in input order from 0.
 
     def started(self, now: float) -> None:
-        """A run begins: all that was recorded before is forgotten."""
+        """A run begins: everything recorded before is dropped."""
         self.clear()
         self._start = now
 
@@ -61,35 +61,35 @@ class Trace:
         self._recorded.append(("admitted", now, element, keepable(value), None if key is None else keepable(key)))
 
     def watermark(self, now: float, element: int, timestamp: int) -> None:
-        """A watermark was read from the input; `emitted` with the same number says when it left."""
+        """A watermark was read from the input. `emitted` with the same number records when it left."""
         self._recorded.append(("watermark", now, element, timestamp))
 
     def attempt_started(self, now: float, element: int, attempt: int) -> None:
-        """A call began, the element's `attempt`-th, from 1."""
+        """A call began. `attempt` is its number for this element, from 1."""
         self._recorded.append(("attempt_started", now, element, attempt))
 
     def attempt_ended(
         self, now: float, element: int, attempt: int, outcome: AttemptOutcome, text: str | None = None
     ) -> None:
-        """A call ended, or its time was over."""
-        if text is not None and len(text) > TEXT_LIMIT:
+        """A call ended, or its timeout expired."""
+        if text is not None and len(text) > TEXT_LIMIT:  # A cut one, so that no long error stays in memory.
             text = text[: TEXT_LIMIT + 1]
         self._recorded.append(("attempt_ended", now, element, attempt, outcome, text))
 
     def call_returned(self, now: float, element: int, attempt: int | None = None) -> None:
-        """A call that had been cut returned, and gave its slot back. Without `attempt`: the last that was cut."""
+        """A cancelled call returned and gave its slot back. Without `attempt` it is the last cancelled one."""
         self._recorded.append(("call_returned", now, element, attempt))
 
     def backing_off(self, now: float, element: int, until: float) -> None:
-        """The element waits for its next attempt."""
+        """The element waits until `until` for its next attempt."""
         self._recorded.append(("backing_off", now, element, until))
 
     def completed(self, now: float, element: int, outcome: Outcome) -> None:
-        """The element has its outcome, and may leave when the queue lets it."""
+        """The element has its outcome. It leaves when the queue allows it."""
         self._recorded.append(("completed", now, element, outcome))
 
     def emitted(self, now: float, element: int) -> None:
-        """All outputs of the element, which may be none, or the watermark, were handed over."""
+        """The watermark, or all outputs of the element (there may be none), were handed over."""
         self._recorded.append(("emitted", now, element))
 
     def circuit(self, now: float, state: str) -> None:
@@ -101,18 +101,18 @@ class Trace:
         self._recorded.append(("ended", now))
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop everything."""
         self._recorded.clear()
         self._start = None
         self.runs += 1
 
     @property
     def limit(self) -> int:
-        """Events kept at most."""
+        """The maximum number of events."""
         return self._recorded.maxlen or 0
 
     def shift(self, seconds: float) -> None:
-        """Tell all times by another clock, which shows so much more."""
+        """Convert all times to another clock, which is ahead by `seconds`."""
         for event in [self._recorded.popleft() for _ in range(len(self._recorded))]:
             kind, now, *rest = event
             if kind == "backing_off":
@@ -122,9 +122,9 @@ class Trace:
             self._start += seconds
 
     def include(self, other: Trace) -> None:
-        """Take in a run beside those that are here, by the same clock, unless it does not fit any more.
+        """Add another run whose times are of the same clock, unless the trace has no room for all of it.
 
-        Its elements are numbered on behind those that are here. Of circuit breakers the first one is shown.
+        The numbers of its elements continue after those of this trace. Only the first circuit breaker is shown.
         """
         mine = self._recorded
         if len(mine) + len(other._recorded) > self.limit or other._start is None:
@@ -134,21 +134,22 @@ class Trace:
         numbered = [e if e[0] in ("circuit", "ended") else (*e[:2], e[2] + first, *e[3:]) for e in more]
         merged = sorted([*mine, *numbered], key=lambda event: event[1])
         ends = [event for event in merged if event[0] == "ended"]
+        # Only the last end counts: the runs went on side by side.
         self._recorded = deque([e for e in merged if e[0] != "ended"] + ends[-1:], maxlen=self.limit)
         self._start = other._start if self._start is None else min(self._start, other._start)
 
     # -- reading
 
     def events(self) -> list[Event]:
-        """What happened in the latest run, in the order of recording; the oldest events are missing if it was full."""
-        recorded = self._recorded.copy()
+        """The events of the latest run, in the order of recording. The oldest are missing if the trace was full."""
+        recorded = self._recorded.copy()  # One step of the interpreter: the run may append on its thread meanwhile.
         if self._start is not None:
             recorded = deque([("started", self._start), *recorded])
         return decoded(recorded, recorded[0][1]) if recorded else []
 
     @property
     def dropped(self) -> int:
-        """How many of the first elements and watermarks of the run are no longer kept."""
+        """The number of elements and watermarks, from the first of the run, that are no longer kept."""
         recorded = self._recorded.copy()
         if len(recorded) != recorded.maxlen:
             return 0
@@ -157,7 +158,7 @@ class Trace:
         return next(admissions, max(others, default=-1) + 1)
 
     def story(self) -> Story:
-        """The latest run as lives of elements, from which the pictures are made.
+        """The latest run as lives of elements, which the pictures show.
 
         Raises:
             StateError: nothing was recorded.
@@ -165,22 +166,22 @@ class Trace:
         events = self.events()
         if not events:
             raise StateError(
-                "the trace is empty; pass it as trace=... to an operator or to enrich, and run that first. Spark tasks "
-                "that fail, or that Spark ends early as limit() and show() do, record nothing"
+                "the trace is empty; pass it as trace=... to an operator or to enrich, and run that first. A Spark "
+                "task records nothing if it fails, or if Spark ends it early, as limit() and show() do"
             )
         return story_of(events, self.dropped)
 
     def timeline(self, path: str | os.PathLike[str], title: str | None = None) -> None:
-        """Draw the latest run, one row an element; the suffix of `path` says how: .png, .svg or .pdf.
+        """Draw the latest run, one row per element. The suffix of `path` sets the format: .png, .svg or .pdf.
 
         Raises:
-            ConfigurationError: matplotlib is missing, the suffix is another one, or the folder does not exist.
+            ConfigurationError: matplotlib is missing, the suffix is not one of these, or the folder does not exist.
             StateError: nothing was recorded.
         """
         timeline.write([(title or "", self)], path)
 
     def draw(self, axes: Axes, title: str | None = None, *, legend: bool = True) -> None:
-        """Draw the latest run into axes of matplotlib.
+        """Draw the latest run into axes of matplotlib, with a legend beside them if `legend`.
 
         Raises:
             StateError: nothing was recorded.
@@ -188,7 +189,7 @@ class Trace:
         timeline.draw(axes, self.story(), title or "", legend)
 
     def html(self, path: str | os.PathLike[str], title: str | None = None) -> None:
-        """Write one page that needs nothing else: the timeline to zoom into, and a table to sort and filter.
+        """Write one page that needs no other file: a timeline to zoom, and a table to sort and filter.
 
         Raises:
             ConfigurationError: the folder does not exist.
@@ -199,7 +200,7 @@ class Trace:
         page.write(self.story(), path, title or "Trace")
 
     def chrome(self, path: str | os.PathLike[str]) -> None:
-        """Write Chrome trace events, JSON that opens in Perfetto and in chrome://tracing; microseconds from the start.
+        """Write Chrome trace events: JSON for Perfetto and chrome://tracing, in microseconds since the start.
 
         Raises:
             ConfigurationError: the folder does not exist.

@@ -1,8 +1,9 @@
-"""The picture of a run: one row an element, in input order from the top, and time from left to right.
+"""The picture of a run: one row per element, in input order from the top, and time from left to right.
 
-A tall bar is a call, a flat one an element that waits, a dark stroke its emission. A watermark is a line between rows,
-with a stroke from segment to segment at the time it left: nothing above it leaves later, nothing below it earlier. It
-is the only module that knows matplotlib, which it imports when a picture is asked for, and it leaves pyplot alone.
+A tall bar is a call, a flat bar is an element that waits, and a dark stroke is its emission. A watermark is a line
+between two rows. Its stroke, from segment to segment, is the time at which it left: no element above it leaves later,
+and no element below it leaves earlier. This is the only module that knows matplotlib. It imports matplotlib when a
+picture is drawn, and it never touches pyplot, which belongs to the caller.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ HATCHED_ROWS = 80
 LABELLED_WATERMARKS = 12
 DOTS_PER_INCH = 150
 VISIBLE = 1 / 500
-"""Part of the width; a wait below it is a pixel or two, and would be looked for in vain."""
+"""Part of the width. A shorter wait is drawn as one or two pixels; the legend leaves it out, as no reader finds it."""
 MILLISECONDS = 1e3
 
 
@@ -49,13 +50,13 @@ def timelines(
 
     Args:
         panels: a title and a trace for each run, as a mapping or as pairs.
-        path: of the picture; the suffix says how: .png, .svg or .pdf.
-        title: stands above them all.
-        columns: runs beside each other at most; the others go below.
+        path: where to write the picture. The suffix sets its format: .png, .svg or .pdf.
+        title: printed above all runs.
+        columns: the maximum number of runs in one row of the picture.
 
     Raises:
-        ConfigurationError: matplotlib is missing, the suffix is another one, the folder does not exist, or there is
-            no panel, or something else than a title and a trace.
+        ConfigurationError: matplotlib is missing, the suffix is not one of these, the folder does not exist, or
+            `panels` is empty or holds anything but a title and a trace.
         StateError: nothing was recorded in one of the traces.
     """
     positive_int("columns", columns)
@@ -80,7 +81,7 @@ def _pairs(panels: Iterable[Any]) -> list[tuple[str, Trace]]:
 def write(
     panels: Sequence[tuple[str, Trace]], path: str | os.PathLike[str], title: str | None = None, columns: int = 1
 ) -> None:
-    """`timelines`, with one column unless more are asked for."""
+    """`timelines`, with one column by default."""
     suffix = checked(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise ConfigurationError(
@@ -122,7 +123,7 @@ def _figure(panels: Sequence[tuple[str, Story]], title: str | None, columns: int
 
 
 def _tidy(axes: Axes, place: int, columns: int, panels: int) -> None:
-    """Leave an empty place white, and name the axes only where no other panel stands below, or left."""
+    """Hide an empty place, and label the axes only of panels with no other panel below them, or to their left."""
     if place >= panels:
         axes.set_axis_off()
     if place % columns:
@@ -134,7 +135,7 @@ def _tidy(axes: Axes, place: int, columns: int, panels: int) -> None:
 
 
 def draw(axes: Axes, story: Story, title: str, legend: bool) -> None:
-    """Draw a run into axes, with what its colours mean below them if `legend`."""
+    """Draw a run into axes, with a legend of its colours beside it if `legend`."""
     found = _draw(axes, story, title)
     if legend and found:
         axes.legend(handles=_in_order(found), loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
@@ -145,7 +146,7 @@ def _in_order(found: dict[str, Any]) -> list[Any]:
 
 
 def _draw(axes: Axes, story: Story, title: str) -> dict[str, Any]:
-    """Draw a run and give what stands for each look in a legend, by name, for those that occur."""
+    """Draw a run. The result is the legend: for each look that occurs, by name, what the legend shows of it."""
     rows = min(len(story.lives), MAX_ROWS)
     found = _draw_circuit(axes, story) | _draw_spans(axes, story, rows)
     found |= _draw_marks(axes, story, rows) | _draw_watermarks(axes, story, rows)
@@ -154,7 +155,7 @@ def _draw(axes: Axes, story: Story, title: str) -> dict[str, Any]:
 
 
 def _name(axes: Axes, name: str) -> str:
-    """A name that is unique in the picture, for what SVG calls an id."""
+    """A name that is unique in the picture. SVG uses it as an id."""
     figure = axes.get_figure()
     place = figure.axes.index(axes) if figure is not None and axes in figure.axes else 0
     return f"trace{place + 1}-{name}"
@@ -184,7 +185,7 @@ def _draw_spans(axes: Axes, story: Story, rows: int) -> dict[str, Any]:
 
 
 def _looks(look: Look, rows: int) -> dict[str, Any]:
-    """A bar has an edge of its own colour, or calls that take no time could not be seen."""
+    """Each bar has an edge in its own colour: without it, calls that take no time would be invisible."""
     if look.hatched and rows <= HATCHED_ROWS:
         return {"facecolor": "#ffffff", "edgecolor": look.colour, "hatch": "/////", "linewidth": 0.8}
     return {"facecolor": look.colour, "edgecolor": look.colour, "linewidth": 0.6 if rows <= HATCHED_ROWS else 0.2}
@@ -293,7 +294,7 @@ def _label(axes: Axes, story: Story, rows: int, title: str) -> None:
 
 
 def _width(story: Story) -> float:
-    """A hundredth more than what is drawn took, so that the last mark is seen whole."""
+    """One hundredth more than the time that is drawn, so that the last mark is fully visible."""
     end = story.end
     if len(story.lives) > MAX_ROWS:
         end = max(span.end for life in story.lives[:MAX_ROWS] for span in life.spans(story.end))
@@ -301,7 +302,7 @@ def _width(story: Story) -> float:
 
 
 def _words(element: int, value: str, named: bool) -> str:
-    """The value of an element, and its number unless they are the same or every element is `named` by its value."""
+    """The value of an element. Its number is added unless the value is that number, or values name all elements."""
     whole = len(value) <= 24
     value = value if whole else value[:21] + "..."
     return value if value == str(element) or (named and whole) else f"{value}  #{element}"
