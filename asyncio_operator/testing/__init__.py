@@ -1,6 +1,6 @@
-"""Clocks, loops, fakes and contract checks for tests of what is built on this package. It needs no pytest.
+"""For tests of code built on this package: clocks, loops, fakes and checks of contracts. It needs no pytest.
 
-`FakeService` is an HTTP server on aiohttp, and is loaded when it is first asked for.
+`FakeService` is an HTTP server on aiohttp. It is loaded on first use, so the other names work without aiohttp.
 """
 
 from __future__ import annotations

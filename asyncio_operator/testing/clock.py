@@ -1,4 +1,4 @@
-"""A clock that stands still until it is told to move."""
+"""A clock that moves only when the test moves it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from asyncio_operator.errors import ConfigurationError
 
 
 class ManualClock:
-    """A clock for tests: a callable that gives seconds as a float, moved by hand.
+    """A clock for tests: a callable that returns seconds as a float, moved by hand.
 
     Args:
         start: the first time it shows, in seconds.
@@ -21,12 +21,12 @@ class ManualClock:
         return self._now
 
     def advance(self, seconds: float) -> float:
-        """Moves the clock on and gives its new time.
+        """Moves the clock forward and returns its new time.
 
         Raises:
             ConfigurationError: `seconds` is negative; `set` moves a clock back.
         """
-        if not seconds >= 0:
+        if not seconds >= 0:  # Not `seconds < 0`, which NaN would pass.
             raise ConfigurationError(
                 f"advance({seconds!r}): a clock advances by 0 seconds or more; set() moves it back"
             )
@@ -34,7 +34,7 @@ class ManualClock:
         return self._now
 
     def set(self, seconds: float) -> None:
-        """Sets the time it shows, forward or back."""
+        """Sets the time, forward or back."""
         self._now = float(seconds)
 
     def __repr__(self) -> str:

@@ -1,6 +1,7 @@
-"""The rules of an enricher's life, as plain checks: the second half of `check_enricher`.
+"""The rules for an enricher's life, as plain checks. They are one part of `check_enricher`.
 
-Cancellation, closing and opening again, on another loop too, what a pickle holds, what is shown, what is left behind.
+They cover cancellation, closing and opening again (also on another loop), the content of a pickle, secrets in logs and
+reprs, and what is left behind after `close`.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from asyncio_operator.specification import fingerprint
 from asyncio_operator.testing.enricher_rules import Check, asynchronous
 
 TURNS = 12
-"""Turns of the loop after which a lookup is cancelled, one after the other: most of its awaits are among them."""
+"""A lookup is cancelled after 0, 1, ... turns of the loop, below this number: most of its awaits lie within them."""
 
 ATTEMPTS = 3
-"""How often something must have been left behind."""
+"""Something left behind counts only if it is left behind in each of this many attempts."""
 
 SETTLING = 2.0
-"""Seconds in which what was closed may go: transports close in a later turn of the loop, threads end on their own."""
+"""Seconds that closed things may take to go: transports close in a later turn of the loop, threads end on their own."""
 
 
 @asynchronous
@@ -57,17 +58,17 @@ async def _cancel(check: Check, enricher: Enricher, key: Any, turns: int, delay:
             await asyncio.sleep(delay)
         cancelled = task.cancel()
         done, _ = await asyncio.wait([task], timeout=check.patience)
-        assert done, f"it did not end within {check.patience} s of its cancellation"
+        assert done, f"it did not end within {check.patience} s after its cancellation"
         if cancelled and not task.cancelled():
             error = task.exception()
             raise AssertionError(
-                f"it was cancelled and {'gave an answer' if error is None else f'raised {describe_error(error)}'}"
+                f"it was cancelled, but {'returned an answer' if error is None else f'raised {describe_error(error)}'}"
             ) from error
 
 
 @asynchronous
 async def rule_close(check: Check) -> None:
-    """open() and close() do not take long; close() may be called twice, and without open()"""
+    """open() and close() end soon; close() may be called twice, and without open()"""
     enricher = check.make()
     await check.within("close() without open()", enricher.close())
     async with check.opened(enricher):
@@ -97,7 +98,7 @@ def rule_another_loop(check: Check) -> None:
 
 
 def rule_pickle(check: Check) -> None:
-    """a pickle, made before open() or after, gives an enricher that is equal and works"""
+    """a pickle, made before or after open(), gives an equal enricher that works"""
     dumps = _dumps()
     closed = check.make()
     copies = [_copy(dumps, closed, closed, "a pickle of a new one")]
@@ -120,7 +121,7 @@ def rule_pickle(check: Check) -> None:
 
 
 def _dumps() -> Callable[[Any], bytes]:
-    """What Spark pickles with, where that is installed."""
+    """The function with which Spark pickles, if it is installed."""
     for name in ("cloudpickle", "pyspark.cloudpickle"):
         try:
             dumps: Callable[[Any], bytes] = importlib.import_module(name).dumps
@@ -135,7 +136,7 @@ def _copy(dumps: Callable[[Any], bytes], enricher: Enricher, original: Enricher,
         copy: Enricher = pickle.loads(dumps(enricher))
     except Exception as error:
         raise AssertionError(
-            f"{what} cannot be made: {describe_error(error)}. What open() makes must be left out by __getstate__"
+            f"{what} cannot be made: {describe_error(error)}. __getstate__ must leave out what open() makes"
         ) from error
     assert isinstance(copy, type(original)) or type(copy).__qualname__ == type(original).__qualname__, (
         f"{what} gave {describe(copy)}"
@@ -143,19 +144,19 @@ def _copy(dumps: Callable[[Any], bytes], enricher: Enricher, original: Enricher,
     assert copy.schema().equals(original.schema()), f"{what} has another schema"
     assert copy.max_batch == original.max_batch, f"{what} has another max_batch"
     assert fingerprint(copy) == fingerprint(original), (
-        f"{what} is not equal: asyncio_operator.specification.fingerprint gives another digest, so that workers could "
-        "not share its clients. Leave out of __getstate__ what is no part of the specification"
+        f"{what} is not equal: asyncio_operator.specification.fingerprint gives another digest, so workers could not "
+        "share its clients. __getstate__ must leave out what is no part of the specification"
     )
     return copy
 
 
 def rule_equal(check: Check) -> None:
-    """two enrichers from make() are equal, and stay so when one is open"""
+    """two enrichers from make() are equal, and stay equal while one is open"""
     first, second = check.make(), check.make()
     first.schema()
     second.schema()
     before = fingerprint(first)
-    assert fingerprint(second) == before, "their fingerprints differ, so that workers could not share clients"
+    assert fingerprint(second) == before, "their fingerprints differ, so workers could not share clients"
 
     async def use() -> None:
         async with check.opened(first):
@@ -168,14 +169,14 @@ def rule_equal(check: Check) -> None:
 
 def rule_secrets(check: Check) -> None:
     """no secret is in a repr or in a log"""
-    told: list[str] = []
+    shown: list[str] = []
 
     class Listener(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            told.append(f"a record of the logger {record.name!r}: {logging.Formatter().format(record)}")
+            shown.append(f"a record of the logger {record.name!r}: {logging.Formatter().format(record)}")
 
     def listen(enricher: Enricher) -> None:
-        told.extend(f"the repr: {text}" for text in (repr(enricher), str(enricher), f"{enricher}"))
+        shown.extend(f"the repr: {text}" for text in (repr(enricher), str(enricher), f"{enricher}"))
 
     async def use() -> None:
         enricher = check.make()
@@ -195,13 +196,13 @@ def rule_secrets(check: Check) -> None:
     finally:
         root.removeHandler(listener)
         root.setLevel(level)
-    for text in told:
+    for text in shown:
         assert not any(secret in text for secret in check.secrets), check.without_secrets(text)
 
 
 def rule_nothing_left(check: Check) -> None:
     """close() leaves no task, no socket and no thread behind"""
-    # What somebody else in this process opens meanwhile is hardly there each time.
+    # Other code in this process may open something meanwhile, but hardly in each attempt.
     left = _left_behind(check)
     for _ in range(ATTEMPTS - 1):
         left = left and _left_behind(check)
@@ -209,7 +210,7 @@ def rule_nothing_left(check: Check) -> None:
 
 
 def _left_behind(check: Check) -> str:
-    """What is there after an enricher was used and closed, and was not there before."""
+    """What exists after an enricher was used and closed, and did not exist before; "" for nothing."""
     threads = set(threading.enumerate())
 
     async def use() -> str:
@@ -228,7 +229,7 @@ def _left_behind(check: Check) -> str:
         await _until(lambda: not _alive(threads))
 
     left = check.run(use)
-    # Threads of a loop's own pool end with the loop.
+    # Checked after the loop has closed: the threads of a loop's own pool end with the loop.
     check.run(wait)
     return left or ", ".join(f"thread {name}" for name in sorted(thread.name for thread in _alive(threads)))
 
@@ -238,7 +239,7 @@ def _alive(before: set[threading.Thread]) -> list[threading.Thread]:
 
 
 async def _until(done: Callable[[], bool]) -> None:
-    """Wait for it, in real time whatever the loop's: what is waited for is in the system."""
+    """Wait until `done` in real time, also on virtual time: sockets and threads belong to the system."""
     pause = threading.Event()
     for _ in range(round(SETTLING / 0.01)):
         if done():
@@ -249,7 +250,7 @@ async def _until(done: Callable[[], bool]) -> None:
 
 
 def _sockets() -> set[tuple[int, int]]:
-    """The sockets of this process, where the system lists what is open."""
+    """The sockets of this process, on systems that list open files in /dev/fd."""
     found = set()
     for name in os.listdir("/dev/fd") if os.path.isdir("/dev/fd") else ():
         try:

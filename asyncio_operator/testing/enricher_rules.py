@@ -1,7 +1,7 @@
-"""The rules of an enricher's answers, as plain checks: the first half of `check_enricher`.
+"""The rules for an enricher's answers, as plain checks. They are one part of `check_enricher`.
 
-Each rule makes enrichers of its own and runs them on a loop of its own, so that a broken rule says nothing about the
-others. A rule is asynchronous where one loop will do. It knows of an enricher only what `Enricher` promises.
+Each rule makes its own enrichers and runs them on its own loop, so one broken rule does not break another. A rule that
+needs only one loop is a coroutine function. The rules know nothing of an enricher but the contract of `Enricher`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Make = Callable[[], Enricher]
 T = TypeVar("T")
 
 ANY = object()
-"""An expected answer of which only its shape is known."""
+"""An expected answer whose content is not known: only its shape is checked."""
 
 CONCURRENT = 20
-"""Lookups at once: more than most pools have connections."""
+"""Lookups at the same time: more than most pools have connections."""
 
 
 class Check:
-    """What a rule is given: the enrichers, and what is known about their answers."""
+    """What each rule gets: the enrichers, and what is known about their answers."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Check:
         patience: float,
     ) -> None:
         if not callable(make):
-            raise ConfigurationError(f"make is {describe(make)}; it must be a function that gives a new enricher")
+            raise ConfigurationError(f"make is {describe(make)}; it must be a function that returns a new enricher")
         for name, keys in (("known", known), ("missing", missing)):
             if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
                 raise ConfigurationError(f"{name} is {describe(keys)}; it must be a collection of keys")
@@ -54,24 +54,24 @@ class Check:
         self.loop_factory = loop_factory
         self.patience = positive_duration("patience", patience)
         if not self.known or not self.missing:
-            raise ConfigurationError("known and missing must each have a key at least, or nothing could be checked")
+            raise ConfigurationError("known and missing must each have at least one key; otherwise nothing is checked")
         made = make()
         if not isinstance(made, Enricher):
             raise ConfigurationError(f"make gave {describe(made)}; an Enricher is needed")
         if make() is made:
             raise ConfigurationError(
-                f"make gave the same object twice, {describe(made)}; it must make a new one at every call, as in "
-                "`lambda: MyEnricher(url)`, or, of one that there is, as of a function under @enricher, "
+                f"make gave the same object twice, {describe(made)}; it must make a new one at each call, as in "
+                "`lambda: MyEnricher(url)`. For a single object, such as a function under @enricher, pass "
                 "`lambda: copy.copy(it)`"
             )
 
     @property
     def expected(self) -> dict[Any, Any]:
-        """The answers by key; None for the missing ones."""
+        """The answers by key; None for missing keys."""
         return {**self.known, **dict.fromkeys(self.missing)}
 
     def run(self, main: Callable[[], Awaitable[T]]) -> T:
-        """What a coroutine function gives on a new loop."""
+        """Run a coroutine function on a new loop and return its result."""
 
         async def begin() -> T:
             return await main()
@@ -80,7 +80,7 @@ class Check:
             return runner.run(begin())
 
     async def within(self, what: str, awaitable: Awaitable[T]) -> T:
-        """What an awaitable gives, if it does within `patience`."""
+        """The result of an awaitable. It must end within `patience`."""
         assert isawaitable(awaitable), (
             f"{what} gave {describe(awaitable)}, which cannot be awaited: make it an `async def`, or give an ordinary "
             "function to BlockingEnricher"
@@ -95,7 +95,7 @@ class Check:
 
     @asynccontextmanager
     async def opened(self, enricher: Enricher | None = None) -> AsyncIterator[Enricher]:
-        """An enricher that is open; it asked for its schema before, as it is done on a driver."""
+        """An open enricher. Its schema is read before it is opened, as on a driver."""
         enricher = enricher or self.make()
         enricher.schema()
         try:
@@ -105,20 +105,20 @@ class Check:
             await self.within("close()", enricher.close())
 
     async def expect(self, enricher: Enricher, keys: Iterable[Any] | None = None) -> None:
-        """Look keys up, one after the other, all of them by default, and compare."""
+        """Look keys up one after the other, by default all keys, and compare the answers."""
         for key in self.expected if keys is None else keys:
             found = await self.within(f"lookup({describe(key)})", enricher.lookup(key))
             compare(key, found, self.expected[key])
 
     def without_secrets(self, text: str) -> str:
-        """A text in which secrets do not stand."""
+        """The text with each secret replaced by ***."""
         for secret in self.secrets:
             text = text.replace(secret, "***")
         return text
 
 
 def asynchronous(rule: Callable[[Check], Awaitable[None]]) -> Callable[[Check], None]:
-    """A rule that is a coroutine function, to be called like the others."""
+    """Turns a rule that is a coroutine function into an ordinary function, like the other rules."""
 
     @wraps(rule)
     def called(check: Check) -> None:
@@ -128,7 +128,7 @@ def asynchronous(rule: Callable[[Check], Awaitable[None]]) -> Callable[[Check], 
 
 
 def rows_of(key: Any, found: Any) -> list[dict[str, Any]]:
-    """The rows of an answer; none for a miss."""
+    """The rows of an answer; an empty list for a miss."""
     if found is None:
         return []
     if isinstance(found, Mapping):
@@ -154,49 +154,49 @@ def compare(key: Any, found: Any, expected: Any) -> None:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are equal, as rows are: NaN is equal to NaN."""
+    """Whether two values are equal, compared as rows are: NaN equals NaN."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
     for kind in (list, tuple):
         if isinstance(one, kind) and isinstance(other, kind):
             return len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other) or bool(one != one and other != other)
+    return bool(one == other) or bool(one != one and other != other)  # Only NaN differs from itself.
 
 
 def rule_schema(check: Check) -> None:
-    """schema() is a pyarrow.Schema of differently named columns, always the same"""
+    """schema() is a pyarrow.Schema whose columns have different names, and always the same"""
     import pyarrow as pa
 
     enricher = check.make()
     schema = enricher.schema()
     assert isinstance(schema, pa.Schema), f"it gave {describe(schema)}"
-    assert len(set(schema.names)) == len(schema.names), f"a name stands twice in {schema.names}"
+    assert len(set(schema.names)) == len(schema.names), f"a column name occurs twice in {schema.names}"
     assert len(schema.names), "it has no columns"
     assert enricher.schema().equals(schema), "the second call gave another schema"
     assert check.make().schema().equals(schema), "another enricher from make() has another schema"
 
     async def when_open() -> None:
         async with check.opened(enricher):
-            assert enricher.schema().equals(schema), "it gave another schema when it was open"
-        assert enricher.schema().equals(schema), "it gave another schema when it was closed"
+            assert enricher.schema().equals(schema), "it gave another schema while it was open"
+        assert enricher.schema().equals(schema), "it gave another schema after it was closed"
 
     check.run(when_open)
 
 
 def rule_key_schema(check: Check) -> None:
-    """key_schema() is None, or a pyarrow.Schema with a column for each part of a key, always the same"""
+    """key_schema() is None, or a pyarrow.Schema with one column for each part of a key, and always the same"""
     import pyarrow as pa
 
     enricher = check.make()
     schema = enricher.key_schema()
     if schema is None:
-        assert enricher.key_schema() is None, "the second call gave another one"
+        assert enricher.key_schema() is None, "the second call gave another key schema"
         return
     assert isinstance(schema, pa.Schema), f"it gave {describe(schema)}"
     assert enricher.key_schema().equals(schema), "the second call gave another one"  # type: ignore[union-attr]
     for key in check.expected:
         parts = len(key) if isinstance(key, tuple) else 1
-        assert parts == len(schema), f"key {describe(key)} has {parts} parts, and the schema {len(schema)}"
+        assert parts == len(schema), f"key {describe(key)} has {parts} parts, and the key schema {len(schema)} columns"
 
 
 def rule_max_batch(check: Check) -> None:
@@ -209,29 +209,29 @@ def rule_max_batch(check: Check) -> None:
 
 @asynchronous
 async def rule_found(check: Check) -> None:
-    """lookup() gives the row of a known key, or a sequence of its rows"""
+    """lookup() returns the row of a known key, or a sequence of its rows"""
     async with check.opened() as enricher:
         await check.expect(enricher, check.known)
 
 
 @asynchronous
 async def rule_missing(check: Check) -> None:
-    """lookup() gives None, or an empty sequence, for a key that is not there, and raises nothing"""
+    """lookup() returns None or an empty sequence for a key that does not exist, and raises nothing"""
     async with check.opened() as enricher:
         await check.expect(enricher, check.missing)
 
 
 @asynchronous
 async def rule_types(check: Check) -> None:
-    """the values of a row fit the columns of schema(), and nothing of them is lost"""
-    from asyncio_operator.columns import check_row  # which loads pyarrow
+    """the values of a row fit the columns of schema() without loss"""
+    from asyncio_operator.columns import check_row  # here, because it loads pyarrow
 
     async with check.opened() as enricher:
         schema = enricher.schema()
         for key in check.known:
             rows = rows_of(key, await check.within(f"lookup({describe(key)})", enricher.lookup(key)))
             assert any(name in row for row in rows for name in schema.names), (
-                f"key {describe(key)}: of the columns {schema.names} its rows have none: {describe(rows)}"
+                f"key {describe(key)}: its rows have none of the columns {schema.names}: {describe(rows)}"
             )
             for row in rows:
                 try:
@@ -242,7 +242,7 @@ async def rule_types(check: Check) -> None:
 
 @asynchronous
 async def rule_lookup_many(check: Check) -> None:
-    """lookup_many() gives what lookup() gives, one answer for each key, in the order of the keys, also repeated ones"""
+    """lookup_many() returns one answer per key, in the order of the keys, repeated keys too, equal to lookup()'s"""
     keys = list(check.expected)
     orders = [keys, keys[::-1], [key for key in keys for _ in range(2)], keys + keys[::-1], check.missing, keys[:1]]
     async with check.opened() as enricher:
@@ -257,14 +257,14 @@ async def rule_lookup_many(check: Check) -> None:
                     compare(key, found, check.expected[key])
                     rows = rows_of(key, found)
                     assert same(rows, single[key]), (
-                        f"for key {describe(key)} of {describe(batch)} it gave {describe(rows)}, and lookup() "
+                        f"for key {describe(key)} of {describe(batch)} it gave {describe(rows)}, but lookup() gave "
                         f"{describe(single[key])}"
                     )
 
 
 @asynchronous
 async def rule_concurrent(check: Check) -> None:
-    """lookups at the same time each get their own answer"""
+    """each of several lookups at the same time gets its own answer"""
     keys = (list(check.expected) * CONCURRENT)[:CONCURRENT]
     async with check.opened() as enricher:
         batches = [keys[i : i + enricher.max_batch] for i in range(0, len(keys), enricher.max_batch)]

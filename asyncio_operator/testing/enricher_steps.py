@@ -1,9 +1,9 @@
-"""The rule that a lookup does not block: the part of `check_enricher` that measures.
+"""The rule that a lookup does not block the event loop: the part of `check_enricher` that measures time.
 
-Every task of the loop is timed from each await to the next, as asyncio's debug mode times callbacks, but in real time,
-so that it works on any loop and on virtual time. What blocks (``time.sleep``, requests, a JDBC driver) does so every
-time, so of several lookups of a key the best one counts: an import, a first connection, or a machine that has other
-things to do are not taken for it.
+Every task of the loop is timed from each await to the next, as in asyncio's debug mode. The time is real time, so the
+rule works on any loop, also on virtual time. A call that blocks (``time.sleep``, requests, a JDBC driver) blocks every
+time. So each key is looked up several times and the shortest counts: an import, a first connection or a busy machine
+is not mistaken for a blocking call.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ from asyncio_operator.errors import describe
 from asyncio_operator.testing.enricher_rules import Check, asynchronous
 
 HELD = 0.05
-"""Seconds that a lookup may hold its loop at a time: half of what asyncio calls slow (`slow_callback_duration`). One
-that awaits needs microseconds, and for reading a large answer some milliseconds; with three processes waiting for each
-processor the longest of 3,000 steps took one. A loop that is held for longer makes fewer than twenty lookups a second,
-whatever the capacity."""
+"""Seconds. A lookup that holds its loop this long in one step is blocking.
+
+It is half of what asyncio calls slow (`slow_callback_duration`). A lookup that awaits holds its loop for microseconds,
+and for some milliseconds while it reads a large answer. With three processes waiting for each processor, the longest of
+3,000 steps took 1 ms. A loop that is held for longer makes fewer than twenty lookups a second, at any capacity.
+"""
 
 ATTEMPTS = 5
-"""Lookups of a key that must all have held the loop: a sound one would have to be stalled by the machine five times in
-a row, within the microseconds in which it runs."""
+"""A key's lookups must hold the loop this many times in a row. A good lookup would have to be stalled by the machine
+each time, within the microseconds in which it runs."""
 
 
 @asynchronous
 async def rule_loop_is_free(check: Check) -> None:
-    """a lookup awaits what it waits for: it does not block the loop, on which all others run"""
+    """a lookup awaits what it waits for: it does not block the loop, on which all other lookups run"""
     batch = list(check.expected)
     async with check.opened() as enricher:
         for key in batch:
@@ -41,7 +43,7 @@ async def rule_loop_is_free(check: Check) -> None:
 
 async def _expect_short_steps(check: Check, what: str, call: Callable[[], Awaitable[Any]]) -> None:
     async def ask() -> None:
-        with suppress(Exception):  # which other rules are for
+        with suppress(Exception):  # Errors are the business of other rules.
             await call()
 
     shortest = inf
@@ -52,17 +54,17 @@ async def _expect_short_steps(check: Check, what: str, call: Callable[[], Awaita
         if shortest < HELD:
             return
     raise AssertionError(
-        f"{what} held the event loop for {shortest:.2f} s at a time, in which no other lookup could go on: await "
-        "what it waits for, by an asynchronous client (asyncio.sleep, not time.sleep), or make the enricher a "
-        "BlockingEnricher, which calls an ordinary function in threads"
+        f"{what} held the event loop for {shortest:.2f} s at a time, in which no other lookup could run: use an "
+        "asynchronous client and await it (asyncio.sleep, not time.sleep), or make the enricher a BlockingEnricher, "
+        "which calls an ordinary function in threads"
     )
 
 
 class _Steps:
-    """Makes tasks that are timed.
+    """Makes tasks whose steps are timed.
 
     Attributes:
-        longest: seconds from an await of one of them to its next.
+        longest: the longest time in seconds from one await of such a task to its next.
     """
 
     def __init__(self) -> None:
@@ -102,7 +104,7 @@ class _Timed(Coroutine[Any, Any, Any]):
 
 @contextmanager
 def _timed() -> Iterator[_Steps]:
-    """Times the tasks that are made meanwhile."""
+    """Times the tasks that are made inside of the `with` block."""
     loop = asyncio.get_running_loop()
     before, steps = loop.get_task_factory(), _Steps()
     loop.set_task_factory(steps.task)

@@ -1,13 +1,13 @@
-"""For tests around enrichers: one without a source, and the contract of all of them as a plain check.
+"""For tests around enrichers: a fake without a source, and the contract of all enrichers as a plain check.
 
     fake = FakeEnricher({"JFK": {"city": "New York"}}, latency=lambda random: random.expovariate(20), failures=1)
 
     check_enricher(lambda: MyEnricher(url), known={"JFK": {"city": "New York"}}, missing=["XXX"], secrets=[password])
 
-`FakeEnricher` is an enricher like any other (the check passes on it), with answers, delays and errors that are the same
-in every run: delays are `asyncio.sleep`, so that a `VirtualTimeLoop` makes them pass at once, and whatever is random
-comes from its seed. `check_enricher` holds an enricher against the rules in `enricher_rules`, `enricher_steps` and
-`enricher_life`. Neither needs a test framework.
+`FakeEnricher` is an enricher like any other (the check passes on it). Its answers, delays and errors are the same in
+every run: a delay is an `asyncio.sleep`, which takes no real time on a `VirtualTimeLoop`, and random values come from a
+seed. `check_enricher` checks an enricher against the rules in `enricher_rules`, `enricher_steps` and `enricher_life`.
+Neither needs a test framework.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from asyncio_operator.testing.enricher_rules import Check, Make
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# First of all what every other rule does on its way, and what would make all of them take long.
+# First come the rules on which all others rest: without them every other rule would fail, or take long.
 RULES = (
     enricher_life.rule_close,
     enricher_steps.rule_loop_is_free,
@@ -41,8 +41,8 @@ Latency = float | Callable[[random.Random], float]
 Failures = int | float | Callable[[Any, int], bool | BaseException | None]
 
 _FAILURES = (
-    "an int, of each key so many calls fail first; a float from 0.0 to 1.0, the part of all calls that fails, 1.0 for "
-    "always; or a function of a key and the number of its call"
+    "an int, the number of first calls that fail for each key; a float from 0.0 to 1.0, the share of all calls that "
+    "fail; or a function of a key and the number of its call"
 )
 
 
@@ -51,8 +51,8 @@ class FakeCall:
     """One call of a `FakeEnricher`.
 
     Attributes:
-        keys: what was asked for.
-        started, ended: seconds of the loop's time; `ended` is None while it runs.
+        keys: the keys that were looked up.
+        started, ended: seconds of the loop's clock; `ended` is None while the call runs.
         outcome: "running", "answered", "failed" or "cancelled".
     """
 
@@ -64,24 +64,25 @@ class FakeCall:
 
 @dataclass(frozen=True, init=False, repr=False)
 class FakeEnricher(Enricher):
-    """An enricher that knows its answers.
+    """An enricher that has its answers in memory.
 
     Args:
-        rows: a row, a sequence of rows, or None by key; other keys are misses. A key is one value, or a tuple.
-        latency: seconds that a call takes, or a function that gives them: it gets a `random.Random`.
-        failures: an int: of every key so many calls fail first. A float below 1, or 1.0: the part of all calls that
-            fails. A function of a key and the number of its call, from 1: true for a failure, or the error to raise. A
-            call for many keys fails as soon as one of them does. Errors are `EnricherError`, `retryable`.
-        schema: the columns, as a `pyarrow.Schema` or DDL text; what Arrow makes of all rows by default.
-        max_batch: how many keys `lookup_many` takes at once.
-        seed: of all that is random; every `open` begins anew.
+        rows: by key, a row, a sequence of rows, or None. Other keys are misses. A key is one value, or a tuple.
+        latency: seconds that a call takes, or a function that gets a `random.Random` and returns them.
+        failures: an int: the number of first calls that fail for each key. A float from 0.0 to 1.0: the share of all
+            calls that fail. Or a function of a key and the number of its call, from 1: it returns true for a failure,
+            or the error to raise. A call for many keys fails if one of its keys fails. The error is an
+            `EnricherError` with `retryable=True`, unless the function returns another one.
+        schema: the columns, as a `pyarrow.Schema` or DDL text; by default those that Arrow infers from all rows.
+        max_batch: the maximum number of keys in one `lookup_many`.
+        seed: seed of all random values; every `open` starts the sequence again.
 
     Attributes:
-        calls: a `FakeCall` for each call in this process, since it was made. A pickle takes none along.
-        opened: how often it has been opened in this process.
+        calls: a `FakeCall` for each call in this process since the enricher was made. A pickle does not contain them.
+        opened: how often it was opened in this process.
 
     Raises:
-        ConfigurationError: an argument is wrong.
+        ConfigurationError: an argument has the wrong type or value.
     """
 
     rows: Mapping[Any, Found]
@@ -107,7 +108,7 @@ class FakeEnricher(Enricher):
         seed: int = 0,
     ) -> None:
         try:
-            from asyncio_operator.enricher import as_schema  # which loads pyarrow
+            from asyncio_operator.enricher import as_schema  # here, because it loads pyarrow
         except ConfigurationError as error:
             raise not_installed("FakeEnricher", "pyarrow", "spark") from error
         if not isinstance(rows, Mapping):
@@ -136,24 +137,24 @@ class FakeEnricher(Enricher):
         return self._schema
 
     async def open(self) -> None:
-        """Begin anew with what is random, and with the count of calls by key."""
+        """Restart the random values and the count of calls by key."""
         self._set("_random", random.Random(self.seed))
         self._set("_asked", {})
         self._set("opened", self.opened + 1)
 
     async def close(self) -> None:
-        """Answer no more."""
+        """Stop answering."""
         self._set("_random", None)
 
     async def lookup(self, key: Any) -> Found:
-        """The row of a key, after the latency."""
+        """The row of a key, after the latency. Cancelling it ends the call."""
         return (await self.lookup_many((key,)))[0]
 
     async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
-        """The answers for keys, in one call.
+        """The answers for these keys, in one call.
 
         Raises:
-            EnricherError: as `failures` says, or it is not open.
+            EnricherError: `failures` makes this call fail, or the enricher is not open.
         """
         if self._random is None:
             raise EnricherError(f"{self!r} is not open", retryable=False)
@@ -179,11 +180,11 @@ class FakeEnricher(Enricher):
         return [self._answers.get(key) for key in map(canonical_key, keys)]
 
     def _failure(self, keys: Sequence[Any], chance: random.Random) -> BaseException | None:
-        """The error that a call for these keys ends with, or None."""
+        """The error that a call for these keys raises, or None."""
         if isinstance(self.failures, float):
             return self._error(keys[0]) if chance.random() < self.failures else None
         first: BaseException | None = None
-        for key in dict.fromkeys(keys):
+        for key in dict.fromkeys(keys):  # each key once, in order
             asked = self._asked[key] = self._asked.get(key, 0) + 1
             failed = self.failures(key, asked) if callable(self.failures) else asked <= self.failures
             if failed and first is None:
@@ -191,7 +192,7 @@ class FakeEnricher(Enricher):
         return first
 
     def _error(self, key: Any) -> EnricherError:
-        return EnricherError(f"{self!r}: a failure of key {describe(key)}, as it was told to", retryable=True)
+        return EnricherError(f"{self!r}: key {describe(key)} fails, because `failures` says so", retryable=True)
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -216,7 +217,9 @@ def _rows(found: Found) -> Sequence[Row]:
         return () if found is None else (found,)
     if isinstance(found, Sequence) and all(isinstance(row, Mapping) for row in found):
         return found
-    raise ConfigurationError(f"rows has {describe(found)}; a row (a mapping), a sequence of rows, or None is needed")
+    raise ConfigurationError(
+        f"rows contains {describe(found)}; each value must be a row (a mapping), a sequence of rows, or None"
+    )
 
 
 def _schema_of(rows: Sequence[Row]) -> pa.Schema:
@@ -224,11 +227,11 @@ def _schema_of(rows: Sequence[Row]) -> pa.Schema:
 
     names = {name: None for row in rows for name in row}
     if not names:
-        raise ConfigurationError("rows has no columns to take a schema from; give schema=, as in schema='city string'")
+        raise ConfigurationError("rows has no columns to infer a schema from; pass schema=, as in schema='city string'")
     try:
         return pa.schema([(name, pa.array([row.get(name) for row in rows]).type) for name in names])
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise ConfigurationError(f"rows have no common types ({describe_error(error)}); give schema=") from error
+        raise ConfigurationError(f"rows have no common types ({describe_error(error)}); pass schema=") from error
 
 
 def check_enricher(
@@ -240,23 +243,23 @@ def check_enricher(
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
     patience: float = 10.0,
 ) -> None:
-    """Check that an enricher keeps the contract, on loops of its own; it takes some dozens of lookups.
+    """Check that an enricher keeps the contract. It runs its own loops and makes some dozens of lookups.
 
     Args:
-        make: gives a new enricher each time it is called; all of them equal, over the same source.
-        known: keys that are found, with the row or rows that are expected, or without; one at least.
-        missing: keys, of the type of the others, that are not found; one at least.
-        secrets: texts, such as a password that `make` uses, that may be shown nowhere.
-        loop_factory: gives the loops; asyncio's own by default. `VirtualTimeLoop` suits enrichers without sockets.
-        patience: seconds that one call, the end of a cancelled one, or `close` may take.
+        make: returns a new enricher at each call. All of them must be equal and use the same source.
+        known: keys that are found: a mapping to the expected row or rows, or only the keys; at least one.
+        missing: keys of the same type that are not found; at least one.
+        secrets: texts that must appear nowhere, such as a password that `make` uses.
+        loop_factory: makes the loops; by default asyncio's own. `VirtualTimeLoop` suits enrichers without sockets.
+        patience: the maximum seconds for one call, for the end of a cancelled call, and for `close`.
 
     Raises:
-        ConfigurationError: an argument is wrong; nothing was checked.
-        AssertionError: a rule is broken; the message begins with its name.
+        ConfigurationError: an argument is wrong. Nothing was checked.
+        AssertionError: a rule is broken. The message begins with the rule's name.
     """
     if _within_a_loop():
         raise ConfigurationError(
-            "check_enricher was called in a running loop, and runs loops of its own: call it from an ordinary "
+            "check_enricher was called in a running loop, but runs loops of its own: call it from an ordinary "
             "function, or in a thread, as in `await asyncio.to_thread(check)`"
         )
     check = Check(make, known, missing, secrets, loop_factory, patience)

@@ -1,13 +1,13 @@
-"""An event loop whose time jumps: what waits a minute is tested in a moment, and at exactly the same times every run.
+"""An event loop on virtual time: a wait of a minute takes no real time, and every run has exactly the same times.
 
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         runner.run(main())
 
-Time stands still while anything is ready to run. When nothing is, it jumps to the next timer; there is no other way
-for it to pass. While work handed to `run_in_executor` is outstanding it does not jump, because the result belongs
-before the next timer. Of threads that were started otherwise, and report back by `call_soon_threadsafe`, the loop knows
-nothing: if timers are pending too, keep an executor call open until such a thread is done, or time may jump ahead of
-it. Sockets within the process are served before time jumps; for a peer outside of it time does not wait.
+Time stands still while anything is ready to run. When nothing is ready, time jumps to the next timer; it passes in no
+other way. While work in `run_in_executor` is outstanding, time does not jump, because the result belongs before the
+next timer. The loop does not know threads that were started in another way and report back by `call_soon_threadsafe`.
+If timers are pending too, keep an executor call open until such a thread has ended; otherwise time may jump too early.
+Sockets within the process are served before time jumps. Time does not wait for a peer outside of the process.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ Ts = TypeVarTuple("Ts")
 
 
 RESOLUTION = 1e-9
-"""Seconds; what asyncio takes for the resolution of its clock."""
+"""Seconds; what asyncio is to take as the resolution of its clock."""
 
 
 class _Selector(selectors.DefaultSelector):
-    """Asks `jump` before it waits; if that gives True, time has passed instead."""
+    """Calls `jump` before it waits. If `jump` returns True, time has passed and there is nothing to wait for."""
 
     jump: Callable[[], bool]
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None or timeout <= 0:
             return super().select(timeout)
-        # What has come meanwhile is older than the next timer.
+        # An event that is ready now is older than the next timer, so it goes first.
         events = super().select(0)
         if events or self.jump():
             return events
@@ -46,7 +46,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """A selector event loop on virtual time.
 
     Args:
-        start: the first time it shows, in seconds.
+        start: the initial time in seconds.
     """
 
     def __init__(self, start: float = 0.0) -> None:
@@ -77,10 +77,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._outstanding -= 1
 
     def _jump(self) -> bool:
-        """Go to the next timer, unless there is none before infinity, or work is outstanding in another thread."""
+        """Go to the next timer, unless there is none before infinity, or another thread still works for the loop."""
         if self._outstanding:
             return False
-        # The timer's own time, because the sum of now and the time until then may be a rounding error away from it.
+        # The timer's own time is used: now plus the time until then may differ from it by a rounding error.
         timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
         due = timers[0].when()
         if due == math.inf:
@@ -89,7 +89,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return True
 
     def _go_to(self, time: float) -> None:
-        """A timer runs when it is due in less than the resolution; far from zero floats are coarser than that."""
+        """Set the time. A timer runs if it is due within the resolution, and large floats are coarser than 1e-9."""
         self._now = time
         self._clock_resolution = max(RESOLUTION, math.ulp(time))
 

@@ -1,19 +1,19 @@
-"""An HTTP service for tests: real sockets on the loopback, rows by key, and every fault on request.
+"""An HTTP service for tests: real sockets on the loopback interface, rows by key, and every kind of fault.
 
     async with FakeService({"JFK": {"city": "New York"}}, latency=0.05, errors={503: 0.1}) as service:
         ...  # GET {service.url}/rows/JFK
-    with FakeService(...) as service: ...  # the same from synchronous code, on a thread of its own
+    with FakeService(...) as service: ...  # the same in synchronous code, on a thread of its own
 
 | request | answer |
 | --- | --- |
-| ``GET /rows/KEY``, ``GET /rows/PART/PART`` | the row of a key, or of a composite one; 404 if there is none |
-| ``GET /rows?keys=KEY,KEY`` | of several, an object by key; with ``batch="list"`` a list, null where there is none |
+| ``GET /rows/KEY``, ``GET /rows/PART/PART`` | the row of a key, or of a composite key; 404 if there is no row |
+| ``GET /rows?keys=KEY,KEY`` | an object of rows by key; with ``batch="list"`` a list, with null for a missing row |
 | ``POST /rows`` with a JSON list of keys | the same |
-| anything else | what `handler` gives, or 404 |
+| anything else | the result of `handler`, or 404 |
 
-Faults come at random, from a seed, or as planned: `answer_next` says what the next requests get, in their order.
-Everything that was asked is in `requests`. Seconds are those of the loop that it runs on, so within a
-`VirtualTimeLoop` latencies take no time.
+Faults are random, from a seed, or planned: `answer_next` sets the answers to the next requests, in order. `requests`
+holds every request. Seconds are those of the loop on which the service runs, so on a `VirtualTimeLoop` latencies take
+no time.
 """
 
 from __future__ import annotations
@@ -46,35 +46,36 @@ Handler = Callable[[FakeRequest], Any]
 
 
 class FakeService:
-    """A service.
+    """An HTTP service on ``127.0.0.1``, as a context manager, both ``with`` and ``async with``.
 
     Args:
-        rows: rows by key, as JSON values; a composite key is a tuple. It may be changed while the service runs.
+        rows: rows by key, as JSON values; a composite key is a tuple. The rows may be changed while the service runs.
         latency: seconds before each answer, or a function that draws them, as in ``lambda r: r.expovariate(20)``.
-        errors: how often a status comes in place of an answer: ``{503: 0.1}`` for one request in ten.
-        retry_after: seconds for the ``Retry-After`` of 429 and 503; None for none.
-        retry_after_date: whether ``Retry-After`` is a date in place of a number.
-        rate_limit: requests that are answered in any second; beyond, 429 says when to come back.
-        resets: how often a connection is reset in place of an answer.
-        truncated: how often a body ends in the middle.
-        slow: how often a body is spread over `slow_for` seconds.
-        garbage: how often a body is no JSON.
+        errors: shares of requests that get a status instead of an answer: ``{503: 0.1}`` for one in ten.
+        retry_after: seconds in the ``Retry-After`` header of 429 and 503; None for no header.
+        retry_after_date: whether ``Retry-After`` is a date instead of a number.
+        rate_limit: the maximum number of answers in any one second. Further requests get 429 with a ``Retry-After``.
+        resets: share of requests whose connection is reset instead of an answer.
+        truncated: share of answers whose body ends in the middle.
+        slow: share of answers whose body is spread over `slow_for` seconds.
+        garbage: share of answers whose body is not JSON.
         slow_for: seconds of a slow body.
-        batch: "map" or "list": how several keys are answered.
-        token: what ``Authorization: Bearer`` must hold; else 401. It may be changed while the service runs.
-        handler: for paths other than ``/rows``: from a `FakeRequest` to a `FakeAnswer`, any JSON value, or None, for
-            404. It may be ``async``.
-        seed: of whatever is drawn.
-        ssl_context: of the server, for HTTPS.
+        batch: "map" or "list": the form of an answer for several keys.
+        token: what ``Authorization: Bearer`` must hold; otherwise 401. It may be changed while the service runs.
+        handler: answers paths other than ``/rows``: it gets a `FakeRequest` and returns a `FakeAnswer`, any JSON
+            value, or None for 404. It may be ``async``.
+        seed: seed of everything that is drawn.
+        ssl_context: the server's, for HTTPS.
 
     Raises:
-        ConfigurationError: an argument is wrong.
+        ConfigurationError: an argument has the wrong type or value.
 
     Attributes:
         requests: every request, in the order of arrival.
-        most_at_once: how many requests were inside at the same time, at most.
-        connections: how many connections were made.
-        abandoned: how many requests were still inside when their client hung up, or the service ended.
+        most_at_once: the largest number of requests in progress at the same time.
+        connections: the number of connections that were made.
+        abandoned: the number of requests still in progress when their client closed the connection, or the service
+            ended.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class FakeService:
             fault = name if name in rates else f"errors[{name}]"
             number(fault, share, "between 0 and 1: how often it happens", lambda share: 0 <= share <= 1)
         if sum(self._shares.values()) > 1:
-            raise ConfigurationError(f"shares of faults are {self._shares}; their sum must be within 0 and 1")
+            raise ConfigurationError(f"the shares of faults are {self._shares}; their sum must be at most 1")
         one_of("batch", batch, ("map", "list"))
         self.rows = dict(rows or {})
         self.token = token
@@ -142,9 +143,9 @@ class FakeService:
 
     @property
     def url(self) -> str:
-        """Where it is: ``http://127.0.0.1:port``, without a slash at the end."""
+        """Its address, ``http://127.0.0.1:port``, without a slash at the end."""
         if not self._port:
-            raise StateError("the service does not run; enter it by `with` or `async with`")
+            raise StateError("the service is not running; enter it with `with` or `async with` first")
         return f"{'https' if self._ssl else 'http'}://127.0.0.1:{self._port}"
 
     async def __aenter__(self) -> Self:
@@ -180,7 +181,7 @@ class FakeService:
         self._thread = threading.Thread(target=run, name="fake-service", daemon=True)
         self._thread.start()
         ready.wait()
-        if failed:
+        if failed:  # The thread cannot raise into this one.
             raise failed[0]
         return self
 
@@ -198,7 +199,7 @@ class FakeService:
         runner = web.ServerRunner(server, shutdown_timeout=0.01)
         await runner.setup()
         try:
-            # The port of an earlier run is taken again, so that a service can come back.
+            # A second run takes the port of the first again, so that clients find a service that comes back.
             site = web.TCPSite(runner, "127.0.0.1", self._port, ssl_context=self._ssl, reuse_address=True)
             await site.start()
             self._port = runner.addresses[0][1]
@@ -206,18 +207,18 @@ class FakeService:
         finally:
             await runner.cleanup()
 
-    # -- what it is told, and what it tells
+    # -- planned answers, and what was received
 
     def answer_next(self, *answers: FakeAnswer) -> None:
-        """What the next requests get, one each, before the rows, the handler and whatever is drawn have a say.
+        """Set the answers to the next requests, one each. They go before the rows, the handler and random faults.
 
         Raises:
-            ConfigurationError: one of them is no `FakeAnswer`.
+            ConfigurationError: an argument is not a `FakeAnswer`.
         """
         for answer in answers:
             if not isinstance(answer, FakeAnswer):
                 raise ConfigurationError(
-                    f"answers hold {describe(answer)}; each must be a FakeAnswer, such as FakeAnswer(status=503)"
+                    f"answers contains {describe(answer)}; each must be a FakeAnswer, such as FakeAnswer(status=503)"
                 )
         self._planned.extend(answers)
 
@@ -229,6 +230,7 @@ class FakeService:
 
     async def _serve(self, incoming: web.BaseRequest) -> web.StreamResponse:
         now = asyncio.get_running_loop().time() - self._started
+        # A request of a connection that is not yet known counts as a new connection.
         if incoming.transport is not None and incoming.protocol not in self._known:
             self._known = {known for known in self._known if known.transport is not None} | {incoming.protocol}
             self.connections += 1
@@ -259,7 +261,7 @@ class FakeService:
         return self._latency(self._random) if callable(self._latency) else self._latency
 
     def _refusal(self, request: FakeRequest, now: float) -> FakeAnswer | None:
-        """What stands in the way of an answer."""
+        """The answer that refuses a request without the token or above the rate limit, or None."""
         if self.token is not None and request.headers.get("authorization") != f"Bearer {self.token}":
             return FakeAnswer({"error": "who are you?"}, 401, {"WWW-Authenticate": "Bearer"})
         if self._rate_limit is not None:
@@ -273,7 +275,7 @@ class FakeService:
     def _come_back(self, status: int, seconds: float | None) -> FakeAnswer:
         headers = {}
         if seconds is not None and self._retry_after_date:
-            # Dates have whole seconds; a client that comes at the date must not be too early.
+            # Dates have whole seconds. A client that returns exactly at the date must not be too early.
             moment = datetime.now(UTC) + timedelta(seconds=math.ceil(seconds) + 1)
             headers["Retry-After"] = email.utils.format_datetime(moment, usegmt=True)
         elif seconds is not None:
@@ -332,10 +334,10 @@ class FakeService:
 
 
 def _check(rows: object, latency: object, errors: object, rate_limit: object, handler: object) -> None:
-    """Whether arguments are of the kind that they must be.
+    """Check the arguments.
 
     Raises:
-        ConfigurationError: one of them is not.
+        ConfigurationError: an argument has the wrong type.
     """
     if rows is not None and not isinstance(rows, Mapping):
         raise ConfigurationError(
@@ -348,7 +350,7 @@ def _check(rows: object, latency: object, errors: object, rate_limit: object, ha
     statuses = [*errors] if isinstance(errors, Mapping) else [] if errors is None else [errors]
     if not all(isinstance(status, int) and 100 <= status < 600 for status in statuses):
         raise ConfigurationError(
-            f"errors is {describe(errors)}; it must be a mapping of statuses to shares: {{503: 0.1}}"
+            f"errors is {describe(errors)}; it must be a mapping of statuses to shares, such as {{503: 0.1}}"
         )
     if rate_limit is not None:
         positive_int("rate_limit", rate_limit, ", or None")
@@ -359,7 +361,7 @@ def _check(rows: object, latency: object, errors: object, rate_limit: object, ha
 
 
 def _texts(key: Any) -> tuple[str, ...]:
-    """The parts of a key as they stand in a path."""
+    """The parts of a key as a path contains them."""
     return tuple("true" if part is True else "false" if part is False else str(part) for part in _parts(key))
 
 

@@ -1,4 +1,4 @@
-"""What a `FakeService` gets and gives: requests as they came in, answers, and how these are sent with their faults."""
+"""What a `FakeService` receives and sends: requests, answers, and how an answer with its faults is sent."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import Any
 from aiohttp import web
 
 PIECES = 10
-"""In how many pieces a slow body is sent, if it has as many bytes."""
+"""The number of pieces in which a slow body is sent, if it has at least that many bytes."""
 
 
 @dataclass(frozen=True)
 class FakeRequest:
-    """A request that came in.
+    """A request that was received.
 
     Attributes:
         method: as sent.
-        target: path and query as they were sent, still escaped.
+        target: path and query as they were sent, with their escapes.
         path: the path, unescaped.
         query: the values of each name, unescaped.
         headers: by lower-case name.
@@ -40,22 +40,22 @@ class FakeRequest:
     time: float
 
     def json(self) -> Any:
-        """The body, which is JSON."""
+        """The body, parsed as JSON."""
         return json.loads(self.body)
 
 
 @dataclass(frozen=True)
 class FakeAnswer:
-    """What a request gets.
+    """How the service answers one request.
 
     Attributes:
-        body: bytes and str as they are, anything else as JSON.
-        status: of HTTP.
-        headers: more headers, or other values for those that there would be.
+        body: bytes and str are sent as they are, anything else as JSON.
+        status: the HTTP status.
+        headers: added to the headers, or replacing them.
         delay: seconds before the answer begins.
         slow: seconds over which the body is spread.
         truncated: whether the connection ends in the middle of the body.
-        reset: whether the connection is reset in place of an answer.
+        reset: whether the connection is reset instead of an answer.
     """
 
     body: Any = b""
@@ -84,7 +84,7 @@ async def send(incoming: web.BaseRequest, answer: FakeAnswer) -> web.StreamRespo
         return web.Response(body=content, status=answer.status, headers=headers)
     response = web.StreamResponse(status=answer.status, headers=headers)
     response.content_length = len(content)
-    # A client may hang up in the middle, which is its good right.
+    # A client may close the connection in the middle. That is no error of the service.
     with contextlib.suppress(ConnectionError):
         await response.prepare(incoming)
         if answer.truncated:
@@ -105,11 +105,12 @@ async def _write_slowly(response: web.StreamResponse, content: bytes, seconds: f
 
 
 def _cut(incoming: web.BaseRequest, reset: bool) -> None:
-    """End the connection: by a reset, or as a server that dies does it."""
+    """End the connection: by a reset, or by a close, as a server that stops does."""
     transport = incoming.transport
     if transport is None:
         return
     if reset:
+        # A linger time of 0 makes the system send a reset instead of an orderly end.
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         transport.abort()
     else:

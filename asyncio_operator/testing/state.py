@@ -1,7 +1,7 @@
-"""The contract of state backends, as plain checks: for those who write one, and for ours.
+"""The contract of state backends, as plain checks: for the backends of users, and for those of this package.
 
-`check_state_backend(make)` raises AssertionError, naming the law and what is wrong, unless backends that `make` gives
-obey the laws of keyed state and of time to live. It checks every law or none. It needs no test framework.
+`check_state_backend(make)` raises AssertionError unless the backends that `make` gives obey the laws of keyed state and
+of time to live. The error names the law and what is wrong. All laws are checked, or none. It needs no test framework.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ def check_state_backend(make: Make) -> None:
     """Checks every law on new backends.
 
     Args:
-        make: gives a new, empty backend each time it is called. It takes the keywords `clock` (the laws of time to
-            live pass one), `key_groups` and `max_parallelism` (`law_s1_range` passes them), all optional, as in
+        make: returns a new, empty backend at each call. It takes the optional keywords `clock` (which the laws of time
+            to live pass), `key_groups` and `max_parallelism` (which `law_s1_range` passes), as in
             ``lambda **options: MyBackend(new_directory(), **options)``.
 
     Raises:
-        ConfigurationError: `make` cannot be called so, or gives no StateBackend; no law was checked.
-        AssertionError: a law is broken; the message begins with its name.
+        ConfigurationError: `make` cannot be called in this way, or gives no StateBackend. No law was checked.
+        AssertionError: a law is broken. The message begins with the law's name.
     """
     _check_make(make)
     for law in LAWS:
@@ -43,7 +43,7 @@ def _check_make(make: Make) -> None:
     shown = f"make={describe(make)}"
     example = "such as lambda **options: MyBackend(new_directory(), **options)"
     if not callable(make):
-        raise ConfigurationError(f"{shown}: a function that gives a new backend at every call is needed, {example}")
+        raise ConfigurationError(f"{shown}: it must be a function that returns a new backend at each call, {example}")
     try:
         signature = inspect.signature(make)
         signature.bind()
@@ -52,12 +52,12 @@ def _check_make(make: Make) -> None:
     missing = [keyword for keyword in KEYWORDS if not _takes(signature, keyword)]
     if missing:
         raise ConfigurationError(
-            f"{shown} does not take {', '.join(missing)}, so that not every law could be checked: "
-            f"it has to pass **options on, {example}"
+            f"{shown} does not take {', '.join(missing)}, so some laws could not be checked: "
+            f"it must pass **options on, {example}"
         )
     backend = make()
     if not isinstance(backend, StateBackend):
-        raise ConfigurationError(f"{shown} gave {describe(backend)}: a StateBackend is needed")
+        raise ConfigurationError(f"{shown} gave {describe(backend)}: it must give a StateBackend")
     backend.close()
 
 

@@ -1,6 +1,6 @@
-"""The laws of keyed state, as plain checks of a backend: the first half of `check_state_backend`.
+"""The laws of keyed state, as plain checks of a backend. They are one part of `check_state_backend`.
 
-Each takes `make`, which gives a new, empty backend; `law_s1_range` calls it with `key_groups` and `max_parallelism`.
+Each law gets `make`, which returns a new, empty backend. `law_s1_range` passes it `key_groups` and `max_parallelism`.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ KEYS = (
     *(1.0, -2.5, float("inf"), date(2024, 2, 29), datetime(2024, 2, 29, 1, 2, 3, 4)),
     *(datetime(2024, 2, 29, tzinfo=UTC), UUID(int=7), Decimal("1.50"), Decimal(1), (), (1,), (1, "a"), ((1,), "a")),
 )
-"""Keys of every type, among them some that Python calls equal and some that begin with one another."""
+"""Keys of every type. Some are equal in Python, and some are prefixes of others."""
 
 
 def same(found: Any, expected: Any, what: str) -> None:
-    """Asserts that two values are equal and look equal, which tells 1 from True."""
+    """Asserts that two values are equal and have the same repr, which distinguishes 1 from True."""
     assert found == expected, f"{what}: {found!r:.500}, not {expected!r:.500}"
     assert repr(found) == repr(expected), f"{what}: {found!r:.500}, not {expected!r:.500}"
 
 
 def refuses(action: Callable[..., Any], *arguments: Any, error: type[Exception] = StateError, saying: str = "") -> None:
-    """Asserts that a call raises this error, with this text in its message."""
+    """Asserts that a call raises this error, and that its message contains this text."""
     message = None
     try:
         action(*arguments)
@@ -56,7 +56,7 @@ def refuses(action: Callable[..., Any], *arguments: Any, error: type[Exception] 
 
 
 def law_s1_keys(make: Make) -> None:
-    """S1: every key type is a key of its own; None is none."""
+    """S1: each key type has keys of its own; None is not a key."""
     backend = make()
     state = backend.value_state(ValueStateDescriptor("value"))
     for number, key in enumerate(KEYS):
@@ -90,7 +90,7 @@ def law_s1_range(make: Make) -> None:
 
 
 def law_s4_value(make: Make) -> None:
-    """S4: the default is a fresh copy, None clears."""
+    """S4: the default is a fresh copy; None clears."""
     backend = make()
     backend.set_current_key("k")
     plain = backend.value_state(ValueStateDescriptor("plain"))
@@ -121,7 +121,7 @@ def law_s4_value(make: Make) -> None:
 
 
 def law_s5_list(make: Make) -> None:
-    """S5: order and duplicates are kept, None is refused and changes nothing."""
+    """S5: order and duplicates are kept; None is refused and changes nothing."""
     backend = make()
     backend.set_current_key("k")
     state = backend.list_state(ListStateDescriptor("list"))
@@ -146,7 +146,7 @@ def law_s5_list(make: Make) -> None:
 
 
 def law_s6_map(make: Make) -> None:
-    """S6: None is a value, integers and text sort by value, prefixes do not mix."""
+    """S6: None is a value; integers and text are sorted by value; keys that are prefixes of others stay apart."""
     backend = make()
     state = backend.map_state(MapStateDescriptor("map"))
     for key in ("1", "11"):
@@ -164,11 +164,11 @@ def law_s6_map(make: Make) -> None:
         same((state.contains("c"), state.get("c")), (False, None), "an absent entry")
     state.remove("a")
     state.remove("absent")
-    assert not state.contains("a"), "a removed entry is there"
+    assert not state.contains("a"), "a removed entry still exists"
     entries = state.items()
     state.clear()
     same((state.is_empty(), list(state.items())), (True, []), "a cleared map")
-    assert len(list(entries)) == 9, "an iteration that began before clear() shows it"
+    assert len(list(entries)) == 9, "an iteration that began before clear() must not show the clear()"
     backend.set_current_key("1")
     assert len(list(state.values())) == 10, "clearing the map of '11' changed that of '1'"
     refuses(state.put, None, 1, saying="'map'")
@@ -199,7 +199,7 @@ class _Mean:
 
 
 def law_s7_folding(make: Make) -> None:
-    """S7: None when empty; every added value is folded in."""
+    """S7: an empty fold gives None; every added value is folded in."""
     backend = make()
     backend.set_current_key(1)
     total = backend.reducing_state(ReducingStateDescriptor("sum", lambda a, b: a + b))
@@ -216,7 +216,7 @@ def law_s7_folding(make: Make) -> None:
 
 
 def law_s8_isolation(make: Make) -> None:
-    """S8: keys and namespaces do not see each other; setting a key keeps the namespace."""
+    """S8: keys and namespaces are isolated from each other; setting a key keeps the namespace."""
     backend = make()
     value = backend.value_state(ValueStateDescriptor("value"))
     entries = backend.map_state(MapStateDescriptor("map"))
@@ -245,7 +245,7 @@ def law_s8_isolation(make: Make) -> None:
 
 
 def law_s9_snapshot(make: Make) -> None:
-    """S9: a snapshot is a point in time, outlives its backend, restores several times, keeps what nobody asks for."""
+    """S9: a snapshot is a point in time, outlives its backend, restores several times, keeps states not asked for."""
     source = make()
     source.set_current_key("k")
     value = source.value_state(ValueStateDescriptor("value"))
@@ -278,7 +278,7 @@ def law_s9_snapshot(make: Make) -> None:
 
 
 def law_s10_descriptors(make: Make) -> None:
-    """S10: another kind, other serialisers, or time to live on one side only is refused."""
+    """S10: another kind, other serialisers, or time to live on only one side is refused."""
 
     class Other:
         name = "other"
@@ -318,7 +318,7 @@ def law_s10_descriptors(make: Make) -> None:
 
 
 def law_s12_migration(make: Make) -> None:
-    """S12: a migrating map gives what the old value would have given, whatever part has moved."""
+    """S12: a migrating map gives what the old value would have given, whichever part has been migrated."""
     backend = make()
     old, new = ValueStateDescriptor("old"), MapStateDescriptor("new")
     value: ValueState[Any] = backend.value_state(old)
@@ -347,7 +347,7 @@ def law_s12_migration(make: Make) -> None:
 
 
 def law_closed(make: Make) -> None:
-    """A closed backend refuses everything, and says so; closing it again does nothing."""
+    """A closed backend refuses everything and says that it is closed; closing it again does nothing."""
     backend = make()
     backend.set_current_key(1)
     value = backend.value_state(ValueStateDescriptor("value"))

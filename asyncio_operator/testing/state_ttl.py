@@ -1,6 +1,6 @@
-"""The laws of time to live, as plain checks of a backend: the second half of `check_state_backend`.
+"""The laws of time to live, as plain checks of a backend. They are one part of `check_state_backend`.
 
-Each takes `make`, which gives a new, empty backend with the clock it is called with.
+Each law gets `make`, which returns a new, empty backend that reads the clock passed to it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RETURN_EXPIRED = StateVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP
 
 
 def law_e1_expiry(make: Make) -> None:
-    """E1: expired once timestamp + ttl <= now; elements and entries each; the future is alive; E9: no default."""
+    """E1: expired once timestamp + ttl <= now; elements and entries expire singly; the future lives; E9: no default."""
     clock = ManualClock(100.0)
     backend = make(clock=clock)
     backend.set_current_key("k")
@@ -67,7 +67,7 @@ def law_e1_expiry(make: Make) -> None:
 
 
 def law_e2_update_type(make: Make) -> None:
-    """E2: writes refresh; reads too with ON_READ_AND_WRITE, but `is_empty` never."""
+    """E2: writes refresh; with ON_READ_AND_WRITE reads do too, but `is_empty` never does."""
     for update_type in UpdateType:
         clock = ManualClock()
         backend = make(clock=clock)
@@ -80,6 +80,7 @@ def law_e2_update_type(make: Make) -> None:
         items.add_all([1, 2])
         entries.put_all({"got": 1, "asked": 1, "untouched": 1})
         clock.advance(6)
+        # Read by each method that refreshes, and by `is_empty`, which does not.
         value.value(), items.get(), entries.get("got"), entries.contains("asked"), entries.is_empty()
         clock.advance(6)
         touched = update_type is UpdateType.ON_READ_AND_WRITE
@@ -125,7 +126,7 @@ def law_e3_visibility(make: Make) -> None:
 
 
 def law_e4_reading_removes(make: Make) -> None:
-    """E4: what a read finds expired is gone from the store, entry by entry."""
+    """E4: an entry that a read finds expired is removed from the store, entry by entry."""
     clock = ManualClock()
     backend = make(clock=clock)
     ttl = StateTtlConfig(10, cleanup=())
@@ -156,7 +157,7 @@ def law_e4_reading_removes(make: Make) -> None:
 
 
 def law_e5_incremental(make: Make) -> None:
-    """E5: `size` entries are looked at per access, with `every_record` per change of key too, and all in the end."""
+    """E5: each access checks `size` entries; with `every_record` a change of key too; in the end all are checked."""
     for every_record in (False, True):
         clock = ManualClock()
         backend = make(clock=clock)
@@ -192,7 +193,7 @@ def law_e5_incremental(make: Make) -> None:
 
 
 def _check_removed(backend: StateBackend, name: str, expected: int, action: Callable[[], Any]) -> None:
-    """Asserts that an action removes so many entries of a state, or all if there are fewer."""
+    """Asserts that an action removes this many entries of a state, or all of them if there are fewer."""
     before = backend.num_entries(name)
     action()
     removed = before - backend.num_entries(name)
@@ -200,7 +201,7 @@ def _check_removed(backend: StateBackend, name: str, expected: int, action: Call
 
 
 def law_e6_full_snapshot(make: Make) -> None:
-    """E6: expired entries are not in the snapshot, and still in the live state; E8: times are absolute."""
+    """E6: expired entries are absent from the snapshot but still in the live state; E8: times are absolute."""
     clock = ManualClock()
     source = make(clock=clock)
     source.set_current_key(1)
@@ -228,7 +229,7 @@ def law_e6_full_snapshot(make: Make) -> None:
 
 
 def law_e7_compaction(make: Make) -> None:
-    """E7: `compact` removes the expired entries of states with that strategy, and no others."""
+    """E7: `compact` removes the expired entries of states with that strategy, and of no other state."""
     clock = ManualClock()
     backend = make(clock=clock)
     states = [

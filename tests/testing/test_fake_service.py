@@ -226,7 +226,7 @@ def test_planned_answers_come_first_in_their_order() -> None:
 
 def test_it_serves_synchronous_tests_from_a_thread_and_comes_back_at_its_place() -> None:
     service = FakeService(ROWS)
-    with pytest.raises(StateError, match="does not run"):
+    with pytest.raises(StateError, match="the service is not running; enter it with"):
         service.url  # noqa: B018
     url = ""
     for _ in range(2):
@@ -267,5 +267,5 @@ def test_a_wrong_option_is_named(options: dict[str, Any], named: str) -> None:
 
 
 def test_a_planned_answer_that_is_none_is_refused_where_it_is_planned() -> None:
-    with pytest.raises(ConfigurationError, match=r"answers hold 503; each must be a FakeAnswer"):
+    with pytest.raises(ConfigurationError, match=r"answers contains 503; each must be a FakeAnswer"):
         FakeService().answer_next(503)  # type: ignore[arg-type]
