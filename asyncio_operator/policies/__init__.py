@@ -1,1 +1,1 @@
-"""Specifications and their pure logic: what they decide, given the time. They know neither asyncio nor any clock."""
+"""Specifications and their pure logic: what they decide at a given time. They know neither asyncio nor any clock."""

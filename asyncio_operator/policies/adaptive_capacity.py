@@ -1,22 +1,21 @@
-"""A capacity that finds its own level: how many calls at once a service can make good use of.
+"""A capacity that adjusts itself: how many calls at the same time a service can use well.
 
-Calls are looked at in rounds, in which the limit stands still. At a round's end its latency is compared with the base,
-the latency of calls that did not have to queue (law R11):
+Calls are measured in rounds. The limit does not change within a round. At the end of a round its latency is compared
+with the base, which is the latency of calls that did not have to queue (law R11):
 
     near the base         Rise, if the limit was reached and nearly no call failed: by a tenth, and twice as much after
-                          each further good round, up to a doubling. At the beginning it is a doubling at once.
-    somewhat above it     Stay: the service is busy, and a short queue keeps it so.
-    twice the base        Fall to a half, as a test. Calls that had to queue get through sooner now; a service that has
-                          become slow answers as slowly as before. So, if latency fell as the limit did, fall again;
-                          if it did not fall, go back, and it is the new base. In between, Little's law gives the level
-                          at which calls begin to queue: go a little above that.
+                          each further good round, up to a doubling. The first rises are doublings.
+    somewhat above it     Stay: the service is busy, and a short queue keeps it busy.
+    twice the base        Halve, as a test. If calls had to queue, they are faster now. If the service has become slow,
+                          they are as slow as before. So, if latency fell as the limit did, halve again. If it did not
+                          fall, return to the old limit, and the latency is the new base. In between, Little's law
+                          gives the level at which calls begin to queue: go a little above that.
     timeout or overload   Fall by a seventh at once. Only a call that started after the last such fall causes another.
 
-The latency of a round is the square of the mean root, which a few very slow calls move little. Sources: TCP Vegas
-(Brakmo and Peterson, 1995) for the comparison with a base, TCP's slow start for the doubling, Netflix's
-concurrency-limits for the use on calls. The test is there because latency alone does not tell a queue from slowness.
-
-It knows neither clocks nor calls.
+The latency of a round is the square of the mean square root, which a few very slow calls change little. Sources: TCP
+Vegas (Brakmo and Peterson, 1995) for the comparison with a base, TCP's slow start for the doubling, Netflix's
+concurrency-limits for its use on calls. The test is needed because latency alone does not distinguish a queue from a
+slow service. This module knows neither clocks nor calls.
 """
 
 from __future__ import annotations
@@ -28,46 +27,48 @@ from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.policies.options import positive_int
 
 INITIAL = 20
-"""Enough to tell latencies apart, few enough for any service. Doubled, it reaches 320 within 200 calls."""
+"""Enough calls to compare latencies, few enough for any service. Doubled four times, 320 are reached in 200 calls."""
 
 _SAMPLES = 20
-"""Calls in a round at least; beyond that it is half of the limit, or all of it for a test."""
+"""The minimum number of calls in a round. With a larger limit it is half of the limit, and all of it for a test."""
 _PRECISION = 0.12
-"""The standard error of a round's latency, as a part of it, below which it is sure; jitter makes a round longer."""
+"""A round's latency is certain if its standard error is below this part of it. Jitter makes a round longer."""
 _ENOUGH = 1000
-"""Calls after which it is taken for sure, however much latencies scatter."""
+"""After this number of calls the latency counts as certain, whatever its scatter."""
 _RESOLUTION = 1e-6
-"""Seconds; latencies below are alike."""
+"""Seconds; shorter latencies are not distinguished."""
 _NEAR = 1.25
-"""How far from the base a latency still counts as the base."""
+"""Up to this multiple of the base, a latency counts as the base."""
 _FAR = 2.0
-"""How far above the base calls certainly queue, or the service has changed."""
+"""Above this multiple of the base, calls certainly queue, or the service has changed."""
 _STILL = 1.1
+"""A latency that is this much above the last round's is still growing, so a test would measure too early."""
 _PATIENCE = 4
-"""A latency that has grown by more than `_STILL` since the last round is waited for, as many rounds at most."""
+"""The maximum number of rounds for which a growing latency is waited for."""
 _HELPED = 1.2
-"""A fall has helped fully if latency is, but for this factor, as much lower as the limit."""
+"""A fall has helped fully if latency fell by the same factor as the limit, up to this tolerance."""
 _HEADROOM = 1.35
-"""Where the limit goes, as a multiple of the level at which calls begin to queue: no worker waits for a call."""
+"""The limit as a multiple of the level at which calls begin to queue, so that no worker of the service is idle."""
 _TRUST = 3
-"""Tests that may end at a base that is known already, without looking below; then it is looked at again."""
+"""The number of tests that may end at a known base. The next test looks below it again."""
 _FIRST_STEP = 0.1
 _FALL = 0.85
 _FAILING = 0.1
-"""The part of a round's calls that may fail, without overload, if the limit is to rise."""
+"""The limit rises only if at most this part of a round's calls failed without overload."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveCapacity:
-    """A number of calls in flight that follows what the service can bear.
+    """A number of calls in flight that adjusts to what the service can take.
 
     Attributes:
-        initial: the calls at once to begin with; its default yields to the bounds.
-        minimum: never fewer.
-        maximum: never more; its default is far above what one service bears, and cheap for one event loop to hold.
+        initial: calls in flight at the start. The default is moved into the bounds.
+        minimum: the limit never falls below this.
+        maximum: the limit never rises above this. The default is far above what one service takes, and still cheap for
+            one event loop.
 
     Raises:
-        ConfigurationError: a value is wrong.
+        ConfigurationError: a value has the wrong type or range.
     """
 
     initial: int = INITIAL
@@ -80,7 +81,7 @@ class AdaptiveCapacity:
         positive_int("maximum", self.maximum)
         if self.maximum < self.minimum:
             raise ConfigurationError(f"maximum is {self.maximum}; it must not be less than minimum, {self.minimum}")
-        if self.initial == INITIAL:
+        if self.initial == INITIAL:  # The user chose only bounds: they win over the default.
             object.__setattr__(self, "initial", min(max(INITIAL, self.minimum), self.maximum))
         if not self.minimum <= self.initial <= self.maximum:
             raise ConfigurationError(
@@ -90,7 +91,7 @@ class AdaptiveCapacity:
 
 @dataclass(frozen=True, slots=True)
 class _Test:
-    """What was before a fall that is a test: the limit, the calls in flight, and the latency, as its logarithm."""
+    """The state before a fall that is a test: limit, calls in flight, latency in seconds, and step of the next rise."""
 
     limit: int
     in_flight: int
@@ -99,13 +100,13 @@ class _Test:
 
 
 class Controller:
-    """The limit, and what it is decided from. Told of every call that ends, it costs O(1) for each.
+    """The current limit, and what it is decided from. It is called once for every call that ends, and costs O(1).
 
     Attributes:
-        limit: calls in flight at most, now; from `minimum` to `maximum`.
+        limit: the maximum number of calls in flight now, from `minimum` to `maximum`.
 
-    In both methods `latency` is in seconds, from the start to the end of the call, and `in_flight` is the number of
-    calls that were running when it ended, itself included.
+    In both methods `latency` is the seconds from the start to the end of the call, and `in_flight` is the number of
+    calls that were running when it ended, this call included.
     """
 
     def __init__(self, spec: AdaptiveCapacity) -> None:
@@ -122,9 +123,9 @@ class Controller:
         self._begin(settle=self.limit)
 
     def completed(self, now: float, latency: float, in_flight: int) -> None:
-        """A call gave a result."""
+        """A call returned a result."""
         self._ended(in_flight)
-        if self._settle < 0:
+        if self._settle < 0:  # It started under the present limit.
             self._successes += 1
             latency = max(latency, _RESOLUTION)
             self._sum += latency
@@ -132,8 +133,9 @@ class Controller:
         self._end_of_round()
 
     def failed(self, now: float, latency: float, in_flight: int, overload: bool) -> None:
-        """A call raised; `overload`: it timed out, or the service said that it has too much to do."""
+        """A call raised. `overload` says that it timed out, or that the service reported too much load."""
         if overload:
+            # Calls that started before the last fall show the load of before: one overload must not cause many falls.
             if now - latency > self._fell_at:
                 self._fall(now)
             return
@@ -141,7 +143,7 @@ class Controller:
         self._end_of_round()
 
     def _begin(self, settle: int) -> None:
-        """Begin a round, after `settle` calls that still show the limit of before."""
+        """Begin a round after the next `settle` calls, which still started under the previous limit."""
         self._settle = settle
         self._calls = 0
         self._successes = 0
@@ -164,6 +166,8 @@ class Controller:
         root = self._roots / self._successes
         latency = root * root
         spread = max(0.0, self._sum / self._successes - latency)
+        # The standard error is below _PRECISION: by the delta method the variance of the squared mean root is about
+        # 4 * latency * spread / successes.
         sure = 4 * spread <= _PRECISION**2 * latency * self._successes or self._calls >= _ENOUGH
         if self._test is None:
             self._compare(latency, sure)
@@ -171,7 +175,7 @@ class Controller:
             self._judge(self._test, latency)
 
     def _compare(self, latency: float, sure: bool) -> None:
-        """The end of an ordinary round, if what is seen is sure; a rise at the beginning need not be."""
+        """End an ordinary round once its latency is certain. A rise in the doubling phase need not wait for that."""
         if self._base is None:
             self._base = latency
         ratio = latency / self._base
@@ -200,7 +204,7 @@ class Controller:
         self._step = min(1.0, 2 * self._step)
 
     def _try_lower(self, latency: float, limit: int, step: float) -> None:
-        """Fall to a half; `limit` and `step` are what to go back to."""
+        """Halve the limit, as a test. `limit` and `step` are restored if the test shows a slow service."""
         self._waited = 0
         before = max(1, min(self.limit, self._peak))
         self._test = _Test(limit, before, latency, step)
@@ -209,7 +213,7 @@ class Controller:
         self._begin(settle=before)
 
     def _judge(self, test: _Test, latency: float) -> None:
-        """The end of the round after a fall that was a test."""
+        """End the round of a test."""
         self._test = None
         ratio = latency / test.latency
         known = self._trust > 0 and self._base is not None and latency < _NEAR * self._base
@@ -232,10 +236,10 @@ class Controller:
 
 
 def calls_at_first(capacity: int | AdaptiveCapacity) -> int:
-    """Calls in flight at most, when a run starts."""
+    """The maximum number of calls in flight when a run starts."""
     return capacity.initial if isinstance(capacity, AdaptiveCapacity) else capacity
 
 
 def calls_at_most(capacity: int | AdaptiveCapacity) -> int:
-    """Calls in flight at most, ever."""
+    """The maximum number of calls in flight at any time of a run."""
     return capacity.maximum if isinstance(capacity, AdaptiveCapacity) else capacity

@@ -1,9 +1,8 @@
-"""How many elements go into one call, and which failing batches are worth splitting.
+"""How many elements go into one call, and which failed batches are split.
 
-The default size is where a query that takes its keys as an array has used up the price of its round trip; the default
-linger is short against such a round trip, and long enough for the elements that come at the same moment.
-
-It knows neither timers nor calls: the operator forms the batches (law B1).
+At the default size, a query that takes its keys as an array has used up the advantage of one round trip for many keys.
+The default linger is short compared with such a round trip, and long enough to gather elements that arrive together.
+This module knows neither timers nor calls: the operator forms the batches (law B1).
 """
 
 from __future__ import annotations
@@ -16,14 +15,15 @@ from asyncio_operator.policies.options import Duration, duration, positive_int
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """A call is made with up to `max_size` elements.
+    """One call is made with up to `max_size` elements.
 
     Attributes:
-        max_size: a batch of this many is called at once.
-        linger: how long its first element waits for others, in seconds or as a timedelta; 0: until the loop is idle.
+        max_size: a batch of this size is called at once.
+        linger: how long the first element waits for others, in seconds or as a timedelta. With 0 it waits until the
+            event loop is idle.
 
     Raises:
-        ConfigurationError: a value is wrong.
+        ConfigurationError: a value has the wrong type or range.
     """
 
     max_size: int = 1000
@@ -35,10 +35,10 @@ class Batching:
 
 
 def splits(error: Exception) -> bool:
-    """Whether a batch that failed of this is called again in halves: one of its elements may be to blame (law B4).
+    """Whether a batch that failed with this error is called again in halves, because one element may cause it (law B4).
 
-    A refusal, a timeout, a lost connection, overload, what any other key would have met too, and whatever the source
-    itself calls worth repeating are nobody's fault in the batch, and more calls would make them worse.
+    It is not split if no single element causes the error: a refusal, a timeout, a lost connection, overload, an error
+    that any other key would meet too, or one that the source itself calls retryable. More calls would make these worse.
     """
     if isinstance(error, CircuitOpenError | TimeoutError | ConnectionError):
         return False

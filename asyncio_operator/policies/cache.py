@@ -1,8 +1,8 @@
-"""What a lookup cache keeps, and for how long: the options, and nothing that acts on them.
+"""What a lookup cache keeps, and for how long: only the options, and nothing that acts on them.
 
-The defaults keep 10,000 answers, a few megabytes of usual rows, until they make room for others: without an expiry the
-outside table is taken for one that does not change while a worker lives. Expiries are a choice of how old an answer may
-be, which nobody but the user can make.
+The defaults keep 10,000 answers, some megabytes of usual rows, until newer answers need the room. Without an expiry,
+the outside table is assumed not to change while a worker lives. How old an answer may be is a decision that only the
+user can make, so there is no default expiry.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ class Cache:
     """Answers of an enricher, kept in the Python worker and used again.
 
     Attributes:
-        max_rows: keys at most, those without a row among them; when full the least recently used one goes.
-        expire_after_write: seconds (or a timedelta) after which an answer is used no more; None for never.
-        expire_after_access: the same, counted from when it was last used.
-        cache_missing: whether it is kept that there is no row.
-        missing_ttl: `expire_after_write` of that; None for the same as of rows.
-        refresh_after: an answer older than this is used, and looked up again in the background.
-        stale_if_error: when a lookup fails, an expired answer that is still there is used.
-        store: "heap", in memory; "rocksdb", in files, where they outlive the worker.
-        directory: of these files, on a disk of the worker; each worker uses a directory in it.
+        max_rows: the maximum number of keys, including keys without a row. A full cache drops the least recently used.
+        expire_after_write: seconds (or a timedelta) after which an answer is no longer used; None for never.
+        expire_after_access: the same, counted from the last use of the answer.
+        cache_missing: whether a missing row is cached too.
+        missing_ttl: `expire_after_write` for missing rows; None to use `expire_after_write`.
+        refresh_after: an answer older than this is used once more and looked up again in the background.
+        stale_if_error: if a lookup fails, an expired answer that still exists is used.
+        store: "heap" for memory; "rocksdb" for files, which outlive the worker.
+        directory: of these files, on a local disk of the worker. Each worker uses a directory inside it.
 
     Raises:
-        ConfigurationError: a value is wrong.
+        ConfigurationError: a value has the wrong type or range, or two values contradict each other.
     """
 
     max_rows: int = 10_000
@@ -55,7 +55,8 @@ class Cache:
         one_of("store", self.store, ("heap", "rocksdb"))
         if self.missing_ttl is not None and not self.cache_missing:
             raise ConfigurationError(
-                f"missing_ttl is {self.missing_ttl}, and cache_missing is False; it must be None where no miss is kept"
+                f"missing_ttl is {self.missing_ttl}, and cache_missing is False; missing_ttl must be None, "
+                "or cache_missing must be True"
             )
         self._check_refresh()
         self._check_directory()
@@ -65,16 +66,16 @@ class Cache:
             expiry = getattr(self, name)
             if self.refresh_after is not None and expiry is not None and self.refresh_after >= expiry:
                 raise ConfigurationError(
-                    f"refresh_after is {self.refresh_after}, and {name} is {expiry}; it must be less, or answers "
-                    "expire before they are refreshed"
+                    f"refresh_after is {self.refresh_after}, and {name} is {expiry}; it must be less, because an "
+                    "expired answer cannot be refreshed"
                 )
 
     def _check_directory(self) -> None:
         if self.store == "heap":
             if self.directory is not None:
                 raise ConfigurationError(
-                    f'directory is {describe(self.directory)}, and store is "heap"; it must be None, or store must be '
-                    '"rocksdb"'
+                    f'directory is {describe(self.directory)}, and store is "heap"; store must be '
+                    '"rocksdb", or directory must be None'
                 )
         elif not isinstance(self.directory, str | Path) or not str(self.directory) or "\0" in str(self.directory):
             raise ConfigurationError(
@@ -84,7 +85,7 @@ class Cache:
         elif re.match(r"~|\w{2,}:", str(self.directory)):
             raise ConfigurationError(
                 f"directory is {describe(self.directory)}; it must be a path on a local disk of the workers, such as "
-                '"/var/cache/prices": no URL, and no ~, which is not expanded'
+                '"/var/cache/prices"; a URL and a ~ are not supported'
             )
         else:
             object.__setattr__(self, "directory", str(self.directory))

@@ -1,21 +1,21 @@
 """When to stop calling a service that fails anyway.
 
-    closed     calls pass, and their outcomes are counted over a sliding window.
-               Enough calls, and of them too many failures: -> open.
-    open       no call passes until `open_for` is over.
-    half open  one call passes, the probe. It succeeds: -> closed, with nothing counted.
+    closed     Calls pass, and their outcomes are counted over a sliding window.
+               There are enough calls, and too many of them failed: -> open.
+    open       No call passes until `open_for` has passed.
+    half open  One call passes, the probe. It succeeds: -> closed, with all counts at 0.
                It fails: -> open.
 
-All transitions live here (law R10). The window is 30 slices, so it forgets in steps of a thirtieth of its length; an
-outcome is counted for at least 29/30 and at most all of `window`.
+All transitions are in this module (law R10). The window is 30 slices, so it forgets in steps of a thirtieth of its
+length: an outcome is counted for at least 29/30 and at most all of `window`.
 
-Outcomes come late: a call that started before the breaker opened says nothing about the service of now, and must not
-be taken for the probe. So it is told when the call started, and such outcomes are ignored. It knows neither clocks nor
-calls.
+Outcomes arrive late. A call that started before the breaker opened shows nothing about the service now, and must not be
+mistaken for the probe. So each outcome comes with the start time of its call, and outcomes of older calls are ignored.
+This module knows neither clocks nor calls.
 
-The defaults: a half of failures is more than any healthy service has; below 20 calls it may be chance; 30 s is long
-enough for as many calls to a slow service, and short enough to forget what is mended; after 10 s a restarted service is
-back, and one that is down is asked six times a minute.
+The defaults: no healthy service fails half of its calls. Below 20 calls, half may be chance. 30 s is long enough for 20
+calls to a slow service, and short enough to forget failures that are over. After 10 s a restarted service is back, and
+a service that is down gets six calls a minute.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ State = Literal["closed", "open", "half_open"]
 
 @dataclass(frozen=True, slots=True)
 class CircuitBreaker:
-    """Opens when too many calls fail.
+    """Opens, which refuses all calls for a while, when too many calls fail.
 
     Attributes:
         failure_ratio: the part of the calls that must have failed, more than 0 and at most 1.
-        window: over which calls are counted, in seconds or as a timedelta; at least a millisecond.
-        minimum_calls: fewer calls in the window never open it.
+        window: the time over which calls are counted, in seconds or as a timedelta; at least a millisecond.
+        minimum_calls: with fewer calls in the window it never opens.
         open_for: how long no call passes, in seconds or as a timedelta.
 
     Raises:
-        ConfigurationError: a value is wrong.
+        ConfigurationError: a value has the wrong type or range.
     """
 
     failure_ratio: float = 0.5
@@ -60,8 +60,8 @@ class CircuitBreaker:
 class Breaker:
     """The state of one breaker.
 
-    Whoever got True from `allow` calls `succeeded`, `failed` or `abandoned` later, once; `started` is when that call
-    started.
+    A caller that got True from `allow` must call `succeeded`, `failed` or `abandoned` once, when its call has ended.
+    `started` is the time at which that call started.
     """
 
     def __init__(self, spec: CircuitBreaker) -> None:
@@ -75,11 +75,11 @@ class Breaker:
 
     @property
     def state(self) -> State:
-        """An open breaker is open until `allow` lets a probe through."""
+        """The state. It stays "open" until `allow` lets a probe through."""
         return self._state
 
     def opens_again_at(self) -> float | None:
-        """When a probe may pass, or might have passed from; None if the breaker is closed."""
+        """When a probe may pass. The time may be in the past. None if the breaker is closed."""
         return None if self._state == "closed" else self._opened + self._open_for
 
     def refuses(self, now: float) -> bool:
@@ -87,7 +87,7 @@ class Breaker:
         return self._state != "closed" and (self._probing or now < self._opened + self._open_for)
 
     def allow(self, now: float) -> bool:
-        """Whether a call may start; in an open breaker it is the probe."""
+        """Whether a call may start. If the breaker is not closed, this call is the probe."""
         if self._state == "closed":
             return True
         if self.refuses(now):
@@ -97,7 +97,7 @@ class Breaker:
         return True
 
     def succeeded(self, now: float, started: float) -> None:
-        """A call gave a result."""
+        """A call returned a result."""
         if self._state == "closed" and not self._is_old(started):
             self._count(now, failures=0)
         elif self._is_probe(started):
@@ -106,14 +106,14 @@ class Breaker:
             self._window.clear()
 
     def failed(self, now: float, started: float) -> None:
-        """A call raised, or passed its deadline."""
+        """A call raised, or exceeded its deadline."""
         if self._state == "closed" and not self._is_old(started):
             self._count(now, failures=1)
         elif self._is_probe(started):
             self._open(now)
 
     def abandoned(self, started: float) -> None:
-        """A call was cancelled because nobody wants its result: it says nothing, and another one may try."""
+        """A call was cancelled because its result is not needed. It proves nothing; another call may be the probe."""
         if self._is_probe(started):
             self._state = "open"
             self._probing = False
@@ -136,7 +136,7 @@ class Breaker:
 
 
 class _Window:
-    """Calls and failures in the slice of now and the 29 before it."""
+    """Calls and failures in the present slice and the 29 before it."""
 
     def __init__(self, slice_seconds: float) -> None:
         self._slice_seconds = slice_seconds
@@ -148,7 +148,7 @@ class _Window:
         self._slice: int | None = None
 
     def count(self, now: float, failures: int) -> tuple[int, int]:
-        """Count a call, and give the calls and the failures of the window."""
+        """Count one call, and return the calls and the failures of the window."""
         place = self._advance(math.floor(now / self._slice_seconds)) % SLICES
         calls_before, failures_before = self._slices[place]
         self._slices[place] = calls_before + 1, failures_before + failures
@@ -157,7 +157,7 @@ class _Window:
         return self._calls, self._failures
 
     def _advance(self, target: int) -> int:
-        """Empty the slices that are too old. A clock that goes back is taken to stand still."""
+        """Clear the slices that are too old. A clock that goes back counts as standing still."""
         if self._slice is None or target >= self._slice + SLICES:
             self.clear()
             self._slice = target

@@ -1,4 +1,4 @@
-"""Checks of option values, one sentence for each: the argument, its value, and what is allowed."""
+"""Checks of option values. Each error is one sentence: the argument, its value, and what is allowed."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Duration = float | timedelta
 LARGEST = sys.float_info.max
 
 SHORTEST = 0.001
-"""Seconds; nothing is kept for less, and state counts milliseconds."""
+"""Seconds; nothing is kept for a shorter time, because state counts in milliseconds."""
 
 LONGEST = 1e12
-"""Seconds: 30,000 years, which milliseconds in 64 bits can hold."""
+"""Seconds: 30,000 years, which 64 bits can hold in milliseconds."""
 
 
 def positive_int(name: str, value: object, besides: str = "") -> int:
-    """`value`, if it is an int of at least 1; `besides` says what else would do."""
+    """`value`, if it is an int of at least 1. `besides` ends the message, with what else is allowed."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigurationError(f"{name} is {describe(value)}; it must be an int of at least 1{besides}")
     return value
@@ -50,7 +50,7 @@ def duration(name: str, value: object) -> float:
 
 
 def positive_duration(name: str, value: object) -> float:
-    """The same, and more than 0."""
+    """`duration` that is more than 0."""
     seconds = duration(name, value)
     if not seconds:
         raise ConfigurationError(f"{name} is {describe(value)}; it must be more than 0 seconds")
@@ -58,7 +58,7 @@ def positive_duration(name: str, value: object) -> float:
 
 
 def lasting(name: str, value: object) -> float:
-    """The same, for how long something is kept: at least `SHORTEST`, at most `LONGEST`."""
+    """`positive_duration` for how long something is kept: at least `SHORTEST`, at most `LONGEST`."""
     seconds = positive_duration(name, value)
     if seconds < SHORTEST:
         raise ConfigurationError(f"{name} is {describe(value)}; it must be at least {SHORTEST} seconds")
@@ -68,12 +68,12 @@ def lasting(name: str, value: object) -> float:
 
 
 def seconds(value: Duration) -> float:
-    """A duration that was checked before, in seconds."""
+    """The seconds of a duration that was checked before."""
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def number(name: str, value: object, allowed: str, holds: Callable[[float], bool]) -> float:
-    """A number for which `holds` is true; `allowed` says the same in words."""
+    """A number for which `holds` is true. `allowed` says the same in words, for the message."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not holds(value) or value > LARGEST:
         raise ConfigurationError(f"{name} is {describe(value)}; it must be a number {allowed}")
     return float(value)
@@ -87,13 +87,15 @@ def flag(name: str, value: object) -> bool:
 
 
 def timeout(name: str, value: object) -> float | None:
-    """Seconds, or None for no limit, which 0 means too."""
+    """Seconds, or None for no limit; 0 means no limit too."""
     return None if value is None else duration(name, value) or None
 
 
 def plain_function(name: str, value: object, allowed: str, *arguments: str) -> None:
-    """Check that `value` can be called, with these arguments if any are named, and is not ``async``: hooks are called
-    where nothing can be awaited."""
+    """Check that `value` is callable, with these arguments if any are named, and is not ``async``.
+
+    Hooks are called where nothing can be awaited.
+    """
     if not callable(value):
         raise ConfigurationError(f"{name} is {describe(value)}; it must be {allowed}")
     if gives_coroutines(value):
@@ -103,8 +105,10 @@ def plain_function(name: str, value: object, allowed: str, *arguments: str) -> N
 
 
 def takes(name: str, function: Callable[..., object], *arguments: str) -> None:
-    """Check that `function` can be called with these arguments, which are named in words. What has no signature, as
-    some functions written in C, passes."""
+    """Check that `function` can be called with these arguments, which are named in words.
+
+    A function without a signature, such as some written in C, passes.
+    """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -112,7 +116,7 @@ def takes(name: str, function: Callable[..., object], *arguments: str) -> None:
     try:
         signature.bind(*arguments)
     except TypeError:
-        # Without defaults, which may hold a secret.
+        # Without defaults and annotations: a default may hold a secret.
         bare = [one.replace(default=one.empty, annotation=one.empty) for one in signature.parameters.values()]
         count = ("no arguments", "one argument, ", "two arguments, ")[len(arguments)]
         raise ConfigurationError(
@@ -122,15 +126,15 @@ def takes(name: str, function: Callable[..., object], *arguments: str) -> None:
 
 
 def _shown(function: object) -> str:
-    """A function for a message, without the arguments that it was given before, which may hold a secret."""
+    """A function for a message. The arguments of a partial are left out: they may hold a secret."""
     return f"a partial of {describe(function.func)}" if isinstance(function, partial) else describe(function)
 
 
 def plain_result(name: str, result: T) -> T:
-    """What a hook gave.
+    """The result of a hook.
 
     Raises:
-        ResultError: it is a coroutine, which nobody would await.
+        ResultError: it is a coroutine, which would never be awaited.
     """
     if isinstance(result, CoroutineType):
         raise not_awaited(name, result)
@@ -141,14 +145,14 @@ FUNCTION = "the function"
 
 
 def not_awaited(name: str, result: CoroutineType[object, object, object]) -> ResultError:
-    """The error for a coroutine in place of a result. It is closed, so that Python does not warn of it too."""
+    """The error for a coroutine instead of a result. The coroutine is closed, so that Python does not warn about it."""
     result.close()
-    hooks = "hooks are ordinary functions: do what has to be awaited in the function itself"
-    return ResultError(f"{name} gave a coroutine; {'`await` is missing in it' if name == FUNCTION else hooks}")
+    hooks = "hooks are ordinary functions: await in the function itself instead"
+    return ResultError(f"{name} returned a coroutine; {'`await` is missing in it' if name == FUNCTION else hooks}")
 
 
 def one_of(name: str, value: object, allowed: tuple[str, ...]) -> str:
-    """`value`, if it is one of the words that are allowed."""
+    """`value`, if it is one of the allowed words."""
     if not isinstance(value, str) or value not in allowed:
         words = " | ".join(f'"{word}"' for word in allowed)
         raise ConfigurationError(f"{name} is {describe(value)}; it must be {words}")
@@ -156,7 +160,7 @@ def one_of(name: str, value: object, allowed: tuple[str, ...]) -> str:
 
 
 def gives_coroutines(function: object) -> bool:
-    """Whether it is a coroutine function, or an object, but no class, that is called as one."""
+    """Whether it is a coroutine function, or an instance whose ``__call__`` is one."""
     if not callable(function) or inspect.isclass(function):
         return False
     call = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
@@ -164,7 +168,7 @@ def gives_coroutines(function: object) -> bool:
 
 
 FROM_INT = ("retry", "batching", "rate_limit")
-"""Options whose specification can be made of one number."""
+"""Options whose specification can be made of a single number."""
 
 
 def of_kind(name: str, value: object, kind: type) -> None:

@@ -1,13 +1,13 @@
-"""How many calls may start in a time.
+"""How many calls may start in a period of time.
 
-Two rules hold at once (law R10). The log: a start must not come sooner than `per` seconds after the start that was
-``rate + burst`` before it, so no window of `per` seconds, wherever it begins, holds more. The bucket: it holds
-``rate + burst`` tokens, each start takes one, and one comes back every ``per / rate`` seconds, so a burst is paid back
-and the mean never exceeds `rate` per `per`. A bucket alone would let twice as much through in a window as it holds.
+Two rules hold at the same time (law R10). The log: a start comes at least `per` seconds after the start that was
+``rate + burst`` before it. So no window of `per` seconds, wherever it begins, holds more than that. The bucket: it
+holds ``rate + burst`` tokens, each start takes one, and one returns every ``per / rate`` seconds. So starts after a
+burst are slower, and the mean never exceeds `rate` per `per`. A bucket alone would let twice its size through in one
+window.
 
-The bucket is kept as the time at which it will be full again. Source: the generic cell rate algorithm, ITU-T I.371.
-
-It knows neither clocks nor calls.
+The bucket is stored as the time at which it will be full again. Source: the generic cell rate algorithm, ITU-T I.371.
+This module knows neither clocks nor calls.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.policies.options import Duration, natural, positive_duration, positive_int, seconds
 
 MOST_STARTS = 10_000_000
-"""In a window, for each is remembered for as long, in 32 bytes: enough for the quota of a day, and a third of a GB."""
+"""The maximum of starts in a window, each remembered in 32 bytes: enough for a daily quota, in a third of a GB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,13 @@ class RateLimit:
     """At most `rate` starts, plus `burst`, in any window of `per` seconds.
 
     Attributes:
-        rate: starts per `per`, over a long time.
+        rate: starts per `per`, on average over a long time.
         per: the length of the window, in seconds or as a timedelta.
-        burst: how many more may come in one window, after a time with fewer; None is 0. Together with `rate` at most
-            10,000,000.
+        burst: how many more may start in one window, after a time with fewer starts; None means 0. `rate` and `burst`
+            together are at most 10,000,000.
 
     Raises:
-        ConfigurationError: a value is wrong.
+        ConfigurationError: a value has the wrong type or range.
     """
 
     rate: int
@@ -42,7 +42,7 @@ class RateLimit:
     burst: int | None = None
 
     def __post_init__(self) -> None:
-        positive_int("rate", self.rate, "; for less than one in a window, make the window longer, with per=")
+        positive_int("rate", self.rate, "; for less than one start in a window, make the window longer, with per=")
         object.__setattr__(self, "per", positive_duration("per", self.per))
         if self.burst is not None:
             natural("burst", self.burst)
@@ -50,12 +50,12 @@ class RateLimit:
         if most > MOST_STARTS:
             raise ConfigurationError(
                 f"{'rate + burst' if self.burst else 'rate'} is {describe(most)}; it must be at most {MOST_STARTS:,}, "
-                "for each start of a window is remembered; for more, make the window shorter, with per="
+                "because each start of a window is remembered; for more, make the window shorter, with per="
             )
 
 
 class Limiter:
-    """The starts of the last window. It holds ``rate + burst`` times at most, and both methods are O(1)."""
+    """The starts of the last window. It stores at most ``rate + burst`` times, and both methods cost O(1)."""
 
     def __init__(self, spec: RateLimit) -> None:
         self._per = seconds(spec.per)
@@ -64,25 +64,25 @@ class Limiter:
         self._starts: deque[float] = deque(maxlen=most)
         self._most = most
         self._full = -math.inf
-        # Without a burst the log alone keeps the mean, and does so without rounding.
+        # Without a burst the log alone keeps the mean, without rounding errors.
         self._slack = (most - 1) * self._interval if spec.burst else math.inf
 
     def next_start(self, now: float) -> float:
-        """The earliest time, not before `now`, at which a call may start if none does until then."""
+        """The earliest time, not before `now`, at which a call may start if no other call starts until then."""
         if len(self._starts) < self._most:
             return now
         oldest = self._starts[0]
         earliest = oldest + self._per
         while earliest - oldest < self._per:
-            # The sum was rounded down.
+            # The sum was rounded down: one start would be too early.
             earliest = math.nextafter(earliest, math.inf)
         return max(now, earliest, self._full - self._slack)
 
     def start(self, now: float) -> None:
-        """A call starts now. It is counted whether it was allowed or not."""
+        """A call starts now. It is counted even if it was not allowed."""
         self._starts.append(now)
         self._full = max(self._full, now) + self._interval
 
     def rested_at(self) -> float:
-        """From when on it allows what a new one does, if nothing starts until then; minus infinity if nothing has."""
+        """From when on it acts like a new one, if no call starts until then; minus infinity if none ever started."""
         return max(self._starts[-1] + self._per, self._full) if self._starts else -math.inf

@@ -1,16 +1,16 @@
-"""Which attempts are made again, and when.
+"""Which attempts are repeated, and when.
 
-An attempt is retried if its error is one of `on` and has not ``retryable = False``, or if `if_result` is true of its
-result (law R5). The wait before the next attempt is computed from the number of attempts of that element alone (R7):
-nothing is shared between elements, and a `Retry` has no state. No attempt is planned past the deadline (R3).
+An attempt is retried if its error is one of `on` and does not say ``retryable = False``, or if `if_result` returns true
+for its result (law R5). The wait before the next attempt depends only on the number of attempts of that element (R7):
+elements share nothing, and a `Retry` has no state. No attempt is planned after the deadline (R3).
 
-The default back-off, 0.1 s doubled up to 10 s, outlasts a restarted connection with a few attempts and asks a service
-that is down six times a minute. Three attempts get over a lost connection and one unlucky call more; what fails three
-times in a row is seldom saved by a fourth, which a service under load would have to bear. The jitter is full: uniform
-between nothing and the computed wait, because calls that failed together shall not come back together. Source: Brooker,
-"Exponential Backoff And Jitter", AWS Architecture Blog.
+The default back-off starts at 0.1 s and doubles up to 10 s. It outlasts a restarted connection in a few attempts, and
+calls a service that is down six times a minute. Three attempts survive a lost connection and one more unlucky call. A
+call that failed three times rarely succeeds the fourth time, and a service under load would have to carry it. The
+jitter is full: uniform between 0 and the computed wait, so that calls that failed together do not return together.
+Source: Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog.
 
-It knows neither clocks nor a source of chance: `now` and `random` are passed in.
+This module knows neither clocks nor a source of randomness: `now` and `random` are passed in.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from asyncio_operator.policies.options import (
 )
 
 Random = Callable[[], float]
-"""A number that is uniform in [0, 1), at each call a new one."""
+"""Each call returns a new random number, uniform in [0, 1)."""
 
 Kinds = type[BaseException] | tuple[type[BaseException], ...]
 
@@ -45,12 +45,12 @@ class ExponentialBackoff:
 
     Attributes:
         initial: the wait after the first attempt, in seconds or as a timedelta.
-        multiplier: what each further wait is multiplied by; at least 1.
-        maximum: no wait is longer.
-        jitter: wait for a time that is uniform between 0 and the computed one, instead of exactly that.
+        multiplier: each wait is the previous one times this factor; at least 1.
+        maximum: the longest wait.
+        jitter: wait for a random time, uniform between 0 and the computed wait, instead of exactly that.
 
     Raises:
-        ConfigurationError: a value is wrong.
+        ConfigurationError: a value has the wrong type or range.
     """
 
     initial: Duration = 0.1
@@ -86,7 +86,7 @@ class FixedBackoff:
     """The same wait after every attempt: `delay`, in seconds or as a timedelta.
 
     Raises:
-        ConfigurationError: `delay` is no duration.
+        ConfigurationError: `delay` is not a duration.
     """
 
     delay: Duration
@@ -104,16 +104,16 @@ class Retry:
     """When an element gets another attempt.
 
     Attributes:
-        max_attempts: calls made for an element at most, the first one too.
-        backoff: the wait between an attempt and the next. An error that has seconds in `retry_after`, as a
-            number, a timedelta, or the text of a number, replaces it by that; anything else there, such as a date, is
+        max_attempts: the maximum number of calls for one element, the first one included.
+        backoff: the wait between an attempt and the next. If the error has `retry_after` (a number of seconds, a
+            timedelta, or the text of a number), that replaces the wait. Any other value of it, such as a date, is
             ignored.
-        on: an exception class or a tuple of them. An attempt that was cancelled by somebody else than the operator
-            counts as one of `Exception`.
-        if_result: called with a result, says whether it will not do; an ordinary function.
+        on: an exception class or a tuple of classes. A cancellation that does not come from the operator counts as an
+            `Exception`.
+        if_result: an ordinary function that gets a result and returns true if the result is to be retried.
 
     Raises:
-        ConfigurationError: a value is wrong.
+        ConfigurationError: a value has the wrong type or range.
     """
 
     max_attempts: int = 3
@@ -129,11 +129,11 @@ class Retry:
             )
         object.__setattr__(self, "on", _kinds(self.on))
         if self.if_result is not None:
-            allowed = "a function of the result that says whether it will not do"
+            allowed = "a function of the result that returns true if the result is to be retried"
             plain_function("if_result", self.if_result, allowed, "the result")
 
     def retries(self, error: BaseException) -> bool:
-        """Whether an attempt that ended in this error is made again, as long as attempts and time are left."""
+        """Whether an attempt that ended in this error is repeated, as long as attempts and time are left."""
         if isinstance(error, ResultError) or said(error, "retryable") is False:
             return False
         kinds = _kinds(self.on)
@@ -142,19 +142,19 @@ class Retry:
         return _is_cancellation(type(error)) and (isinstance(error, kinds) or Exception in kinds)
 
     def refusal(self, error: BaseException, attempts: int) -> str:
-        """Why no other attempt follows one that ended in this error, for a message; empty where attempts ran out."""
+        """For a message: why no attempt follows one that ended in this error; empty if the attempts were used up."""
         if attempts >= self.max_attempts:
             return ""
         if self.retries(error):
             return "there was no time left for another attempt"
         if isinstance(error, ResultError):
-            return "an answer that will not do is not asked for again"
+            return "not retried: the answer is invalid"
         if said(error, "retryable") is False:
-            return "not tried again, for the error says that it would fail again"
-        return f"not tried again, for Retry(on=...) does not name {type(error).__name__}"
+            return "not retried: the error says that it would fail again"
+        return f"not retried: Retry(on=...) does not include {type(error).__name__}"
 
     def unsatisfied(self, result: Any) -> bool:
-        """Whether a result will not do. What `if_result` raises passes through."""
+        """Whether `if_result` wants a result retried. An error of `if_result` is passed on."""
         return self.if_result is not None and bool(plain_result("if_result", self.if_result(result)))
 
     def next_start(
@@ -163,10 +163,10 @@ class Retry:
         """When the next attempt starts, or None if there is none.
 
         Args:
-            attempts: calls that have been made for the element.
-            error: what the last one ended in; None for a result that will not do.
-            now: when it ended, in seconds.
-            deadline: when the element must have ended, or None.
+            attempts: how many calls were made for the element.
+            error: the error of the last call; None if `if_result` wants its result retried.
+            now: when that call ended, in seconds.
+            deadline: when the element must have ended, in seconds, or None.
         """
         if attempts >= self.max_attempts:
             return None
@@ -186,12 +186,12 @@ def _kinds(on: Kinds) -> tuple[type[BaseException], ...]:
 
 
 def _is_cancellation(kind: type) -> bool:
-    """Whether this is asyncio's CancelledError, told by its name because asyncio is not known here."""
+    """Whether this is asyncio's CancelledError. It is found by name, because this module does not know asyncio."""
     return issubclass(kind, BaseException) and any(base.__name__ == "CancelledError" for base in kind.__mro__)
 
 
 def _wait_of(retry_after: Any) -> float | None:
-    """The seconds that an error asks to wait, or None if they make no sense."""
+    """The seconds that an error asks to wait, or None if the value cannot be used."""
     if isinstance(retry_after, timedelta):
         retry_after = retry_after.total_seconds()
     elif isinstance(retry_after, str):

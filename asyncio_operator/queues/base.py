@@ -1,11 +1,11 @@
-"""The contract of the queues of stream elements, and the entry that stands for one element inside.
+"""The contract of the queues of stream elements, and the entry that holds one element in a queue.
 
 A queue holds elements that were admitted and not yet emitted. It decides one thing: which completed element may leave
-next. Law: one input's outputs leave together, an element leaves exactly once, and `len` never passes `capacity`. It
-does not know time, threads, tasks, or what a function is. Source: Flink's ``StreamElementQueue``.
+next. Law: the outputs of one input leave together, an element leaves exactly once, and `len` never exceeds `capacity`.
+It does not know time, threads, tasks or functions. Source: Flink's ``StreamElementQueue``.
 
-Two faces: `try_put` and `emit_completed_element` check everything and speak in `Record` and `Watermark`; `put`,
-`put_watermark`, `peek_completed` and `poll_completed` check nothing and are what the operator runs per element.
+There are two interfaces. `try_put` and `emit_completed_element` check everything and use `Record` and `Watermark`. The
+operator calls `put`, `put_watermark`, `peek_completed` and `poll_completed` for each element; these check nothing.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Emit = Callable[[Element], None]
 
 
 class Entry:
-    """One element inside a queue. `outputs` is None until it is complete.
+    """One element in a queue. `outputs` is None until the element is complete.
 
     Args:
-        completed: where the queue wants the entry to be put when it completes, if it does.
+        completed: the deque to which the entry is appended when it completes; None for none.
     """
 
     __slots__ = ("completed", "element", "outputs")
@@ -38,14 +38,14 @@ class Entry:
         self.outputs: Sequence[Any] | None = None
 
     def complete(self, outputs: Iterable[Any]) -> bool:
-        """End the element with its outputs, in order. False if it was complete already: the first one wins.
+        """Complete the element with its outputs, in order. The first call wins: False if it was complete already.
 
         Raises:
-            StateError: the entry is a watermark's, which is complete from birth.
+            StateError: the entry holds a watermark, which is complete from the start.
         """
         if self.outputs is not None:
             if type(self.element) is Watermark:
-                raise StateError(f"{self.element!r} cannot be completed: a watermark is complete from birth")
+                raise StateError(f"{self.element!r} cannot be completed: a watermark is complete from the start")
             return False
         self.outputs = outputs if type(outputs) is tuple else tuple(outputs)
         if self.completed is not None:
@@ -57,17 +57,17 @@ class Entry:
 
 
 class StreamElementQueue(ABC):
-    """A bounded queue of elements, emitted in an order that the implementation decides.
+    """A bounded queue of elements. The implementation decides in which order they are emitted.
 
     Args:
-        capacity: how many elements, records and watermarks alike, may be inside; at least 1.
+        capacity: the maximum number of elements, records and watermarks together; at least 1.
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = positive_int("capacity", capacity)
 
     def try_put(self, element: Element) -> Entry | None:
-        """Take an element in, or give None if the queue is full. Never blocks.
+        """Add an element. The result is None if the queue is full. Never blocks.
 
         Raises:
             TypeError: the element is neither a `Record` nor a `Watermark`.
@@ -79,16 +79,16 @@ class StreamElementQueue(ABC):
         return self.put_watermark(element) if isinstance(element, Watermark) else self.put(element)
 
     def has_completed_elements(self) -> bool:
-        """Whether `emit_completed_element` would take an element out now."""
+        """Whether `emit_completed_element` would emit an element now."""
         return self.peek_completed() is not None
 
     def emit_completed_element(self, emit: Emit) -> None:
-        """Hand one completed input's outputs to `emit`, in order and with the input's timestamp; nothing if none may
-        leave.
+        """Pass the outputs of one completed input to `emit`, in order and with the input's timestamp.
 
-        If `emit` raises, the element stays, and its first outputs may come again.
+        It does nothing if no element may leave. If `emit` raises, the element stays in the queue, and the outputs that
+        were already passed come again.
         """
-        entry = self.peek_completed()
+        entry = self.peek_completed()  # Polled only after the last output, so that an error loses nothing.
         if entry is None:
             return
         element = entry.element
@@ -104,22 +104,22 @@ class StreamElementQueue(ABC):
 
     @abstractmethod
     def put(self, element: Any) -> Entry:
-        """Take a record, or a bare value, in without asking whether there is room."""
+        """Add a record, or a bare value, without checking the capacity."""
 
     @abstractmethod
     def put_watermark(self, watermark: Watermark) -> Entry:
-        """Take a watermark in without asking whether there is room."""
+        """Add a watermark without checking the capacity."""
 
     @abstractmethod
     def peek_completed(self) -> Entry | None:
-        """The entry that may leave next, left inside; the same one until it is polled."""
+        """The entry that may leave next. It stays in the queue, and stays the next one until it is polled."""
 
     @abstractmethod
     def poll_completed(self) -> Entry | None:
-        """Take out the entry that may leave next."""
+        """Remove and return the entry that may leave next."""
 
     def values(self) -> list[Any]:
-        """Every element not yet emitted, complete or not, in an order in which replay is correct."""
+        """Every element not yet emitted, complete or not, in an order in which a replay is correct."""
         return [entry.element for entry in self.entries()]
 
     @abstractmethod
@@ -128,11 +128,11 @@ class StreamElementQueue(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many elements are inside."""
+        """The number of elements in the queue."""
 
 
 def watermark_entry(watermark: Watermark) -> Entry:
-    """An entry that is complete from birth."""
+    """An entry that is complete from the start."""
     entry = Entry(watermark)
     entry.outputs = ()
     return entry

@@ -1,10 +1,11 @@
 """The queue in which records of one key run one after the other, and keys are independent.
 
-A key is taken by its oldest record that has not ended; the others of that key wait in line behind it. `next_runnable`
-hands out, each once and the oldest first, the records at the head of their key's line. A key is free when its record
-has completed, not when that has been emitted; one whose call is still running then is held until `release`.
-Records leave as in the unordered queue: as they complete, which within a key is the order they came, and never across
-a watermark. Records behind a watermark may run. Source: FLIP-519, the keyed ordered mode of Flink's Async I/O.
+The oldest record of a key that has not ended occupies the key. Later records of that key wait in line behind it.
+`next_runnable` returns the records at the head of a line, each once, the oldest first. A key becomes free when its
+record completes, not when the record is emitted. If a record's call still runs when the record completes (`hold`), the
+key stays occupied until `release`. Records leave as in the unordered queue: in the order of completion, which within a
+key is the input order, and never across a watermark. Records behind a watermark may run before it leaves. Source:
+FLIP-519, the keyed ordered mode of Flink's Async I/O.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from asyncio_operator.state.heap_queue import HeapPriorityQueue
 
 
 class KeyedEntry(Entry):
-    """A record in the line of its key."""
+    """A record in the line of its key. `number` is its place in the input."""
 
     __slots__ = ("freed", "held", "key", "line", "number")
 
@@ -50,11 +51,11 @@ class KeyedEntry(Entry):
 
 
 class KeyOrderedStreamElementQueue(StreamElementQueue):
-    """Between two watermarks, records leave in the order they complete; those of one key run one at a time.
+    """Between two watermarks, records leave in the order in which they complete. Each key runs one record at a time.
 
     Args:
-        key: the key of a record's value; anything that can be hashed. Its hash must not change while the record is
-            inside; where it has, completing or releasing the entry raises `FunctionError`.
+        key: gives the key of a record's value; any hashable object. Its hash must not change while the record is in the
+            queue. If it changed, completing or releasing the entry raises `FunctionError`.
     """
 
     def __init__(self, capacity: int, key: Callable[[Any], Any]) -> None:
@@ -66,25 +67,25 @@ class KeyOrderedStreamElementQueue(StreamElementQueue):
         self._number = 0
 
     def next_runnable(self) -> KeyedEntry | None:
-        """The oldest record whose key is free and that was not handed out yet, or None. Its key is taken from now."""
+        """The oldest record that was not returned yet and whose key is free, or None. It occupies its key from now."""
         while (entry := self._runnable.poll()) is not None:
-            if entry.outputs is None:
+            if entry.outputs is None:  # A record may complete while it waits here, by its deadline for example.
                 return entry
         return None
 
     def hold(self, entry: KeyedEntry) -> None:
-        """Keep the entry's key taken when it completes, until `release`: its call may be running still."""
+        """Keep the entry's key occupied after it completes, until `release`: its call may still be running."""
         entry.held = True
 
     def release(self, entry: KeyedEntry) -> None:
-        """The call of an entry that was held has returned."""
+        """The call of a held entry has returned."""
         entry.held = False
         if entry.outputs is not None:
             self._free(entry)
 
     def put(self, element: Any) -> KeyedEntry:
         key = self._key(element.value if type(element) is Record else element)
-        # The last that can fail: the key is hashed, and compared with others.
+        # Nothing after this line can fail. This line can: it hashes the user's key, and compares it with other keys.
         line = self._lines.setdefault(key, deque())
         self._number += 1
         entry = KeyedEntry(element, None, key, line, self._number, self._free)
@@ -96,9 +97,9 @@ class KeyOrderedStreamElementQueue(StreamElementQueue):
 
     def _free(self, entry: KeyedEntry) -> None:
         line = entry.line
-        if line[0] is not entry:
+        if line[0] is not entry:  # It ended while it waited in line. The head of the line frees the key.
             return
-        # A record may have ended while it waited in line.
+        # Records behind the head may have ended while they waited.
         while line and line[0].outputs is not None:
             line.popleft()
         if line:
@@ -107,14 +108,14 @@ class KeyOrderedStreamElementQueue(StreamElementQueue):
             self._forget(entry)
 
     def _forget(self, entry: KeyedEntry) -> None:
-        """Nobody is in line for the entry's key any more."""
+        """Remove a key without waiting records."""
         try:
             if self._lines.pop(entry.key) is not entry.line:
-                raise KeyError(entry.key)
+                raise KeyError(entry.key)  # The changed key is equal to another one.
         except BaseException as error:
             element = describe(entry.element.value if type(entry.element) is Record else entry.element)
             raise FunctionError(
-                f"key failed for element {element} with {describe_error(error)}; it must give a key whose hash "
+                f"key failed for element {element} with {describe_error(error)}; it must return a key whose hash "
                 "and equality do not change",
                 element=element,
             ) from error

@@ -1,8 +1,8 @@
-"""The queue whose elements leave in the order they came.
+"""The queue whose elements leave in input order.
 
-A completed element waits behind one that is still running (head-of-line blocking), so the room for waiting results, the
-queue's capacity, has to be larger than the number of calls in flight for a slow call not to stop the fast ones.
-Source: Flink's ``OrderedStreamElementQueue``.
+A completed element waits behind an older one that still runs (head-of-line blocking). So the queue's capacity, which
+is the room for waiting results, must be larger than the number of calls in flight; otherwise one slow call stops the
+fast ones. Source: Flink's ``OrderedStreamElementQueue``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from asyncio_operator.queues.base import Entry, StreamElementQueue, watermark_en
 
 
 class OrderedStreamElementQueue(StreamElementQueue):
-    """Records and watermarks leave in the order they came."""
+    """Records and watermarks leave in the order in which they were put."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)

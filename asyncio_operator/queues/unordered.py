@@ -1,8 +1,8 @@
-"""The queue whose records leave as they complete, but never cross a watermark.
+"""The queue whose records leave in the order in which they complete, but never cross a watermark.
 
-The elements form segments: the records between two watermarks, closed by the later one. Only the first segment emits.
-Its records leave in the order they complete; when the last one has left, its watermark leaves and the next segment is
-the first. With no watermarks there is one segment, and nothing ever waits for anything else.
+The elements form segments. A segment is the records between two watermarks, and the later watermark closes it. Only the
+first segment emits, in the order in which its records complete. When its last record has left, its watermark leaves,
+and the next segment becomes the first. Without watermarks there is one segment, and no record waits for another.
 Source: Flink's ``UnorderedStreamElementQueue``.
 """
 
@@ -16,7 +16,7 @@ from asyncio_operator.queues.base import Entry, StreamElementQueue, watermark_en
 
 
 class Segment:
-    """The records since the last watermark, and the watermark that closes them once it has come."""
+    """The records since the last watermark, and the watermark that closes the segment, None until it is put."""
 
     __slots__ = ("completed", "inside", "watermark")
 
@@ -27,7 +27,7 @@ class Segment:
 
 
 class UnorderedStreamElementQueue(StreamElementQueue):
-    """Between two watermarks, records leave in the order they complete."""
+    """Between two watermarks, records leave in the order in which they complete."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
@@ -42,7 +42,7 @@ class UnorderedStreamElementQueue(StreamElementQueue):
         return entry
 
     def put_entry(self, entry: Entry) -> None:
-        """Take an entry of another class in."""
+        """Add an entry that another queue made, of its own class."""
         self._size += 1
         last = self._segments[-1]
         entry.completed = last.completed
@@ -58,6 +58,7 @@ class UnorderedStreamElementQueue(StreamElementQueue):
         first = self._segments[0]
         if first.completed:
             return first.completed[0]
+        # A watermark leaves only when no record before it is left, complete or not.
         return None if first.inside else first.watermark
 
     def poll_completed(self) -> Entry | None:

@@ -88,7 +88,7 @@ def test_O7_a_coroutine_is_no_result(mode, function, flatten):
 
     run_on(asyncio.new_event_loop, main())
     assert {type(error) for error in errors} == {ResultError}
-    assert {str(error) for error in errors} == {"the function gave a coroutine; `await` is missing in it"}
+    assert {str(error) for error in errors} == {"the function returned a coroutine; `await` is missing in it"}
 
 
 @virtual

@@ -214,7 +214,7 @@ async def test_O15_a_hook_that_gives_a_coroutine_ends_the_run_and_says_so(what, 
     with pytest.raises(FunctionError) as failure:
         await collect(operator.process([1]))
     assert isinstance(failure.value.__cause__, ResultError)
-    assert str(failure.value.__cause__).startswith(f"{what} gave a coroutine; hooks are ordinary functions: ")
+    assert str(failure.value.__cause__).startswith(f"{what} returned a coroutine; hooks are ordinary functions: ")
 
 
 @virtual

@@ -537,5 +537,5 @@ async def test_R5_a_run_that_ends_before_its_attempts_ran_out_says_why() -> None
     async def refuse(key: Any) -> Any:
         raise EnricherError("forbidden", retryable=False)
 
-    with pytest.raises(FunctionError, match="forbidden; not tried again, for the error says that it would fail again"):
+    with pytest.raises(FunctionError, match="forbidden; not retried: the error says that it would fail again"):
         await look_up(Recorded(refuse), batches_of(1), fail=True, retry=Retry())

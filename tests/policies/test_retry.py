@@ -156,8 +156,8 @@ def test_R7_a_retry_after_past_the_deadline_ends_the_element():
     [
         (Retry(2), ValueError(), 2, ""),
         (Retry(2), EnricherError("no", retryable=False), 1, "the error says that it would fail again"),
-        (Retry(2, on=(OSError,)), ValueError(), 1, "Retry(on=...) does not name ValueError"),
-        (Retry(2), ResultError("odd"), 1, "is not asked for again"),
+        (Retry(2, on=(OSError,)), ValueError(), 1, "Retry(on=...) does not include ValueError"),
+        (Retry(2), ResultError("odd"), 1, "not retried: the answer is invalid"),
         (Retry(2), ValueError(), 1, "no time left"),
     ],
 )

@@ -87,7 +87,7 @@ WRONG = [
     (CircuitBreaker, {"minimum_calls": 0}, "minimum_calls is 0;"),
     (CircuitBreaker, {"open_for": timedelta(0)}, r"open_for is datetime\.timedelta\(0\);"),
     (RateLimit, {"rate": 0}, "rate is 0;"),
-    (RateLimit, {"rate": 0.5}, r"rate is 0\.5; .*for less than one in a window, make the window longer"),
+    (RateLimit, {"rate": 0.5}, r"rate is 0\.5; .*for less than one start in a window, make the window longer"),
     (RateLimit, {"rate": 1, "per": 0}, "per is 0;"),
     (RateLimit, {"rate": 1, "per": math.inf}, "per is inf;"),
     (RateLimit, {"rate": 1, "burst": -1}, "burst is -1;"),
