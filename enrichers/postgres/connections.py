@@ -103,7 +103,7 @@ class Connections:
         self._size = size
         self._timeout = connect_timeout
         self._statement_cache_size = statement_cache_size
-        self._pool: Pool
+        self._pool: Pool[Session]
         self.dsn = dsn if isinstance(dsn, str) else ""
 
     async def open(self) -> None:
@@ -121,7 +121,7 @@ class Connections:
 
     async def fetch(self, sql: str, *parameters: Any) -> list[Any]:
         """The rows of a statement, from the first connection that is free."""
-        session: Session = await self._pool.acquire()
+        session = await self._pool.acquire()
         try:
             left = time_left()
             if session.allowed < (inf if left is None else left):

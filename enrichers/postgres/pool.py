@@ -27,7 +27,7 @@ import contextvars
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
 from math import inf
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import asyncpg
 
@@ -47,7 +47,7 @@ LEAVING = 5.0
 
 
 class PoolSession(Protocol):
-    """What the pool needs of a connection."""
+    """What the pool needs of a connection, which is hashable by its identity."""
 
     def is_closed(self) -> bool: ...
 
@@ -58,7 +58,10 @@ class PoolSession(Protocol):
     async def execute(self, query: str) -> Any: ...
 
 
-class Pool:
+S = TypeVar("S", bound=PoolSession)
+
+
+class Pool(Generic[S]):
     """Up to `size` connections, made when there is a lookup for them, closed when they were idle for `IDLE_TIMEOUT`.
 
     Args:
@@ -71,7 +74,7 @@ class Pool:
 
     def __init__(
         self,
-        connect: Callable[[], Awaitable[Any]],
+        connect: Callable[[], Awaitable[S]],
         *,
         size: int,
         is_full: Callable[[BaseException], bool],
@@ -86,10 +89,10 @@ class Pool:
         self._pause = FIRST_PAUSE
         self._again = self._lost = -inf
         self._generation = 0
-        self._sessions: dict[Any, int] = {}
-        self._idle: dict[Any, float] = {}
-        self._waiters: OrderedDict[asyncio.Future[Any], None] = OrderedDict()
-        self._attempts: dict[asyncio.Task[None], asyncio.Future[Any]] = {}
+        self._sessions: dict[S, int] = {}
+        self._idle: dict[S, float] = {}
+        self._waiters: OrderedDict[asyncio.Future[S], None] = OrderedDict()
+        self._attempts: dict[asyncio.Task[None], asyncio.Future[S]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._growth: asyncio.TimerHandle | None = None
         self._sweep: asyncio.TimerHandle | None = None
@@ -103,7 +106,7 @@ class Pool:
         held, idle, wait = len(self._sessions), len(self._idle), len(self._waiters)
         return f"<Pool of {held} connections, {idle} idle, {wait} waiting, limit {self._limit} of {self._size}>"
 
-    async def acquire(self) -> Any:
+    async def acquire(self) -> S:
         """A connection for one statement, to be given back by `release` or `recover`.
 
         Raises:
@@ -116,7 +119,7 @@ class Pool:
             if not session.is_closed():
                 return session
             self._drop(session)
-        waiter = self._loop.create_future()
+        waiter: asyncio.Future[S] = self._loop.create_future()
         self._waiters[waiter] = None
         self._grow()
         try:
@@ -131,7 +134,7 @@ class Pool:
                 self._give_up(waiter)
                 self._grow()
 
-    def release(self, session: Any) -> None:
+    def release(self, session: S) -> None:
         """Give back a connection whose statement has ended."""
         if session.is_closed() or self._sessions.get(session) != self._generation:
             self._drop(session)
@@ -145,7 +148,7 @@ class Pool:
             self._sweep = self._loop.call_later(IDLE_TIMEOUT, self._close_unused)
         self._tell_close()
 
-    def recover(self, session: Any) -> None:
+    def recover(self, session: S) -> None:
         """Give back a connection whose statement was cancelled: when the server has ended that, else cut."""
         self._spawn(self._recover(session))
 
@@ -212,7 +215,7 @@ class Pool:
         self._growth = None
         self._grow()
 
-    def _give_up(self, waiter: asyncio.Future[Any] | None = None) -> None:
+    def _give_up(self, waiter: asyncio.Future[S] | None = None) -> None:
         """End the attempts that were begun for one that waits, or all."""
         for task in [task for task, cause in self._attempts.items() if waiter in (cause, None)]:
             del self._attempts[task]
@@ -222,27 +225,26 @@ class Pool:
         """Make one connection. Nothing is raised, because ``SystemExit`` would pass through the loop."""
         task, generation = asyncio.current_task(), self._generation
         assert task is not None
-        session: Any = None
-        problem: BaseException | None = None
+        made: S | BaseException
         try:
             await asyncio.sleep(0)  # an eager task has to be known before it ends
-            session = await self._connect()
+            made = await self._connect()
         except asyncio.CancelledError:
-            problem = asyncpg.InterfaceError("the attempt to connect was cancelled")
+            made = asyncpg.InterfaceError("the attempt to connect was cancelled")
         except BaseException as error:
-            problem = error
+            made = error
         if task not in self._attempts:
-            if session is not None:
-                session.terminate()
+            if not isinstance(made, BaseException):
+                made.terminate()
             return
         del self._attempts[task]
-        if problem is not None:
-            self._failed(problem)
+        if isinstance(made, BaseException):
+            self._failed(made)
             return
-        self._sessions[session] = generation
+        self._sessions[made] = generation
         self._limit = max(self._limit, len(self._sessions))
         self._pause, self._again = FIRST_PAUSE, -inf
-        self.release(session)
+        self.release(made)
         self._grow()
 
     def _failed(self, problem: BaseException) -> None:
@@ -269,7 +271,7 @@ class Pool:
 
     # -- taking connections back
 
-    async def _recover(self, session: Any) -> None:
+    async def _recover(self, session: S) -> None:
         try:
             async with asyncio.timeout(CANCEL_TIMEOUT):
                 # asyncpg sends it when the cancelled statement has ended.
@@ -284,7 +286,7 @@ class Pool:
         finally:
             self.release(session)
 
-    def _drop(self, session: Any) -> None:
+    def _drop(self, session: S) -> None:
         """Cut a connection, which makes room for another one."""
         session.terminate()
         self._sessions.pop(session, None)
@@ -305,7 +307,7 @@ class Pool:
 
     # -- waiting
 
-    def _next_waiter(self) -> asyncio.Future[Any] | None:
+    def _next_waiter(self) -> asyncio.Future[S] | None:
         while self._waiters:
             waiter, _ = self._waiters.popitem(last=False)
             if not waiter.done():

@@ -6,7 +6,8 @@ The server counts a connection for a moment after it has ended, refuses those ov
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextvars
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,7 +88,7 @@ class Server:
             session.terminate()
 
 
-def make_pool(server: Server, size: int, told: list[tuple[int, int]] | None = None, **options: Any) -> Pool:
+def make_pool(server: Server, size: int, told: list[tuple[int, int]] | None = None, **options: Any) -> Pool[Session]:
     def shrunk(problem: BaseException, held: int, wanted: int) -> None:
         if told is not None:
             told.append((held, wanted))
@@ -95,7 +96,7 @@ def make_pool(server: Server, size: int, told: list[tuple[int, int]] | None = No
     return Pool(server.connect, size=size, is_full=lambda error: isinstance(error, FullError), shrunk=shrunk, **options)
 
 
-async def statement(pool: Pool, seconds: float) -> str:
+async def statement(pool: Pool[Session], seconds: float) -> str:
     session = await pool.acquire()
     try:
         await session.run(seconds)
@@ -109,9 +110,14 @@ async def statement(pool: Pool, seconds: float) -> str:
     return "done"
 
 
-def on_virtual_time(test: Callable[[], Awaitable[None]]) -> None:
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(test())  # type: ignore[arg-type]
+TASK_FACTORIES: list[Any] = [None, *filter(None, [getattr(asyncio, "eager_task_factory", None)])]
+
+
+def on_virtual_time(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    for factory in TASK_FACTORIES:
+        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+            runner.get_loop().set_task_factory(factory)
+            runner.run(test())
 
 
 EVENTS = st.one_of(
@@ -166,7 +172,7 @@ def test_L8_whatever_the_server_does_every_lookup_ends_and_nothing_is_left(
         last = asyncio.ensure_future(statement(pool, 0.1))
         assert await last == "done"
         await pool.close()
-        await asyncio.sleep(lag)
+        await asyncio.sleep(lag + 0.001)
         assert not server.sessions
         assert asyncio.all_tasks() == {asyncio.current_task()}
         for lookup in lookups:
@@ -285,6 +291,29 @@ def test_close_ends_what_waits_and_cuts_what_does_not_end() -> None:
         assert [str(answer) for answer in answers[2:]] == ["the pool is closed"] * 2
         with pytest.raises(Exception, match="the pool is closed"):
             await pool.acquire()
+        await pool.close()
+
+    on_virtual_time(test)
+
+
+def test_O17_a_connection_is_made_outside_of_the_call_that_waits_for_it() -> None:
+    who: contextvars.ContextVar[str] = contextvars.ContextVar("who")
+
+    async def test() -> None:
+        server, seen = Server(limit=1), []
+        who.set("the pool")
+
+        async def connect() -> Session:
+            seen.append(who.get())
+            return await server.connect()
+
+        async def call() -> None:
+            who.set("a call")
+            await statement(pool, 0.1)
+
+        pool = Pool(connect, size=1, is_full=lambda error: False, shrunk=lambda *_: None)
+        await asyncio.create_task(call())
+        assert seen == ["the pool"]
         await pool.close()
 
     on_virtual_time(test)
