@@ -15,9 +15,9 @@ All are seconds. This module knows nothing of what waits.
 from __future__ import annotations
 
 CANCEL_TIMEOUT = 0.5
-"""Seconds that a cancelled lookup may wait for its server, before it cuts the connection. It is less than the shortest
-grace period, or a silent network looks like a lookup that ignores its cancellation. A server on another continent
-answers within 0.5 s; cutting the connection costs no more than a new one."""
+"""Seconds that a cancelled lookup, or the pool that takes its connection back, may wait for the server before it cuts
+the connection. It is less than the shortest grace period, or a silent network looks like a lookup that ignores its
+cancellation. A server on another continent answers within 0.5 s; a new connection costs no more than that."""
 
 CLOSE_TIMEOUT = 2.0
 """Seconds that an enricher's `close` waits for connections to close, or for threads to end. An `Enricher` may need
