@@ -24,9 +24,12 @@ from asyncio_operator.keys import NAN, canonical_key
 def canonical_array(array: pa.Array) -> pa.Array:
     """The same keys, each in its one spelling: timestamps with a zone in UTC, 0.0 for -0.0, one NaN.
 
-    The fields of structs are made canonical, too. Lists and maps are no keys.
+    So two keys of one type are the same if their bytes are. Decimals of different scales are different types: cast them
+    first. The fields of structs are made canonical, too; lists and maps are no keys.
     """
     kind = array.type
+    if kinds.is_dictionary(kind):
+        return canonical_array(array.dictionary_decode())
     if kinds.is_float64(kind) or kinds.is_float32(kind):
         return _canonical_floats(array)
     if kinds.is_struct(kind):

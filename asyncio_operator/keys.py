@@ -60,7 +60,9 @@ def identity(key: Any) -> Any:
     if not isinstance(key, tuple):
         return key, kind
     kinds = tuple(map(type, key))
-    parts = key if _COMPARABLE.issuperset(kinds) else tuple(map(identity, key))
+    if kind is tuple and _COMPARABLE.issuperset(kinds):
+        return key, kinds
+    parts = tuple(map(identity, key))
     return (parts, kinds) if kind is tuple else (parts, kinds, kind)
 
 
@@ -75,11 +77,9 @@ def _decimal(key: Decimal) -> Decimal:
 
 
 def _datetime(key: datetime) -> datetime:
-    if key.tzinfo is None:
-        return key
-    offset = key.utcoffset()
+    offset = None if key.tzinfo is None else key.utcoffset()
     if offset is None:
-        return key.replace(tzinfo=None)
+        return key.replace(tzinfo=None, fold=0) if key.fold or key.tzinfo is not None else key
     try:
         return key.astimezone(UTC)
     except OverflowError:

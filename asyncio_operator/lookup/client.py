@@ -130,6 +130,9 @@ class Lookup:
     async def get(self, key: Any) -> Found:
         """The row of a key, a list of rows, or None where there is none, or where a part of the key is None.
 
+        The enricher is asked for the canonical key: a datetime with a zone comes in UTC, -0.0 as 0.0. Values of
+        different types are different keys, as 1, True and 1.0.
+
         Rows hold the columns of the enricher's schema. They are the caller's own.
 
         Raises:

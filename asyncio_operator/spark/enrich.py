@@ -61,7 +61,7 @@ def enrich(
     The input's columns pass through untouched. A key that occurs several times in a batch is looked up once, and one
     that is being looked up for an earlier batch is not looked up again. A null in any part of a key is never looked up,
     and is a miss. Several rows of a key give several rows. The enricher gets keys
-    as Python values, timestamps as datetimes in UTC.
+    as Python values in one spelling: timestamps as datetimes in UTC, -0.0 as 0.0.
 
     Args:
         enricher: what looks keys up, such as `enrichers.PostgresEnricher`.

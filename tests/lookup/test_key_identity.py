@@ -43,7 +43,7 @@ OTHER_NAN = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_0000_0001))[0]
 
 
 class Part(NamedTuple):
-    """A key of somebody's own."""
+    """A key of a user's own type."""
 
     origin: str
     hour: float
@@ -169,7 +169,8 @@ def test_L10_two_keys_are_the_same_as_the_rule_says(one: Any, other: Any) -> Non
         (Decimal("1.10"), Decimal("1.10")),
         (datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN), datetime(2024, 10, 27, 0, 30, tzinfo=UTC)),
         (datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=BERLIN), datetime(2024, 10, 27, 1, 30, tzinfo=UTC)),
-        (datetime(2024, 1, 1, tzinfo=NoOffset()), datetime(2024, 1, 1)),
+        (datetime(2024, 1, 1, fold=1), datetime(2024, 1, 1)),
+        (datetime(2024, 1, 1, fold=1, tzinfo=NoOffset()), datetime(2024, 1, 1)),
         (("JFK", -0.0), ("JFK", 0.0)),
         (Part("JFK", -0.0), Part("JFK", 0.0)),
         (("JFK", None), None),
@@ -179,6 +180,12 @@ def test_L10_two_keys_are_the_same_as_the_rule_says(one: Any, other: Any) -> Non
 )
 def test_L10_the_canonical_form_is_what_an_enricher_is_asked_for(key: Any, canonical: Any) -> None:
     assert repr(canonical_key(key)) == repr(canonical)
+
+
+def test_L10_a_column_in_a_dictionary_has_the_same_keys() -> None:
+    column = pa.array([-0.0, OTHER_NAN, None, 0.0]).dictionary_encode()
+    assert canonical_array(column).to_pylist()[2:] == [None, 0.0]
+    assert repr(key_values(pa.chunked_array([column, column]))) == "[0.0, nan, None, 0.0, 0.0, nan, None, 0.0]"
 
 
 def test_L10_subclasses_are_types_of_their_own() -> None:

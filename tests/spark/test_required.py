@@ -133,7 +133,7 @@ def test_X11_the_error_travels_and_shows_no_secret_and_a_short_key() -> None:
 @pytest.mark.parametrize("strategy", ["inline", "distinct"])
 def test_X11_a_job_fails_with_the_enricher_and_the_key_or_gives_every_row(spark: SparkSession, strategy: str) -> None:
     good = in_partitions(spark, [(1,), (7,), (9,), (1,)], "id long", 2)
-    options: dict[str, Any] = {"on": "id", "how": "required", "strategy": strategy, "on_error": "drop"}
+    options: dict[str, Any] = {"on": "id", "how": "required", "strategy": strategy, "on_error": "null"}
     rows = enrich(good, KNOWN, status_column="told", **options).collect()
     assert sorted((row.id, row.x, row.told.status) for row in rows) == [
         *((key, x, "found") for key, x in ((1, 1), (1, 1), (7, -7), (7, 7), (9, 9)))
