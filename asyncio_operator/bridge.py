@@ -1,10 +1,10 @@
-"""The synchronous face: a coroutine on the loop thread, started, followed and ended by an ordinary thread.
+"""The synchronous face: an ordinary thread starts, follows and ends a coroutine on the loop thread.
 
-A thread of its own reads the input into one channel, the loop runs, the caller takes the outputs from another. Law:
-nobody waits for what cannot come. A loop does not wait for itself, a forked child not for its parent's threads, and
-nobody for a loop that has stopped. What a channel is stands in `channels`.
+Another thread reads the input into one channel, the loop runs, and the caller takes the outputs from a second channel.
+`channels` explains what a channel is. Law: no thread waits for what cannot come. A loop does not wait for itself, a
+forked child does not wait for threads of its parent, and no thread waits for a stopped loop.
 
-What a run failed of comes across as an error that can be told: `encodable` says why.
+The error of a run passes through `encodable` before it reaches the caller.
 """
 
 from __future__ import annotations
@@ -32,24 +32,25 @@ logger = logging.getLogger("asyncio_operator")
 
 
 LOOK_AGAIN = 0.1
-"""Seconds between two looks whether a loop that is waited for still runs: rarely more than one, and soon enough."""
+"""Seconds between two checks that a loop still runs while a thread waits for it. Most waits end before the first."""
 
 
 Process = Callable[[Any, Callable[[], int]], AsyncGenerator[Any, None]]
-"""Gives outputs for an input; it may ask how many of them the consumer has not taken yet."""
+"""Returns outputs for an input. It may call its second argument for the number of outputs not yet consumed."""
 
 
 _running: set[asyncio.Task[Any]] = set()
-"""A loop holds its tasks weakly: one that waits would be collected with the iterator that nobody has closed."""
+"""The running tasks. A loop holds its tasks weakly: a waiting task would be collected with an unclosed iterator."""
 
 
 class LoopTask:
-    """A coroutine on the loop, started and cancelled by another thread; its end is the end of a `FromLoop`.
+    """A coroutine on the loop that another thread starts and cancels. Its end is the end of a `FromLoop`.
 
-    Making one does nothing yet: `start` goes where an interruption of it is followed by `stop`.
+    The constructor starts nothing. Call `start` inside of a ``try`` whose ``finally`` calls `stop`, so that an
+    interruption of `start` is followed by `stop`.
 
     Args:
-        name: of the function that it runs, for messages.
+        name: name of the function that it runs, for messages.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class LoopTask:
         self._task: asyncio.Task[BaseException | None] | None = None
 
     def start(self) -> None:
-        """Start it, once."""
+        """Start it. Call this once."""
         self._loop.call_soon_threadsafe(self._start)
 
     def _start(self) -> None:
@@ -76,7 +77,7 @@ class LoopTask:
         try:
             task = self._task = self._loop.create_task(running)
         except BaseException as error:
-            # Whatever a function has done to the loop, nobody is to wait for what will not come.
+            # The user's code may have broken the loop. The consumer must get this error, or it would wait forever.
             running.close()
             self._sink.end(encodable(error))
             return
@@ -85,7 +86,7 @@ class LoopTask:
         task.add_done_callback(self._end)
 
     async def _failure(self) -> BaseException | None:
-        """What it failed of. Not raised, because ``SystemExit`` would pass through the loop."""
+        """The error with which it failed. Returned, not raised: a ``SystemExit`` would pass through the loop."""
         try:
             await self._main()
         except asyncio.CancelledError as error:
@@ -108,40 +109,39 @@ class LoopTask:
             self._sink.end()
 
     def stop(self, patience: float) -> None:
-        """Cancel it and wait for its end, `patience` seconds at most; raise what it failed of, if nobody has yet.
+        """Cancel it and wait for its end, at most `patience` seconds. An error that was not raised yet is raised.
 
-        In a forked child, and at the end of the process, no thread is left that could be waited for. On the loop's own
-        thread, where the garbage collector may meet an iterator that nobody has closed, it ends without being waited
-        for.
+        It does not wait in a forked child or at the end of the process, where the thread to wait for no longer exists.
+        Nor does it wait on the loop's own thread, where the garbage collector may find an iterator that was not closed.
         """
         if self._process != os.getpid() or sys.is_finalizing() or self._loop.is_closed():
             return
         self._stopped = True
         call_on(self._loop, self._cancel)
-        if runs_here(self._loop):
+        if runs_here(self._loop):  # The loop cannot wait for itself.
             return
         if not self._sink.wait_for_end(patience):
             logger.error(
-                "a run did not end within %.1f s of being closed: something blocks the event loop, or ignores its "
-                "cancellation there",
+                "a run did not end within %.1f s after it was closed: code in it blocks the event loop, or ignores its "
+                "cancellation",
                 patience,
             )
         self._sink.raise_error()
 
 
 def iterate(process: Process, elements: Iterable[Any], *, patience: float) -> Iterator[Any]:
-    """What `process` gives for `elements` on the loop thread, as an ordinary iterator.
+    """The outputs of `process` for `elements`, run on the loop thread, as an ordinary iterator.
 
-    A thread reads `elements`; the loop thread runs; the caller consumes. Closing the iterator ends the run and waits
-    for its end, `patience` seconds at most.
+    A second thread reads `elements`, the loop thread runs, and the caller consumes. Closing the iterator ends the run
+    and waits for its end, at most `patience` seconds.
 
     Raises:
         ConfigurationError: `elements` is not an ordinary iterable.
-        StateError: called, or stepped, on the loop thread, which cannot wait for itself.
+        StateError: it was called, or `next` was called on it, on the loop thread, which cannot wait for itself.
     """
     if not isinstance(elements, Iterable):
         raise ConfigurationError(
-            f"elements is of type {type(elements).__name__}; it must be an ordinary iterable; an asynchronous one goes "
+            f"elements is of type {type(elements).__name__}; it must be an ordinary iterable; pass an asynchronous one "
             "to operator.process(elements)"
         )
     check_elsewhere(loop_thread().loop)
@@ -149,7 +149,7 @@ def iterate(process: Process, elements: Iterable[Any], *, patience: float) -> It
 
 
 def _iterate(process: Process, elements: Iterator[Any], patience: float) -> Iterator[Any]:
-    # The process may have been forked since the iterator was made.
+    # Looked up again: the process may have been forked since the iterator was made.
     loop = loop_thread().loop
     check_elsewhere(loop)
     source, sink = ToLoop(loop), FromLoop(loop)
@@ -170,7 +170,7 @@ async def _pump(process: Process, source: ToLoop, sink: FromLoop) -> None:
 
 
 def on_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], T]) -> T:
-    """What `call` gives on the loop, from whatever thread; here and now where the loop does not run."""
+    """The result of `call`, made on the loop. If the loop does not run, `call` is made on the calling thread."""
     if runs_here(loop) or not loop.is_running():
         return call()
     found: concurrent.futures.Future[T] = concurrent.futures.Future()
@@ -185,6 +185,6 @@ def on_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], T]) -> T:
 
     call_on(loop, answer)
     while not answered.wait(LOOK_AGAIN):
-        if not loop.is_running():
+        if not loop.is_running():  # It stopped before it made the call.
             return call()
     return found.result()

@@ -1,11 +1,12 @@
-"""Two one-way channels between an ordinary thread and the loop.
+"""Two one-way channels between an ordinary thread and the event loop.
 
-Each has one producer and one consumer, and no lock: a `deque` is its buffer, and the side that waits says so in a flag
-*before* it looks at the buffer once more, so that the other side, which looks at the flag *after* it has changed the
-buffer, cannot miss it. Handing over an element costs an append; a thread is only woken when it waits.
+Each channel has one producer and one consumer, and no lock. Its buffer is a `deque`. The side that waits first sets a
+flag, *then* looks at the buffer once more. The other side first changes the buffer, *then* looks at the flag. So no
+wake-up is lost. Handing over an element costs one append. A thread is woken only when it waits.
 
-Law: the loop's side waits for nothing that a thread can hold. A thread that waits may be called away, by a signal or by
-the garbage collector, to something that waits for the loop; and a fork may leave whatever is held, held for ever.
+Law: the loop's side never waits for anything that a thread can hold. A waiting thread may be interrupted, by a signal
+or by the garbage collector, with code that waits for the loop. And after a fork, a lock that another thread held stays
+locked forever.
 """
 
 from __future__ import annotations
@@ -24,32 +25,33 @@ from asyncio_operator.run import AHEAD
 from asyncio_operator.waiting import wake
 
 PULSE: Any = object()
-"""Comes from a channel in place of an element, so that a thread that waits, or is busy, can look around."""
+"""A channel yields it between elements at regular times, so that a waiting or busy thread can do other checks."""
 
 
 class Bell:
-    """Wakes the one thread that waits for it, or will; an `Event` that its `wait` clears.
+    """Wakes the one thread that waits for it now or later; an `Event` that `wait` clears.
 
-    A bare lock, on which ringing never waits: an `Event` holds a lock of its own while it begins to wait.
+    It is a bare lock, because ringing must never wait: an `Event` holds its inner lock while a thread begins to wait.
     """
 
     def __init__(self) -> None:
+        # The bell is silent while the lock is held, and ringing releases it.
         self._silent = threading.Lock()
         self._silent.acquire()
 
     def ring(self) -> None:
-        """Wake it; if nobody has heard the last ring yet, that will do."""
+        """Wake the thread. A second ring before the thread has heard the first one changes nothing."""
         if self._silent.locked():
-            with contextlib.suppress(RuntimeError):
+            with contextlib.suppress(RuntimeError):  # Another thread has just released it.
                 self._silent.release()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for a ring since the last one that was heard; False if there is none in so many seconds."""
+        """Wait for the first ring that was not heard yet. False if none comes within `seconds`."""
         return self._silent.acquire(timeout=-1 if seconds is None else min(seconds, threading.TIMEOUT_MAX))
 
 
 class ToLoop:
-    """Elements from a thread to the loop; an `Input` of the operator."""
+    """Elements from a thread to the loop. It is an `Input` of the operator."""
 
     instant = True
 
@@ -66,7 +68,7 @@ class ToLoop:
     # -- the thread's side
 
     def put(self, item: Any) -> bool:
-        """Hand an element over; waits while the channel is full. False if the loop's side has closed it."""
+        """Add an element; waits while the channel is full. False if the loop's side has closed it."""
         self._items.append(item)
         if self._waiting is not None:
             self._wake_loop()
@@ -75,13 +77,13 @@ class ToLoop:
         return not self._closed
 
     def end(self, error: BaseException | None = None) -> None:
-        """No more elements; with an error, the loop's side gets it behind the last element."""
+        """End the elements. The loop's side gets the error, if there is one, after the last element."""
         self._error = error
         self._ended = True
         self._wake_loop()
 
     def feed(self, items: Iterable[Any]) -> None:
-        """Hand all of them over, then the end, or what reading them has raised; to be called on a thread of its own."""
+        """Add all items, then the end, or the error that reading them raised. It runs on a thread of its own."""
         try:
             for item in items:
                 if not self.put(item):
@@ -103,11 +105,12 @@ class ToLoop:
     async def ready(self) -> bool:
         while not self._items:
             if self._ended:
-                if self._items:
+                if self._items:  # Added between the two checks, before the end.
                     break
                 if self._error is not None:
                     raise self._error
                 return False
+            # The flag first, then one more look: see the module's docstring.
             self._waiting = self._loop.create_future()
             try:
                 if not self._items and not self._ended:
@@ -126,20 +129,20 @@ class ToLoop:
         items, few, room = self._items, self._limit // 2, self._room
         while items:
             item = items.popleft()
-            if len(items) == few:
+            if len(items) == few:  # Half empty: a full channel would otherwise wake the thread for each element.
                 room.ring()
             yield item
 
     def exhausted(self) -> None:
-        """There may be more later."""
+        """More elements may come later."""
 
     @property
     def closed(self) -> bool:
-        """Whether nobody reads any more."""
+        """Whether the reader has ended."""
         return self._closed
 
     def close(self) -> None:
-        """Nobody reads any more: a thread that waits, or comes later, is told."""
+        """End reading. A thread that waits in `put`, or calls it later, gets False."""
         self._closed = True
         self._room.ring()
 
@@ -148,7 +151,7 @@ class FromLoop:
     """Elements from the loop to a thread.
 
     Args:
-        pulse: seconds after which the thread gets a `PULSE`, whether elements come meanwhile or not; None for never.
+        pulse: seconds after which the thread gets a `PULSE`, even if elements came meanwhile; None for never.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: int = AHEAD, pulse: float | None = None) -> None:
@@ -166,7 +169,7 @@ class FromLoop:
     # -- the loop's side
 
     async def put(self, item: Any) -> None:
-        """Hand an element over; waits while the channel is full."""
+        """Add an element; waits while the channel is full."""
         self.put_nowait(item)
         while len(self._items) >= self._limit:
             self._room = self._loop.create_future()
@@ -177,18 +180,18 @@ class FromLoop:
                 self._room = None
 
     def put_nowait(self, item: Any) -> None:
-        """Hand an element over, whatever the limit."""
+        """Add an element, whatever the limit."""
         self._items.append(item)
         self._filled.ring()
 
     def waiting(self) -> int:
-        """How many elements the thread has not taken, those among them that an error took back."""
+        """The number of elements that the thread has not taken, those that an error took back included."""
         return len(self._items) + self._taken_back
 
     def end(self, error: BaseException | None = None) -> None:
-        """No more elements. An error takes the place of those that the thread has not taken yet."""
+        """End the elements. An error replaces the elements that the thread has not taken yet."""
         if error is not None:
-            # One at a time, because the thread may be taking them too.
+            # One at a time, because the thread may take elements at the same time.
             with contextlib.suppress(IndexError):
                 while True:
                     self._items.pop()
@@ -203,14 +206,14 @@ class FromLoop:
     # -- the thread's side
 
     def __iter__(self) -> Iterator[Any]:
-        """The elements, as they come; raises the error behind the last."""
+        """The elements in order. After the last one the error is raised, if there is one."""
         items, few, pulse = self._items, self._limit // 2, self._pulse
         due = 0.0 if pulse is None else monotonic() + pulse
         while True:
             while items:
                 try:
                     item = items.popleft()
-                except IndexError:
+                except IndexError:  # The loop's side took it back.
                     break
                 if self._room is not None and len(items) == few:
                     call_on(self._loop, self._wake)
@@ -220,7 +223,7 @@ class FromLoop:
             if pulse is not None and monotonic() >= due:
                 yield PULSE
                 due = monotonic() + pulse
-            ended = self._ended
+            ended = self._ended  # Read before the buffer: elements that came before the end must not be missed.
             if items:
                 continue
             if ended:
@@ -230,16 +233,16 @@ class FromLoop:
             self._filled.wait(None if pulse is None else max(0.0, due - monotonic()))
 
     def _check_wait(self) -> None:
-        """Raise a `StateError` where nothing could come while the thread waits."""
+        """Raise a `StateError` if nothing could come while the thread waits."""
         check_elsewhere(self._loop)
         if self._process != os.getpid():
             raise StateError(
-                "the outputs come from a run of another process, which this one was forked from; only that process can "
-                "read on, and this one starts a run of its own"
+                "the outputs come from a run of another process, from which this one was forked; only that process can "
+                "read them: start a new run in this one"
             )
 
     def wait_for_end(self, seconds: float) -> bool:
-        """Wait until there will be no more elements; False if that takes longer."""
+        """Wait for the end of the elements. False if it does not come within `seconds`."""
         ends = monotonic() + seconds
         while not self._ended:
             if not self._filled.wait(max(0.0, ends - monotonic())):
@@ -247,20 +250,20 @@ class FromLoop:
         return True
 
     def raise_error(self) -> None:
-        """Raise the error that the channel ended with, unless that has been done."""
+        """Raise the error with which the channel ended, once."""
         error, self._error = self._error, None
         if error is not None:
             raise error
 
 
 def call_on(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
-    """Call it on the loop. One that is closed, as it is at the end of the process, has nobody left to tell."""
+    """Call it on the loop. If the loop is closed, as at the end of the process, the call is dropped."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(callback)
 
 
 def runs_here(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether the caller runs on the loop, which cannot wait for itself."""
+    """Whether the caller runs on the loop. The loop cannot wait for itself."""
     try:
         return asyncio.get_running_loop() is loop
     except RuntimeError:

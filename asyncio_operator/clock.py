@@ -1,7 +1,7 @@
-"""Clocks: callables that give seconds as a float.
+"""Clocks: callables that return seconds as a float.
 
-Nothing in this package asks the system for the time except through a clock that was passed in; None stands for the
-system's. State and timers count whole milliseconds since the epoch.
+Code in this package reads time only from a clock that was passed in. None means the system's clock. State and timers
+count whole milliseconds since the epoch.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ Clock = Callable[[], float]
 
 
 LIMIT = 1 << 63
-"""Milliseconds below which every time lies, for it is stored in 64 bits."""
+"""Milliseconds. Every time lies below it and not below its negative, because times are stored in 64 bits."""
 
 wall: Clock = time.time
-"""The time of day, by which state that outlives a process is stamped."""
+"""The time of day. State that outlives a process is stamped with it."""
 
 monotonic: Clock = time.monotonic
-"""What asyncio's own loops measure time with."""
+"""The clock of asyncio's own loops."""
 
 running_call: ContextVar[Callable[[], float]] = ContextVar("running_call")
-"""Gives the seconds that the call which runs in this context has left; set by whoever runs calls."""
+"""Returns the seconds that are left for the call that runs in this context. The code that runs calls sets it."""
 
 
 def time_left() -> float | None:
-    """Seconds until the call that this is a part of is cancelled, for a client that can be told a limit.
+    """Seconds until the running call is cancelled, for a client that accepts a time limit.
 
-    It is negative past the limit. None if there is no limit, or this is no part of a call of the operator.
+    The number is negative after the limit. None means that there is no limit, or that this code does not run in a call
+    of the operator.
     """
     left = running_call.get(_no_limit)()
     return None if left == inf else left
@@ -44,10 +45,10 @@ def _no_limit() -> float:
 
 
 def milliseconds(clock: Clock | None) -> Callable[[], int]:
-    """The same clock in whole milliseconds, ``round(clock() * 1000)``; None is the system's.
+    """The same clock in whole milliseconds, ``round(clock() * 1000)``; None for the system's clock.
 
-    What is given raises a `StateError` where the clock gives no finite number, or one whose milliseconds do not fit 64
-    bits, which would fail far from here.
+    The returned function raises a `StateError` if the clock returns no finite number, or one whose milliseconds do not
+    fit into 64 bits. Unchecked, such a time would fail much later, when it is stored.
 
     Raises:
         ConfigurationError: `clock` cannot be called.
@@ -55,7 +56,7 @@ def milliseconds(clock: Clock | None) -> Callable[[], int]:
     if clock is None:
         clock = wall
     if not callable(clock):
-        raise ConfigurationError(f"clock={describe(clock)}: a callable that gives seconds as a float is needed")
+        raise ConfigurationError(f"clock={describe(clock)}: it must be a callable that returns seconds as a float")
 
     def now() -> int:
         try:
@@ -63,13 +64,13 @@ def milliseconds(clock: Clock | None) -> Callable[[], int]:
         except (TypeError, ValueError, OverflowError) as error:
             raise StateError(
                 f"the clock {describe(clock)} gave no time ({type(error).__name__}: {error}): "
-                "a clock gives seconds as a finite float"
+                "a clock must return seconds as a finite float"
             ) from error
         if -LIMIT <= time < LIMIT:
             return time
         raise StateError(
             f"the clock {describe(clock)} gave {time / 1000:g} seconds, whose milliseconds have more than 64 bits: "
-            "a clock gives seconds as a float, as time.time does, not nanoseconds"
+            "a clock must return seconds as a float, as time.time does, not nanoseconds"
         )
 
     return now

@@ -1,7 +1,7 @@
 """What a process lacks: a module that is not installed, an environment variable that is not set.
 
-Such an error is a matter of the machine and not of the key that happened to be asked for, and it is mended elsewhere
-than in the program. It is found behind other errors too, by way of their causes. Of Spark it knows how to mend it.
+Such an error depends on the machine, not on the key of the call that met it, and its remedy is outside of the program.
+It may be hidden behind other errors, so their causes are searched too. Of Spark, this module knows only the remedies.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from asyncio_operator.errors import ConfigurationError
 
 
 class Missing(NamedTuple):
-    """A module or an environment variable: `kind` is one of these words."""
+    """A missing module or environment variable. `kind` is "module" or "environment variable"."""
 
     kind: str
     name: str
@@ -26,7 +26,7 @@ class Missing(NamedTuple):
 
 
 def missing_here(error: BaseException) -> Missing | None:
-    """What this process lacks, if that is what an error, or one that caused it, says; else None."""
+    """What this process lacks, if the error, or an error that led to it, says so; else None."""
     for cause in _led_to(error, contexts=True):
         if isinstance(cause, ModuleNotFoundError) and cause.name:
             return Missing("module", cause.name)
@@ -36,7 +36,7 @@ def missing_here(error: BaseException) -> Missing | None:
 
 
 def not_installed(what: str, library: str, extra: str) -> ConfigurationError:
-    """The error of something that needs a library, and of the extra of this package that brings it."""
+    """The error for something that needs a library; `extra` is the extra of this package that installs it."""
     return ConfigurationError(
         f"{what} needs {library}, which is not installed in {sys.executable}: pip install 'asyncio-operator[{extra}]'; "
         "with Spark, in the Python of every worker"
@@ -44,12 +44,12 @@ def not_installed(what: str, library: str, extra: str) -> ConfigurationError:
 
 
 def remedy(error: BaseException) -> str:
-    """What to do about what this process lacks, for the end of a message; empty where an error says nothing of it."""
+    """The end of a message: what to do if this process lacks something; empty if the error says nothing of that."""
     match missing_here(error):
         case Missing("module", name):
             return (
                 f". This Python worker ({sys.executable}) has no module {name!r}: install it in the Python of every "
-                "executor, or send it along with spark.submit.pyFiles or spark.archives"
+                "executor, or send it with spark.submit.pyFiles or spark.archives"
             )
         case Missing(_, name):
             return (
@@ -60,19 +60,20 @@ def remedy(error: BaseException) -> str:
 
 
 def failed_import(error: BaseException) -> ImportError | None:
-    """The import that failed, if an error is one, or was raised ``from`` one.
+    """The failed import, if the error is one, or was raised ``from`` one.
 
-    One that merely came while a failed import was handled does not count: it may be of a way around the module.
+    An error that was merely raised while a failed import was handled does not count: it may come from the fallback
+    that replaces the module.
     """
     return next((cause for cause in _led_to(error) if isinstance(cause, ImportError)), None)
 
 
 def _led_to(error: BaseException, contexts: bool = False) -> Iterator[BaseException]:
-    """The error and what led to it, each once: ``raise error from error`` makes a circle."""
-    told: set[int] = set()
+    """The error and the errors that led to it, each once: ``raise error from error`` makes a circle."""
+    seen: set[int] = set()
     cause: BaseException | None = error
-    while cause is not None and id(cause) not in told:
-        told.add(id(cause))
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
         yield cause
         before = cause.__cause__
         if before is None and contexts and not cause.__suppress_context__:
@@ -81,8 +82,8 @@ def _led_to(error: BaseException, contexts: bool = False) -> Iterator[BaseExcept
 
 
 def _raised_by_environ(error: KeyError) -> bool:
-    """Whether ``os.environ[name]`` raised it: the keys of other dictionaries may hold a secret."""
+    """Whether ``os.environ[name]`` raised it. Keys of other dictionaries are not shown: they may hold a secret."""
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
-        frame = frame.tb_next
+        frame = frame.tb_next  # The innermost frame is the one that raised.
     return frame is not None and frame.tb_frame.f_code is type(os.environ).__getitem__.__code__

@@ -1,18 +1,18 @@
-"""Every error this package raises by itself.
+"""Every error that this package itself raises.
 
     AsyncOperatorError
-    ├── ConfigurationError    an option, a column or a type is wrong; found before work starts   (also ValueError)
-    ├── ElementTimeoutError   an element passed its deadline                                     (also TimeoutError)
-    ├── FunctionError         the user's function, or one of his hooks, failed; ends the run
-    ├── ResultError           the function answered with something of the wrong shape
-    ├── EnricherError         an enricher could not answer; says whether asking again may help
+    ├── ConfigurationError    an option, a column or a type is wrong; raised before work starts  (also ValueError)
+    ├── ElementTimeoutError   an element exceeded its deadline                                   (also TimeoutError)
+    ├── FunctionError         the user's function, or one of its hooks, failed; ends the run
+    ├── ResultError           the function returned something of the wrong shape
+    ├── EnricherError         an enricher could not answer; says whether another call may help
     │   └── MissingKeyError       a key has no row, and how="required" says that every key has one
     ├── CircuitOpenError      a circuit breaker refused the call
-    └── StateError            a call that the object's present state does not allow
+    └── StateError            the object's present state does not allow the call
         └── StateMigrationError   stored state does not fit its new descriptor
 
-Law: a message names what is wrong, where, and what to do. Errors of other libraries are mapped once, where they
-enter, with ``raise ... from``. All of them survive pickling, so that a Spark task can report them.
+Law: a message says what is wrong, where, and what to do. Errors of other libraries are mapped once, where they enter,
+with ``raise ... from``. All errors survive pickling, so that a Spark task can report them.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class ElementTimeoutError(AsyncOperatorError, TimeoutError):
 
 
 class FunctionError(AsyncOperatorError):
-    """The user's function failed for an element; ``__cause__`` is the error it raised.
+    """The user's function failed for an element. ``__cause__`` is the error that it raised.
 
     Attributes:
-        element: the value the function was called with, as text of at most 200 characters.
-        attempts: the calls that were made for the element.
+        element: the value with which the function was called, as text of at most 200 characters.
+        attempts: the number of calls that were made for the element.
     """
 
     def __init__(self, message: str, *, element: str = "", attempts: int = 0) -> None:
@@ -49,7 +49,7 @@ class FunctionError(AsyncOperatorError):
 
 
 class ResultError(AsyncOperatorError):
-    """A result has the wrong shape or type. Asking again would give the same, so it is never retried."""
+    """A result has the wrong shape or type. Another call would return the same, so it is never retried."""
 
     retryable = False
 
@@ -58,11 +58,11 @@ class EnricherError(AsyncOperatorError):
     """An enricher could not answer.
 
     Attributes:
-        retryable: whether the same call may succeed later (connection lost, overload), or None if that is not known.
+        retryable: whether the same call may succeed later (connection lost, overload); None if that is not known.
         retry_after: seconds after which the source asked to be called again, or None.
-        overload: whether the source said that it has too much to do.
-        any_key: whether any other key would have got the same answer (no privilege, no such table): of a batch that
-            failed of it, no half is worth a call.
+        overload: whether the source reported too much load.
+        any_key: whether every other key would have got the same error (no privilege, no such table). A batch that
+            failed with such an error is not split and called again.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class EnricherError(AsyncOperatorError):
 
 
 class MissingKeyError(EnricherError):
-    """A key has no row, or a null in it, where ``how="required"`` says that every key has a row.
+    """A key has no row, or a null in it, but ``how="required"`` says that every key has a row.
 
     Attributes:
         key: the key, as text of at most 200 characters.
@@ -94,35 +94,38 @@ class MissingKeyError(EnricherError):
 
 
 class CircuitOpenError(AsyncOperatorError):
-    """A circuit breaker is open: the call was refused without being made."""
+    """A circuit breaker is open: it refused the call, which was not made."""
 
 
 class StateError(AsyncOperatorError):
-    """A call that the object's present state does not allow."""
+    """The object's present state does not allow the call."""
 
 
 class StateMigrationError(StateError):
-    """Stored state was written with other serialisers, or another TTL setting, than its new descriptor has."""
+    """Stored state was written with other serialisers, or another TTL setting, than those of its new descriptor."""
 
 
 def describe(value: object, limit: int = 200) -> str:
-    """The ``repr`` of a value for a message, cut at `limit` characters; a ``repr`` that fails gives the type's name."""
+    """The ``repr`` of a value for a message, cut at `limit` characters. If it fails, the result names the type."""
     try:
-        return _told(repr(value), limit)
+        return _cut(repr(value), limit)
     except BaseException as error:
         return f"<{type(value).__name__}, whose repr raised {type(error).__name__}>"
 
 
 def function_name(function: object) -> str:
-    """The name of a function for a message, without what it has captured or was given before: the ``repr`` of a method
-    shows its object, that of a partial what it was given. An object that is called as one is named by its class."""
+    """The name of a function for a message.
+
+    It shows nothing that the function has captured or was given before: the ``repr`` of a method shows its object, and
+    that of a partial shows its arguments. A callable object is named by its class.
+    """
     while isinstance(function, functools.partial):
         function = function.func
     return getattr(function, "__qualname__", None) or type(function).__qualname__
 
 
 def describe_error(error: BaseException) -> str:
-    """Type and text of an error for a message; a text that cannot be made is left out."""
+    """Type and text of an error for a message. If the text cannot be made, the result is the type alone."""
     try:
         text = text_of(error)
     except BaseException:
@@ -131,8 +134,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def said(error: BaseException, name: str, reading: Callable[[Any], Any] = lambda value: value) -> Any:
-    """What an error says of itself in the attribute of this name, as `reading` takes it; one that is not there, or
-    cannot be read, is taken for None."""
+    """An attribute of an error, converted by `reading`; None if it does not exist or cannot be read."""
     try:
         return reading(getattr(error, name, None))
     except BaseException:
@@ -140,11 +142,11 @@ def said(error: BaseException, name: str, reading: Callable[[Any], Any] = lambda
 
 
 def text_of(value: object, limit: int = 2000) -> str:
-    """The ``str`` of a value, mostly an error, cut at `limit` characters. Raises what it raises."""
-    return _told(str(value), limit)
+    """The ``str`` of a value, mostly an error, cut at `limit` characters. It raises what ``str`` raises."""
+    return _cut(str(value), limit)
 
 
-def _told(text: str, limit: int) -> str:
-    """Text that can be encoded; what cannot, such as a byte of a file name, is written as its code."""
+def _cut(text: str, limit: int) -> str:
+    """The text, cut at `limit`. Characters that cannot be encoded, such as a file name's, become their codes."""
     text = text[: limit + 1].encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -1,8 +1,8 @@
 """The one event loop of the process, on a daemon thread of its own.
 
-It starts when it is first asked for, so never before a fork: a process that was forked from one with a running loop
-starts its own. It outlives every task of a Spark worker, and so do the clients that were opened on it; at the end of
-the process what still runs on it is cancelled. The loop is uvloop's if that is installed, asyncio's own otherwise.
+It starts on first use, and so never before a fork: a process that was forked from one with a running loop starts its
+own. The loop outlives every task of a Spark worker, and so do the clients that were opened on it. At the end of the
+process everything that still runs on it is cancelled. It is uvloop's loop if uvloop is installed, else asyncio's own.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class LoopThread:
             try:
                 self.loop.run_forever()
             except BaseException:
-                # A task of the user's that raises SystemExit or KeyboardInterrupt throws it through the loop. Whoever
-                # awaits that task gets it too, and the loop belongs to others as well.
+                # A user's task that raises SystemExit or KeyboardInterrupt passes it through the loop. The code that
+                # awaits the task gets the error too, and other users of the loop must go on.
                 with contextlib.suppress(BaseException):
-                    logger.exception("an exception passed through the event loop, which goes on")
+                    logger.exception("an exception passed through the event loop; the loop continues")
         tasks = asyncio.all_tasks(self.loop)
         for task in tasks:
             task.cancel()
@@ -60,7 +60,7 @@ class LoopThread:
         return self._thread.ident
 
     def stop(self) -> None:
-        """Cancel what runs on the loop, end it, and wait for its thread."""
+        """Cancel everything on the loop, end the loop, and wait for its thread."""
         self._stopping = True
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(PROCESS_END)
@@ -71,7 +71,7 @@ _current: LoopThread | None = None
 
 
 def loop_thread() -> LoopThread:
-    """The loop thread of this process, started if there is none yet."""
+    """The loop thread of this process. The first call starts it."""
     global _current
     with _lock:
         if _current is None:
@@ -81,10 +81,10 @@ def loop_thread() -> LoopThread:
 
 
 def _forget() -> None:
-    """In a forked child: the thread was not forked, and the lock may be held by one that was not either.
+    """Drop the loop thread in a forked child: its thread was not forked, and the lock may be held by a lost thread.
 
-    If it is the thread of the loop that has forked, in a function that runs there, the child goes on with a copy of the
-    loop once that function is over. It ends there: the work is its parent's, and so is whatever it would answer.
+    If a function forks on the loop's own thread, the child continues with a copy of the loop when that function ends.
+    The child process then exits: the work, and every answer to it, belongs to its parent.
     """
     global _current, _lock
     if _current is not None:

@@ -1,8 +1,8 @@
-"""Looks at the loop thread from another thread, and tells of a user's function that holds it.
+"""Watches the loop thread from another thread, and reports a user's function that holds it.
 
-What does not await holds up every other call, and no error ever says so: a blocking client in an `async def` is just
-slow. So the stack of the loop's thread is looked at from time to time; if it stands inside of a user's function nearly
-always, this is logged, once in a process for every name. A look costs some microseconds, and the loop nothing.
+A function that does not await delays every other call, and no error shows that: a blocking client in an `async def` is
+only slow. So another thread takes samples of the loop thread's stack. If nearly all samples are inside of a user's
+function, a warning is logged, once in a process for each name. A sample costs some microseconds, and the loop nothing.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ logger = logging.getLogger("asyncio_operator")
 
 LOOKS = 5
 HELD = 4
-"""Looks, of the last `LOOKS`, in which a function has to hold the loop: a function that awaits is rarely met once, and
-one that is met as often leaves the loop to nobody else, whether it blocks or computes."""
+"""A function holds the loop if this many of the last `LOOKS` samples are inside of it. A function that awaits is rarely
+in a single sample. One that is in nearly all of them leaves no time for other calls, whether it blocks or computes."""
 
-# Not by Path, which drops the "./" of a file in an archive that travelled with a job.
+# Not with Path, which would drop the "./" of a file in an archive that was sent with a job.
 _OURS = tuple(f"{dirname(dirname(__file__))}{sep}{package}{sep}" for package in ("asyncio_operator", "enrichers"))
 
-_told: set[str] = set()
+_warned: set[str] = set()
 
 
 class LoopWatch:
@@ -33,7 +33,7 @@ class LoopWatch:
 
     Args:
         thread: its identifier.
-        name: whose functions run there.
+        name: the name in the warning: whose functions run there.
     """
 
     def __init__(self, thread: int | None, name: str) -> None:
@@ -42,14 +42,14 @@ class LoopWatch:
         self._looks: deque[bool] = deque(maxlen=LOOKS)
 
     def look(self) -> None:
-        """Look once; to be called at regular intervals."""
+        """Take one sample. It is called at regular intervals."""
         frames = _frames(sys._current_frames().get(self._thread or 0))
         self._looks.append(bool(frames))
-        if frames and sum(self._looks) >= HELD and self._name not in _told:
-            _told.add(self._name)
+        if frames and sum(self._looks) >= HELD and self._name not in _warned:
+            _warned.add(self._name)
             places = ", called by ".join(f"{f.f_code.co_filename}:{f.f_lineno} ({f.f_code.co_name})" for f in frames)
             logger.warning(
-                "%s holds the event loop: %d of %d looks found it in %s. What does not await holds up all other calls: "
+                "%s holds the event loop: %d of %d looks found it in %s. Code that does not await stops all others: "
                 "await an asynchronous client there, or put a blocking one into a BlockingEnricher or BlockingFunction",
                 self._name,
                 sum(self._looks),
@@ -59,8 +59,8 @@ class LoopWatch:
 
 
 def _frames(innermost: FrameType | None) -> list[FrameType]:
-    """Where the thread stands, if it is inside of a user's function that a lane has called: the innermost frame, and
-    the user's function, if that is another."""
+    """Where the thread is, if it is inside of a user's function that a lane called: the innermost frame, and the frame
+    of the user's function, if that is another one."""
     frame, user = innermost, None
     while frame is not None and frame.f_code is not Lanes._work.__code__:
         if not frame.f_code.co_filename.startswith(_OURS):

@@ -1,14 +1,14 @@
 """When two specifications are the same: equal class, equal fields, functions with equal code and captured values.
 
-A worker shares clients between specifications with the same fingerprint, so a fingerprint must be equal for a copy that
-travelled by pickle, in another process too, and differ for anything that could make another client. What cannot be
-compared is taken for unique: the price is a second client, never a wrong one.
+A worker shares clients between specifications with the same fingerprint. So a copy that was pickled and sent to another
+process must have an equal fingerprint, and any difference that could make another client must give another fingerprint.
+A value that cannot be compared counts as unique: this costs a second client, but never gives a wrong one.
 
-An object is what its pickle would hold, taken apart by ``__reduce_ex__``. A module, function or class that can be
-imported is its name; one that cannot (of ``__main__``, local, a lambda, decorated, made at run time) travels by value,
-so it is its members, or its code with the globals that it names. So is a wrapper such as that of
-``functools.lru_cache``, though pickle only knows its name. Objects that can hold themselves are numbered as they are
-met, and come a second time as their number.
+An object is compared by what its pickle would hold, as ``__reduce_ex__`` gives it. A module, function or class that can
+be imported is compared by its name. One that cannot be imported (from ``__main__``, local, a lambda, decorated, made at
+run time) is pickled by value, so it is compared by its members, or by its code with the globals that the code names.
+This is also done for wrappers such as that of ``functools.lru_cache``, which pickle knows only by name. Objects that
+can contain themselves are numbered; the second time one is met, its number is used.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, types.EllipsisType)
 
 _GLOBAL_NAMES = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")
 
-# What Python itself writes down in a module, and in a class.
-_MODULE_BOOKS = {"__builtins__", "__cached__", "__loader__", "__spec__", "__warningregistry__"}
-_CLASS_BOOKS = {
+# Attributes that Python itself writes into a module, and into a class.
+_MODULE_ATTRIBUTES = {"__builtins__", "__cached__", "__loader__", "__spec__", "__warningregistry__"}
+_CLASS_ATTRIBUTES = {
     *("__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__firstlineno__", "__static_attributes__"),
     *("__abstractmethods__", "_abc_impl", "__orig_bases__", "__parameters__", "__type_params__"),
     *("__slotnames__", "__annotations_cache__"),
@@ -39,14 +39,14 @@ _CLASS_BOOKS = {
 
 
 def fingerprint(value: object, by_value: Collection[str] = ()) -> str:
-    """A digest that is equal for equal specifications. It reveals nothing of what went in, secrets included.
+    """A digest that is equal for equal specifications. It reveals nothing of its input, secrets included.
 
     Args:
-        by_value: modules that can be imported here but travel by value all the same.
+        by_value: modules that can be imported here, but are pickled by value all the same.
     """
     try:
         return _digest(value, by_value)
-    except Exception:  # what it holds may refuse in any way, or be too deep
+    except Exception:  # A value may refuse to be pickled in any way, or be nested too deeply.
         return hashlib.sha256(_unique()).hexdigest()
 
 
@@ -63,11 +63,11 @@ def _unique() -> bytes:
 
 
 class _Walk:
-    """A walk over one specification, as byte strings that tell it from any other."""
+    """A walk over one specification. It yields byte strings that distinguish it from any other."""
 
     def __init__(self, by_value: Collection[str]) -> None:
         self._by_value = by_value
-        # With the object itself, because the address of one that is gone may be given to another.
+        # The object is kept too: the id of a deleted object may be used again.
         self._seen: dict[int, tuple[int, Any]] = {}
 
     def parts(self, value: Any) -> Iterator[bytes]:
@@ -75,7 +75,7 @@ class _Walk:
         if kind in _PLAIN:
             yield f"{kind.__name__}:{value!r}".encode("utf-8", "surrogatepass")
         elif kind is tuple:
-            # Whether equal tuples are one object is up to the compiler, and to pickle.
+            # Not numbered: the compiler and pickle decide whether equal tuples are one object.
             yield from self._sequence("tuple", value)
         elif id(value) in self._seen:
             yield f"seen:{self._seen[id(value)][0]}".encode()
@@ -125,13 +125,13 @@ class _Walk:
             yield from self.parts(values[key])
 
     def _order(self, key: Any) -> tuple[str, str]:
-        """What puts the keys of equal dictionaries into one order."""
+        """Sorts the keys of equal dictionaries into the same order."""
         return ("", key) if type(key) is str else (type(key).__name__, _digest(key, self._by_value))
 
     def _module(self, module: types.ModuleType) -> Iterator[bytes]:
         yield f"module:{module.__name__}".encode()
         if not self._can_be_imported(module, module.__name__, ""):
-            members = {name: member for name, member in vars(module).items() if name not in _MODULE_BOOKS}
+            members = {name: member for name, member in vars(module).items() if name not in _MODULE_ATTRIBUTES}
             yield from self._items("members", members)
 
     def _class(self, cls: type) -> Iterator[bytes]:
@@ -174,10 +174,11 @@ class _Walk:
         if isinstance(reduced, str):
             yield from self._named(value, reduced)
         else:
+            # An iterator is used up by reading, and has no digest of its own: only its items count.
             yield from self._sequence("object", [list(p) if isinstance(p, Iterator) else p for p in reduced])
 
     def _named(self, value: Any, name: str) -> Iterator[bytes]:
-        """Of an object that pickle takes for the global of that name."""
+        """The parts of an object that pickle stores as the name of a global."""
         module = pickle.whichmodule(value, name)  # type: ignore[attr-defined]
         state = getattr(value, "__dict__", {})
         if self._can_be_imported(value, module, name):
@@ -188,7 +189,7 @@ class _Walk:
             yield _unique()
 
     def _can_be_imported(self, thing: Any, module: str | None, name: str) -> bool:
-        """Whether it is what another process imports under this name, or as the module itself if the name is empty."""
+        """Whether another process would import this object by this name; an empty name means the module itself."""
         if module is None or module == "__main__" or any(f"{module}.".startswith(f"{m}.") for m in self._by_value):
             return False
         found: Any = sys.modules.get(module)
@@ -198,18 +199,18 @@ class _Walk:
 
 
 def _is_written(cls: type, name: str, member: Any) -> bool:
-    """Whether a class has this member because somebody wrote it, and not because Python keeps its books there."""
-    if name in _CLASS_BOOKS or isinstance(member, types.MemberDescriptorType | types.GetSetDescriptorType):
+    """Whether the class body defines this member, and Python did not add it by itself."""
+    if name in _CLASS_ATTRIBUTES or isinstance(member, types.MemberDescriptorType | types.GetSetDescriptorType):
         return False
-    if name == "__annotations__" and not member:  # comes into being when looked at
+    if name == "__annotations__" and not member:  # Python creates it when it is first read.
         return False
-    # What a base has too, as the same object, is not sent: it is inherited after the journey.
+        # A member that a base has too, as the same object, is not pickled: the copy inherits it.
     inherited = next((vars(base)[name] for base in cls.__mro__[1:] if name in vars(base)), _NOTHING)
     return inherited is not member
 
 
 def _names(code: types.CodeType) -> Iterable[str]:
-    """The globals that a function looks up, also from within the functions it defines."""
+    """The names of globals that a function uses, also inside of functions that it defines."""
     names = {str(step.argval) for step in dis.get_instructions(code) if step.opname in _GLOBAL_NAMES}
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

@@ -1,4 +1,4 @@
-"""What somebody who wrote a name that is not there may have meant. Knows nothing of where names come from."""
+"""Suggestions for a name that does not exist. This module does not know where names come from."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import difflib
 from collections.abc import Iterable
 
 SHOWN = 30
-"""Names that are listed at most where none is near."""
+"""The maximum number of names listed if none is similar."""
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """The end of a message on a name that is not among `names`: the nearest of them, or all where none is near.
+    """The end of a message about a name that is not among `names`: the most similar names, or else all names.
 
-    Upper and lower case count as near: ``did you mean 'Year'?``. Far names are listed as they come:
-    ``there are year, seats``.
+    Case is ignored in the comparison: ``did you mean 'Year'?``. If no name is similar, the names are listed in their
+    order: ``there are year, seats``.
     """
     known = list(dict.fromkeys(names))
     folded: dict[str, list[str]] = {}

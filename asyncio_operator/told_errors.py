@@ -1,7 +1,8 @@
-"""Errors whose whole traceback is text that can be written down.
+"""Errors whose whole traceback can be encoded as UTF-8.
 
-A file name or a JSON document that is no UTF-8 is enough for an error that nobody can print: PySpark, which writes the
-traceback to Spark, would write nothing and let it wait for ever. It knows neither threads nor Spark.
+A file name or a JSON document that is not UTF-8 is enough for an error that cannot be printed. PySpark sends the
+traceback of an error to Spark. If it could not be encoded, PySpark would send nothing, and Spark would wait forever.
+This module knows neither threads nor Spark.
 """
 
 from __future__ import annotations
@@ -13,27 +14,27 @@ from typing import Any
 from asyncio_operator.errors import FunctionError, describe_error, text_of
 
 MOST_TEXT = 100_000
-"""Characters of a traceback that stands for another at most; some hundred times the usual."""
+"""The maximum number of characters of a replaced traceback; a usual traceback is some hundred times shorter."""
 
 LONGEST_LINE = 2_000
 
 MOST_CAUSES = 200
-"""Errors behind one that are written anew; with more of them another stands for it."""
+"""The maximum number of causes that are rewritten one by one. An error with more causes is replaced as a whole."""
 
 TEXTS = ("filename", "msg", "reason", "strerror", "text")
-"""Attributes in which errors of Python keep text, beside ``args``."""
+"""Attributes in which Python's own errors keep text, besides ``args``."""
 
 
 class OriginalError(Exception):
-    """Stands for an error that cannot be told as it is; its text is that one's traceback, as far as it can be."""
+    """Replaces an error that cannot be encoded. Its text is the traceback of that error, as far as it can be read."""
 
 
 def encodable(error: BaseException) -> BaseException:
-    """The error, so that its traceback, with all that led to it, is text in UTF-8.
+    """The error, changed if needed so that its traceback, with all errors that led to it, is text in UTF-8.
 
-    What cannot be encoded is written as its code, in the error itself, so that its type stays. One that cannot be
-    changed is replaced by what `stand_in` gives. It raises nothing, because somebody waits for the error: one whose
-    attributes cannot be read is told by its type and its text.
+    Characters that cannot be encoded are written as their codes, inside the error itself, so its type stays. An error
+    that cannot be changed is replaced by the result of `stand_in`. This function raises nothing, because a caller waits
+    for the error: an error whose attributes cannot be read is replaced by its type and its text.
     """
     try:
         return _encodable(error)
@@ -45,7 +46,7 @@ def _encodable(error: BaseException) -> BaseException:
     if _is_text(error):
         return error
     causes = _with_causes(error)
-    # Each is told with all that led to it, which takes the square of their number.
+    # Each cause is printed with the errors that led to it, so the cost grows with the square of their number.
     for one in causes if len(causes) <= MOST_CAUSES else ():
         with contextlib.suppress(Exception):
             if not _is_text(one, alone=True):
@@ -54,7 +55,7 @@ def _encodable(error: BaseException) -> BaseException:
 
 
 def stand_in(error: BaseException) -> FunctionError:
-    """An error that says the same as far as that can be told, with an `OriginalError` as its cause."""
+    """An error that says the same, as far as it can be encoded, with an `OriginalError` as its cause."""
     if isinstance(error, FunctionError):
         same = FunctionError(text_of(error, MOST_TEXT), element=text_of(error.element), attempts=error.attempts)
     else:
@@ -62,12 +63,12 @@ def stand_in(error: BaseException) -> FunctionError:
     before = [one for one in (error.__cause__, error.__context__) if one is not None]
     same.__cause__ = OriginalError(_readable([*before, error][0]))
     same.__traceback__ = error.__traceback__
-    # The paths of the code that has raised it stand there.
+    # The traceback contains paths of source files, which may be the text that cannot be encoded.
     return same if _is_text(same) else same.with_traceback(None)
 
 
 def _is_text(error: BaseException, alone: bool = False) -> bool:
-    """Whether it can be encoded what a traceback says: of the error and what led to it, or of the error alone."""
+    """Whether a traceback can be encoded: of the error and what led to it, or, if `alone`, of the error only."""
     try:
         "".join(traceback.format_exception_only(error) if alone else traceback.format_exception(error)).encode()
     except BaseException:
@@ -76,14 +77,14 @@ def _is_text(error: BaseException, alone: bool = False) -> bool:
 
 
 def _with_causes(error: BaseException) -> list[BaseException]:
-    """The error, and all that a traceback of it tells, each once."""
+    """The error and all errors that its traceback shows, each once."""
     found: dict[int, BaseException] = {}
     left: list[BaseException | None] = [error]
     while left:
         one = left.pop()
         if one is not None and id(one) not in found:
             found[id(one)] = one
-            # An attribute that is called as that of a group may be anything, and reading one may raise.
+            # A user's class may have any attribute under these names, and reading it may raise.
             with contextlib.suppress(Exception):
                 left += [one.__cause__, one.__context__]
                 left += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
@@ -91,7 +92,7 @@ def _with_causes(error: BaseException) -> list[BaseException]:
 
 
 def _escape(error: BaseException) -> None:
-    """Write what cannot be encoded as its code, in the texts of one error."""
+    """Replace the characters that cannot be encoded by their codes, in the texts of one error."""
 
     def escaped(value: Any) -> Any:
         return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
@@ -106,7 +107,7 @@ def _escape(error: BaseException) -> None:
 
 
 def _readable(error: BaseException) -> str:
-    """Its traceback with long lines cut, and without what cannot be encoded."""
+    """The traceback with long lines cut, and without characters that cannot be encoded."""
     try:
         lines = "".join(traceback.format_exception(error)).split("\n")
     except BaseException:
