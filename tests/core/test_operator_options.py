@@ -281,7 +281,7 @@ def test_the_synchronous_face_takes_no_asynchronous_iterable():
     async def source():
         yield 1
 
-    with pytest.raises(ConfigurationError, match="an asynchronous one goes to operator"):
+    with pytest.raises(ConfigurationError, match="pass an asynchronous one to operator"):
         AsyncWaitOperator(same)(source())
 
 

@@ -62,7 +62,7 @@ def test_X6_an_import_that_fails_in_a_function_is_not_hidden(spark: Any, options
     for enricher in (FunctionEnricher(function, SCHEMA), BlockingEnricher(blocking, SCHEMA)):
         text = ended(spark, enricher, **options)
         assert "no_such_driver" in text
-        assert "install it in the Python of every executor, or send it along with spark.submit.pyFiles" in text
+        assert "install it in the Python of every executor, or send it with spark.submit.pyFiles" in text
 
 
 def test_X6_nor_is_a_name_that_a_module_of_another_version_lacks(spark: Any) -> None:
