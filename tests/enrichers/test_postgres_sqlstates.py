@@ -98,7 +98,7 @@ async def test_a_state_that_nobody_knows_is_not_retryable(failing: PostgresEnric
 
 async def test_what_the_server_takes_too_long_for_is_a_timeout(database: Database) -> None:
     query = "SELECT k AS id, pg_sleep(k)::text AS v FROM unnest($1::int[]) AS k"
-    dsn = f"{database.dsn}&statement_timeout=30"
+    dsn = f"{database.dsn}&statement_timeout=300"
     async with database.enricher(dsn=dsn, query=query, key="id", pool_size=1) as enricher:
         error = await failure(enricher, 0, 600)
         assert isinstance(error, TimeoutError)
