@@ -44,7 +44,7 @@ class Attempts:
     """The intake of the lanes, and its one window.
 
     Args:
-        clock: gives seconds.
+        clock: gives the seconds of the loop: what is computed here is waited for there.
         random: gives a number in [0, 1).
         keyed: the queue of the elements, if it has keys.
 
@@ -120,7 +120,7 @@ class Attempts:
             call.late[flight] = None
             flight.late += 1
             if len(call.late) == len(call.flights):
-                self._guards.abandoned(call.started)
+                self._guards.abandoned(call)
                 self.driver.cut(call)
         self.news()
 
@@ -189,7 +189,7 @@ class Attempts:
             refusal = guards.refusal(now)
             self._recorder.circuit(guards.circuit, now)
             if refusal is None:
-                guards.started(now)
+                guards.started(call, now)
                 self.calls += 1
                 return call, self.value_of(call)
             self.begin(call, now)
@@ -232,7 +232,7 @@ class Attempts:
 
     def complete(self, call: Call, result: Any) -> None:
         now = self._now()
-        self._guards.succeeded(now, call.started)
+        self._guards.succeeded(call, now)
         self._recorder.circuit(self._guards.circuit, now)
         self.returned(call)
         flights, late = call.flights, call.late
@@ -266,7 +266,7 @@ class Attempts:
 
     def failed(self, call: Call, error: BaseException, started: float) -> None:
         now = self._now()
-        self._guards.failed(now, started, error)
+        self._guards.failed(call, now, error)
         self._recorder.circuit(self._guards.circuit, now)
         self.returned(call)
         flights = call.present
@@ -286,7 +286,7 @@ class Attempts:
         call.late |= dict.fromkeys(late)
         going_on = bool(call.present)
         if not going_on:
-            self._guards.failed(now, started, None)
+            self._guards.failed(call, now, None)
             self._recorder.circuit(self._guards.circuit, now)
         for flight in late:
             flight.late += 1

@@ -94,15 +94,17 @@ class Call:
         late: those that have left it, at their deadlines, while it runs on.
         half: whether it is a part of a batch that failed, and belongs to the attempt of that.
         started: when it started.
+        age: the same by the clock of the circuit breaker.
     """
 
-    __slots__ = ("flights", "half", "late", "started")
+    __slots__ = ("age", "flights", "half", "late", "started")
 
     def __init__(self, flights: list[Flight], half: bool = False) -> None:
         self.flights = flights
         self.late: dict[Flight, None] = {}
         self.half = half
         self.started = 0.0
+        self.age = 0.0
 
     @property
     def present(self) -> list[Flight]:

@@ -5,7 +5,10 @@ One object for the three policies of a run. Pure: it is given the time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from asyncio_operator.errors import CircuitOpenError, said
+from asyncio_operator.flights import Call
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, Controller
 from asyncio_operator.policies.circuit_breaker import Breaker, CircuitBreaker
 from asyncio_operator.policies.rate_limit import Limiter, RateLimit
@@ -16,6 +19,8 @@ class Guards:
 
     Args:
         limiter: the window of `rate_limit`, which may have begun with another run; a new one if it is not given.
+        ages: gives the seconds by which the circuit breaker tells how old failures are, and for how long it has been
+            open; None for the time that is passed in.
 
     Attributes:
         calls: how many are running, late ones too.
@@ -27,8 +32,10 @@ class Guards:
         rate_limit: RateLimit | None,
         circuit_breaker: CircuitBreaker | None,
         limiter: Limiter | None = None,
+        ages: Callable[[], float] | None = None,
     ) -> None:
         self.calls = 0
+        self._ages = ages
         self._limiter = Limiter(rate_limit) if limiter is None and rate_limit is not None else limiter
         self._breaker = None if circuit_breaker is None else Breaker(circuit_breaker)
         self._controller = Controller(capacity) if isinstance(capacity, AdaptiveCapacity) else None
@@ -49,44 +56,52 @@ class Guards:
 
     def next_start(self, now: float) -> float:
         """The earliest time, not before `now`, at which a call may start, or is refused, which is no start."""
-        if self._limiter is None or (self._breaker is not None and self._breaker.refuses(now)):
+        if self._limiter is None or (self._breaker is not None and self._breaker.refuses(self._age(now))):
             return now
         return self._limiter.next_start(now)
 
     def refusal(self, now: float) -> CircuitOpenError | None:
         """Why a call must not start now, if the circuit breaker refuses it; else the call is expected to start."""
-        if self._breaker is None or self._breaker.allow(now):
+        if self._breaker is None:
+            return None
+        age = self._age(now)
+        if self._breaker.allow(age):
             return None
         opens = self._breaker.opens_again_at()
-        when = "while another call tries it" if opens is None or opens <= now else f"for another {opens - now:.3f} s"
+        when = "while another call tries it" if opens is None or opens <= age else f"for another {opens - age:.3f} s"
         return CircuitOpenError(f"the circuit breaker refuses calls {when}: too many of the latest have failed")
 
-    def started(self, now: float) -> None:
+    def started(self, call: Call, now: float) -> None:
         """A call starts."""
         self.calls += 1
         if self._limiter is not None:
             self._limiter.start(now)
-
-    def succeeded(self, now: float, started: float) -> None:
-        """The call that started then has given a result."""
         if self._breaker is not None:
-            self._breaker.succeeded(now, started)
-        if self._controller is not None:
-            self._controller.completed(now, now - started, self.calls)
+            call.age = self._age(now)
 
-    def failed(self, now: float, started: float, error: BaseException | None) -> None:
+    def succeeded(self, call: Call, now: float) -> None:
+        """The call has given a result."""
+        if self._breaker is not None:
+            self._breaker.succeeded(self._age(now), call.age)
+        if self._controller is not None:
+            self._controller.completed(now, now - call.started, self.calls)
+
+    def failed(self, call: Call, now: float, error: BaseException | None) -> None:
         """The call has raised, or, if `error` is None, passed its limit."""
         if self._breaker is not None:
-            self._breaker.failed(now, started)
+            self._breaker.failed(self._age(now), call.age)
         if self._controller is not None:
             overload = error is None or isinstance(error, TimeoutError) or bool(said(error, "overload", bool))
-            self._controller.failed(now, now - started, self.calls, overload)
+            self._controller.failed(now, now - call.started, self.calls, overload)
 
-    def abandoned(self, started: float) -> None:
+    def abandoned(self, call: Call) -> None:
         """The call is cancelled because nobody wants its result."""
         if self._breaker is not None:
-            self._breaker.abandoned(started)
+            self._breaker.abandoned(call.age)
 
     def returned(self) -> None:
         """A call is over; it has succeeded, failed, passed its limit or been abandoned before."""
         self.calls -= 1
+
+    def _age(self, now: float) -> float:
+        return now if self._ages is None else self._ages()

@@ -89,7 +89,9 @@ class AsyncWaitOperator:
         rate_limit: how many calls may start in a time; None for any number.
         circuit_breaker: refuses calls while too many fail; None for never.
         trace: records what happens to every element.
-        clock: gives seconds; default: the time of the running loop.
+        clock: gives seconds; tells how long ago calls failed, and how long the circuit breaker has been open. Default:
+            the time of the running loop, which all waits take (deadlines, back-off, `linger`, rate limits), whatever
+            this clock shows.
         grace_period: seconds that the end of a run waits for calls that ignore their cancellation, and for `close`:
             30, which outlasts the usual timeouts of clients, so that what ends by itself is not left behind.
 

@@ -54,7 +54,7 @@ class RunOptions:
 
     Attributes:
         capacity: calls at once.
-        clock: gives seconds; None for the loop's time.
+        clock: gives seconds, by which the circuit breaker tells ages; None for the loop's time.
         grace_period: see `Lanes`; it bounds the function's `close` too.
         managed: elements may need more than one plain call each, in the order they come.
     """
@@ -119,7 +119,7 @@ class Run:
         loop = asyncio.get_running_loop()
         options = self._options
         self._starting(self)
-        now = self._now = options.clock or clock_of(loop)
+        now = self._now = clock_of(loop)
         buffer = self._buffer = Buffer(self._queue, now)
         outcomes = self._outcomes = Outcomes(options.handling, self._function.timeout, buffer)
         restored = () if self._restore is None else self._restore.elements
@@ -131,7 +131,7 @@ class Run:
                 supply,
                 outcomes,
                 options.attempting,
-                Guards(options.capacity, options.rate_limit, options.circuit_breaker),
+                Guards(options.capacity, options.rate_limit, options.circuit_breaker, ages=options.clock),
                 recorder,
                 instant=self._reader.instant,
                 keyed=supply.keyed,

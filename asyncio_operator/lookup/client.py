@@ -57,7 +57,9 @@ class Lookup:
         timeout: seconds from the start of a key's first call to its deadline, over all its attempts; None for none.
         rate_limit: calls that may start in a time; None for any number.
         circuit_breaker: refuses calls while too many fail; None for never.
-        clock: gives seconds; default: the time of the running loop.
+        clock: gives seconds; tells how old cached answers are, how long ago calls failed, and how long the circuit
+            breaker has been open. Default: the time of the running loop, which all waits take (`linger`, back-off,
+            rate limits, deadlines), whatever this clock shows.
         attempt_timeout: seconds that each call may take; None for no limit.
         capacity: calls in flight at most, or an `AdaptiveCapacity`.
 
@@ -217,18 +219,18 @@ class _Engine:
         options: LookupOptions,
         check: AnswerCheck,
         cache: LookupCache | None,
-        clock: Callable[[], float],
+        ages: Callable[[], float] | None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self._enricher = enricher
         self._check = check
         self._cache = cache
-        self._now = clock
+        self._now = clock = clock_of(self.loop)
         outcomes = KeyOutcomes(enricher, timeout=options.timeout, fail=None, remedy="", clock=clock)
         self._calls = Calls(outcomes, cache, told=False, check=self._checked)
         self._source = _Keys()
         self._source.background = self._calls.background
-        self._attempts, self._driver = managed_calls(enricher, self._source, self._calls, options, clock)
+        self._attempts, self._driver = managed_calls(enricher, self._source, self._calls, options, clock, ages=ages)
         outcomes.end = self._driver.fail
         self._failure: BaseException | None = None
         self._running = asyncio.ensure_future(self._run())
@@ -318,23 +320,21 @@ async def _opened(enricher: Enricher, options: LookupOptions, clock: Callable[[]
     # An enricher that has asked its source knows more than one that has not.
     owner = cache_owner(fingerprint(enricher), schema)
     check = AnswerCheck(schema)
-    now = clock or clock_of(asyncio.get_running_loop())
     try:
         await enricher.open()
-        cache = None if options.cache is None else await _open_cache(options.cache, owner, clock, now)
+        cache = None if options.cache is None else await _open_cache(options.cache, owner, clock)
     except BaseException as error:
         try:
             await _closed(enricher)
         except Exception as second:
             error.add_note(f"closing the enricher failed too: {describe_error(second)}")
         raise
-    return _Engine(enricher, options, check, cache, now)
+    return _Engine(enricher, options, check, cache, clock)
 
 
-async def _open_cache(
-    options: Cache, owner: str, clock: Callable[[], float] | None, now: Callable[[], float]
-) -> LookupCache:
+async def _open_cache(options: Cache, owner: str, clock: Callable[[], float] | None) -> LookupCache:
     # The loop's time, which tests may turn, as a time of day, which a cache on disk is stamped with.
+    now = clock_of(asyncio.get_running_loop())
     offset = wall() - now()
     stamps = clock or (lambda: now() + offset)
     opening = asyncio.ensure_future(asyncio.to_thread(open_cache, options, owner, stamps))

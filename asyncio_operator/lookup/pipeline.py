@@ -44,17 +44,19 @@ def managed_calls(
     clock: Callable[[], float],
     recorder: Recorder = SILENT,
     limiter: Limiter | None = None,
+    ages: Callable[[], float] | None = None,
 ) -> tuple[Attempts, Lanes]:
     """What makes the calls for the flights of a source, on the running loop.
 
     Args:
-        limiter: see `Guards`.
+        clock: gives the seconds of the loop.
+        limiter, ages: see `Guards`.
     """
     attempts = Attempts(
         source,
         calls,
         Attempting(options.timeout, options.attempt_timeout, options.retry, options.batching, "lookup_many"),
-        Guards(options.capacity, options.rate_limit, options.circuit_breaker, limiter),
+        Guards(options.capacity, options.rate_limit, options.circuit_breaker, limiter, ages),
         recorder,
         instant=True,
         clock=clock,

@@ -3,11 +3,12 @@
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         runner.run(main())
 
-Time stands still while anything is ready to run. When nothing is ready, time jumps to the next timer; it passes in no
-other way. While work in `run_in_executor` is outstanding, time does not jump, because the result belongs before the
-next timer. The loop does not know threads that were started in another way and report back by `call_soon_threadsafe`.
-If timers are pending too, keep an executor call open until such a thread has ended; otherwise time may jump too early.
-Sockets within the process are served before time jumps. Time does not wait for a peer outside of the process.
+Time stands still while anything is ready to run. When nothing is ready, time jumps to the next timer. It passes in no
+other way, except by `advance`, which does what code does that blocks the loop. While work in `run_in_executor` is
+outstanding, time does not jump, because the result belongs before the next timer. The loop does not know threads that
+were started in another way and report back by `call_soon_threadsafe`. If timers are pending too, keep an executor call
+open until such a thread has ended; otherwise time may jump too early. Sockets within the process are served before time
+jumps. Time does not wait for a peer outside of the process.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import selectors
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, TypeVar, TypeVarTuple
+
+from asyncio_operator.errors import ConfigurationError
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -59,6 +62,16 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """Virtual seconds."""
         return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass at once, as it does while something blocks the loop: timers that are due run late.
+
+        Raises:
+            ConfigurationError: `seconds` is negative.
+        """
+        if not seconds >= 0:
+            raise ConfigurationError(f"advance({seconds!r}): the time of a loop advances by 0 seconds or more")
+        self._go_to(self._now + seconds)
 
     def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         call = super().run_in_executor(executor, func, *args)

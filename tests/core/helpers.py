@@ -41,6 +41,13 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
+def block(seconds: float) -> None:
+    """What blocks the loop for so long does to virtual time."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    loop.advance(seconds)
+
+
 async def collect(outputs: AsyncIterator[Any]) -> list[Any]:
     return [output async for output in outputs]
 

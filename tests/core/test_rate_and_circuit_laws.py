@@ -22,7 +22,7 @@ from asyncio_operator import (
 from asyncio_operator.attempts import REFUSALS
 from asyncio_operator.testing import VirtualTimeLoop
 from tests.core.attempts import BAD, OK, Act, Batches, Script, retry
-from tests.core.helpers import Life, Source, collect, collect_timed, late, now, process, run_on, same, virtual
+from tests.core.helpers import Life, Source, block, collect, collect_timed, late, now, process, run_on, same, virtual
 
 # -- rate limit
 
@@ -36,19 +36,17 @@ async def test_R10_a_rate_limit_delays_starts_in_order(mode):
 
 @virtual
 async def test_R10_it_holds_though_reading_the_input_takes_time():
-    spent = [0.0]
-
     def slow():
         for value in range(6):
-            spent[0] += 1.0 if value % 2 == 0 else 0.05
+            block(1.0 if value % 2 == 0 else 0.05)
             yield value
 
     starts: list[float] = []
 
     async def call(value):
-        starts.append(now() + spent[0])
+        starts.append(now())
 
-    operator = AsyncWaitOperator(call, rate_limit=RateLimit(1, per=0.5), clock=lambda: now() + spent[0])
+    operator = AsyncWaitOperator(call, rate_limit=RateLimit(1, per=0.5))
     await collect(operator.process(slow()))
     assert min(later - start for start, later in itertools.pairwise(starts)) >= 0.5
 

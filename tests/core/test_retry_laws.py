@@ -20,7 +20,7 @@ from asyncio_operator import (
     Retry,
 )
 from tests.core.attempts import BAD, OK, Act, Script, retry
-from tests.core.helpers import Life, collect, collect_timed, late, now, process, virtual
+from tests.core.helpers import Life, block, collect, collect_timed, late, now, process, virtual
 
 ASK_LATER = EnricherError("later", retry_after=4.0)
 
@@ -125,22 +125,18 @@ async def test_R3_a_back_off_that_ends_at_the_deadline_does_not_end_after_it(mod
 
 @virtual
 async def test_R3_no_attempt_starts_after_the_deadline_also_if_the_loop_was_blocked(mode):
-    """The clock has passed the deadline before a timer of the loop could tell."""
-    blocked = 0.0
+    """The deadline has passed before a timer of the loop could tell."""
 
     async def call(value):
-        nonlocal blocked
         started.append(value)
         if value == 1:
             raise ValueError
         await asyncio.sleep(2)
-        blocked += 100.0
+        block(100.0)
         return value
 
     started: list[int] = []
-    got = await process(
-        call, [1, 2], mode=mode, capacity=1, timeout=50.0, retry=retry(), clock=lambda: now() + blocked, on_timeout=late
-    )
+    got = await process(call, [1, 2], mode=mode, capacity=1, timeout=50.0, retry=retry(), on_timeout=late)
     assert sorted(got, key=str) == [("late", 1), 2]
     assert started == [1, 2]
 
