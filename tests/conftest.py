@@ -87,11 +87,11 @@ def _put_first_what_needs_spark(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session with two cores, for all tests of a run."""
-    from tests.spark.helpers import local_session
+    from tests.spark.helpers import DAEMON, local_session
 
     settings = {
         "spark.pyspark.python": sys.executable,
-        "spark.python.daemon.module": "tests.spark.daemon",
+        "spark.python.daemon.module": DAEMON,
         # It serves Spark Connect too, on a port that is free.
         "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
         "spark.connect.grpc.binding.address": "127.0.0.1",

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import string
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -17,6 +15,9 @@ from hypothesis import strategies as st
 
 from asyncio_operator import ConfigurationError
 from asyncio_operator.schema import as_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SIMPLE = (
     *("boolean", "tinyint", "byte", "smallint", "short", "int", "integer", "bigint", "long", "float", "real", "double"),
@@ -77,39 +78,21 @@ REFUSED_BY_BOTH = [
 ]
 
 
-JUDGE = """
-import base64, json, sys
-from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
-
-session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-for line in sys.stdin:
-    try:
-        schema = to_arrow_schema(StructType.fromDDL(json.loads(line)), timezone="UTC")
-        print(base64.b64encode(schema.serialize()).decode(), flush=True)
-    except Exception:
-        print("refused", flush=True)
-"""
-
-
 @pytest.fixture(scope="module")
-def spark_schema() -> Iterator[Callable[[str], pa.Schema | None]]:
-    """What Spark makes of a text, None if it refuses it. In a process of its own: other tests have their session."""
-    command = [sys.executable, "-W", "ignore", "-c", JUDGE]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as judge:
-        assert judge.stdin is not None
-        assert judge.stdout is not None
-        questions, answers = judge.stdin, judge.stdout
+def spark_schema(spark: SparkSession) -> Callable[[str], pa.Schema | None]:
+    """What Spark makes of a text, None if it refuses it."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
 
-        def ask(ddl: str) -> pa.Schema | None:
-            print(json.dumps(ddl), file=questions, flush=True)
-            answer = answers.readline().strip()
-            return None if answer == "refused" else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(answer)))
+    def ask(ddl: str) -> pa.Schema | None:
+        try:
+            parsed = StructType.fromDDL(ddl)
+        except PySparkException:
+            return None
+        return to_arrow_schema(parsed, timezone="UTC") if isinstance(parsed, StructType) else None
 
-        yield ask
-        questions.close()
+    return ask
 
 
 @pytest.mark.spark

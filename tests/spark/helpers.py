@@ -23,7 +23,10 @@ from enrichers import FunctionEnricher
 
 BATCH_SIZE = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
-DAEMONS = {"pyspark.daemon", "tests.spark.daemon"}
+DAEMON = "tests.spark.daemon"
+"""For ``spark.python.daemon.module``: with it a new Python worker starts in half the time."""
+
+DAEMONS = {"pyspark.daemon", DAEMON}
 
 GONE = 10.0
 """Seconds after the end of a task in which nothing of it may be left: the 5 of law X7, and 5 for a busy machine."""

@@ -289,9 +289,11 @@ PROGRAM = """
     from pyspark.sql import SparkSession
     from asyncio_operator import Cache
     from asyncio_operator.spark import enrich
+    from tests.spark.helpers import DAEMON
 
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    spark = builder.config("spark.python.worker.reuse", "false").getOrCreate()
+    builder = builder.config("spark.python.worker.reuse", "false").config("spark.python.daemon.module", DAEMON)
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     http, postgres = {enrichers}
 

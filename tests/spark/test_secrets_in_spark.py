@@ -32,6 +32,7 @@ from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService
 from tests.redis_service import BINARY as REDIS
 from tests.redis_service import RedisServer
 from tests.services import PostgresServer
+from tests.spark.helpers import DAEMON
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -223,6 +224,7 @@ def session(face: str, level: str, directory: Path) -> Any:
         "spark.executorEnv.LOGGED": os.environ["LOGGED"],
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.ui.enabled": "false",
+        "spark.python.daemon.module": DAEMON,
     }
     if level == "info":
         settings["spark.executorEnv.PG_PASSWORD_DSN"] = os.environ["PG_PASSWORD_DSN"]

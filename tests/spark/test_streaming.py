@@ -109,9 +109,11 @@ DRIVER = """
 import sys
 from pathlib import Path
 from pyspark.sql import SparkSession
+from tests.spark.helpers import DAEMON
 from tests.spark.test_streaming import start_held
 
-spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+spark = builder.config("spark.python.daemon.module", DAEMON).getOrCreate()
 start_held(spark, Path(sys.argv[1]), sys.argv[2]).awaitTermination()
 """
 
