@@ -1,4 +1,4 @@
-"""The DataFrame side: `enrich` and what belongs to it. This package is the only one that knows pyspark."""
+"""The functions for DataFrames: `enrich` and the functions around it. Only this package knows pyspark."""
 
 from importlib.util import find_spec
 

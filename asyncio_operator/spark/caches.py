@@ -1,7 +1,7 @@
-"""The caches of a Python worker, one for every specification: an enricher and the options of its cache.
+"""The caches of a Python worker, one for each specification: an enricher and the options of its cache.
 
-A task leases one and gives it back; the next task with an equal specification finds it full. Of those that nobody
-leases the `UNUSED` used last are kept. All of this runs on the loop, so it needs no lock.
+A task leases a cache and returns it. The next task with an equal specification gets it with its answers. Of the caches
+that no task leases, the last `UNUSED` are kept. Everything here runs on the loop, so it needs no lock.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from asyncio_operator.lookup.stores import cache_name, open_cache
 from asyncio_operator.policies.cache import Cache
 
 UNUSED = 16
-"""Caches that nobody uses and that are kept: more than one query has, and a bound for a notebook with hundreds."""
+"""The number of unused caches that are kept: more than one query has, and a limit for a notebook with hundreds."""
 
 
 class Caches:
@@ -26,25 +26,26 @@ class Caches:
         self._leases: dict[str, int] = {}
 
     async def lease(self, owner: str, options: Cache) -> LookupCache:
-        """The cache of an owner, as `cache_owner` gives it; to be given back by `release` with the same arguments.
+        """The cache of an owner (`cache_owner` names owners). Return it with `release` and the same arguments.
 
         Raises:
-            ConfigurationError: it cannot be opened.
+            ConfigurationError: the cache cannot be opened.
         """
         name = cache_name(owner, options)
         opening = self._caches.get(name)
         if opening is None or _has_failed(opening):
-            # The disk may take its time, and all tasks of this process are on this loop.
+            # In a thread: a disk may be slow, and all tasks of this process share this loop.
             opening = self._caches[name] = asyncio.ensure_future(asyncio.to_thread(open_cache, options, owner))
         self._leases[name] = self._leases.get(name, 0) + 1
         try:
+            # Shielded: other tasks may wait for the same opening when this one is cancelled.
             return await asyncio.shield(opening)
         except BaseException:
             self.release(owner, options)
             raise
 
     def release(self, owner: str, options: Cache) -> None:
-        """Give a lease back."""
+        """Return a lease."""
         name = cache_name(owner, options)
         self._leases[name] -= 1
         if self._leases[name]:
@@ -58,7 +59,7 @@ class Caches:
                 asyncio.get_running_loop().run_in_executor(None, opened.result().close)
 
     def forget_all(self) -> None:
-        """For a forked child: forget them, and leave them to the process that has them open."""
+        """Forget all caches in a forked child. They belong to the process that opened them."""
         self._caches.clear()
         self._leases.clear()
 

@@ -1,11 +1,12 @@
-"""Opened enrichers that live as long as the Python worker, one for every specification, on the loop thread.
+"""Open enrichers that live as long as the Python worker, one for each specification, on the loop thread.
 
-A task leases one and gives it back; the next task with an equal specification gets the same, with its connections open.
-One that nobody has leased for `IDLE` seconds is closed, and opened again on use: pools that stay open use up a server's
-connections after some dozens of queries. All of this runs on the loop, so it needs no lock.
+A task leases an enricher and returns it. The next task with an equal specification gets the same one, with its open
+connections. An enricher that no task has leased for `IDLE` seconds is closed, and opened again when it is needed.
+Otherwise open pools would use up a server's connections after some dozens of queries. Everything here runs on the loop,
+so it needs no lock.
 
-Law: `close` runs once for every `open` that has begun, after it has ended; and one specification has no two clients
-open at a time.
+Law: `close` runs once for each `open` that has begun, after that `open` has ended; and one specification never has two
+open clients at the same time.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from asyncio_operator.shutdown import CLIENT_CLOSE_TIMEOUT
 logger = logging.getLogger("asyncio_operator")
 
 IDLE = 60.0
-"""Seconds; longer than the pause between two micro-batches of most streams, shorter than a person's between queries."""
+"""Seconds: longer than the pause between two micro-batches of most streams, and shorter than a person's pause."""
 
 
 class Client:
-    """An enricher that is opened once, however many ask for it.
+    """An enricher that is opened once, for all tasks that wait for it.
 
     Args:
-        before: the closing of another client of the same specification, to be waited for.
+        before: the closing of an earlier client of the same specification. Opening waits for it.
     """
 
     def __init__(self, enricher: Enricher, before: asyncio.Task[Any] | None) -> None:
@@ -42,7 +43,7 @@ class Client:
         self._opening = asyncio.ensure_future(self._open(before))
 
     async def _open(self, before: asyncio.Task[Any] | None) -> BaseException | None:
-        """What opening failed of. It is not raised, because ``SystemExit`` would pass through the loop."""
+        """The error of `open`, or None. It is returned, because a raised ``SystemExit`` would pass through the loop."""
         if before is not None:
             await asyncio.wait([before], timeout=2 * CLIENT_CLOSE_TIMEOUT)
         self._begun = True
@@ -53,7 +54,7 @@ class Client:
         return None
 
     async def opened(self) -> None:
-        """Wait until it is open. A waiter that is cancelled does not disturb the others.
+        """Wait until the enricher is open. Cancelling one waiter does not affect the others.
 
         Raises:
             FunctionError: opening failed.
@@ -65,7 +66,7 @@ class Client:
             ) from error
 
     async def close(self) -> None:
-        """Close it, within `CLIENT_CLOSE_TIMEOUT` seconds; what goes wrong is logged."""
+        """Close it, within `CLIENT_CLOSE_TIMEOUT` seconds. Errors are logged."""
         self._opening.cancel()
         try:
             async with asyncio.timeout(CLIENT_CLOSE_TIMEOUT):
@@ -73,7 +74,7 @@ class Client:
                 if self._begun:
                     await self.enricher.close()
                 elif self._before is not None:
-                    # Whoever waits for this one must not be earlier than it would have been.
+                    # The next client waits for this task, and must not open before the earlier client has closed.
                     await asyncio.wait([self._before])
         except asyncio.CancelledError:
             raise
@@ -89,9 +90,9 @@ class Clients:
         self._closing: dict[str, asyncio.Task[None]] = {}
 
     async def lease(self, fingerprint: str, enricher: Enricher) -> Enricher:
-        """The opened enricher of that fingerprint; `enricher` itself if there is none yet.
+        """The open enricher with this fingerprint. The first lease opens `enricher` itself.
 
-        Every lease that was granted has to be given back by `release`. One that fails to open is closed and forgotten.
+        Each successful lease must be returned with `release`. An enricher that fails to open is closed and forgotten.
 
         Raises:
             FunctionError: opening failed.
@@ -113,7 +114,7 @@ class Clients:
         return client.enricher
 
     def release(self, fingerprint: str) -> None:
-        """Give a lease back."""
+        """Return a lease."""
         client = self._clients[fingerprint]
         client.leases -= 1
         if not client.leases:
@@ -129,7 +130,7 @@ class Clients:
             del self._closing[fingerprint]
 
     def forget_all(self) -> None:
-        """For a forked child, in which the loop of these clients does not run: forget them, and leave them open."""
+        """Forget all clients in a forked child, where their loop does not run. They stay open for the parent."""
         self._clients.clear()
         self._closing.clear()
 

@@ -1,8 +1,8 @@
-"""From the figures of tasks to those of a job: what it asks for, with caches and without, and how long that takes.
+"""From the figures of tasks to those of a job: its lookups, with and without caches, and how long they take.
 
-Tasks are handed to workers as Spark does it, each to the one that is free first. A worker with a cache asks for keys
-that its earlier tasks have not had. With `capacity` calls in flight, each of `latency` seconds, so many end in a second
-(Little's law); a limit of their rate may make it longer. This module knows neither Spark nor enrichers.
+Tasks go to workers as Spark schedules them: each to the worker that is free first. A worker with a cache looks up only
+keys that its earlier tasks did not have. With `capacity` calls in flight of `latency` seconds each, capacity / latency
+calls end in a second (Little's law); a rate limit may make it longer. This module knows neither Spark nor enrichers.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from asyncio_operator.spark.survey import Sketch, TaskFigures
 
 
 class Whole:
-    """All rows, of which the tasks have looked at some: what they did not look at is like what they did.
+    """All rows of the job. The tasks have read some of them; the rest is assumed to be like those.
 
     Args:
-        rows: of all partitions; None if all were looked at.
+        rows: the number of rows of all partitions; None if all were read.
     """
 
     def __init__(self, tasks: Sequence[TaskFigures], rows: int | None) -> None:
@@ -33,15 +33,15 @@ class Whole:
         self._factor = max(1.0, (self.rows - looked + cut) / cut) if cut else 1.0
 
     def factor(self, one: TaskFigures) -> float:
-        """How many times as many rows as a task has looked at there are of it."""
+        """All rows of a task, divided by the rows that it has read."""
         return self._factor if one.cut else 1.0
 
     def distinct(self, tasks: Sequence[TaskFigures]) -> float:
-        """How many distinct keys all rows of these tasks have."""
+        """The number of distinct keys in all rows of these tasks."""
         return reduce(Sketch.merged, (one.sketch for one in tasks), Sketch()).distinct(self.part(tasks))
 
     def part(self, tasks: Iterable[TaskFigures]) -> float:
-        """The part of the rows of these tasks that they have looked at."""
+        """The share of the rows of these tasks that they have read."""
         looked = rows = 0.0
         for one in tasks:
             looked += one.rows
@@ -49,12 +49,12 @@ class Whole:
         return looked / rows if rows else 1.0
 
     def asked(self, worker: int, one: TaskFigures) -> tuple[float, float]:
-        """The keys that a task asks for without a cache, and in how many calls."""
+        """The keys that a task looks up without a cache, and the number of calls for them."""
         return one.lookups * self.factor(one), one.calls * self.factor(one)
 
 
 class Caches:
-    """What workers whose caches hold so many keys ask for."""
+    """What workers look up if each has a cache for `rows` keys."""
 
     def __init__(self, whole: Whole, rows: int) -> None:
         self._whole = whole
@@ -64,7 +64,7 @@ class Caches:
         self._known: dict[int, float] = {}
 
     def asked(self, worker: int, one: TaskFigures) -> tuple[float, float]:
-        """The keys that a task of this worker asks for behind its cache, and in how many calls at most."""
+        """The keys that a task of this worker looks up after its cache, and the maximum number of calls for them."""
         tasks = self._tasks.setdefault(worker, [])
         tasks.append(one)
         sketch = self._sketches[worker] = self._sketches.get(worker, Sketch()).merged(one.sketch)
@@ -72,27 +72,27 @@ class Caches:
         known = self._known[worker] = max(before, sketch.distinct(self._whole.part(tasks)))
         factor = self._whole.factor(one)
         keys = one.misses * factor
-        if known <= self._rows:
+        if known <= self._rows:  # The cache holds all keys so far: only keys that are new to this worker miss.
             keys = min(keys, known - before)
         return keys, min(keys, one.miss_calls * factor)
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast a task makes calls; durations in seconds."""
+    """How fast a task makes calls. Durations are in seconds."""
 
     capacity: int
     rate_limit: RateLimit | None
     latency: float
 
     def seconds(self, calls: float) -> float:
-        """How long it takes for so many, at the least."""
+        """The minimum duration of this many calls of one task."""
         if not calls:
             return 0.0
         return max(self.latency * max(1.0, calls / self.capacity), self.limited(calls))
 
     def limited(self, calls: float) -> float:
-        """When the last of so many ends, at the earliest, of one window, whichever tasks of a worker make them."""
+        """When the last of this many calls ends at the earliest, for all tasks that share one rate window."""
         limit = self.rate_limit
         if limit is None or not calls:
             return 0.0
@@ -101,7 +101,7 @@ class Pace:
 
 
 class Total(NamedTuple):
-    """What all tasks ask for, in how many calls, and the seconds until the last of them ends."""
+    """What all tasks look up, the number of calls, and the seconds until the last call ends."""
 
     lookups: float
     calls: float
@@ -114,7 +114,7 @@ def worked_off(
     pace: Pace,
     asked: Callable[[int, TaskFigures], tuple[float, float]],
 ) -> Total:
-    """What so many workers ask for, and how long it takes them: the next task goes to the one that is free first."""
+    """What `workers` look up, and how long it takes. The next task goes to the worker that is free first."""
     lookups = calls = 0.0
     free = [(0.0, worker) for worker in range(workers)]
     made = [0.0] * workers

@@ -1,6 +1,6 @@
-"""Whether anybody still takes what a task gives.
+"""Detects that the reader of a task's results has ended.
 
-Spark does, and ends a task by closing its end of a socket; or a thread of this package does, a `TakingThread`.
+The reader is Spark, which ends a task by closing its end of a socket, or a thread of this package, a `TakingThread`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 
 
 class TakingThread(threading.Thread):
-    """A thread on which the results of a task are taken in place of Spark.
+    """A thread that takes the results of a task in Spark's place.
 
-    It may wait for them for ever, and nobody can interrupt it; so the task has to look.
+    It may wait for results forever, and no other thread can interrupt it. So the task itself must check.
 
     Args:
         work: what the thread does.
-        look: raises if it needs no more results.
+        look: raises if the thread needs no more results.
     """
 
     def __init__(self, name: str, work: Callable[[], None], look: Callable[[], None]) -> None:
@@ -29,14 +29,16 @@ class TakingThread(threading.Thread):
 
 
 def spark_watch() -> Callable[[], None] | None:
-    """What a task does from time to time: hand what is ready to Spark, and raise if Spark is gone.
+    """What a task calls from time to time: it sends ready results to Spark, and raises if Spark has closed the socket.
 
-    Spark's own buffer leaves for the JVM when 64 KB are in it; a task that waits for a slow answer would keep the rows
-    of the fast ones that long. And Spark ends a task that has failed, or has enough rows (`limit`), by closing its end
-    of the socket, which a worker that waits would notice only at its next write. It has to write something before each
-    look: while input that it does not read yet fills the socket, the end of the connection waits behind that, and only
-    data that nobody takes any more is answered by the kernel at once. Where the socket, which is not handed to user
-    code, is not found on the stack, all this comes late.
+    Spark's own buffer is sent to the JVM only when it holds 64 KB. A task that waits for a slow answer would keep the
+    rows of fast answers that long. And when Spark ends a task that has failed or has enough rows (`limit`), it closes
+    its end of the socket, which a waiting worker would notice only at its next write.
+
+    The task must write something before each check. While unread input fills the socket, the end of the connection is
+    queued behind that input; only data that Spark no longer accepts is answered by the kernel at once. The socket is
+    not passed to user code, so it is looked up in the frames of the stack. If it is not found there, results and the
+    end of a task are noticed late.
     """
     taker = threading.current_thread()
     if isinstance(taker, TakingThread):
@@ -58,7 +60,7 @@ def spark_watch() -> Callable[[], None] | None:
 
 
 def _poll_for_hangup(output: Any) -> Any:
-    """None on Windows, and where Spark forks no daemon: there it kills the worker when the task ends."""
+    """A poll object for the socket. None on Windows, and where Spark forks no daemon: there it kills the worker."""
     if not hasattr(select, "poll"):
         return None
     poll = select.poll()

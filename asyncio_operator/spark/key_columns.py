@@ -1,7 +1,7 @@
-"""Which columns of a DataFrame are the key: what `on` names, in the order of the key's parts.
+"""Which columns of a DataFrame are the key: the columns that `on` names, in the order of the key's parts.
 
-What an enricher says of its key decides the order and the types; one that says nothing takes the columns as they are
-given. Names are found as Spark finds them, in upper and lower case alike where that is no question.
+An enricher's key schema decides the order and the types. Without a key schema the order of `on` is used. Names are
+resolved as in Spark: the case of letters is ignored if that is not ambiguous.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def key_positions(schema: StructType, enricher: Enricher, on: On) -> tuple[int, 
     """The positions of the key columns in the DataFrame, in the order of the key's parts.
 
     Raises:
-        ConfigurationError: `on` does not say which columns they are, or their types can never match.
+        ConfigurationError: `on` does not name the key columns, or their types can never match.
     """
     known = enricher.key_schema()
     if known is not None and not isinstance(known, pa.Schema):
@@ -71,10 +71,10 @@ def _mapped(schema: StructType, on: Mapping[str, str], known: pa.Schema | None, 
 
 
 def position_of(schema: StructType, name: str, argument: str = "on") -> int:
-    """The position of the column that has this name, or has it but for upper and lower case.
+    """The position of the column with this name. If no name is equal, the case of letters is ignored.
 
     Raises:
-        ConfigurationError: there is none, or more than one; the message names the argument.
+        ConfigurationError: no column matches, or more than one; the message names the argument.
     """
     if not isinstance(name, str):
         raise ConfigurationError(f"{argument} is {describe(name)}; it must be the name of a column")

@@ -1,11 +1,11 @@
 """The windows of rate limits, which live as long as the Python worker.
 
-A task takes the window that the last one has left, with the starts in it, and leaves it to the next: otherwise tasks
-that are shorter than the window would start a whole limit each. Windows belong to an enricher and a limit. Tasks that
-run in a process at the same time have one each, because limits are per task, or a task's share of a job's.
+A task takes over the window of an earlier task, with the starts in it, and leaves it for a later one. Otherwise, tasks
+that are shorter than the window would each start a whole limit. A window belongs to an enricher and a limit. Tasks that
+run in a process at the same time have one window each, because a limit is per task, or is a task's share of a job's.
 
-When a task leaves one, all are forgotten that a new one would do as well for. All of this runs on the loop, so it needs
-no lock. Law: so many tasks as run at once in this process have so many windows, however many follow them (law R10).
+When a task returns its window, windows that are as good as new are dropped. Everything here runs on the loop, so it
+needs no lock. Law: a process has one window for each task that runs at the same time, however many tasks follow (R10).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from asyncio_operator.waiting import clock_of
 
 
 class Limiters:
-    """The windows that no task has at present, by their owner and limit."""
+    """The windows that no task uses now, by their owner and limit."""
 
     def __init__(self) -> None:
         self._free: dict[tuple[str, RateLimit], list[Limiter]] = {}
 
     @contextlib.contextmanager
     def lent(self, owner: str, limit: RateLimit | None) -> Iterator[Limiter | None]:
-        """The window that was left last, or a new one, for as long as the task runs; None where there is no limit."""
+        """The window that was returned last, or a new one, while the task runs; None without a limit."""
         if limit is None:
             yield None
             return
@@ -40,6 +40,7 @@ class Limiters:
             self._forget_rested()
 
     def _forget_rested(self) -> None:
+        # A rested window allows the same starts as a new one, so it need not be kept.
         now = clock_of(asyncio.get_running_loop())()
         kept = {key: [one for one in free if one.rested_at() > now] for key, free in self._free.items()}
         self._free = {key: free for key, free in kept.items() if free}
@@ -48,7 +49,7 @@ class Limiters:
         return sum(map(len, self._free.values()))
 
     def forget_all(self) -> None:
-        """For a forked child, in which nothing has started yet."""
+        """Drop all windows in a forked child, which has not started a call yet."""
         self._free.clear()
 
 

@@ -1,8 +1,8 @@
-"""How much goes into an output batch: rows of columns, picked by number, in pieces of bounded rows and bytes.
+"""Output batches of bounded size: rows of columns, picked by number, in pieces with limited rows and bytes.
 
-A column is built once per distinct key and spread over all rows that have the key, so one large document can become any
-number of bytes; an array of text holds 2 GB, and what receives it has to hold it too. What a row takes is known from
-the offsets of its column, without a look at the values.
+A column is built once per distinct key and spread over all rows with that key. So one large document can grow to any
+number of bytes. An Arrow array of text holds at most 2 GB, and the reader of a batch must hold it in memory too. The
+size of a row is computed from the offsets of its column, without reading values.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import pyarrow.types as kinds
 from asyncio_operator.columns import Column, Ints
 
 OUTPUT_ROWS = 10_000
-"""Rows of an output batch at most: what Spark's own batches hold by default."""
+"""The maximum number of rows in an output batch: the default size of Spark's own batches."""
 
 OUTPUT_BYTES = 64 * 2**20
-"""Bytes of an output batch at most, if no row takes more: many times an ordinary batch, and far from the 2 GB that an
-array of text can hold. The JVM keeps a whole batch outside of its heap."""
+"""The maximum number of bytes in an output batch, unless a single row has more. It is many times an ordinary batch, and
+far below the 2 GB that an array of text can hold. The JVM keeps a whole batch outside of its heap."""
 
 Places = Iterator[tuple[Ints, Ints]]
-"""For rows of the output: the numbers of their input rows, and of their found rows."""
+"""For some rows of the output: the numbers of their input rows, and the numbers of their found rows."""
 
 
 def places(starts: Ints, copies: Ints) -> Places:
     """All rows of the output, `OUTPUT_ROWS` at a time.
 
     Args:
-        starts, copies: for every input row, the number of its first found row, and how many there are.
+        starts, copies: for each input row, the number of its first found row, and the number of its found rows.
     """
     if (copies == 1).all():
         for done in range(0, len(copies), OUTPUT_ROWS):
@@ -47,12 +47,12 @@ def places(starts: Ints, copies: Ints) -> Places:
 
 
 def cut(whole: Places, in_bytes: Ints, found_bytes: Ints) -> Places:
-    """The same, such that those that come together take at most `OUTPUT_BYTES`; a row that takes more stands alone.
+    """The same rows, split so that each piece takes at most `OUTPUT_BYTES`. A larger row becomes a piece of its own.
 
     Args:
-        in_bytes, found_bytes: what every input row, and every found row, takes.
+        in_bytes, found_bytes: the bytes of each input row, and of each found row.
     """
-    heaviest = in_bytes.max(initial=0) + found_bytes.max(initial=0)
+    heaviest = in_bytes.max(initial=0) + found_bytes.max(initial=0)  # Usually enough to see that nothing must be split.
     for rows, found in whole:
         if heaviest * len(rows) <= OUTPUT_BYTES:
             yield rows, found
@@ -66,7 +66,7 @@ def cut(whole: Places, in_bytes: Ints, found_bytes: Ints) -> Places:
 
 
 def row_bytes(columns: Sequence[Column], rows: int) -> Ints:
-    """How many bytes every row takes in columns of so many rows, rounded up."""
+    """The bytes of each row of these columns, rounded up. The columns have `rows` rows."""
     total = np.zeros(rows, dtype=np.int64)
     for column in columns:
         if _is_chunked(column):
@@ -89,7 +89,7 @@ def _row_bytes(array: pa.Array) -> Ints | int:
     if any(has_kind(kind) for has_kind in _OF_ANY_LENGTH):
         lengths: Ints = pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False)
         return lengths + np.int64(_OFFSET)
-    return -(-int(array.nbytes) // len(array))
+    return -(-int(array.nbytes) // len(array))  # Values of a fixed size: all rows take the same, rounded up.
 
 
 _OF_ANY_LENGTH = (kinds.is_string, kinds.is_binary, kinds.is_large_string, kinds.is_large_binary)
@@ -97,7 +97,7 @@ _OFFSET = 4
 
 
 def _spans(array: pa.Array, items: Ints) -> Ints:
-    """What the items of every list take."""
+    """The bytes of each list: those of its items, and its offset."""
     before = np.concatenate([[0], np.cumsum(items)])
     offsets = array.offsets.to_numpy()
     spans: Ints = before[offsets[1:]] - before[offsets[:-1]]
@@ -105,13 +105,13 @@ def _spans(array: pa.Array, items: Ints) -> Ints:
 
 
 def pick(columns: Sequence[Column], numbers: Ints) -> list[pa.Array]:
-    """The rows with these numbers, at least one, of columns; without a copy where they stand side by side."""
+    """The rows of columns with these numbers, of which there is at least one. Adjacent rows are not copied."""
     first, count = int(numbers[0]), len(numbers)
     if np.array_equal(numbers, np.arange(first, first + count)):
         return [_joined([column.slice(first, count)]) for column in columns]
     taken = pa.array(numbers)
     return [
-        # Arrow would join the chunks first, for which they are too large.
+        # `take` would first join the chunks, which are too large for one array.
         _joined([column.slice(i, 1) for i in numbers.tolist()]) if _is_chunked(column) else column.take(taken)
         for column in columns
     ]

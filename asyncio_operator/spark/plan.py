@@ -1,8 +1,8 @@
-"""`plan`: what an enrichment will ask for, and how long that takes, before it asks for anything.
+"""`plan`: how many lookups an enrichment will make, and how long they take, before it makes any.
 
-One Spark job looks at the keys (`survey` says what a task tells of them), and the rest is arithmetic on the driver
-(`forecast`). Options, columns and types are checked as `enrich` checks them, with the same words. The enricher is asked
-for its schema and nothing else.
+One Spark job reads the keys (`survey` has the figures that a task returns). The rest is arithmetic on the driver
+(`forecast`). Options, columns and types are checked as in `enrich`, with the same messages. The enricher is asked only
+for its schema.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from asyncio_operator.spark.specify import enrich_task
 from asyncio_operator.spark.survey import SCHEMA, Survey, TaskFigures, figures_of
 
 SAMPLE = 1_000_000
-"""Default of `sample`: half a second of work for each task, and all there is of most partitions."""
+"""Default of `sample`: half a second of work for each task, and all rows of most partitions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,19 +38,19 @@ class EnrichmentPlan:
     """What `enrich` would do with a DataFrame.
 
     Attributes:
-        rows: input rows; counted.
-        null_keys: input rows whose key has a null, for which nothing is asked. Exact if all rows were looked at.
-        distinct_keys: different keys. Exact up to 4,095 if all rows were looked at.
-        lookups: keys that are asked for without a cache, at most: distinct keys of every batch of rows. Exact if all
-            rows were looked at.
-        calls: in which these go out.
-        cached_lookups, cached_calls: the same with the cache that was given, or with a `Cache()`. Where it is too small
-            for the keys of a task, as many as a task asks for that finds it empty.
+        rows: number of input rows. It is always counted exactly.
+        null_keys: input rows whose key has a null, which are not looked up. Exact if all rows were read.
+        distinct_keys: number of different keys. Exact up to 4,095 if all rows were read.
+        lookups: the maximum number of keys looked up without a cache: the distinct keys of each batch of rows, added
+            up. Exact if all rows were read.
+        calls: the number of calls for them.
+        cached_lookups, cached_calls: the same with the given cache, or with a `Cache()`. If the cache is too small for
+            the keys of a task, each task counts as if its cache were empty at the start.
         tasks: partitions of the input.
-        tasks_at_once: how many of them run at a time.
-        sampled_rows: input rows that were looked at; as many as `rows` if nothing was extrapolated.
-        latency: seconds of a call, as given; None if it was not.
-        seconds, cached_seconds: how long the calls take, without and with the cache; None without a latency.
+        tasks_at_once: how many tasks run at the same time.
+        sampled_rows: input rows that were read. It equals `rows` if nothing was extrapolated.
+        latency: seconds of a call, as given; None if not given.
+        seconds, cached_seconds: duration of the calls, without and with the cache; None without a latency.
     """
 
     rows: int
@@ -100,37 +100,37 @@ def plan(
     tasks_at_once: int | None = None,
     sample: int = SAMPLE,
 ) -> EnrichmentPlan:
-    """What `enrich` would ask for with these options, and how long that takes. Nothing is looked up.
+    """How many lookups `enrich` would make with these options, and how long they take. Nothing is looked up.
 
-    Reads the key columns of `df` once. Nothing is known of errors and retries, of the time that Spark itself takes, nor
-    of what a cache holds at the start or forgets with time.
+    It reads the key columns of `df` once. It does not account for errors and retries, for the time of Spark itself, or
+    for answers that a cache holds at the start or drops by time.
 
     Args:
-        df: as for `enrich`, and so are `enricher`, `on`, `cache`, `batching`, `rate_limit` and `scope`.
-        capacity: an `AdaptiveCapacity` counts as its `maximum`.
-        latency: seconds (or a timedelta) that a call takes on average; or the metrics of an enrichment with the same
-            enricher, whose percentiles give the average.
-        tasks_at_once: default: as many as Spark says that it has cores.
-        sample: rows of each partition to look at; default 1,000,000. Where a partition has more, the rest is taken to
-            be like them, and the rows are counted by a job of its own.
+        df, enricher, on, cache, batching, rate_limit, scope: as for `enrich`.
+        capacity: as for `enrich`; an `AdaptiveCapacity` counts as its `maximum`.
+        latency: average seconds (or a timedelta) of a call; or the metrics of an enrichment with the same enricher,
+            from whose percentiles the average is computed.
+        tasks_at_once: how many tasks run at the same time; by default the number of cores that Spark reports.
+        sample: rows of each partition to read; default 1,000,000. If a partition has more, the rest is assumed to be
+            like those, and another job counts the rows.
 
     Raises:
         ConfigurationError: an option, a column or a type is wrong, `df` is a streaming DataFrame, or the enricher's
-            source is not as it says.
+            source is not as declared.
     """
     if not isinstance(df, DataFrame):
         raise ConfigurationError(f"df is of type {type(df).__name__}; it must be a Spark DataFrame")
     if df.isStreaming:
         raise ConfigurationError(
-            "df is a streaming DataFrame, whose rows cannot be counted beforehand; plan a batch of the same data, as "
-            "spark.read gives it"
+            "df is a streaming DataFrame, whose rows cannot be counted in advance; plan a batch of the same data, as "
+            "from spark.read"
         )
     tasks_at_once = tasks_of_job(df.sparkSession, scope, tasks_at_once)
     if tasks_at_once is not None:
         positive_int("tasks_at_once", tasks_at_once)
     limits: dict[str, Any] = {"capacity": capacity, "rate_limit": rate_limit, "scope": scope}
     limits["tasks_at_once"] = tasks_at_once if scope == "job" else None
-    # No columns, because the names of what would be added do not matter.
+    # No columns: the names of added columns do not matter here, and must not cause an error.
     asked = {"on": on, "columns": (), "cache": cache, "batching": batching}
     task, _ = enrich_task(df.schema, enricher, **DEFAULTS | limits | asked)
     positive_int("sample", sample)
@@ -162,15 +162,15 @@ def plan(
 
 
 def _average(latency: object) -> float:
-    """Seconds of a call. Between its percentiles a latency is taken to grow evenly, which is a little too high."""
+    """Average seconds of a call. Latency is assumed to grow evenly between percentiles, which is slightly too high."""
     if isinstance(latency, EnrichmentMetrics):
         latency = latency.statistics()
     if not isinstance(latency, EnrichmentStatistics):
         return positive_duration("latency", latency)
     if not latency.calls:
         raise ConfigurationError(
-            f"latency is {describe(latency, 40)}, which has seen no call yet; run the enrichment with these metrics on "
-            "a part of the data first, or give seconds"
+            f"latency is {describe(latency, 40)}, which has no call yet; run the enrichment with these metrics on "
+            "a part of the data first, or pass seconds"
         )
     return _mean(latency.latency)
 
@@ -178,12 +178,13 @@ def _average(latency: object) -> float:
 def _mean(latency: Latency) -> float:
     p50, p95, p99, most = latency.p50, latency.p95, latency.p99, latency.max
     mean = 0.5 * p50 + 0.45 * (p50 + p95) / 2 + 0.04 * (p95 + p99) / 2 + 0.01 * (p99 + most) / 2
-    # Of equal ones, rounding would make another.
+    # For equal percentiles, rounding errors would change the result.
     return min(max(p50, mean), most)
 
 
 def _surveyed(df: DataFrame, positions: Sequence[int], survey: Survey) -> list[TaskFigures]:
     """The figures of all tasks, in the order of their partitions."""
+    # Columns are renamed to their positions, because two columns may have the same name.
     parts = [f"_{i}" for i in positions]
     present = " AND ".join(f"{part} IS NOT NULL" for part in parts)
     keys = df.toDF(*(f"_{i}" for i in range(len(df.columns)))).selectExpr(

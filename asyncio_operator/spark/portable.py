@@ -1,8 +1,8 @@
-"""Errors as PySpark can tell them.
+"""Errors that PySpark can report.
 
-PySpark writes the traceback of what a task failed of, with all that led to it, in UTF-8. If that cannot be done it
-writes nothing, and Spark waits for ever (see `encodable`); a text of many megabytes reaches the logs of executor and
-driver as it is. Who raised the error does not matter.
+PySpark writes the traceback of a task's error, with all errors that led to it, in UTF-8. If that fails, it writes
+nothing, and Spark waits forever (see `encodable`). A text of many megabytes would reach the logs of executor and driver
+in full. This module does not know who raised an error.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ T = TypeVar("T")
 
 
 def portable_errors(outputs: Iterator[T]) -> Iterator[T]:
-    """The same outputs; an error comes as PySpark can tell it."""
+    """The same outputs. An error is raised in a form that PySpark can report."""
     try:
         yield from outputs
     except BaseException as error:
-        told = portable(error)
-        if told is error:
+        reported = portable(error)
+        if reported is error:
             raise
-        raise told from told.__cause__
+        raise reported from reported.__cause__
 
 
 def portable(error: BaseException) -> BaseException:
-    """The error, if its whole traceback is text that travels; else one that says the same as far as that goes."""
+    """The error itself, if its whole traceback is text of moderate length; else one that says the same in short."""
     error = encodable(error)
     return error if len("".join(traceback.format_exception(error))) <= MOST_TEXT else stand_in(error)

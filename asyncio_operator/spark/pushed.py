@@ -1,13 +1,14 @@
-"""A task whose input is pushed: what is made for `mapInArrow`, driven call by call, as Spark calls a table function.
+"""A task whose input is pushed: a function for `mapInArrow`, driven call by call, as Spark calls a table function.
 
-`mapInArrow` hands a task an iterator, and the task reads as far ahead as it likes. A table function gets one batch a
-call, and gives back what it has so far. So that the task keeps its calls running from one batch to the next, it runs in
-a thread of its own; `push` hands it a batch as soon as it asks for one, and gives what has come out meanwhile.
+`mapInArrow` passes a task an iterator, and the task reads ahead as far as it wants. A table function gets one batch per
+call, and returns the outputs that are ready. So that the task's lookups continue from one batch to the next, the task
+runs in a thread of its own. `push` gives it a batch when it asks for one, and returns the outputs made meanwhile.
 
-Law: nobody waits for what cannot come, and little is held. One batch waits to be read and few to be given; the task
-waits when nobody takes them, and `push` when the task does not read. Closing ends the run, whatever it waits for.
+Law: no side waits for what cannot come, and little is held in memory. At most one batch waits to be read, and few
+outputs wait to be taken. The task waits while its outputs are not taken, and `push` waits while the task does not read.
+Closing ends the run, whatever it waits for.
 
-This module does not know what the task does, nor what a table is.
+This module knows neither what the task does nor what a table is.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 
 AHEAD = 2
-"""Outputs that wait to be given: one is on its way to Spark while the next is made."""
+"""The maximum number of outputs that wait: one is on its way to Spark while the next is made."""
 
 LONGEST_END = WATCH_INTERVAL + TASK_END
-"""Seconds that `close` waits: until the task sees it, and then for what that waits for."""
+"""Seconds that `close` waits: until the task notices the end, and then for the end of what the task waits for."""
 
 
 class ClosedError(Exception):
-    """Nobody is there any more to whom outputs could be given."""
+    """The run was closed, so outputs are no longer taken."""
 
 
 class PushedTask(Generic[In, Out]):
-    """A run of a task that gets its input by `push`. One thread calls all methods.
+    """A run of a task that gets its input by `push`. All methods must be called by one thread.
 
     Args:
-        task: gives outputs for inputs, both as iterators; it ends when its input does.
+        task: returns outputs for inputs, both as iterators. It ends when its input ends.
     """
 
     def __init__(self, task: Callable[[Iterator[In]], Iterator[Out]]) -> None:
@@ -59,9 +60,9 @@ class PushedTask(Generic[In, Out]):
     # -- the caller's side
 
     def push(self, element: In) -> Iterator[Out]:
-        """Hand an element over as soon as the task asks for one; the outputs that there are meanwhile, and then.
+        """Give the task an element as soon as it asks for one. Yields outputs that are ready before and after that.
 
-        Raises what the task raises.
+        It raises what the task raises.
         """
         yield from self._outputs_until(lambda: self._asked)
         with self._changed:
@@ -71,21 +72,21 @@ class PushedTask(Generic[In, Out]):
         yield from self._outputs_until(lambda: not self._outputs)
 
     def finish(self) -> Iterator[Out]:
-        """There is no more input; the outputs that are left. Raises what the task raises."""
+        """End the input. Yields the remaining outputs. It raises what the task raises."""
         with self._changed:
             self._over = True
             self._changed.notify_all()
         yield from self._outputs_until(lambda: False)
 
     def close(self) -> None:
-        """End the run, if it has not ended, and wait for its end."""
+        """End the run, if it has not ended, and wait for its end, at most `LONGEST_END` seconds."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         self._thread.join(LONGEST_END)
 
     def _outputs_until(self, reached: Callable[[], bool]) -> Iterator[Out]:
-        """The outputs until something is so, or the run has ended."""
+        """Yields outputs until the condition `reached` holds, or until the run has ended."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: reached() or self._outputs or self._ended)
@@ -102,15 +103,15 @@ class PushedTask(Generic[In, Out]):
     # -- the task's side
 
     def _run(self) -> None:
-        """The thread."""
+        """What the thread runs."""
         outputs: Iterator[Out] | None = None
         try:
             outputs = self._task(self._read())
             for output in outputs:
                 self._give(output)
         except BaseException as error:
+            # The generator is closed here, on its own thread. A second error is dropped: the first is the run's.
             if isinstance(outputs, Generator):
-                # What its end may raise is told to nobody: the first error is the run's.
                 with contextlib.suppress(BaseException):
                     outputs.close()
             self._end(error)
@@ -146,12 +147,12 @@ class PushedTask(Generic[In, Out]):
             yield element
 
     def _look(self) -> None:
-        """Raise if Spark is gone, or if it is closed here, however long the task's calls still take."""
+        """Raise if Spark has closed the socket, or this run was closed, however long the task's calls still take."""
         self._check_open()
         if self._check_spark is not None:
             self._check_spark()
 
     def _check_open(self) -> None:
-        """Raise `ClosedError` if it is not."""
+        """Raise `ClosedError` if the run was closed."""
         if self._closed:
             raise ClosedError

@@ -1,12 +1,12 @@
-"""`map_partitions`: an `AsyncWaitOperator` over every partition of an RDD.
+"""`map_partitions`: an `AsyncWaitOperator` over each partition of an RDD.
 
-What travels is the function and the options; the operator is made in the worker, one for each task, so that a task has
-a run, figures and an opened function of its own. `task` has the frame of it; elements cross threads one by one, and a
-thread is woken for some dozens of them at once.
+The function and the options are sent to the workers. Each task makes an operator there, so it has a run, figures and an
+opened function of its own. `task` contains the frame of a task. Elements cross threads one by one, but a thread is
+woken only once for some dozens of them.
 
-Law: a task ends with whoever takes its results, also while it waits for a slow call. That is Spark, which may have
-enough without saying so, or another task of the same Python stage, whose feeder has been told to stop. So the main
-thread looks up every `WATCH_INTERVAL` seconds. This module does not know enrichers.
+Law: a task ends when the reader of its results ends, also while it waits for a slow call. The reader is Spark, which
+may stop reading without a word, or another task of the same Python stage, whose feeder was stopped. So the main thread
+checks every `WATCH_INTERVAL` seconds. This module does not know enrichers.
 """
 
 from __future__ import annotations
@@ -39,44 +39,44 @@ if TYPE_CHECKING:
     from pyspark import RDD
 
 OPTIONS = [name for name in [*inspect.signature(AsyncWaitOperator).parameters][1:] if name != "trace"]
-"""Those of the operator, which come behind its function, without what does not come back from a worker."""
+"""The options of the operator, without its function, and without `trace`, which does not return from a worker."""
 
 ELSEWHERE = IN_ENRICH | {
     "metrics": "EnrichmentMetrics are those of enrich",
     "scope": "limits are per task here; enrich has limits for a whole job",
 }
-"""Options of `enrich`, and what is in their place."""
+"""Options of `enrich` that are missing here, and what replaces them."""
 
 
 def map_partitions(rdd: RDD[Any], function: Any, **options: Any) -> RDD[Any]:
-    """The results of an asynchronous function for the elements of every partition.
+    """The results of an asynchronous function for the elements of each partition.
 
-    Each task has an operator of its own: `capacity`, limits and circuit breakers are per task, and the function is
-    opened and closed with it. Elements may be `Record` and `Watermark`, and give such.
+    Each task has its own operator: `capacity`, limits and circuit breakers are per task, and the function is opened and
+    closed with it. Elements and results may be `Record` and `Watermark`.
 
     Args:
-        rdd: of any elements.
+        rdd: an RDD of any elements.
         function: an ``async def`` function of one element, an `AsyncFunction`, a `BatchAsyncFunction`, or a
-            `BlockingFunction`. It travels to the workers, and is opened there.
-        options: those of `AsyncWaitOperator`, but for `trace`; `grace_period` is 1 second unless set, for a
-            task that ends within 5.
+            `BlockingFunction`. It is sent to the workers and opened there.
+        options: those of `AsyncWaitOperator`, except `trace`. `grace_period` is 1 second by default, because a task
+            must end within 5.
 
     Raises:
-        ConfigurationError: `rdd` is no RDD, an option is wrong, or the function or an option cannot be pickled.
+        ConfigurationError: `rdd` is not an RDD, an option is wrong, or the function or an option cannot be pickled.
     """
     _require_rdd(rdd)
     if isinstance(function, AsyncWaitOperator):
         raise ConfigurationError(
-            f"function is {describe(function)}; give map_partitions the operator's function and its options"
+            f"function is {describe(function)}; pass the operator's function and its options to map_partitions instead"
         )
     if options.get("trace") is not None:
         raise ConfigurationError(
-            "trace is given, and what is recorded in a worker does not come back; trace a part of the data on the "
-            "driver, as in AsyncWaitOperator(function, trace=trace)(rdd.take(1000))"
+            "trace is given, but what is recorded in a worker does not return to the driver; trace a part of the data "
+            "on the driver, as in AsyncWaitOperator(function, trace=trace)(rdd.take(1000))"
         )
     refuse_unknown("map_partitions", options.keys() - {"trace"}, OPTIONS, ELSEWHERE)
     task = PartitionTask(function, options)
-    task.operator()
+    task.operator()  # Checks the options on the driver.
     require_portable(describe(function), task)
     return rdd.mapPartitions(task)
 
@@ -95,11 +95,11 @@ def _require_rdd(rdd: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PartitionTask:
-    """A function for `mapPartitions`; it travels to the workers.
+    """A function for `mapPartitions`. It is sent to the workers.
 
     Attributes:
-        options: those of the operator.
-        watch: seconds between two looks whether somebody still takes the results.
+        options: options of the operator.
+        watch: seconds between two checks that the results are still read.
     """
 
     function: Any
@@ -107,14 +107,14 @@ class PartitionTask:
     watch: float = WATCH_INTERVAL
 
     def operator(self) -> AsyncWaitOperator:
-        """A new one, over a copy of the function: two tasks of a Python stage may have the same one."""
+        """A new operator, over a copy of the function: two tasks of a Python stage may share one function object."""
         return AsyncWaitOperator(copy.copy(self.function), **{"grace_period": TASK_GRACE_PERIOD} | self.options)
 
     def __call__(self, elements: Iterable[Any]) -> Iterator[Any]:
         """The results for the elements of a partition.
 
         Raises:
-            FunctionError: the function failed for an element, and `on_error` did not deal with it.
+            FunctionError: the function failed for an element, and `on_error` did not handle it.
         """
         return portable_errors(self._results(elements))
 
@@ -143,11 +143,11 @@ async def _run(operator: AsyncWaitOperator, source: ToLoop, sink: FromLoop) -> N
 
 
 def _look() -> Callable[[], None] | None:
-    """What a task does from time to time: raise if nobody takes its results any more; None where nobody can tell.
+    """What a task calls from time to time: it raises if its results are no longer read. None if that cannot be found.
 
-    Spark has to be written to before its end of the connection can be seen as closed (see `hangup`). A batch without
-    elements means nothing where batches are of any size. Where Spark writes otherwise (`saveAsTextFile`, shuffles) it
-    takes the results of a partition to their end, unless the job fails.
+    Only after a write can a task see that Spark has closed the connection (see `hangup`). So an empty batch is written,
+    which changes nothing where batches may have any size. Where Spark writes in another way (`saveAsTextFile`,
+    shuffles), it reads the results of a partition to their end, unless the job fails.
     """
     watch, frame = spark_watch(), _frame_with("serializer", "outfile")
     if watch is None or frame is None:

@@ -1,7 +1,7 @@
-"""What tasks tell the driver when they end: the one kind of accumulator of this package.
+"""What tasks report to the driver when they end: the one kind of accumulator of this package.
 
-On the driver its value is a collection, to which is added what each task that comes to its end has to report; on its
-way to a worker it becomes an empty list, to which the task adds that. A task that Spark runs again reports again.
+On the driver, its value is a collection, which is extended by the report of each task that ends. On the way to a worker
+it becomes an empty list, to which the task adds its report. A task that Spark runs again reports again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from asyncio_operator.errors import ConfigurationError
 
 Reports = Any
-"""A collection on the driver, a list in a worker; both can be extended by a list."""
+"""A collection on the driver, a list in a worker. Both have ``extend``."""
 
 
 class _Extending(AccumulatorParam[Reports]):
@@ -27,10 +27,10 @@ class _Extending(AccumulatorParam[Reports]):
 
 
 def reported_to(collection: Reports, spark: SparkSession, problem: str) -> Accumulator[Reports]:
-    """What a task adds a list to, for `collection` to be extended by it on the driver.
+    """The accumulator to which tasks add lists. On the driver, `collection` is extended by them.
 
     Raises:
-        ConfigurationError: the session has no accumulators; the message is `problem`, with the remedy.
+        ConfigurationError: the session has no accumulators. `problem` is the message, with the remedy.
     """
     try:
         context = spark.sparkContext

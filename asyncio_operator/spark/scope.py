@@ -1,8 +1,8 @@
-"""Limits for a whole job, divided by the tasks that run at once.
+"""Limits for a whole job, divided by the number of tasks that run at the same time.
 
-Tasks know nothing of each other, so each gets its share, rounded down: together those that run at once never exceed
-what was given, and where fewer run than could, they use less of it. Tasks that follow one another in a Python worker
-share the window of their rate limit (`limiters`).
+Tasks do not know each other, so each gets a share, rounded down. Together, running tasks never exceed the limit. If
+fewer tasks run than expected, they use less than the limit. Tasks that follow one another in a Python worker share the
+window of their rate limit (`limiters`).
 """
 
 from __future__ import annotations
@@ -17,54 +17,54 @@ from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.options import one_of, positive_int
 
 MANY = 100_000
-"""Rows of a DataFrame that Spark makes of as many partitions as it has cores."""
+"""The number of rows of a DataFrame that Spark splits into as many partitions as it has cores."""
 
-GIVE_IT = 'say with tasks_at_once= how many tasks will run at once, or give limits per task, with scope="task"'
+GIVE_IT = 'pass tasks_at_once=, the number of tasks that run at once, or use limits per task, with scope="task"'
 
 
 def cores(spark: SparkSession) -> int:
-    """How many tasks Spark takes to be best for a DataFrame without partitions of its own: as many as it has cores.
+    """The number of cores: Spark makes this many tasks for a DataFrame without partitions of its own.
 
-    Spark Connect knows no other way to ask.
+    Spark Connect offers no other way to find it.
     """
     return spark.range(MANY).selectExpr("spark_partition_id() AS id").distinct().count()
 
 
 def slots(spark: SparkSession) -> int:
-    """How many tasks can run at once, as the cluster is now.
+    """The number of tasks that the cluster can run at the same time, in its present size.
 
     Raises:
-        ConfigurationError: that changes with the load.
+        ConfigurationError: the number changes with the load.
     """
     if spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
         raise ConfigurationError(f'scope="job" with spark.dynamicAllocation.enabled: {GIVE_IT}')
     try:
         context = spark.sparkContext._jsc.sc()
-    except Exception:
+    except Exception:  # Spark Connect has no context.
         return cores(spark)
     return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
 
 
 def tasks_of_job(spark: SparkSession, scope: object, tasks_at_once: int | None) -> int | None:
-    """How many tasks share what is given for a job: as many as was said, else as many as can run at once.
+    """The number of tasks that share a job's limits: the given number, else as many as can run at the same time.
 
     Raises:
-        ConfigurationError: it was not said, and changes with the load.
+        ConfigurationError: no number is given, and the number of slots changes with the load.
     """
     return slots(spark) if scope == "job" and tasks_at_once is None else tasks_at_once
 
 
 def shared_out(options: LookupOptions, scope: str, tasks_at_once: int | None) -> LookupOptions:
-    """The options of one task, where `capacity` and `rate_limit` may be those of a job.
+    """The options of one task. `capacity` and `rate_limit` are those of the job if the scope is "job".
 
     Raises:
-        ConfigurationError: the scope is wrong, or there is less than one for each task.
+        ConfigurationError: the scope is wrong, or a limit is less than one for each task.
     """
     if tasks_at_once is not None:
         positive_int("tasks_at_once", tasks_at_once)
     if one_of("scope", scope, ("task", "job")) == "task":
         if tasks_at_once is not None:
-            raise ConfigurationError(f'tasks_at_once is {tasks_at_once} without scope="job": it would divide nothing')
+            raise ConfigurationError(f'tasks_at_once is {tasks_at_once}, but it has no effect without scope="job"')
         return options
     if tasks_at_once is None:
         raise ConfigurationError(f'scope="job" cannot know its tasks here: {GIVE_IT}')
@@ -84,7 +84,7 @@ def shared_out(options: LookupOptions, scope: str, tasks_at_once: int | None) ->
 def _share(name: str, total: int, tasks: int) -> int:
     if total < tasks:
         raise ConfigurationError(
-            f"{name} is {total} for the job, of which {tasks} tasks run at once: that is less than one for each. Give "
-            'more, run fewer tasks (df.coalesce, and tasks_at_once= to say so), or give limits per task, scope="task"'
+            f"{name} is {total} for the job, but {tasks} tasks run at once: that is less than one for each. Raise it, "
+            'run fewer tasks (df.coalesce, and tasks_at_once= to match), or use limits per task, scope="task"'
         )
     return total // tasks

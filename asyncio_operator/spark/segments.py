@@ -1,10 +1,9 @@
 """Segments of event time in unordered mode: which rows may overtake which.
 
-A row that has overtaken another one may make it late for whoever computes watermarks from the output: they follow the
-largest event time seen, less a delay. So the rows of a partition are cut into segments, as long as can be such that no
-two rows of one are further apart than that delay; within a segment rows leave as they are answered, and no row leaves
-before the last one of an earlier segment. Source of the idea: Flink's ``UnorderedStreamElementQueue``, whose segments
-end at watermarks.
+A row that overtakes another one may make it late for a downstream watermark, which is the largest event time seen minus
+a delay. So the rows of a partition are cut into segments. A segment is as long as possible, but no two of its rows are
+further apart than that delay. Within a segment, rows leave when they are answered. No row leaves before the last row of
+an earlier segment. Source of the idea: Flink's ``UnorderedStreamElementQueue``, whose segments end at watermarks.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class Segmenter:
     """Numbers the segments of a partition, batch by batch.
 
     Args:
-        delay: how far apart rows of one segment may be, in the unit of their event times.
+        delay: the largest distance between rows of one segment, in the unit of their event times.
     """
 
     def __init__(self, delay: int) -> None:
@@ -34,7 +33,7 @@ class Segmenter:
         self._high = 0
 
     def number(self, times: pa.Array) -> Ints:
-        """For every row of the next batch the number of its segment; one without event time is in the present."""
+        """The segment number of each row of the next batch. A row without event time belongs to the present segment."""
         delay, segment, low, high = self._delay, self._segment, self._low, self._high
         numbers = []
         for time in times.cast(pa.int64()).to_pylist():
@@ -57,9 +56,9 @@ class Segmented(Protocol):
     """The rows of a batch.
 
     Attributes:
-        number: of the batch in its partition, from 0.
-        segments: for every row the number of its segment.
-        left: for every row whether it has left.
+        number: number of the batch in its partition, from 0.
+        segments: the segment number of each row.
+        left: for each row, whether it has left.
     """
 
     number: int
@@ -68,22 +67,23 @@ class Segmented(Protocol):
 
 
 class Gate:
-    """Says which answered rows may leave, over all batches that have come to it."""
+    """Decides which answered rows may leave, over all batches delivered so far."""
 
     def __init__(self) -> None:
         self._batches: dict[int, tuple[Any, Segmented, bool] | None] = {}
-        """By their numbers, those that have come; None for one of which everything has left."""
+        """Delivered batches by number; None for a batch whose rows have all left."""
         self._first = 0
         self._open = 0
 
     def pass_through(
         self, batch: Any, rows: Segmented, ended: bool, answered: Callable[[Any], Mask]
     ) -> Iterator[tuple[Any, Mask, bool]]:
-        """The batch that has been delivered, and others of which something may leave now: which rows, and whether all
-        have.
+        """The delivered batch, and other batches of which rows may leave now.
+
+        Yields a batch, the mask of its rows that leave now, and whether all its rows have left.
 
         Args:
-            batch: what `answered` is called with, to say for every row whether it is answered and has not left.
+            batch: is passed to `answered`, which returns for each row whether it is answered and has not left.
             ended: whether every row of the batch is answered.
         """
         delivered = rows.number
@@ -98,6 +98,7 @@ class Gate:
             batch, rows, ended = entry
             leaving = answered(batch)
             if all_left and len(leaving):
+                # The first row that must wait decides which segment is open: rows of later segments wait too.
                 waiting = ~(rows.left | leaving)
                 self._open = int(rows.segments[np.argmax(waiting)] if waiting.any() else rows.segments[-1])
             leaving &= rows.segments <= self._open

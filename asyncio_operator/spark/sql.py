@@ -3,12 +3,12 @@
     register_lookup(spark, "with_plane", planes, on="tailnum")
     spark.sql("SELECT * FROM with_plane(TABLE(flights), how => 'inner')")
 
-Law: what `enrich` gives and refuses, the function gives and refuses, in the same words. Spark asks for the columns of a
-call in a Python process of its own. There, only what the driver has learnt of the enricher is known, and nobody else is
-asked; the enricher itself stays packed until a worker needs it.
+Law: the function returns and refuses what `enrich` returns and refuses, with the same messages. Spark analyses the
+columns of a call in a separate Python process. Only what the driver has learnt about the enricher is known there, and
+the source is not asked. The enricher itself stays pickled until a worker needs it.
 
-Spark takes table functions over Arrow batches since 4.1. PySpark's decorators do not let such a function say which
-columns it gives; its `UserDefinedTableFunction` does.
+Spark has table functions over Arrow batches since 4.1. PySpark's decorators do not let such a function decide its
+columns; its `UserDefinedTableFunction` does.
 """
 
 from __future__ import annotations
@@ -40,31 +40,31 @@ from asyncio_operator.spark.unknown_options import refuse_unknown
 from asyncio_operator.spark.worker import EnrichTask
 
 NOT_IN_SQL = ("retry", "cache", "batching", "rate_limit", "circuit_breaker", "metrics", "trace")
-"""Options whose values SQL has no way to write."""
+"""Options whose values cannot be written in SQL."""
 
 OF_THE_TABLE = {"event_time": None, "watermark_delay": None}
-"""Options besides `on` that can only be checked with a table."""
+"""Options besides `on` that can be checked only with a table."""
 
 ON_THE_DRIVER = ("metrics", "trace")
-"""Options that travel to the workers in the task, and mean nothing to the analysis of a call."""
+"""Options that are sent to the workers in the task, and are not needed to analyse a call."""
 
 
 def register_lookup(spark: SparkSession, name: str, enricher: Enricher, **options: Any) -> None:
     """Make `enricher` a table function: ``SELECT * FROM name(TABLE(orders), on => 'customer')``.
 
-    The function gives the rows that ``enrich(orders, enricher, on="customer")`` gives, in the same order. The table may
-    be ``PARTITION BY x ORDER BY y``, which says where rows go before they are looked up. The enricher is asked for its
-    columns now, and never again: register it anew if they have changed.
+    The function returns the rows of ``enrich(orders, enricher, on="customer")``, in the same order. The table may be
+    ``PARTITION BY x ORDER BY y``, which decides where rows go before they are looked up. The enricher is asked for its
+    columns now, and never again: register it again if they have changed.
 
     Args:
         spark: the session whose SQL gets the function, classic or Spark Connect.
-        name: what SQL calls it; a table function that was registered under that name is replaced.
-        options: those of `enrich`. A call may give others by name, but for `retry`, `cache`, `batching`, `rate_limit`,
-            `circuit_breaker`, `metrics` and `trace`.
+        name: the name in SQL. A table function that was registered under that name is replaced.
+        options: those of `enrich`. A call in SQL may pass other values by name, except for `retry`, `cache`,
+            `batching`, `rate_limit`, `circuit_breaker`, `metrics` and `trace`.
 
     Raises:
-        ConfigurationError: an option is wrong, or the enricher's source is not as it says, or PySpark is older than
-            4.1. What depends on the table is told when SQL is analysed, as an `AnalysisException` with the same words.
+        ConfigurationError: an option is wrong, the enricher's source is not as declared, or PySpark is older than 4.1.
+            Errors that depend on the table come when SQL is analysed, as an `AnalysisException` with the same message.
     """
     kind = getattr(PythonEvalType, "SQL_ARROW_UDTF", None)
     if kind is None:
@@ -81,25 +81,25 @@ def register_lookup(spark: SparkSession, name: str, enricher: Enricher, **option
     if options.get("trace") is not None:
         options["trace"] = tracing(options["trace"], spark)
     registration, task = _registered(name, enricher, options)
-    # Classic or Connect, the class of what is registered stands beside that of the registry.
+    # The class to register is in the same module as the registry, for classic Spark and for Spark Connect.
     of_session = importlib.import_module(type(registry).__module__).UserDefinedTableFunction
     registry.register(name, of_session(table_function(registration.analyze, task), None, name=name, evalType=kind))
 
 
 def _check_name(spark: SparkSession, name: str) -> None:
-    """Whether SQL can call a table function by that name: Spark would say so only there, or not at all."""
+    """Check that SQL can call a table function by that name. Spark would report that only in SQL, or not at all."""
     if not (isinstance(name, str) and re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII)):
         raise ConfigurationError(
-            f"name is {describe(name)}; it must be ASCII letters, digits and _, and begin with no digit"
+            f"name is {describe(name)}; it must be ASCII letters, digits and _, and must not begin with a digit"
         )
     if spark.catalog.functionExists(name) and "UDTFRegistration" not in spark.catalog.getFunction(name).className:
-        raise ConfigurationError(f"name is {name!r}, which is a function of another kind already: choose another")
+        raise ConfigurationError(f"name is {name!r}, which is already a function of another kind: choose another name")
 
 
 def _registered(name: str, enricher: Enricher, options: dict[str, Any]) -> tuple[_Registration, bytes]:
-    """What the analysis of calls needs, and the pickle of a task with what depends on the enricher alone.
+    """What the analysis of calls needs, and the pickle of a task with everything that depends only on the enricher.
 
-    It is checked as far as it can be without a table: with one whose only columns are a key of the right types.
+    It is checked as far as possible without a table: with one whose only columns are a key of the right types.
     """
     key = enricher.key_schema() if isinstance(enricher, Enricher) else None
     columns = _key_columns(key)
@@ -117,7 +117,7 @@ def _task(table: StructType, enricher: Enricher, options: dict[str, Any]) -> tup
 
 
 def _key_columns(key: pa.Schema | None) -> list[StructField]:
-    """Columns that can be a key, under names that no table has."""
+    """Key columns under names that no table has."""
     if not isinstance(key, pa.Schema):
         return [StructField("\0", StringType())]
     return [
@@ -131,8 +131,8 @@ class _Registration:
     """What the analysis of calls needs.
 
     Attributes:
-        known: stands for the enricher.
-        options: for calls that do not say otherwise.
+        known: replaces the enricher in the analysis.
+        options: defaults for the options of calls.
     """
 
     name: str
@@ -140,30 +140,30 @@ class _Registration:
     options: dict[str, Any]
 
     def analyze(self, arguments: Sequence[AnalyzeArgument], named: Mapping[str, AnalyzeArgument]) -> AnalyzeResult:
-        """The columns of a call, and what the workers need of it."""
+        """The columns of a call, and what the workers need to run it."""
         if len(arguments) != 1 or not arguments[0].isTable:
             raise ConfigurationError(
-                f"{self.name} takes one table, and options by name: {self.name}(TABLE(t), on => 'a column')"
+                f"{self.name} takes one table, and options by name: write {self.name}(TABLE(t), on => 'a column')"
             )
         table = arguments[0].dataType
         assert isinstance(table, StructType)
         for column in table.names:
             if table.names.count(column) > 1:
                 raise ConfigurationError(
-                    f"the table has two columns {column!r}, which Spark does not hand to a table function: rename one "
-                    "of them, or use enrich on the DataFrame"
+                    f"the table has two columns {column!r}, and Spark does not pass such a table to a table function: "
+                    "rename one of them, or use enrich on the DataFrame"
                 )
         options = DEFAULTS | self.options | _options(named)
         if options["on"] is None:
             raise ConfigurationError(
-                f"on is not given: {self.name}(TABLE(t), on => 'a column'), or register_lookup(..., on='a column')"
+                f"on is not given; write {self.name}(TABLE(t), on => 'column'), or register_lookup(..., on='column')"
             )
         task, schema = _task(table, self.known, options)
         return Analyzed(schema, call=Call(task, schema))
 
 
 class _Known(Enricher):
-    """What the driver has learnt of an enricher. It stands for it where the source cannot, or shall not, be asked."""
+    """What the driver has learnt of an enricher. It replaces the enricher where the source must not be asked."""
 
     def __init__(self, name: str, schema: pa.Schema, key: pa.Schema | None, max_batch: int) -> None:
         self.max_batch = max_batch
@@ -185,13 +185,13 @@ class _Known(Enricher):
 
 
 def _options(named: Mapping[str, AnalyzeArgument]) -> dict[str, Any]:
-    """The options of a call, as `enrich` takes them. Their names are in any case, as names in SQL are."""
+    """The options of a call, as `enrich` takes them. Names may be in upper or lower case, as all names in SQL."""
     options: dict[str, Any] = {}
     for name, argument in named.items():
         option = name.lower()
         refuse_unknown("enrich", [option], DEFAULTS)
         if option in NOT_IN_SQL:
-            raise ConfigurationError(f"{option} cannot be given in SQL; give it to register_lookup")
+            raise ConfigurationError(f"{option} cannot be given in SQL; pass it to register_lookup")
         if not argument.isConstantExpression:
             raise ConfigurationError(f"{option} is an expression; it must be a constant")
         value = argument.value

@@ -1,12 +1,13 @@
-"""What a look at the keys of a DataFrame tells before anybody is asked for them: one row of figures for each task.
+"""What the keys of a DataFrame show before any lookup: one row of figures for each task.
 
-Keys come as hashes of 64 bits, null where a part of the key is null. A task counts what `enrich` would ask for, batch
-by batch, and keeps a `Sketch` of its keys; those of several tasks merge. This module knows neither enrichers nor time.
+Keys come as hashes of 64 bits, and null where a part of the key is null. A task counts what `enrich` would look up,
+batch by batch, and keeps a `Sketch` of its keys. Sketches of several tasks can be merged. This module knows neither
+enrichers nor time.
 
 Sources: Bar-Yossef et al., "Counting distinct elements in a data stream" (2002), and Beyer et al., "On synopses for
 distinct-value estimation under multiset operations" (2007), for the smallest hashes; Chao and Lin, "Nonparametric lower
-bounds for species richness and shared species richness under sampling without replacement" (2012), for what a part
-tells of the whole.
+bounds for species richness and shared species richness under sampling without replacement" (2012), for the estimate of
+the whole from a part.
 """
 
 from __future__ import annotations
@@ -24,46 +25,47 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SIZE = 4096
-"""Keys that a sketch keeps: fewer are counted exactly, more with a standard error of 1 / sqrt(SIZE - 2), 1.6 %."""
+"""The maximum number of keys in a sketch. Fewer keys are counted exactly, more with a standard error of
+1 / sqrt(SIZE - 2), which is 1.6 %."""
 
 SCHEMA = (
     "partition int, rows long, nulls long, cut boolean, lookups long, calls long, misses long, miss_calls long, "
     "hashes binary, batches binary"
 )
-"""The fields of a `TaskFigures`, with those of its sketch, as Spark DDL."""
+"""The fields of a `TaskFigures` and of its sketch, as Spark DDL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sketch:
-    """Keys with the smallest hashes, so that which are kept depends on nothing else.
+    """The keys with the smallest hashes. Which keys are kept depends only on their hashes, so sketches can be merged.
 
     Attributes:
-        hashes: at most `SIZE`, in rising order.
-        batches: of each key, in how many batches of rows it is.
+        hashes: at most `SIZE`, in ascending order.
+        batches: for each key, the number of batches that contain it.
     """
 
     hashes: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
     batches: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
     def merged(self, other: Sketch) -> Sketch:
-        """The sketch of both together."""
+        """The sketch of the keys of both."""
         hashes, places = np.unique(np.concatenate([self.hashes, other.hashes]), return_inverse=True)
         batches = np.zeros(len(hashes), np.int64)
         np.add.at(batches, places, np.concatenate([self.batches, other.batches]))
         return Sketch(hashes[:SIZE], batches[:SIZE])
 
     def with_batch(self, hashes: npt.NDArray[np.uint64]) -> Sketch:
-        """The same with the distinct keys of one batch more."""
+        """The sketch with the distinct keys of one more batch."""
         if len(self.hashes) == SIZE:
             hashes = hashes[hashes <= self.hashes[-1]]
         return self.merged(Sketch(hashes, np.ones(len(hashes), np.int64)))
 
     def distinct(self, part: float = 1.0) -> float:
-        """How many distinct keys there are, if the sketch has seen this part of all batches.
+        """The number of distinct keys, if the sketch has seen this part of all batches.
 
-        Of a part it is the estimate of Chao and Lin, for which batches are samples and keys are species: not less than
-        what was seen, and in the mean not more than the truth. Keys that are in one batch only, or in many, are
-        estimated well; of many rare ones beside a few frequent ones, too few.
+        For a part it is the estimate of Chao and Lin, in which batches are samples and keys are species. It is not less
+        than the number seen, and on average not more than the true number. Keys that are in one batch only, or in many
+        batches, are estimated well. Many rare keys beside a few frequent ones are estimated too low.
         """
         seen = float(len(self.hashes))
         if seen == SIZE:
@@ -76,14 +78,14 @@ class Sketch:
 
 @dataclass(frozen=True, slots=True)
 class TaskFigures:
-    """What one task would ask for.
+    """What one task would look up.
 
     Attributes:
         rows, nulls: input rows, and those whose key has a null.
-        cut: there are more rows, which were not looked at.
+        cut: there are more rows, which were not read.
         lookups: distinct keys of each batch of rows, added up.
-        calls: in which these go out, as many keys in each as it takes.
-        misses, miss_calls: the same, of those that a cache which was empty at the start of the task has not kept.
+        calls: the number of calls for them.
+        misses, miss_calls: the same for keys that are not in a cache, which is empty at the start of the task.
     """
 
     partition: int
@@ -99,12 +101,12 @@ class TaskFigures:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """A function for `mapInArrow`; it travels to the workers.
+    """A function for `mapInArrow`. It is sent to the workers.
 
     Attributes:
-        sample: rows to look at, at least; what is begun of a batch is counted whole.
+        sample: rows to read at least; a batch is always read as a whole.
         max_batch: keys in one call.
-        cache_rows: how many the cache holds.
+        cache_rows: the maximum number of keys in the cache.
     """
 
     sample: int
@@ -112,7 +114,7 @@ class Survey:
     cache_rows: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One row of `SCHEMA`."""
+        """Yields one row of `SCHEMA`."""
         import pyarrow as pa
 
         context = TaskContext.get()
@@ -127,7 +129,7 @@ class Survey:
         yield pa.RecordBatch.from_arrays(columns, names=names)
 
     def figures(self, partition: int, batches: Iterator[pa.RecordBatch]) -> TaskFigures:
-        """The figures of a task over batches of one column of hashes."""
+        """The figures of a task over batches of one column, which contains hashes."""
         rows = nulls = lookups = calls = misses = miss_calls = 0
         sketch, cache = Sketch(), _LeastRecentlyUsed(self.cache_rows)
         for batch in batches:
@@ -135,7 +137,7 @@ class Survey:
                 return TaskFigures(partition, rows, nulls, True, lookups, calls, misses, miss_calls, sketch)
             column = batch.column(0)
             hashes = column.drop_null().to_numpy().view(np.uint64)
-            # In the order of their first row, in which the cache sees them.
+            # In the order of their first row, in which a cache would see them.
             keys = hashes[np.sort(np.unique(hashes, return_index=True)[1])]
             missed = cache.misses(keys)
             rows += batch.num_rows
@@ -149,20 +151,20 @@ class Survey:
 
 
 def figures_of(row: dict[str, Any]) -> TaskFigures:
-    """What a task has said in a row of `SCHEMA`."""
+    """The figures in a row of `SCHEMA`."""
     hashes, batches = row.pop("hashes"), row.pop("batches")
     return TaskFigures(**row, sketch=Sketch(np.frombuffer(hashes, np.uint64), np.frombuffer(batches, np.int64)))
 
 
 class _LeastRecentlyUsed:
-    """Which keys a cache of so many rows keeps."""
+    """A cache of at most `rows` keys, which drops the least recently used one."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
         self._kept: OrderedDict[int, None] = OrderedDict()
 
     def misses(self, keys: npt.NDArray[np.uint64]) -> int:
-        """How many of the keys are not kept yet; they are from now on."""
+        """Adds keys, and returns how many of them were not in the cache."""
         kept, misses = self._kept, 0
         for key in keys.tolist():
             if key in kept:

@@ -1,12 +1,12 @@
 """The worker's side of a table function: the class that Spark calls, and the run of a task behind its calls.
 
-PySpark makes an object of the class for every partition of ``PARTITION BY``, hands it the rows in one call for each
-Arrow batch, and calls `terminate` at the end of the partition. Lookups of one partition need not wait for those of the
-one before, so all objects of a Spark task share one run. It lives in the `Call`, which Spark sends to a task once, and
-which PySpark hands to every object.
+PySpark makes one object of the class for each partition of ``PARTITION BY``. It passes it the rows in one call for each
+Arrow batch, and calls `terminate` at the end of the partition. The lookups of a partition need not wait for those of
+the previous one, so all objects of a Spark task share one run. The run is kept in the `Call`, which Spark sends to each
+task once, and which PySpark passes to every object.
 
-Law: the rows are those that `enrich` would give, in their order. None is lost if a PySpark calls in another way: then
-every partition is waited for, or the task fails.
+Law: the rows are those that `enrich` would return, in their order. If another PySpark version calls in another way, no
+row is lost: each partition is then waited for, or the task fails.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from asyncio_operator.spark.types import arrow_type
 from asyncio_operator.spark.worker import EnrichTask
 
 WORTH_A_TRIP = 1_000
-"""Rows of small partitions that go through the task together: fewer cost more on the way than in the lookup."""
+"""Rows of small partitions that go through the task together. Sending fewer costs more than their lookups."""
 
 
 @dataclass
 class Analyzed(AnalyzeResult):
-    """What Spark takes from the analysis of a call to every task."""
+    """The result of the analysis of a call, which Spark sends to every task."""
 
     call: Call | None = None
 
@@ -42,7 +42,7 @@ class Call:
     """A call of the function: what its analysis has found, and, in a worker, the run of a Spark task."""
 
     def __init__(self, task: EnrichTask, schema: StructType) -> None:
-        # Spark's own pickle does not know lambdas.
+        # With cloudpickle, because Spark's own pickle does not support lambdas.
         self._found: bytes = cloudpickle.dumps((task.layout, task.options))  # type: ignore[no-untyped-call]
         self._fields = schema.fields
         self._run: PushedTask[pa.RecordBatch, pa.RecordBatch] | None = None
@@ -53,10 +53,10 @@ class Call:
         self._next_offset = -1
 
     def push(self, own: bytes, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Take rows; those that are ready.
+        """Add rows. Yields the rows that are ready.
 
         Args:
-            own: the pickle of the task of the registration, which has what depends on the enricher alone.
+            own: the pickled task of the registration, which contains everything that depends only on the enricher.
         """
         if self._run is None:
             layout, options = cloudpickle.loads(self._found)
@@ -65,7 +65,7 @@ class Call:
             self._run = PushedTask(replace(task, layout=layout, options=options))
         offset = rows.column(0).offset
         if offset != self._next_offset:
-            # Of an Arrow batch that gives nothing PySpark makes an empty one, of a schema that is not quite the same.
+            # If an Arrow batch gives no output, PySpark makes an empty one, with a slightly different schema.
             yield self._batch()
         self._next_offset = offset + rows.num_rows
         self._waiting.append(rows)
@@ -74,11 +74,11 @@ class Call:
             yield from self._push_waiting(self._run)
 
     def end_partition(self) -> None:
-        """There are several in the task, and more will follow."""
+        """Note that the task has several partitions, and that more may follow."""
         self._partitioned = True
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """The rows that are left."""
+        """Yields the remaining rows."""
         if self._run is not None:
             yield from self._push_waiting(self._run)
             for batch in self._run.finish():
@@ -87,11 +87,11 @@ class Call:
             self._run = None
 
     def end(self) -> None:
-        """The Spark task is over, whatever became of it."""
+        """End the run when the Spark task ends, in whatever way."""
         if self._run is not None:
             self._run.close()
             self._run = None
-            if sys.exc_info()[1] is None:
+            if sys.exc_info()[1] is None:  # No error is on its way, so rows would be lost without a word.
                 raise StateError("PySpark has ended a table function before all of its rows were taken")
 
     def _push_waiting(self, run: PushedTask[pa.RecordBatch, pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -101,7 +101,7 @@ class Call:
                 yield self._batch(batch)
 
     def _announced(self, rows: pa.Schema) -> pa.Schema:
-        """The columns under their announced names: those of the table in the types they come in, and the added ones."""
+        """The columns with their announced names: the table's in the types in which they come, then the added ones."""
         types = [*rows.types, *(arrow_type(field.dataType) for field in self._fields[len(rows) :])]
         return pa.schema([pa.field(f.name, kind, f.nullable) for f, kind in zip(self._fields, types, strict=True)])
 
@@ -112,14 +112,14 @@ class Call:
 
 
 Analysis = Callable[[Sequence[AnalyzeArgument], Mapping[str, AnalyzeArgument]], AnalyzeResult]
-"""What columns a call gives, from its arguments without a name and with one."""
+"""Returns the columns of a call, from its arguments without names and with names."""
 
 
 def table_function(analysis: Analysis, own: bytes) -> type:
-    """The class that Spark wants; `own` is that of `Call.push`."""
+    """The class that Spark calls. `own` is that of `Call.push`."""
 
     class LookupFunction:
-        """It is local, so that it travels with what it needs; workers could not import it by a name."""
+        """It is a local class, so it is pickled by value: workers could not import it by name."""
 
         def __init__(self, analyzed: Analyzed) -> None:
             assert analyzed.call is not None
@@ -130,7 +130,7 @@ def table_function(analysis: Analysis, own: bytes) -> type:
             try:
                 return analysis(arguments, options)
             except AsyncOperatorError as error:
-                # Spark shows the whole traceback, of which users need the last line.
+                # Spark shows the whole traceback, but users need only the last line.
                 raise error.with_traceback(None) from None
 
         def eval(self, table: pa.RecordBatch, **_: Any) -> Iterator[pa.RecordBatch]:
@@ -149,5 +149,5 @@ def table_function(analysis: Analysis, own: bytes) -> type:
 
 
 def _more_partitions_follow(caller: FrameType) -> bool:
-    """Whether `terminate` is called because a partition ends, and not the rows; PySpark tells it by nothing else."""
+    """Whether `terminate` is called at the end of a partition, not of all rows. PySpark shows it in no other way."""
     return caller.f_code.co_name == "_process_arrow_batch_by_partitions"

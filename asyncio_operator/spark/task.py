@@ -1,8 +1,8 @@
 """The frame of every task in a Python worker: three threads, and what ends them.
 
-A feeder thread reads Spark's input, a coroutine on the loop thread works, and the task's main thread takes what it
-gives and hands it to Spark. Only what they put into two channels crosses between them. The feeder and the coroutine end
-with the task, however that ends; the loop thread stays for the next one.
+A feeder thread reads Spark's input. A coroutine on the loop thread does the work. The task's main thread takes its
+outputs and gives them to Spark. Threads share nothing but two channels. The feeder and the coroutine end when the task
+ends, in whatever way. The loop thread stays for the next task.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from asyncio_operator.shutdown import TASK_END, WATCH_INTERVAL
 from asyncio_operator.spark.hangup import TakingThread, spark_watch
 
 READ_AHEAD = 2
-"""Batches read from Spark and not yet taken by the loop: one is being taken while the next is read."""
+"""The number of batches read from Spark ahead of the loop: one is processed while the next is read."""
 
 
 def outputs_of(
@@ -33,23 +33,23 @@ def outputs_of(
     watch: float = WATCH_INTERVAL,
     check_taker: Callable[[], None] | None = None,
 ) -> Generator[Any]:
-    """What `main` puts into its channel, for the task's main thread; to be closed in any case.
+    """Yields what `main` puts into its channel, for the task's main thread. The caller must close it in any case.
 
-    Every `watch` seconds comes a `PULSE`, at which the caller has to give Spark something, however little: only then
-    can it be seen that Spark is gone.
+    Every `watch` seconds it yields a `PULSE`. The caller must then write something to Spark, however little: only after
+    a write can the end of Spark's connection be seen.
 
     Args:
-        inputs: read on a thread of its own, and given to `main`.
-        name: of the user's function, for what is logged of it.
-        patience: seconds to wait for the end of `main` when it is cancelled.
-        ahead: outputs that may wait for the main thread, where `main` waits for room.
-        read_ahead: inputs that may wait for `main`.
+        inputs: read on a thread of its own, and passed to `main`.
+        name: name of the user's function, for the log.
+        patience: seconds to wait for the end of a cancelled `main`.
+        ahead: the maximum number of outputs that wait for the main thread; then `main` waits.
+        read_ahead: the maximum number of inputs that wait for `main`.
         watch: seconds between two pulses.
-        check_taker: raises if nobody takes outputs any more; default: what `spark_watch` gives.
+        check_taker: raises if outputs are no longer read; by default the result of `spark_watch`.
 
     Raises:
-        BrokenPipeError: Spark has ended the task, or another task that reads this one's outputs is over.
-        BaseException: what reading the input raised, or `main`.
+        BrokenPipeError: Spark has ended the task, or another task that reads this one's outputs has ended.
+        BaseException: the error of reading the input, or of `main`.
     """
     thread = loop_thread()
     check = check_taker or spark_watch()
@@ -58,7 +58,7 @@ def outputs_of(
 
     def still_read() -> None:
         if source.closed:
-            raise BrokenPipeError("the task that reads these results is over")
+            raise BrokenPipeError("the task that reads these results has ended")
 
     feeder = TakingThread("asyncio-operator-feeder", lambda: source.feed(inputs), still_read)
     run = LoopTask(thread.loop, lambda: main(source, sink), sink, name)

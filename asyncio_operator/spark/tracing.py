@@ -1,7 +1,7 @@
-"""A trace of an enrichment: every task records its own, and the driver takes them in as tasks end.
+"""A trace of an enrichment: each task records its own, and the driver adds them up as tasks end.
 
-They come as `reports` do, into the user's own trace. Tasks tell their times by the time of day, so those of several
-machines are as far apart as their clocks.
+They arrive as `reports`, in the user's own trace. Tasks use the time of day. So traces of several machines are shifted
+against each other by the difference of their clocks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from asyncio_operator.trace import Trace
 
 
 class _Included:
-    """The trace of the latest enrichment that it was given to: an earlier one has no say any more."""
+    """Adds the traces of tasks to the user's trace, until that is passed to another enrichment."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -32,25 +32,25 @@ class _Included:
 
 @dataclass(frozen=True, slots=True)
 class Tracing:
-    """Makes the trace of a task, and reports it; it travels to the workers.
+    """Makes the trace of a task, and reports it. It is sent to the workers.
 
     Attributes:
-        limit: events of a task that are kept at most.
+        limit: the maximum number of events of a task.
     """
 
     accumulator: Accumulator[Reports]
     limit: int
 
     def report(self, trace: Trace) -> None:
-        """The task has ended. To be called on its main thread."""
+        """Report the trace of a task that has ended. Call it on the task's main thread."""
         self.accumulator.add([trace])
 
 
 def tracing(trace: object, spark: SparkSession) -> Tracing:
-    """What tasks record for a trace, which starts anew.
+    """What tasks need to record for this trace. The trace is cleared.
 
     Raises:
-        ConfigurationError: it is no `Trace`, or the session has no accumulators.
+        ConfigurationError: it is not a `Trace`, or the session has no accumulators.
     """
     if not isinstance(trace, Trace):
         raise ConfigurationError(f"trace is {describe(trace)}; it must be a Trace, or None")
@@ -58,7 +58,7 @@ def tracing(trace: object, spark: SparkSession) -> Tracing:
     accumulator = reported_to(
         _Included(trace),
         spark,
-        "trace needs a classic Spark session. Spark Connect has no accumulators: trace a `Lookup` or an operator "
+        "trace needs a classic Spark session; Spark Connect has no accumulators: trace a `Lookup` or an operator "
         "instead, without Spark",
     )
     return Tracing(accumulator, trace.limit)

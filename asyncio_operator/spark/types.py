@@ -1,8 +1,9 @@
-"""Which types can be keys, which keys can match, and what Spark and Arrow call the types of added columns.
+"""Which types can be keys, which keys can match, and how Spark and Arrow name the types of added columns.
 
-Spark compares the Arrow types that come back with the schema that was announced, down to units and nullability. So the
-Arrow type of an added column is always made from its Spark type, whatever way the enricher writes it: text in 64-bit
-offsets, a dictionary or milliseconds become what Spark takes. All of it is nullable, because absent fields are null.
+Spark compares the Arrow types that come back with the announced schema, including units and nullability. So the Arrow
+type of an added column is always made from its Spark type, however the enricher writes it: text with 64-bit offsets, a
+dictionary, or milliseconds become the type that Spark takes. All added columns are nullable, because an absent field is
+null.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ KEY_FAMILIES: tuple[tuple[type[DataType], str], ...] = (
     (TimestampNTZType, "a timestamp without time zone"),
     (BinaryType, "bytes"),
 )
-"""The types that keys may have; a key can only match a key of the same family."""
+"""The types that keys may have. A key can match only a key of the same family."""
 
-# Spark 4.3 asks for the time zone of timestamps; before, it was always UTC.
+# Spark 4.3 has a parameter for the time zone of timestamps; before, it was always UTC.
 _ZONE: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
 
 
@@ -54,12 +55,12 @@ def key_family(data_type: DataType) -> str | None:
 
 
 def check_key_types(fields: Sequence[StructField], known: pa.Schema | None, enricher: str) -> None:
-    """Whether columns of the DataFrame can be the parts of a key, and can match what the enricher says of its key.
+    """Check that columns of the DataFrame can be the parts of a key, and can match the enricher's key schema.
 
-    A part that is of Arrow type null there has a name and no type: what any column has may match it.
+    A part of Arrow type null has a name but no type: it may match any column.
 
     Raises:
-        ConfigurationError: one of them cannot.
+        ConfigurationError: a column cannot be a part of the key.
     """
     for i, field in enumerate(fields):
         family = key_family(field.dataType)
@@ -78,26 +79,26 @@ def check_key_types(fields: Sequence[StructField], known: pa.Schema | None, enri
 
 
 def check_passes_through(schema: StructType) -> None:
-    """Whether Spark can hand all columns to Python in Arrow.
+    """Check that Spark can pass all columns to Python in Arrow.
 
     Raises:
-        ConfigurationError: it cannot hand one of them over.
+        ConfigurationError: it cannot pass one of them.
     """
     for field in schema.fields:
         try:
             arrow_type(field.dataType)
         except Exception:
             raise ConfigurationError(
-                f"column {field.name!r} is {field.dataType.simpleString()}, which Spark cannot hand to Python in "
+                f"column {field.name!r} is {field.dataType.simpleString()}, which Spark cannot pass to Python in "
                 "Arrow: drop it, or cast it first"
             ) from None
 
 
 def spark_field(name: str, field: pa.Field) -> StructField:
-    """The Spark field of an Arrow field, nullable, under another name.
+    """The Spark field of an Arrow field: nullable, with another name.
 
     Raises:
-        ConfigurationError: Spark has no such type.
+        ConfigurationError: Spark does not have such a type.
     """
     try:
         data_type = _nullable(from_arrow_type(field.type, prefer_timestamp_ntz=True))
@@ -110,7 +111,7 @@ def spark_field(name: str, field: pa.Field) -> StructField:
 
 
 def arrow_type(data_type: DataType) -> pa.DataType:
-    """The Arrow type in which Spark exchanges values of a type; raises if there is none."""
+    """The Arrow type in which Spark exchanges values of a Spark type. It raises if there is none."""
     return to_arrow_type(data_type, error_on_duplicated_field_names_in_struct=True, **_ZONE)
 
 

@@ -5,8 +5,8 @@
 
     df.withColumn("weather", weather("origin", "time_hour"))
 
-It stands on PySpark's iterator of Arrow batches (`arrow_udf`), which reads ahead of what it gives. What can be wrong is
-found here, on the driver; nothing but a call needs a session. What runs in the workers stands in `udf_task`.
+It uses PySpark's iterator of Arrow batches (`arrow_udf`), which may read ahead of its outputs. Everything that can be
+wrong is checked here, on the driver, and only a call needs a session. `udf_task` contains what runs in the workers.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ ELSEWHERE = IN_ENRICH | {
     "mode": "a column's rows stay in their order",
     "flatten": "a row has one result: let the type be an array, and explode it",
 }
-"""Options of other surfaces, and what is in their place."""
+"""Options of other functions of this package, and what replaces them here."""
 
 AS_SPARK = ("func", "returnType", "evalType", "deterministic", "asNondeterministic", "_unwrapped")
-"""What Spark, `spark.udf.register` above all, asks its own functions for."""
+"""The attributes that Spark, above all `spark.udf.register`, reads from its own functions."""
 
 
 def async_udf(
@@ -67,32 +67,32 @@ def async_udf(
     deterministic: bool = False,
     **unknown: Any,
 ) -> Callable[[Any], ColumnFunction]:
-    """Makes a column function of an ``async def``: its arguments are columns, its results a column.
+    """Makes a column function from an ``async def``: its arguments are columns, and its results are a column.
 
-    The function is called once for every row, with Python values: nulls are None, timestamps datetimes in UTC, structs
-    dictionaries. None is null; a result of several columns is a mapping, from which absent ones are null. An
-    `AsyncFunction`, `BatchAsyncFunction` or `BlockingFunction` works too, opened and closed once in a task; it gets one
-    value, of several columns a tuple.
+    The function is called once for each row, with Python values: a null is None, a timestamp is a datetime in UTC, and
+    a struct is a dictionary. A result of None is null. A result of several columns is a mapping; absent columns are
+    null. An `AsyncFunction`, `BatchAsyncFunction` or `BlockingFunction` works too. It is opened and closed once in each
+    task, and it gets one value, which is a tuple if there are several columns.
 
     Args:
-        schema_or_type: of the results: Spark DDL, ``"double"`` or ``"temperature double, wind double"``, a Spark type,
-            a pyarrow type or schema.
-        capacity: calls in flight at most, per task, or an `AdaptiveCapacity`.
-        buffer: rows called for and not yet handed on, per task; default 64 x `capacity`.
+        schema_or_type: type of the results: Spark DDL such as ``"double"`` or ``"temperature double, wind double"``, a
+            Spark type, or a pyarrow type or schema.
+        capacity: the maximum number of calls in flight per task, or an `AdaptiveCapacity`.
+        buffer: the maximum number of rows per task that are called for and not yet returned; default 64 x `capacity`.
         timeout: seconds (or a timedelta) from the start of a row's first call to its deadline, over all its attempts;
             None or 0 for none. The default, 30, is that of `enrich`.
         attempt_timeout: seconds that each call may take; None or 0 for no limit.
-        retry: when a failed call is made again; None for never.
+        retry: when a failed call is repeated; None for never.
         batching: how batches are formed for a `BatchAsyncFunction`.
-        rate_limit: calls that may start in a time, per task; None for any number.
+        rate_limit: how many calls may start in a period of time, per task; None for any number.
         circuit_breaker: refuses calls while too many fail, per task; None for never.
         on_error: "fail": a call that fails or times out, or a result that does not fit, fails the task with
-            `FunctionError`; "null": it gives null.
-        deterministic: Spark may leave calls out, repeat and join them, as those of its own functions: a filter on the
-            column calls the function twice for each row. By default it does not.
+            `FunctionError`. "null": it gives null.
+        deterministic: whether Spark may leave out, repeat and merge calls, as for its own functions. Then a filter on
+            the column calls the function twice for each row. By default Spark may not.
 
     Raises:
-        ConfigurationError: an option, the type, or the function, is wrong, or PySpark is older than 4.1.
+        ConfigurationError: an option, the type or the function is wrong, or PySpark is older than 4.1.
     """
     refuse_unknown("async_udf", unknown, [*inspect.signature(async_udf).parameters][1:-1], ELSEWHERE)
     if arrow_udf is None:
@@ -134,7 +134,7 @@ def _name(function: Any) -> str:
 
 
 def _null(_value: Any, error: BaseException) -> None:
-    """The result of a call that has failed; but what the worker lacks is no row's fault, and ends the task."""
+    """The result of a failed call. A module that the worker lacks is an error of no single row: it ends the task."""
     if failed_import(error) is not None:
         raise error
 
@@ -143,7 +143,7 @@ def _spark_type(schema_or_type: Any) -> DataType:
     """The type of the column, all of it nullable."""
     if inspect.isroutine(schema_or_type):
         raise ConfigurationError(
-            f"schema_or_type is {describe(schema_or_type)}; the type comes first, as in @async_udf('double')"
+            f"schema_or_type is {describe(schema_or_type)}; the type comes first: write @async_udf('double')"
         )
     kind = _arrow_type(schema_or_type)
     if isinstance(kind, pa.DataType) and kind != pa.struct([]):
@@ -168,7 +168,7 @@ def _arrow_type(schema_or_type: Any) -> Any:
 
 
 def _parsed(ddl: str) -> pa.DataType:
-    """The type that a text stands for: columns, or one type."""
+    """The type that a DDL text describes: columns, or one type."""
     if re.match(r"\s*\w+\s*([<(]|$)", ddl):
         fields = as_schema(f"value {ddl}")
         if len(fields) == 1:
@@ -177,9 +177,9 @@ def _parsed(ddl: str) -> pa.DataType:
 
 
 class ColumnFunction:
-    """A column function: called with columns, or their names, it gives a column.
+    """A column function: called with columns, or their names, it returns a column.
 
-    It has what Spark's own ones have, so that ``spark.udf.register(name, function)`` makes it known in SQL.
+    It has the attributes of Spark's own functions, so ``spark.udf.register(name, function)`` makes it known in SQL.
     """
 
     def __init__(self, function: Any, task: UdfTask, spark_type: DataType, deterministic: bool) -> None:
@@ -194,14 +194,14 @@ class ColumnFunction:
         """The column of the results.
 
         Raises:
-            ConfigurationError: the function takes more or fewer columns, or cannot travel to the workers.
+            ConfigurationError: the number of columns is wrong, or the function cannot be sent to the workers.
         """
         check_columns(self._task.name, self._task.spread, len(columns))
         result: Column = self._in_spark()(*columns)
         return result
 
     def _in_spark(self) -> Any:
-        """Spark's function. Whether that is one of Spark Connect is known when there is a session."""
+        """Spark's function, made for classic Spark or for Spark Connect. Only a running session decides which."""
         remote = is_remote()
         if remote not in self._made:
             task = self._task

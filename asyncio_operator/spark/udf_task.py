@@ -1,10 +1,10 @@
 """What runs in the Python worker for `async_udf`: batches of arguments in, arrays of results out.
 
-The feeder thread makes rows of Python values of Spark's batches; the operator runs on the loop thread over the rows of
-all batches, so that the pipe stays full from one to the next; the task's main thread builds Arrow arrays of results.
-Only batches cross threads, or what is ready of one; `task` has the frame of it.
+The feeder thread makes rows of Python values from Spark's batches. The operator runs on the loop thread over the rows
+of all batches, so calls stay in flight from one batch to the next. The task's main thread builds Arrow arrays from the
+results. Only batches, or the ready part of a batch, cross threads; `task` contains the frame.
 
-Law: the n-th result is that of the n-th row. Spark takes results in pieces of any length, and counts them at the end.
+Law: the n-th result belongs to the n-th row. Spark takes results in pieces of any length, and counts them at the end.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from asyncio_operator.spark.task import READ_AHEAD, outputs_of
 REMEDY = '; on_error="null" lets the job go on without'
 """The end of the message of a failed call."""
 
-# Before pyarrow 19 a map is a list of pairs.
+# Before pyarrow 19, a map is a list of pairs.
 _MAPS: dict[str, Any] = (
     {"maps_as_pydicts": "strict"} if "maps_as_pydicts" in inspect.signature(pa.Array.to_pylist).parameters else {}
 )
@@ -62,14 +62,14 @@ class OfColumns(AsyncFunction[Sequence[Any], Any]):
 
 
 def check_columns(name: str, spread: Callable[..., Any] | None, count: int) -> None:
-    """Whether the function can be called with so many columns.
+    """Check that the function can be called with this number of columns.
 
     Raises:
         ConfigurationError: it cannot.
     """
     try:
         if not count:
-            raise TypeError("give it one at least")
+            raise TypeError("pass at least one")
         if spread is not None:
             inspect.signature(spread).bind(*range(count))
     except TypeError as error:
@@ -79,13 +79,14 @@ def check_columns(name: str, spread: Callable[..., Any] | None, count: int) -> N
 
 @dataclass(frozen=True, slots=True)
 class UdfTask:
-    """A function of an iterator of Arrow arrays, or of tuples of them; it travels to the workers.
+    """A function of an iterator of Arrow arrays, or of tuples of arrays. It is sent to the workers.
 
     Attributes:
-        name: of the user's function, for messages.
-        spread: a coroutine function that gets columns as its arguments, and so tuples, also of one value; or None.
-        kind: the type of the results, all of it nullable.
-        fail: a result that does not fit ends the task; else it is null.
+        name: name of the user's function, for messages.
+        spread: a coroutine function that gets the columns as its arguments, so a row is a tuple, also of one value; or
+            None.
+        kind: the type of the results, with all fields nullable.
+        fail: whether a result that does not fit ends the task; otherwise it becomes null.
     """
 
     name: str
@@ -98,7 +99,7 @@ class UdfTask:
         """The results for the rows of `batches`.
 
         Raises:
-            FunctionError: a call failed, and failures are not to be hidden.
+            FunctionError: a call failed, and failures are not to become null.
         """
         return portable_errors(self._arrays(batches))
 
@@ -108,12 +109,13 @@ class UdfTask:
         with contextlib.closing(pieces):
             for piece in pieces:
                 if piece is PULSE:
+                    # Empty, but written: only after a write is the end of Spark's connection seen.
                     yield pa.array([], self.kind)
                 else:
                     yield from results.arrays(*piece)
 
     def _arguments(self, batches: Iterator[Any]) -> Iterator[_Batch]:
-        """Batches, as arguments of the function."""
+        """Batches of rows, as arguments of the function."""
         for batch in batches:
             arrays = batch if isinstance(batch, tuple) else (batch,)
             check_columns(self.name, self.spread, len(arrays))
@@ -121,7 +123,7 @@ class UdfTask:
                 yield _Batch([self._values(array) for array in arrays], len(arrays) == 1 and self.spread is None)
 
     def _values(self, array: pa.Array) -> list[Any]:
-        """The values of a column, timestamps with a zone as datetimes in UTC."""
+        """The values of a column. Timestamps with a zone become datetimes in UTC."""
         try:
             values: list[Any] = in_utc(array).to_pylist(**_MAPS)
         except Exception as error:
@@ -132,7 +134,7 @@ class UdfTask:
         return values
 
     def failed(self, row: str, attempts: int, error: BaseException) -> FunctionError:
-        """What the task ends with for which a call failed; to be raised from that."""
+        """The error with which the task ends because a call failed. Raise it from `error`."""
         tried = f" in attempt {attempts}" if attempts > 1 else ""
         message = f"{self.name} failed for arguments {row}{tried}: {describe_error(error)}{remedy(error) or REMEDY}"
         return FunctionError(message, element=row, attempts=attempts)
@@ -140,11 +142,13 @@ class UdfTask:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """The columns of a batch of rows. Rows are made one by one: ten thousand of them at once, kept until their calls
-    have ended, would keep Python's garbage collection busy.
+    """The columns of a batch of rows.
+
+    Rows are made one by one. If all ten thousand were made at once and kept until their calls have ended, Python's
+    garbage collector would be busy with them.
 
     Attributes:
-        bare: a row is the value of the one column, else a tuple.
+        bare: whether a row is the value of the only column; otherwise it is a tuple.
     """
 
     columns: list[list[Any]]
@@ -154,7 +158,7 @@ class _Batch:
         return len(self.columns[0])
 
     def rows(self, first: Iterator[Any]) -> Iterator[Any]:
-        """The rows, which take those of the first column from that iterator."""
+        """The rows, with the values of their first column taken from this iterator."""
         return first if self.bare else zip(first, *self.columns[1:], strict=True)
 
     def row(self, number: int) -> Any:
@@ -162,10 +166,10 @@ class _Batch:
 
 
 class _Rows:
-    """The rows of batches, one by one; an `Input` of the operator.
+    """The rows of all batches, one by one. It is an `Input` of the operator.
 
     Attributes:
-        batches: those with rows whose results have not been handed over, in their order.
+        batches: in order, the batches with rows whose results were not handed over yet.
     """
 
     instant = True
@@ -178,7 +182,7 @@ class _Rows:
 
     async def ready(self) -> bool:
         while not self.has_some():
-            # While this waits, somebody else may begin the last batch.
+            # While this waits, another reader of the rows may begin the last batch.
             if not await self._source.ready() and not length_hint(self._first):
                 return False
         return True
@@ -187,7 +191,7 @@ class _Rows:
         return length_hint(self._first) > 0 or self._source.has_some()
 
     def read_ahead(self) -> list[Any]:
-        """Nobody takes snapshots here."""
+        """An empty list: no snapshots are taken here."""
         return []
 
     def __iter__(self) -> Iterator[Any]:
@@ -201,11 +205,11 @@ class _Rows:
             self._rows = batch.rows(self._first)
 
     def exhausted(self) -> None:
-        """There may be more later."""
+        """More rows may come later."""
 
 
 class _Life:
-    """The part of a task that runs on the loop: hands results over, when their batch is complete or after a while."""
+    """The part of a task that runs on the loop. It hands results over when their batch is complete, or after a time."""
 
     def __init__(self, task: UdfTask) -> None:
         self._task = task
@@ -229,7 +233,7 @@ class _Life:
         except FunctionError as error:
             cause = error.__cause__
             if cause is None:
-                # It is no row's, but ends the run.
+                # The error belongs to no row, but ends the run.
                 raise
             raise self._task.failed(error.element, error.attempts, cause) from cause
         finally:
@@ -237,7 +241,7 @@ class _Life:
                 self._timer.cancel()
 
     def _flush(self) -> None:
-        """Hand over what is ready, unless the task's thread has enough to do."""
+        """Hand over the ready results, unless the task's thread is still busy with earlier ones."""
         self._timer = None
         if self._results:
             if self._sink.waiting():
@@ -249,7 +253,7 @@ class _Life:
         self._timer = asyncio.get_running_loop().call_later(FLUSH, self._flush)
 
     def _piece(self) -> tuple[_Batch, int, list[Any]]:
-        """A batch, the number of a row in it, and results from that row on."""
+        """A batch, the number of a row in it, and the results from that row on."""
         batch, start, results = self._rows.batches[0], self._start, self._results
         self._start, self._results = start + len(results), []
         if self._start == len(batch):
@@ -259,7 +263,7 @@ class _Life:
 
 
 class _Results:
-    """Makes arrays of results."""
+    """Makes Arrow arrays from results."""
 
     def __init__(self, task: UdfTask) -> None:
         self._task = task
@@ -271,7 +275,7 @@ class _Results:
         """The results for the rows of a batch from `start` on, in arrays of bounded size.
 
         Raises:
-            FunctionError: one of them does not fit, and that is not to be hidden.
+            FunctionError: a result does not fit, and failures are not to become null.
         """
         try:
             array = self._array(results)
@@ -289,7 +293,7 @@ class _Results:
             yield array[i : i + step]
 
     def _array(self, results: list[Any]) -> pa.Array | None:
-        """None where one array cannot hold them."""
+        """One array; None if a single array cannot hold them."""
         rows = list(map(self._row, results)) if self._several else []
         columns = [column(rows, field) for field in self._fields] if rows else [array_of(results, self._task.kind)]
         if len(results) > 1 and any(isinstance(one, pa.ChunkedArray) for one in columns):
@@ -310,14 +314,14 @@ class _Results:
                 f"the result is of type {type(result).__name__}: {describe(result)}; it must be a mapping of "
                 f"{', '.join(self._fields.names)} to values, or None"
             )
-        # A defaultdict would invent what is absent.
+        # Copied: reading a missing key of a defaultdict would invent a value.
         try:
             return result if type(result) is dict else dict(result)
         except Exception as error:
             raise ResultError(f"the result cannot be read: {describe_error(error)}") from error
 
     def _drop_misfits(self, batch: _Batch, start: int, results: list[Any]) -> bool:
-        """Put null in place of the results that do not fit; whether there were any."""
+        """Replace the results that do not fit by null. Returns whether there were any."""
         found = False
         for i, result in enumerate(results):
             try:

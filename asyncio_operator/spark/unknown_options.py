@@ -1,4 +1,4 @@
-"""Options that a face of the library has not: what is in their place, or which was meant."""
+"""Options that a function of this package does not have: what replaces them, or which one was meant."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from asyncio_operator.suggestions import did_you_mean
 
 IN_ENRICH = {
     "cache": "enrich keeps answers",
-    "status_column": "enrich tells of every row what became of it",
+    "status_column": "enrich reports the outcome of each row",
 }
-"""What other faces have not."""
+"""Options that only `enrich` has."""
 
 
 def refuse_unknown(
     face: str, given: Iterable[str], known: Iterable[str], elsewhere: Mapping[str, str] | None = None
 ) -> None:
-    """Check that a face has all the options that it is given.
+    """Check that a function has all options that are passed to it.
 
     Raises:
-        ConfigurationError: there is one that it has not.
+        ConfigurationError: it does not have one of them.
     """
     options = list(known)
     for name in given:

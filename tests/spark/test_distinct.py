@@ -99,7 +99,7 @@ def test_X3_columns_that_python_cannot_be_given_pass_by_because_they_do_not_trav
         "SELECT id, make_interval(1, 2, 3) AS every, array() AS nothing, null AS void, "
         "named_struct('a', 1, 'A', 2, 'a', 3) AS twice FROM range(6)"
     )
-    with pytest.raises(ConfigurationError, match="column 'every' is interval, which Spark cannot hand to Python"):
+    with pytest.raises(ConfigurationError, match="column 'every' is interval, which Spark cannot pass to Python"):
         enrich(df, enricher(), on="id", on_error="null")
     rows = enrich(df, enricher(), on="id", on_error="null", strategy="distinct")
     assert rows.schema.fields[:-1] == df.schema.fields

@@ -217,7 +217,7 @@ def test_X4_a_function_that_cannot_be_pickled_is_told(spark: SparkSession, df: D
             return {"x": captured}
 
         message = refused(df, FunctionEnricher(look_up, "x long"))
-    assert "look_up, x) cannot be pickled, so it cannot travel to the workers" in message
+    assert "look_up, x) cannot be pickled, so it cannot be sent to the workers" in message
     assert "Make clients, locks and sessions in its open()" in message
 
 
@@ -225,7 +225,7 @@ def test_X4_a_column_that_spark_cannot_hand_to_python_is_told(spark: SparkSessio
     for expression in ("interval '1' MONTH", "make_interval(1)", "named_struct('a', 1, 'a', 2)"):
         message = refused(spark.range(1).selectExpr("id", f"{expression} AS odd"))
         assert "column 'odd' is " in message
-        assert "which Spark cannot hand to Python in Arrow: drop it, or cast it first" in message
+        assert "which Spark cannot pass to Python in Arrow: drop it, or cast it first" in message
 
 
 def test_X4_an_error_of_enrich_comes_with_few_frames(df: DataFrame) -> None:

@@ -118,7 +118,7 @@ def test_time_follows_from_calls_latency_and_limits(spark: SparkSession) -> None
 
 def test_the_latency_may_come_from_metrics(spark: SparkSession) -> None:
     metrics, df = EnrichmentMetrics(spark), spark.range(0, 100, numPartitions=1)
-    with pytest.raises(ConfigurationError, match="has seen no call yet"):
+    with pytest.raises(ConfigurationError, match="which has no call yet"):
         plan(df, service(), on="id", latency=metrics)
     enrich(df, service(latency=0.05), on="id", metrics=metrics).collect()
     for latency in (metrics, metrics.statistics()):

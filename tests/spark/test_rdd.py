@@ -242,10 +242,10 @@ def test_X4_what_cannot_travel_is_refused_with_the_words_of_enrich(numbers: RDD[
         (double, {"mode": "key_ordered"}, "key is missing"),
         (double, {"grace_period": -1}, "grace_period is -1"),
         (half, {}, "Wrap an ordinary function that blocks in BlockingFunction"),
-        (AsyncWaitOperator(double), {}, "give map_partitions the operator's function and its options"),
+        (AsyncWaitOperator(double), {}, "pass the operator's function and its options to map_partitions instead"),
         (double, {"capcity": 5}, "'capcity' is not an option of map_partitions; did you mean 'capacity'"),
         (double, {"cache": None}, "'cache' is not an option of map_partitions; enrich keeps answers"),
-        (double, {"trace": Trace()}, "what is recorded in a worker does not come back"),
+        (double, {"trace": Trace()}, "what is recorded in a worker does not return"),
     ],
 )
 def test_X4_a_wrong_option_is_told_on_the_driver(

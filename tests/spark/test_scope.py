@@ -49,7 +49,7 @@ def test_R11_the_most_of_an_adaptive_capacity_is_shared_too(tasks: int, maximum:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"capacity": 3, "tasks_at_once": 4}, "capacity is 3 for the job, of which 4 tasks run at once"),
+        ({"capacity": 3, "tasks_at_once": 4}, "capacity is 3 for the job, but 4 tasks run at once"),
         ({"rate_limit": RateLimit(3), "tasks_at_once": 4}, "rate_limit.rate is 3 for the job"),
         ({"capacity": AdaptiveCapacity(1, 1, 3), "tasks_at_once": 4}, "capacity.maximum is 3 for the job"),
         ({"tasks_at_once": 0}, "tasks_at_once is 0; it must be"),
@@ -71,8 +71,8 @@ def test_X4_the_tasks_at_once_are_those_that_the_cluster_has_places_for(spark: S
 
 
 def test_X4_where_nobody_knows_the_number_of_tasks_it_has_to_be_given() -> None:
-    with pytest.raises(ConfigurationError, match="say with tasks_at_once= how many tasks"):
+    with pytest.raises(ConfigurationError, match="pass tasks_at_once=, the number of tasks"):
         shared_out(LookupOptions(), "job", None)
     session: Any = SimpleNamespace(conf={"spark.dynamicAllocation.enabled": "true"})
-    with pytest.raises(ConfigurationError, match=r"dynamicAllocation.enabled: say with tasks_at_once="):
+    with pytest.raises(ConfigurationError, match=r"dynamicAllocation.enabled: pass tasks_at_once="):
         slots(session)

@@ -45,7 +45,7 @@ for query, told in (
     else:
         raise AssertionError("it was not refused")
 for name, options, told in (
-    ("upper", {}, "name is 'upper', which is a function of another kind already"),
+    ("upper", {}, "name is 'upper', which is already a function of another kind"),
     ("look", {"trace": Trace()}, "trace needs a classic Spark session"),
 ):
     try:

@@ -87,17 +87,20 @@ def test_X4_a_call_is_refused_in_the_words_of_enrich(spark: SparkSession, argume
         ("5", "look takes one table"),
         ("TABLE(things), 'id'", "look takes one table"),
         ("on => TABLE(things)", "look takes one table"),
-        ("TABLE(things)", "on is not given: look(TABLE(t), on => 'a column'), or register_lookup(..., on='a column')"),
+        (
+            "TABLE(things)",
+            "on is not given; write look(TABLE(t), on => 'column'), or register_lookup(..., on='column')",
+        ),
         ("TABLE(things), on => 'id', timout => 5", "'timout' is not an option of enrich; did you mean 'timeout'?"),
         ("TABLE(things), self => 'id'", "'self' is not an option of enrich; there are on, how"),
         ("TABLE(things), table => 'id'", "'table' is not an option of enrich"),
-        ("TABLE(things), on => 'id', cache => true", "cache cannot be given in SQL; give it to register_lookup"),
-        ("TABLE(things), on => 'id', Metrics => NULL", "metrics cannot be given in SQL; give it to register_lookup"),
+        ("TABLE(things), on => 'id', cache => true", "cache cannot be given in SQL; pass it to register_lookup"),
+        ("TABLE(things), on => 'id', Metrics => NULL", "metrics cannot be given in SQL; pass it to register_lookup"),
         ("TABLE(things), on => 'id', timeout => rand()", "timeout is an expression; it must be a constant"),
         (
             "TABLE(SELECT id, id FROM things), on => 'id'",
-            "the table has two columns 'id', which Spark does not hand to a table function: rename one of them, or use "
-            "enrich on the DataFrame",
+            "the table has two columns 'id', and Spark does not pass such a table to a table function: rename one of "
+            "them, or use enrich on the DataFrame",
         ),
     ],
 )
@@ -150,7 +153,7 @@ def test_X4_what_is_no_enricher_is_refused_in_the_words_of_enrich(spark: SparkSe
         ("1st", {}, "name is '1st'"),
         ("", {}, "name is ''"),
         (None, {}, "name is None"),
-        ("upper", {}, "name is 'upper', which is a function of another kind already: choose another"),
+        ("upper", {}, "name is 'upper', which is already a function of another kind: choose another name"),
         ("range", {}, "name is 'range'"),
     ],
 )

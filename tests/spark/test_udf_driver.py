@@ -119,13 +119,13 @@ def test_X4_an_asynchronous_generator_is_told_what_to_do_instead() -> None:
 
 
 def test_X4_a_decorator_without_its_type_is_told_so() -> None:
-    with pytest.raises(ConfigurationError, match=r"the type comes first, as in @async_udf\('double'\)"):
+    with pytest.raises(ConfigurationError, match=r"the type comes first: write @async_udf\('double'\)"):
         async_udf(price)
 
 
 def test_X4_columns_are_counted() -> None:
     function = async_udf("double")(price)
-    with pytest.raises(ConfigurationError, match="price is called with 0 columns: give it one at least"):
+    with pytest.raises(ConfigurationError, match="price is called with 0 columns: pass at least one"):
         function()
     with pytest.raises(ConfigurationError, match="price is called with 3 columns: too many positional arguments"):
         function("a", "b", "c")
