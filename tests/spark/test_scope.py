@@ -53,7 +53,7 @@ def test_R11_the_most_of_an_adaptive_capacity_is_shared_too(tasks: int, maximum:
         ({"rate_limit": RateLimit(3), "tasks_at_once": 4}, "rate_limit.rate is 3 for the job"),
         ({"capacity": AdaptiveCapacity(1, 1, 3), "tasks_at_once": 4}, "capacity.maximum is 3 for the job"),
         ({"tasks_at_once": 0}, "tasks_at_once is 0; it must be"),
-        ({"scope": "task", "tasks_at_once": 8}, 'tasks_at_once is 8 without scope="job"'),
+        ({"scope": "task", "tasks_at_once": 8}, 'tasks_at_once is 8, but it has no effect without scope="job"'),
         ({"scope": "all"}, 'scope is \'all\'; it must be "task" | "job"'),
     ],
 )

@@ -83,7 +83,7 @@ def test_X4_a_call_is_refused_in_the_words_of_enrich(spark: SparkSession, argume
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("", "look takes one table, and options by name: look(TABLE(t), on => 'a column')"),
+        ("", "look takes one table, and options by name: write look(TABLE(t), on => 'a column')"),
         ("5", "look takes one table"),
         ("TABLE(things), 'id'", "look takes one table"),
         ("on => TABLE(things)", "look takes one table"),
