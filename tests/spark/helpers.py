@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import socket
 import sys
@@ -18,10 +19,12 @@ import psutil
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
 
-from asyncio_operator.spark import enrich
+from asyncio_operator.spark import enrich, register_lookup
 from enrichers import FunctionEnricher
 
 BATCH_SIZE = "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+_numbers = itertools.count()
 
 DAEMON = "tests.spark.daemon"
 """For ``spark.python.daemon.module``: with it a new Python worker starts in half the time."""
@@ -62,6 +65,14 @@ def setting(spark: SparkSession, name: str, value: object) -> Iterator[None]:
 def in_partitions(spark: SparkSession, rows: Sequence[Any], schema: str, partitions: int) -> DataFrame:
     """Rows in order, so many partitions; with fewer rows than partitions some are empty."""
     return spark.createDataFrame(spark.sparkContext.parallelize(rows, partitions), schema)
+
+
+def through_sql(df: DataFrame, enricher: Any, clause: str = "", **options: Any) -> DataFrame:
+    """`enrich`, by way of a table function."""
+    number = next(_numbers)
+    register_lookup(df.sparkSession, f"function_{number}", enricher, **options)
+    df.createOrReplaceTempView(f"table_{number}")
+    return df.sparkSession.sql(f"SELECT * FROM function_{number}(TABLE(table_{number}) {clause})")
 
 
 def jobs(spark: SparkSession) -> set[int]:

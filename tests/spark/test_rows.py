@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from asyncio_operator.spark import EnrichmentMetrics, enrich, enrich_with
+from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, enrich_with, map_partitions
 from enrichers import FunctionEnricher
-from tests.spark.helpers import BATCH_SIZE, in_partitions, setting
+from tests.spark.helpers import BATCH_SIZE, in_partitions, setting, through_sql
 
 pytestmark = pytest.mark.spark
 
@@ -32,29 +33,35 @@ def outcome(key: int) -> list[int] | None:
             return [key + i for i in range(25)]
 
 
+async def answer(key: int) -> Any:
+    """The same, in every form that an answer may have."""
+    if key % 3:
+        await asyncio.sleep(key % 5 / 1000)
+    match key % 7:
+        case 0 | 4:
+            return {"x": key}
+        case 1:
+            return [{"x": key + 2}, {"x": key}, {"x": key + 1}]
+        case 2:
+            return None
+        case 3:
+            return []
+        case 5:
+            raise ValueError(key)
+    return tuple({"x": key + i} for i in range(25))
+
+
 def enricher() -> FunctionEnricher:
-    async def look_up(key: int) -> Any:
-        if key % 3:
-            await asyncio.sleep(key % 5 / 1000)
-        match key % 7:
-            case 0 | 4:
-                return {"x": key}
-            case 1:
-                return [{"x": key + 2}, {"x": key}, {"x": key + 1}]
-            case 2:
-                return None
-            case 3:
-                return []
-            case 5:
-                raise ValueError(key)
-        return tuple({"x": key + i} for i in range(25))
-
-    return FunctionEnricher(look_up, "x long")
+    return FunctionEnricher(answer, "x long")
 
 
-def join(rows: list[tuple[int, int | None]], how: str, on_error: str) -> list[tuple[int, int | None, int | None]]:
+Row = tuple[int, int | None, int | None]
+Rows = list[Row]
+
+
+def join(rows: list[tuple[int, int | None]], how: str, on_error: str) -> Rows:
     """The model."""
-    joined: list[tuple[int, int | None, int | None]] = []
+    joined: Rows = []
     for number, key in rows:
         found = [] if key is None else outcome(key)
         if found:
@@ -64,9 +71,59 @@ def join(rows: list[tuple[int, int | None]], how: str, on_error: str) -> list[tu
     return joined
 
 
-@settings(max_examples=settings().max_examples // 8)  # an example is a Spark job
+# The ways to the rows of a join. Where one has fewer options than `enrich`, it joins with those that it has.
+
+
+def inline(df: DataFrame, options: dict[str, Any]) -> Rows:
+    return [tuple(row) for row in enrich(df, enricher(), on="k", **options).collect()]
+
+
+def distinct(df: DataFrame, options: dict[str, Any]) -> Rows:
+    return inline(df, options | {"strategy": "distinct"})
+
+
+def sql(df: DataFrame, options: dict[str, Any]) -> Rows:
+    return [tuple(row) for row in through_sql(df, enricher(), on="k", **options).collect()]
+
+
+def rdd(df: DataFrame, options: dict[str, Any]) -> Rows:
+    """The function joins, and the elements are rows."""
+    how, on_error = options.pop("how"), options.pop("on_error")
+
+    async def rows_of(row: tuple[int, int | None]) -> Rows:
+        if row[1] is not None:
+            await answer(row[1])
+        return join([row], how, "drop")
+
+    def without(row: tuple[int, int | None], error: Exception) -> Rows:
+        return [(*row, None)]
+
+    hidden = without if on_error == "null" else "skip"
+    elements = df.rdd.map(tuple)
+    return map_partitions(elements, rows_of, flatten=True, on_error=hidden, **options).collect()
+
+
+def udf(df: DataFrame, options: dict[str, Any]) -> Rows:
+    """The rows of a key are one array, which is taken apart behind the call."""
+    outer = "_outer" if options["how"] == "left" else ""
+
+    @async_udf("array<bigint>", on_error="null", capacity=options["capacity"])
+    async def rows_of(key: int | None) -> Any:
+        if key is None:
+            return []
+        await answer(key)
+        return outcome(key)
+
+    found = df.withColumn("rows", rows_of("k"))
+    return [tuple(row) for row in found.selectExpr("n", "k", f"explode{outer}(rows) AS x").collect()]
+
+
+@pytest.mark.parametrize(
+    "face", [inline, distinct, sql, rdd, udf], ids=["inline", "distinct", "in_sql", "rdd", "async_udf"]
+)
+@settings(max_examples=settings().max_examples // 12)  # an example is a Spark job, or two
 @given(
-    keys=st.lists(st.integers(0, 30) | st.none(), max_size=120),
+    keys=st.lists(st.sampled_from([*range(31), None]), min_size=20, max_size=120),
     partitions=st.integers(1, 5),
     batch=st.sampled_from([1, 7, 100]),
     how=st.sampled_from(["left", "inner"]),
@@ -76,6 +133,7 @@ def join(rows: list[tuple[int, int | None]], how: str, on_error: str) -> list[tu
 )
 def test_X1_X2_rows_out_are_those_of_the_join_in_their_order(
     spark: SparkSession,
+    face: Callable[[DataFrame, dict[str, Any]], Rows],
     keys: list[int | None],
     partitions: int,
     batch: int,
@@ -86,13 +144,14 @@ def test_X1_X2_rows_out_are_those_of_the_join_in_their_order(
 ) -> None:
     rows = list(enumerate(keys))
     df = in_partitions(spark, rows, "n long, k long", partitions)
+    if face is udf:
+        on_error = "null" if how == "left" else "drop"
+    options = {"how": how, "on_error": on_error, "mode": mode, "buffer": buffer, "capacity": 10}
     with setting(spark, BATCH_SIZE, batch):
-        out = enrich(df, enricher(), on="k", how=how, on_error=on_error, mode=mode, buffer=buffer, capacity=10)
-        got = [tuple(row) for row in out.collect()]
+        got = face(df, options)
     expected = join(rows, how, on_error)
-    assert (got if mode == "ordered" else sorted(got, key=repr)) == (
-        expected if mode == "ordered" else sorted(expected, key=repr)
-    )
+    has_order = face is udf or (mode == "ordered" and face is not distinct)
+    assert (got if has_order else sorted(got, key=repr)) == (expected if has_order else sorted(expected, key=repr))
 
 
 def test_X1_a_left_join_keeps_a_large_partition_whole(spark: SparkSession) -> None:

@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import count
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from asyncio_operator import Cache
 from asyncio_operator.spark import EnrichmentMetrics, enrich, register_lookup
 from asyncio_operator.trace import Trace
 from enrichers import FunctionEnricher
-from tests.spark.helpers import BATCH_SIZE, Hanging, assert_nothing_is_left, hanging_from, in_partitions, setting
+from tests.spark.helpers import (
+    BATCH_SIZE,
+    Hanging,
+    assert_nothing_is_left,
+    hanging_from,
+    in_partitions,
+    setting,
+    through_sql,
+)
 from tests.spark.test_pass_through import known_columns
 from tests.spark.test_rows import enricher
 
 pytestmark = pytest.mark.spark
-
-_numbers = count()
-
-
-def through_sql(df: DataFrame, enricher: Any, clause: str = "", **options: Any) -> DataFrame:
-    """`enrich`, by way of a table function."""
-    number = next(_numbers)
-    register_lookup(df.sparkSession, f"function_{number}", enricher, **options)
-    df.createOrReplaceTempView(f"table_{number}")
-    return df.sparkSession.sql(f"SELECT * FROM function_{number}(TABLE(table_{number}) {clause})")
 
 
 def ten_times() -> FunctionEnricher:
@@ -40,44 +37,6 @@ def ten_times() -> FunctionEnricher:
 
 
 @settings(max_examples=settings().max_examples // 20)  # an example is two Spark jobs
-@given(
-    keys=st.lists(st.integers(0, 30) | st.none(), max_size=120),
-    partitions=st.integers(1, 4),
-    batch=st.sampled_from([1, 7, 100]),
-    how=st.sampled_from(["left", "inner"]),
-    on_error=st.sampled_from(["null", "drop"]),
-    mode=st.sampled_from(["ordered", "unordered"]),
-    buffer=st.sampled_from([1, 5, None]),
-)
-def test_X1_X2_the_rows_are_those_of_enrich_in_their_order(
-    spark: SparkSession,
-    keys: list[int | None],
-    partitions: int,
-    batch: int,
-    how: str,
-    on_error: str,
-    mode: str,
-    buffer: int | None,
-) -> None:
-    df = in_partitions(spark, list(enumerate(keys)), "n long, `the.key` long", partitions)
-    options: dict[str, Any] = {
-        "on": "the.key",
-        "how": how,
-        "on_error": on_error,
-        "mode": mode,
-        "buffer": buffer,
-        "capacity": 10,
-    }
-    with setting(spark, BATCH_SIZE, batch):
-        got = through_sql(df, enricher(), **options).collect()
-        expected = enrich(df, enricher(), **options).collect()
-    order = None if mode == "ordered" else repr
-    assert (got if order is None else sorted(got, key=order)) == (
-        expected if order is None else sorted(expected, key=order)
-    )
-
-
-@settings(max_examples=settings().max_examples // 20)
 @given(
     rows=st.lists(st.tuples(st.integers(0, 12) | st.none(), st.integers(0, 30) | st.none()), max_size=150),
     batch=st.sampled_from([1, 7, 1000]),
