@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -33,26 +33,41 @@ def outcome(key: int) -> list[int] | None:
             return [key + i for i in range(25)]
 
 
-async def answer(key: int) -> Any:
-    """The same, in every form that an answer may have."""
-    if key % 3:
-        await asyncio.sleep(key % 5 / 1000)
-    match key % 7:
-        case 0 | 4:
-            return {"x": key}
-        case 1:
-            return [{"x": key + 2}, {"x": key}, {"x": key + 1}]
-        case 2:
-            return None
-        case 3:
-            return []
-        case 5:
-            raise ValueError(key)
-    return tuple({"x": key + i} for i in range(25))
+def looking_up() -> Callable[[int], Awaitable[Any]]:
+    """A function that gives the same, in every form that an answer may have."""
+
+    async def look_up(key: int) -> Any:
+        if key % 3:
+            await asyncio.sleep(key % 5 / 1000)
+        match key % 7:
+            case 0 | 4:
+                return {"x": key}
+            case 1:
+                return [{"x": key + 2}, {"x": key}, {"x": key + 1}]
+            case 2:
+                return None
+            case 3:
+                return []
+            case 5:
+                raise ValueError(key)
+        return tuple({"x": key + i} for i in range(25))
+
+    return look_up
+
+
+def finding() -> Callable[[int | None], Awaitable[list[int]]]:
+    """A function that gives the values of all rows of a key in one list."""
+    look_up = looking_up()
+
+    async def find(key: int | None) -> list[int]:
+        answer = None if key is None else await look_up(key)
+        return [row["x"] for row in ([answer] if isinstance(answer, dict) else answer or ())]
+
+    return find
 
 
 def enricher() -> FunctionEnricher:
-    return FunctionEnricher(answer, "x long")
+    return FunctionEnricher(looking_up(), "x long")
 
 
 Row = tuple[int, int | None, int | None]
@@ -87,35 +102,26 @@ def sql(df: DataFrame, options: dict[str, Any]) -> Rows:
 
 
 def rdd(df: DataFrame, options: dict[str, Any]) -> Rows:
-    """The function joins, and the elements are rows."""
-    how, on_error = options.pop("how"), options.pop("on_error")
+    """The elements are rows, and the function joins."""
+    find, how, on_error = finding(), options.pop("how"), options.pop("on_error")
 
     async def rows_of(row: tuple[int, int | None]) -> Rows:
-        if row[1] is not None:
-            await answer(row[1])
-        return join([row], how, "drop")
+        missing: Rows = [(*row, None)] if how == "left" else []
+        return [(*row, x) for x in await find(row[1])] or missing
 
     def without(row: tuple[int, int | None], error: Exception) -> Rows:
         return [(*row, None)]
 
     hidden = without if on_error == "null" else "skip"
-    elements = df.rdd.map(tuple)
-    return map_partitions(elements, rows_of, flatten=True, on_error=hidden, **options).collect()
+    return map_partitions(df.rdd.map(tuple), rows_of, flatten=True, on_error=hidden, **options).collect()
 
 
 def udf(df: DataFrame, options: dict[str, Any]) -> Rows:
     """The rows of a key are one array, which is taken apart behind the call."""
+    find = async_udf("array<bigint>", on_error="null", capacity=options["capacity"])(finding())
+    found = df.withColumn("found", find("k"))
     outer = "_outer" if options["how"] == "left" else ""
-
-    @async_udf("array<bigint>", on_error="null", capacity=options["capacity"])
-    async def rows_of(key: int | None) -> Any:
-        if key is None:
-            return []
-        await answer(key)
-        return outcome(key)
-
-    found = df.withColumn("rows", rows_of("k"))
-    return [tuple(row) for row in found.selectExpr("n", "k", f"explode{outer}(rows) AS x").collect()]
+    return [tuple(row) for row in found.selectExpr("n", "k", f"explode{outer}(found) AS x").collect()]
 
 
 @pytest.mark.parametrize(
