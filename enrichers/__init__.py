@@ -1,8 +1,8 @@
-"""Enrichers: one module per kind of outside system, all behind the contract `Enricher`.
+"""Enrichers: one module for each kind of outside system, all with the contract `Enricher`.
 
-Each is loaded when it is first asked for, so that importing this package needs no library, and asking for an enricher
-whose libraries are not installed says which extra brings them. Nothing here knows Spark, and of `asyncio_operator` only
-public names are used.
+Each is loaded on first use, so importing this package needs no library. Using an enricher whose libraries are not
+installed raises an error that names the extra to install. Nothing here knows Spark, and only public names of
+`asyncio_operator` are used.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
     "enricher",
 ]
 
-# Where each is, and the extra that it needs; with those of `spark` any DataFrame can be enriched.
+# The module of each name, and the extra that it needs. With the libraries of `spark`, any DataFrame can be enriched.
 _LOADED_LATER = {
     "BlockingEnricher": ("enrichers.blocking", "spark"),
     "FunctionEnricher": ("enrichers.function", "spark"),
@@ -61,12 +61,12 @@ def __getattr__(name: str) -> Any:
             raise
     if _is_for_all():
         problem = ConfigurationError(
-            f"{problem}. `from enrichers import *` takes all enrichers, and so needs all extras: import by name those "
-            "that you use"
+            f"{problem}. `from enrichers import *` imports all enrichers, so it needs all extras: import only the "
+            "names that you use"
         )
     raise problem from missing
 
 
 def _is_for_all() -> bool:
-    """Whether the import system asks, for ``from enrichers import *``; it tells so in a variable of its own."""
+    """Whether the import system calls, for ``from enrichers import *``. Only a variable of its frame shows that."""
     return sys._getframe(2).f_locals.get("recursive") is True

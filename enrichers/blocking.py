@@ -1,13 +1,14 @@
-"""An ordinary function that blocks, as an enricher: for boto3, requests, JDBC drivers and the like.
+"""An ordinary function that blocks, as an enricher: for boto3, requests, JDBC drivers and similar clients.
 
     BlockingEnricher(look_up, "name string, height int", max_workers=16)
 
     # One connection for each thread, for clients that must not be shared between threads:
     BlockingEnricher(look_up, "name string", setup=connect, teardown=lambda connection: connection.close())
 
-The threads are those of `BlockingFunction`: made as they are needed once `open` has run, gone after `close`. A thread
-cannot be cancelled: a lookup that is cancelled ends when its thread is done, and counts against the capacity until then
-(law O11), so give the client a timeout of its own. One that still waits for a thread ends at once and is never run.
+The threads are those of `BlockingFunction`: `open` allows them, each is made when it is needed, and `close` ends them.
+A thread cannot be cancelled. So a cancelled lookup ends when its thread is done, and counts against the capacity until
+then (law O11): give the client a timeout of its own. A cancelled lookup that still waits for a thread ends at once and
+never runs.
 """
 
 from __future__ import annotations
@@ -42,20 +43,22 @@ logger = logging.getLogger("asyncio_operator")
 
 @dataclass(frozen=True, init=False, repr=False)
 class BlockingEnricher(Enricher):
-    """An enricher made of a function that blocks.
+    """An enricher made from a function that blocks.
 
     Args:
-        function: ``def f(key)``, called in a thread; gives a mapping from column names to values, a sequence of them,
-            or None for a miss. With `setup` it is ``def f(client, key)``. None if there is a `function_many`.
+        function: ``def f(key)``, called in a thread. It returns a mapping from column names to values, a sequence of
+            such mappings, or None for a miss. With `setup` it is ``def f(client, key)``. None if there is a
+            `function_many`.
         schema: the columns that a found row adds, as a `pyarrow.Schema` or a Spark DDL string.
-        max_workers: threads of one worker at most, and so calls at once, whatever the capacity. 32 by default, as of
-            `BlockingFunction`.
-        function_many: ``def f(keys)``, or ``def f(client, keys)``: the answers for a list of keys, aligned with it: one
-            for each key, in their order, None for a miss.
-        max_batch: how many keys `function_many` takes at once; 1,000 by default. Without it there are no batches.
-        setup: called once in each thread, before its first call, and in one already by `open`; what it gives is the
-            thread's client. It is called again after it failed.
-        teardown: called with that client in its thread when the enricher is closed.
+        max_workers: the maximum number of threads of one worker, and so of calls at the same time, whatever the
+            capacity; 32 by default, as in `BlockingFunction`.
+        function_many: ``def f(keys)``, or ``def f(client, keys)``. It returns one answer for each key, in their order,
+            None for a miss.
+        max_batch: the maximum number of keys for `function_many`; 1,000 by default. Without `function_many` there are
+            no batches.
+        setup: called once in each thread before its first call, and once by `open`. It returns the thread's client. If
+            it fails, it is called again for the next lookup.
+        teardown: called with that client, in its thread, when the enricher is closed.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -86,12 +89,12 @@ class BlockingEnricher(Enricher):
             if given is not None and (not callable(given) or gives_coroutines(given)):
                 raise ConfigurationError(
                     f"{name} is {describe(given)}; it must be an ordinary function, which runs in a thread. An "
-                    "`async def` function goes to FunctionEnricher"
+                    "`async def` function needs FunctionEnricher"
                 )
         if function is None and function_many is None:
-            raise ConfigurationError("function is None; give it, or function_many, or both")
+            raise ConfigurationError("function is None; pass it, or function_many, or both")
         if teardown is not None and setup is None:
-            raise ConfigurationError("teardown is given and setup is not; there would be no client to tear down")
+            raise ConfigurationError("teardown is given but setup is not; there would be no client to tear down")
         _check_signatures(function, function_many, setup, teardown)
         if max_batch is not None and function_many is None:
             raise ConfigurationError(
@@ -107,12 +110,13 @@ class BlockingEnricher(Enricher):
         return self._schema
 
     async def open(self) -> None:
-        """Make the pool, and the first client, if there is a `setup`; other threads start when they are needed.
+        """Make the pool, and with a `setup` also the first client. Other threads start when they are needed.
 
-        A source that is down fails a lookup, which may be retried. What this process lacks would be missing in all.
+        An error of the source is left to the lookups, which may be retried. A missing module or variable is raised
+        here, because every lookup would fail with it.
 
         Raises:
-            EnricherError: `setup` needs a module or an environment variable that is not here.
+            EnricherError: `setup` needs a module or an environment variable that this process lacks.
         """
         threads = _Threads(repr(self), self.setup, self.teardown, self.max_workers)
         object.__setattr__(self, "_threads", threads)
@@ -126,17 +130,17 @@ class BlockingEnricher(Enricher):
                 raise
 
     async def close(self) -> None:
-        """Tear the clients down and end the threads. A thread that is still in a call does both after it."""
+        """Tear the clients down and end the threads. A thread that is still in a call does both after its call."""
         threads = self._threads
         object.__setattr__(self, "_threads", None)
         if threads is not None:
             await threads.close()
 
     async def lookup(self, key: Any) -> Found:
-        """What the function gives for a key; raises what it raises.
+        """The function's result for a key. It raises what the function raises.
 
         Raises:
-            EnricherError: it is not open, or `setup` failed, which is no key's fault.
+            EnricherError: the enricher is not open, or `setup` failed, which no key causes.
         """
         if self.function is None:
             return (await self.lookup_many([key]))[0]
@@ -144,7 +148,7 @@ class BlockingEnricher(Enricher):
         return found
 
     async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
-        """What `function_many` gives for keys; without it one call for each, concurrently."""
+        """The results of `function_many`. Without it, one call for each key, all at the same time."""
         if self.function_many is None:
             return await super().lookup_many(keys)
         found: Sequence[Found] = await self._opened().call(self.function_many, keys)
@@ -152,7 +156,7 @@ class BlockingEnricher(Enricher):
             return found
         given = f"a {type(found).__name__} of {len(found)}" if isinstance(found, list | tuple) else describe(found)
         raise EnricherError(
-            f"{self!r}: function_many gave {given} for {len(keys)} keys; it must give a list with one answer for each "
+            f"{self!r}: function_many gave {given} for {len(keys)} keys; it must return a list of one answer for each "
             "key, in their order, and None for a key that has no row",
             retryable=False,
             any_key=True,
@@ -178,7 +182,7 @@ def _check_signatures(
     setup: Callable[[], Any] | None,
     teardown: Callable[[Any], object] | None,
 ) -> None:
-    """Check that the functions can be called as they will be."""
+    """Check that the functions accept the arguments of their calls."""
     client = () if setup is None else ("the client that `setup` gives",)
     calls = (
         ("function", function, (*client, "the key")),
@@ -192,7 +196,7 @@ def _check_signatures(
 
 
 class _Threads:
-    """The threads of an enricher that is open, each with a client of its own if there is a `setup`."""
+    """The threads of an open enricher. With a `setup`, each has its own client."""
 
     def __init__(
         self,
@@ -206,7 +210,7 @@ class _Threads:
         self._teardown = teardown
         self._pool: BlockingFunction[tuple[Callable[..., Any], tuple[Any, ...]], Any]
         self._pool = BlockingFunction(lambda call: call[0](*call[1]), max_workers)
-        # A call that waits in the pool could not be cancelled either, and would run long after its deadline.
+        # A call that waits in the pool cannot be cancelled, and would run long after its deadline. So it waits here.
         self._slots = asyncio.Semaphore(max_workers)
         self._local = threading.local()
         self._closed = False
@@ -215,7 +219,7 @@ class _Threads:
         await self._pool.open()
 
     async def call(self, function: Callable[..., Any], argument: Any) -> Any:
-        """What a function gives in a thread; with a `setup` it gets the client of the thread first."""
+        """The result of a function, run in a thread. With a `setup`, the client of the thread is its first argument."""
         async with self._slots:
             return await self._pool.invoke((self._called, (function, argument)))
 
@@ -233,7 +237,7 @@ class _Threads:
                 self._tear_down()
 
     def _client(self, setup: Callable[[], Any]) -> Any:
-        """The client of this thread, made if there is none yet."""
+        """The client of this thread; the first call makes it."""
         if not hasattr(self._local, "client"):
             try:
                 self._local.client = setup()
@@ -249,10 +253,10 @@ class _Threads:
         return self._local.client
 
     async def close(self) -> None:
-        """End the threads, after a task for each place in the pool that tears down the client of its thread.
+        """End the threads. Before that, one task for each place in the pool tears down the client of its thread.
 
-        These tasks wait for one another, so that no thread takes two of them. A thread that is still in a call after
-        `CLOSE_TIMEOUT` seconds is left to itself.
+        These tasks wait for each other, so that no thread runs two of them. A thread that is still in a call after
+        `CLOSE_TIMEOUT` seconds is not waited for any longer.
         """
         self._closed = True
         ends: list[asyncio.Task[Any]] = []
@@ -273,12 +277,12 @@ class _Threads:
         self._tear_down()
 
     def _tear_down(self) -> None:
-        """Tear the client of this thread down, if it has one."""
+        """Tear down the client of this thread, if it has one."""
         if hasattr(self._local, "client") and self._teardown is not None:
             client = self._local.client
             del self._local.client
             try:
                 self._teardown(client)
             except BaseException:
-                # A SystemExit would go through the event loop.
+                # Everything is caught: a SystemExit would pass through the event loop.
                 logger.warning("tearing a client of a blocking enricher down failed", exc_info=True)

@@ -3,10 +3,10 @@
     @enricher("temperature double, wind double")
     async def weather(key): ...
 
-The function gets a key and gives a mapping, a sequence of mappings, or None. It is itself the enricher's `lookup`, so
-it costs no second coroutine per key. It travels by cloudpickle: a client must not be captured but made inside, once per
-worker (write an `Enricher` with `open` and `close` for that). What blocks in it holds up all other lookups of its loop:
-that is for `BlockingEnricher`.
+The function gets a key and returns a mapping, a sequence of mappings, or None. It replaces the enricher's `lookup`, so
+there is no second coroutine per key. It is sent to the workers by cloudpickle. So it must not capture a client: write
+an `Enricher` with `open` and `close`, which make one client per worker. A blocking call in the function stops all other
+lookups on its loop: use `BlockingEnricher` for that.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ Lookup = Callable[[Any], Awaitable[Found]]
 
 
 class FunctionEnricher(Enricher):
-    """An enricher made of a coroutine function.
+    """An enricher made from a coroutine function.
 
     Args:
-        async_function: ``async def f(key)``; gives a mapping from column names to values, a sequence of them, or None
-            for a miss; anything else, or an error, is a failure of the key. A key is one value, or, where `on` of
-            `enrich` names several columns, one tuple in their order.
+        async_function: ``async def f(key)``. It returns a mapping from column names to values, a sequence of such
+            mappings, or None for a miss. Anything else, or an error, is a failure of the key. A key is one value, or,
+            if `on` of `enrich` names several columns, one tuple in their order.
         schema: the columns that a found row adds, as a `pyarrow.Schema` or a Spark DDL string.
 
     Raises:
-        ConfigurationError: the function is no coroutine function, or the schema is wrong.
+        ConfigurationError: the function is not a coroutine function, or the schema is wrong.
     """
 
     def __init__(self, async_function: Lookup, schema: pa.Schema | str) -> None:
@@ -45,15 +45,16 @@ class FunctionEnricher(Enricher):
         if not gives_coroutines(async_function):
             raise ConfigurationError(
                 f"async_function is {describe(async_function)}; it must be an `async def` function of one argument, "
-                "the key. Give an ordinary function to BlockingEnricher, and wrap one that returns an awaitable in an "
+                "the key. Pass an ordinary function to BlockingEnricher, and wrap one that returns an awaitable in an "
                 "`async def` that awaits it"
             )
         takes("async_function", async_function, "the key: one value, or a tuple if `on` names several columns")
         self._schema = as_schema(schema)
+        # The function itself, not a method that calls it: one coroutine less for each key.
         self.lookup = async_function  # type: ignore[assignment,method-assign]
 
     async def lookup(self, key: Any) -> Found:
-        """The row of a key, as the function gives it; each instance has its function in this place."""
+        """The row of a key, as the function returns it. Each instance has its function in this place."""
         raise NotImplementedError
 
     def schema(self) -> pa.Schema:
@@ -73,7 +74,7 @@ class FunctionEnricher(Enricher):
 
 
 def enricher(schema: pa.Schema | str) -> Callable[[Lookup], FunctionEnricher]:
-    """A decorator that makes a `FunctionEnricher` of an ``async def f(key)``. It needs no Spark session.
+    """A decorator that makes a `FunctionEnricher` from an ``async def f(key)``. It needs no Spark session.
 
     Raises:
         ConfigurationError: the schema is wrong, or left out, as in ``@enricher`` without parentheses.

@@ -17,13 +17,13 @@ def names_of(
     """One name, or several, as a tuple.
 
     Args:
-        argument: what is called so, for messages.
-        words: whether a name stands in braces, and so is made of letters, digits and underscores.
-        reserved: a name that means something else.
-        repeated: whether a name may stand there twice.
+        argument: the name of the argument, for messages.
+        words: whether a name is used in braces, so it must consist of letters, digits and underscores.
+        reserved: a name that has another meaning.
+        repeated: whether a name may occur twice.
 
     Raises:
-        ConfigurationError: there is none, or one will not do.
+        ConfigurationError: there is no name, or a name is invalid.
     """
     names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Sequence) else ()
     good = [name for name in names if isinstance(name, str) and name and "\0" not in name and name != reserved]

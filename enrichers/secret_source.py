@@ -1,9 +1,9 @@
 """Functions that give a secret: a connection string, a URL, headers with a token.
 
-Such a function keeps the secret out of the pickle, out of every ``repr``, and lets it change. So nothing that it
-captured, gave or said in an error is repeated here: its name is, the type of what it raised, and the module or
-environment variable that this process lacks. One that blocks runs in a thread. No frame that holds what it gave stays
-with an error.
+Such a function keeps the secret out of the pickle and out of every ``repr``, and the secret may change. So no message
+repeats what the function captured, returned, or said in an error. A message shows only its name, the type of its error,
+and a module or environment variable that this process lacks. A blocking function runs in a thread. No frame that holds
+the result stays with an error.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class SecretSource(Generic[T]):
-    """An argument that is a secret, or a function without arguments that gives it.
+    """An argument that is a secret, or a function without arguments that returns it.
 
     Args:
-        argument: its name, as ``dsn``.
+        argument: its name, such as ``dsn``.
         what: what it is, in words.
-        check: gives what it is given, if it will do; else raises a `ConfigurationError` that shows no part of it.
+        check: returns the value that it gets, if that is valid; otherwise it raises a `ConfigurationError` that shows
+            no part of the value.
         may_await: whether the function may be asynchronous.
     """
 
@@ -37,11 +38,11 @@ class SecretSource(Generic[T]):
     may_await: bool = False
 
     def check_source(self, source: object) -> None:
-        """Check what a user gave.
+        """Check the argument that a user passed.
 
         Raises:
-            ConfigurationError: it will not do, or is a function that could never give it. Neither the secret nor what
-                the function has captured is shown.
+            ConfigurationError: it is invalid, or a function that could never return it. The message shows neither the
+                secret nor what the function has captured.
         """
         if not callable(source):
             self.check(source)
@@ -58,15 +59,15 @@ class SecretSource(Generic[T]):
             kind = "a" if self.may_await else "an ordinary"
             raise ConfigurationError(
                 f"{self.argument} is {function_name(source)}, {problem}; it must be {kind} function without arguments "
-                f"that gives the {self.what} (it may block: it runs in a thread)"
+                f"that returns the {self.what} (it may block: it runs in a thread)"
             )
 
     async def get(self, source: T | Callable[[], T | Awaitable[T]], seconds: float | None = None) -> T:
-        """The checked secret; a function has so many seconds to give it, or any number if None.
+        """The checked secret. A function must return it within `seconds`, if that is not None.
 
         Raises:
-            ConfigurationError: the function failed, took longer than `seconds`, which the argument ``connect_timeout``
-                says, or gave something else.
+            ConfigurationError: the function failed, took longer than `seconds` (the argument ``connect_timeout``), or
+                returned something else.
         """
         if not callable(source):
             return source
@@ -75,10 +76,10 @@ class SecretSource(Generic[T]):
             async with asyncio.timeout(seconds):
                 return await self._asked(source, named)
         except TimeoutError:
-            problem = ConfigurationError(f"{named} gave nothing within {seconds:g} s (connect_timeout)")
+            problem = ConfigurationError(f"{named} returned nothing within {seconds:g} s (connect_timeout)")
         except ConfigurationError as error:
             problem = error.with_traceback(None)
-        raise problem
+        raise problem  # Outside of the handlers, so that no error with a secret becomes its context.
 
     async def _asked(self, function: Callable[[], object], named: str) -> T:
         given: Any
@@ -86,35 +87,35 @@ class SecretSource(Generic[T]):
         if self.may_await and isinstance(given, Awaitable):
             given, error = await _awaited(given)
         if error is not None:
-            # Of other errors nothing more is shown: they may hold a secret.
+            # Nothing else of an error is shown: its text may hold a secret.
             lack = missing_here(error)
             problem = ConfigurationError(f"{named} raised {type(error).__name__}{f': {lack}' if lack else ''}")
             problem.__cause__ = _bare(error) if lack else None
             raise problem
         if given is None:
             raise ConfigurationError(
-                f"{named} gave None; if it reads an environment variable, that is not set in this process (Spark gives "
-                "NAME to the executors by spark.executorEnv.NAME)"
+                f"{named} returned None; if it reads an environment variable, that is not set in this process (with "
+                "Spark, set spark.executorEnv.NAME to give NAME to the executors)"
             )
         if inspect.iscoroutine(given):
             given.close()
         try:
             return self.check(given)
         except ConfigurationError as refusal:
-            problem = ConfigurationError(f"{named} gave no usable {self.what}: {refusal}")
+            problem = ConfigurationError(f"{named} returned no usable {self.what}: {refusal}")
         raise problem
 
 
 def checked_text(argument: str, text: object, problem: Callable[[str], str | None], form: str = "") -> str:
-    """A text, if `problem` finds nothing wrong with it; `form` says how it must look.
+    """A text in which `problem` finds no error. `form` ends the message: it says how the text must look.
 
     Raises:
-        ConfigurationError: says what is wrong with it without showing it.
+        ConfigurationError: the message says what is wrong without showing the text.
     """
     if not isinstance(text, str):
         kind = type(text).__name__
         raise ConfigurationError(
-            f"{argument} is of type {kind}; it must be a string, or a function without arguments that gives one"
+            f"{argument} is of type {kind}; it must be a string, or a function without arguments that returns one"
             + ("; is an environment variable not set in this process?" if text is None else "")
         )
     found = problem(text)
@@ -124,7 +125,7 @@ def checked_text(argument: str, text: object, problem: Callable[[str], str | Non
 
 
 def _outcome(function: Callable[[], object]) -> tuple[object, BaseException | None]:
-    """What a function gives or raises; a thread cannot hand over every error as one."""
+    """The result of a function, or its error. The error is returned, because a thread cannot raise every kind of it."""
     try:
         return function(), None
     except BaseException as error:
@@ -141,18 +142,20 @@ async def _awaited(given: Awaitable[object]) -> tuple[object, BaseException | No
 
 
 def _bare(error: BaseException) -> BaseException:
-    """The error that tells what is missing, with its last frame alone: that is how it is known, and what stands around
-    it, in other errors and in the frames above, may hold a secret."""
-    told, behind = error, _behind(error)
+    """The innermost error that says what is missing, with only its last frame.
+
+    `missing_here` needs that frame. Other errors and other frames are removed, because they may hold a secret.
+    """
+    lacking, behind = error, _behind(error)
     while behind is not None and missing_here(behind):
-        told, behind = behind, _behind(behind)
-    frame = told.__traceback__
+        lacking, behind = behind, _behind(behind)
+    frame = lacking.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
-    told.__cause__ = told.__context__ = None
-    return told.with_traceback(frame)
+    lacking.__cause__ = lacking.__context__ = None
+    return lacking.with_traceback(frame)
 
 
 def _behind(error: BaseException) -> BaseException | None:
-    """What an error is told to come from. What `os.environ` looked up below it says nothing to anybody."""
+    """The error from which an error was raised, as a traceback shows it."""
     return error.__cause__ or (None if error.__suppress_context__ else error.__context__)

@@ -1,12 +1,12 @@
-"""What must never be shown, and texts without it: the one place that hides secrets, for all enrichers.
+"""Hides secrets in texts: the one place that does so, for all enrichers.
 
-Whatever a user put into a header, into the query of a URL or before its ``@`` may be a secret, unless its name says
-that it is none. It is hidden in whatever a server or a library says, also where that shows it percent-encoded, as JSON
-or as HTML writes it, or in other case: of each character every way of writing it is known. A secret that equals a
-public text (the user is the password, as on many a test server) stays readable: hiding it would tell it.
+Everything that a user puts into a header, into the query of a URL or before its ``@`` may be a secret, unless its name
+says that it is public. It is hidden in every text of a server or a library, also percent-encoded, escaped as in JSON or
+HTML, or in another case: each way to write each character is known. A secret that equals a public text (the user is
+the password, as on many test servers) stays readable: hiding it would reveal that it is the password.
 
-Texts are searched only when an error is made, and by pattern only where the letters of a secret are in them at all:
-errors may come by the ten thousand in a second.
+Texts are searched only when an error is made, and by pattern only if they contain the letters of a secret: tens of
+thousands of errors may come in a second.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from asyncio_operator.enricher import describe
 _HIDDEN = "***"
 
 _LONG = 8
-"""Characters from which a secret is hidden inside of words too."""
+"""From this number of characters on, a secret is hidden inside of words too."""
 
 _RENEWALS = 10
-"""Tokens that are hidden besides the newest: late answers may still show them."""
+"""The number of tokens that stay hidden: late answers may still show earlier ones."""
 
 _PUBLIC_HEADERS = frozenset(
     {"accept", "accept-charset", "accept-encoding", "accept-language", "content-type", "prefer", "user-agent"}
@@ -38,11 +38,11 @@ _LETTERS = re.compile("[0-9A-Za-z]+")
 
 
 class Secrets:
-    """A set of texts that are hidden.
+    """A set of texts to hide.
 
     Args:
-        texts: what is secret.
-        public: what stays readable where it stands just so.
+        texts: the secrets.
+        public: texts that stay readable where they occur exactly so.
     """
 
     def __init__(self, texts: Iterable[str] = (), public: Iterable[str] = ()) -> None:
@@ -53,24 +53,28 @@ class Secrets:
         self.add(texts)
 
     def add(self, texts: Iterable[str]) -> None:
-        """Hide these from now on, also percent-decoded."""
+        """Hide these texts from now on, also in percent-decoded form."""
         self._lasting |= _forms(texts)
         self._arrange()
 
     def renew(self, texts: Iterable[str]) -> None:
-        """The same for what expires, as tokens do: what was given `_RENEWALS` different ones ago is forgotten."""
+        """Hide texts that expire, such as tokens. Only the last `_RENEWALS` different ones stay hidden."""
         forms = _forms(texts)
         if forms not in self._passing:
             self._passing.append(forms)
             self._arrange()
 
     def _arrange(self) -> None:
-        """The longest first. Letters are written in one way only: a text without a row of them has no form of it."""
+        """Sort by length, so that a longer secret is hidden before a part of it.
+
+        Each secret is stored with its longest run of letters, which is written in one way only: a text without this run
+        does not contain the secret, and need not be searched by pattern.
+        """
         forms = sorted(self._lasting.union(*self._passing), key=len, reverse=True)
         self._letters = {form: max(_LETTERS.findall(form), key=len, default="").casefold() for form in forms}
 
     def hide(self, text: str) -> str:
-        """The text without secrets. Short ones are hidden where they stand as words."""
+        """The text without secrets. A short secret is hidden only where it is a whole word."""
         folded = text.casefold()
         for secret, letters in self._letters.items():
             if letters in folded:
@@ -81,25 +85,25 @@ class Secrets:
         return found[0] if found[0] in self._public else _HIDDEN
 
     def line(self, text: str, limit: int) -> str:
-        """A text as one printable line without secrets, cut after they are hidden, so that no half of one is left."""
+        """A text as one printable line without secrets. It is cut after hiding, so that no half of a secret is left."""
         text = _cut(self.hide(" ".join(text.split())), limit)
         return text if text.isprintable() else "".join([one if one.isprintable() else "?" for one in text])
 
     def show(self, value: object, limit: int = 200) -> str:
-        """A value for a message, without secrets, cut after they are hidden."""
+        """A value for a message, without secrets. It is cut after hiding."""
         return _cut(self.hide(describe(value, 20 * limit)), limit)
 
     def told_by(self, error: BaseException | None) -> bool:
-        """Whether a traceback that shows this error, and what caused it, would show a secret."""
+        """Whether a traceback of this error and its causes would show a secret."""
         try:
             text = " ".join([text for one in chain(error) for text in (str(one), repr(one), *_notes(one))])
         except Exception:
-            return True
+            return True  # Unreadable, so it may hold one.
         return self.hide(text) != text
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and whatever caused it, those of a group too, each once."""
+    """An error and all errors that led to it, those of a group too, each once."""
     waiting, seen = [error], set()
     while waiting:
         error = waiting.pop()
@@ -123,7 +127,7 @@ def _notes(error: BaseException) -> Iterable[str]:
 
 @lru_cache(1000)
 def _pattern(secret: str) -> re.Pattern[str]:
-    """What finds a secret, however it is written."""
+    """A pattern that finds a secret in every form of writing."""
     pattern = "".join([_written(piece) for piece in re.findall(r"[\s+]+|\\+|.", secret)])
     if len(secret) < _LONG:
         before = r"(?<!\w)" if secret[0].isalnum() else ""
@@ -133,10 +137,10 @@ def _pattern(secret: str) -> re.Pattern[str]:
 
 
 def _written(piece: str) -> str:
-    """The pattern of a character, of blanks and pluses, or of backslashes, of which there may be more or fewer.
+    """The pattern of one character, or of a run of blanks and pluses or of backslashes, whose length may change.
 
-    What repeats is atomic, so that no text makes the search try every way to divide it. A possessive quantifier stands
-    at no group that backtracks: before Python 3.11.5 such a one does not find all that it should.
+    Repetitions are atomic, so that no text makes the search try every way to divide it. There is no possessive
+    quantifier at a group that backtracks: before Python 3.11.5 it does not find everything that it should.
     """
     if piece.isspace() or "+" in piece:
         return r"(?>(?:[\s+]|%(?:25)*+(?:20|2b|0[9a-d])|(?:\\++|(?<=\\))(?:[nrtf]|u002b)|&#(?:0*43|x0*2b);)+)"
@@ -153,14 +157,14 @@ def _written(piece: str) -> str:
 
 
 def of_header(name: str, value: str) -> list[str]:
-    """What may be secret in a header: its value, and the words of it, as in ``Bearer word``."""
+    """What may be secret in a header: its value, and the long words of it, as in ``Bearer word``."""
     if name.lower() in _PUBLIC_HEADERS or not value.strip():
         return []
     return [value, *(word for word in value.split() if len(word) >= _LONG)]
 
 
 def of_named(name: str, value: str) -> list[str]:
-    """What may be secret in a parameter or a field: any text, and a number whose name tells that it is one."""
+    """What may be secret in a parameter or a field: any text, and a number whose name suggests a secret."""
     if not value.strip() or (len(value) < 3 and not any(character.isalnum() for character in value)):
         return []
     harmless = len(value) < 3 or value.isdecimal() or value.lower() in ("true", "false", "null")
@@ -169,10 +173,10 @@ def of_named(name: str, value: str) -> list[str]:
 
 @lru_cache(100)
 def of_url(url: str, public_options: frozenset[str]) -> Secrets:
-    """What may be secret in ``scheme://user:password@host/path?option=value``; not to be added to.
+    """What may be secret in ``scheme://user:password@host/path?option=value``. The result must not be changed.
 
-    It is the whole, the password, and the values of all options but the public ones: one that the driver does not know
-    may be a misspelt password. A bare number is none, unless the name of its option tells that it is.
+    Secret are the whole URL, the password, and the values of all options that are not public: an unknown option may be
+    a misspelt password. A bare number is secret only if the name of its option suggests it.
     """
     parts = urlsplit(url)
     credentials, _, hosts = parts.netloc.rpartition("@")

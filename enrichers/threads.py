@@ -1,4 +1,4 @@
-"""A coroutine run to its end by a caller that may itself be inside a running loop, as in a notebook."""
+"""Runs a coroutine to its end for a caller that may itself be inside of a running loop, as in a notebook."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def run_in_thread(work: Callable[[], Coroutine[Any, Any, T]], name: str) -> T:
-    """What a coroutine function gives, run on a loop of its own in a thread; `name` says whose it is."""
+    """The result of a coroutine function, run on a loop of its own in a thread. `name` names the thread."""
     outcome: Future[T] = Future()
 
     def run() -> None:
@@ -22,7 +22,7 @@ def run_in_thread(work: Callable[[], Coroutine[Any, Any, T]], name: str) -> T:
         except BaseException as error:
             outcome.set_exception(error)
         finally:
-            # Not as `asyncio.run` ends, which would wait for a thread that hangs.
+            # Not closed as in `asyncio.run`, which would wait for a thread of the pool that hangs.
             loop.close()
 
     thread = threading.Thread(target=run, name=f"asyncio-operator-{name}", daemon=True)
@@ -30,12 +30,12 @@ def run_in_thread(work: Callable[[], Coroutine[Any, Any, T]], name: str) -> T:
     try:
         return outcome.result()
     finally:
-        if outcome.done():
+        if outcome.done():  # If the caller was interrupted, the thread may still run.
             thread.join()
 
 
 async def _whole(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """What it gives, when all that it has left behind has ended too."""
+    """The result, once every task that the work has left behind has ended too."""
     try:
         return await work()
     finally:

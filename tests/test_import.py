@@ -109,7 +109,7 @@ except Exception as error:
     print(type(error).__name__, error)
 """
 
-FOR_ALL = "`from enrichers import *` takes all enrichers"
+FOR_ALL = "`from enrichers import *` imports all enrichers"
 
 
 @pytest.mark.parametrize(

@@ -368,7 +368,7 @@ async def test_answers_that_are_not_one_for_each_key_are_no_keys_fault(answers: 
 
     enricher = BlockingEnricher(None, "a int", function_many=find)
     await enricher.open()
-    with pytest.raises(EnricherError, match=f"{says}; it must give a list with one answer for each key") as raised:
+    with pytest.raises(EnricherError, match=f"{says}; it must return a list of one answer for each key") as raised:
         await enricher.lookup_many(["JFK", "LGA"])
     assert (raised.value.retryable, raised.value.any_key) == (False, True)
     await enricher.close()

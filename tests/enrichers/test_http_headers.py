@@ -122,7 +122,7 @@ async def test_what_a_header_function_lacks_here_is_named_no_keys_fault_and_fina
             (of_environment, False, "the environment variable 'NO_SUCH_API_TOKEN' is not set in this process"),
             (behind_another_error, False, "the environment variable 'NO_SUCH_API_TOKEN' is not set in this process"),
             (of_nothing, None, "X-Api-Key: its value is of type NoneType"),
-            (lambda: None, None, "gave None; if it reads an environment variable, that is not set"),
+            (lambda: None, None, "returned None; if it reads an environment variable, that is not set"),
         ):
             async with asked(service, "/rows/{key}", headers=function) as enricher:
                 error = await failure(enricher, "x")

@@ -288,7 +288,7 @@ async def test_X5_what_a_worker_lacks_is_told_when_it_opens(
     monkeypatch.setenv("SHOP_DSN", postgres.dsn)
     for dsn, lack in [
         (lambda: os.environ["SHOP_DSN"], "raised KeyError: the environment variable 'SHOP_DSN' is not set in this"),
-        (lambda: os.environ.get("SHOP_DSN"), "gave None; if it reads an environment variable, that is not set in"),
+        (lambda: os.environ.get("SHOP_DSN"), "returned None; if it reads an environment variable, that is not set in"),
     ]:
         enricher = PostgresEnricher(dsn, query=SLEEP, key="id")  # type: ignore[arg-type]
         enricher.schema()

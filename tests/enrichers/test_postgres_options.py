@@ -213,9 +213,9 @@ def test_X5_the_key_of_any_other_dictionary_is_not_shown() -> None:
 
 
 def test_a_dsn_function_that_gives_something_else_is_a_configuration_error() -> None:
-    with pytest.raises(ConfigurationError, match="<lambda> gave no usable connection string: dsn is of type int"):
+    with pytest.raises(ConfigurationError, match="<lambda> returned no usable connection string: dsn is of type int"):
         make(lambda: 5).schema()
-    with pytest.raises(ConfigurationError, match="<lambda> gave no usable connection string: dsn \\(not shown"):
+    with pytest.raises(ConfigurationError, match="<lambda> returned no usable connection string: dsn \\(not shown"):
         make(lambda: "bob:hunter2").schema()
 
 

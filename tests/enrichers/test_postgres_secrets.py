@@ -84,7 +84,7 @@ def test_X4_a_dsn_function_of_the_wrong_shape_is_refused_when_the_enricher_is_ma
 ) -> None:
     with pytest.raises(ConfigurationError) as caught:
         make(source)
-    assert f"dsn is {name}, {told}; it must be an ordinary function without arguments that gives the" in str(
+    assert f"dsn is {name}, {told}; it must be an ordinary function without arguments that returns the" in str(
         caught.value
     )
     assert SECRET not in str(caught.value)
@@ -93,11 +93,11 @@ def test_X4_a_dsn_function_of_the_wrong_shape_is_refused_when_the_enricher_is_ma
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        (5, "gave no usable connection string: dsn is of type int"),
-        (SECRET.encode(), "gave no usable connection string: dsn is of type bytes"),
-        ({"password": SECRET}, "gave no usable connection string: dsn is of type dict"),
-        (None, "gave None; if it reads an environment variable, that is not set in this process"),
-        (f"host=db password={SECRET}", "gave no usable connection string: dsn (not shown, it may hold a password)"),
+        (5, "returned no usable connection string: dsn is of type int"),
+        (SECRET.encode(), "returned no usable connection string: dsn is of type bytes"),
+        ({"password": SECRET}, "returned no usable connection string: dsn is of type dict"),
+        (None, "returned None; if it reads an environment variable, that is not set in this process"),
+        (f"host=db password={SECRET}", "returned no usable connection string: dsn (not shown, it may hold a password)"),
         (RuntimeError(SECRET), "raised RuntimeError"),
         (SystemExit(SECRET), "raised SystemExit"),
         (TimeoutError(SECRET), "raised TimeoutError"),
@@ -119,7 +119,9 @@ async def test_X4_a_dsn_function_that_gives_no_dsn_is_told_by_name_without_its_s
 
 
 async def test_X4_a_plain_function_that_gives_a_coroutine_is_told_and_leaves_none_behind() -> None:
-    with pytest.raises(ConfigurationError, match="<lambda> gave no usable connection string: dsn is of type coroutine"):
+    with pytest.raises(
+        ConfigurationError, match="<lambda> returned no usable connection string: dsn is of type coroutine"
+    ):
         make(lambda: with_an_argument_async("db")).schema()
 
 
@@ -132,7 +134,7 @@ async def test_X4_a_dsn_function_that_hangs_is_given_up_after_the_connect_timeou
 
     enricher = make(hanging, connect_timeout=0.05)
     try:
-        with pytest.raises(ConfigurationError, match=r"hanging gave nothing within 0.05 s \(connect_timeout\)"):
+        with pytest.raises(ConfigurationError, match=r"hanging returned nothing within 0.05 s \(connect_timeout\)"):
             await enricher.open()
     finally:
         released.set()

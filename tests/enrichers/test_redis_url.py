@@ -48,7 +48,7 @@ async def test_options_that_redis_py_takes_are_taken(redis_server: RedisServer) 
 async def test_X4_a_function_that_hangs_is_given_up_after_the_connect_timeout() -> None:
     released = threading.Event()
     try:
-        with pytest.raises(ConfigurationError, match=r"gave nothing within 0.01 s \(connect_timeout\)"):
+        with pytest.raises(ConfigurationError, match=r"returned nothing within 0.01 s \(connect_timeout\)"):
             await RedisEnricher(lambda: str(released.wait()), schema="v string", connect_timeout=0.01).open()
     finally:
         released.set()

@@ -84,7 +84,7 @@ def test_X4_what_can_never_give_it_is_refused_at_once(source: Any, told: str) ->
         TOKEN.check_source(source)
     assert told in str(caught.value)
     if callable(source):
-        assert "an ordinary function without arguments that gives the token of the service" in str(caught.value)
+        assert "an ordinary function without arguments that returns the token of the service" in str(caught.value)
     assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
@@ -109,11 +109,11 @@ async def test_one_that_blocks_runs_in_a_thread_and_one_that_waits_on_the_loop()
 @pytest.mark.parametrize(
     ("source", "told"),
     [
-        (lambda: 5, "gave no usable token of the service: token is of type int"),
-        (lambda: {"password": SECRET}, "gave no usable token of the service: token is of type dict"),
-        (lambda: f"{SECRET}@", "gave no usable token of the service: token is of type str"),
-        (promised, "gave no usable token of the service: token is of type coroutine"),
-        (lambda: None, "gave None; if it reads an environment variable, that is not set in this process"),
+        (lambda: 5, "returned no usable token of the service: token is of type int"),
+        (lambda: {"password": SECRET}, "returned no usable token of the service: token is of type dict"),
+        (lambda: f"{SECRET}@", "returned no usable token of the service: token is of type str"),
+        (promised, "returned no usable token of the service: token is of type coroutine"),
+        (lambda: None, "returned None; if it reads an environment variable, that is not set in this process"),
         (raising(RuntimeError(SECRET)), "raised RuntimeError"),
         (raising(TimeoutError(SECRET)), "raised TimeoutError"),
         (raising(SystemExit(SECRET)), "raised SystemExit"),
@@ -188,7 +188,7 @@ async def test_X4_one_that_hangs_is_given_up() -> None:
 
     try:
         for source, ask in ((TOKEN, lambda: str(released.wait())), (AWAITED, hanging)):
-            with pytest.raises(ConfigurationError, match=r"gave nothing within 0.01 s \(connect_timeout\)"):
+            with pytest.raises(ConfigurationError, match=r"returned nothing within 0.01 s \(connect_timeout\)"):
                 await source.get(ask, 0.01)
     finally:
         released.set()
