@@ -1,11 +1,11 @@
-"""What is in an answer: JSON, the part of it that counts, rows; and whose row is whose in the answer to a batch.
+"""What an answer contains: JSON, the part of it with rows, and rows; and which entry of a batch belongs to which key.
 
-`extract` is a dotted path, or a function. A path names fields of objects and numbers of items: ``data.items.0``. A
-field that is not there is an error, because a misspelt path would look like a source that has nothing; null on the way,
-and an item behind the end of a list, are a miss. An object with none of the columns is an error for the same reason:
-it is a refusal, or a schema that is misspelt; an empty one has no other field, and is a row of nulls.
+`extract` is a dotted path, or a function. A path consists of names of fields and numbers of items: ``data.items.0``. A
+missing field is an error, because with a misspelt path the source would look empty. A null on the way, and an item
+after the end of a list, are a miss. An object without any of the columns is an error for the same reason: it is a
+refusal of the service, or the schema is misspelt. An empty object has no other field, so it is a row of nulls.
 
-Knows no connection and no key; everything wrong is an `UnreadableError`.
+This module knows no connection and no key. Every problem is an `UnreadableError`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from enrichers.typed import MisfitError, NoColumnError, json_decoder, row_conver
 Extract = str | Callable[[Any], Any] | None
 
 LOOKED_AT = 4_000
-"""Bytes of an answer that is not JSON of which the beginning is shown, once what is secret is hidden."""
+"""How many bytes of an answer that is not JSON are searched for secrets before its beginning is shown."""
 
 
 class UnreadableError(ValueError):
-    """An answer will not do; the message says why.
+    """An answer is invalid; the message says why.
 
     Attributes:
-        any_key: whether no key can be to blame, because the answer to a batch has another form than such answers have.
-        retryable: whether the next answer may be another.
+        any_key: whether no key can cause it, because the answer to a batch has none of the forms of such answers.
+        retryable: whether the next answer may be different.
     """
 
     def __init__(self, problem: str, *, any_key: bool = False, retryable: bool = False) -> None:
@@ -45,10 +45,10 @@ class Answers:
 
     Args:
         schema: the columns.
-        extract: from the answer to one key, or the entry of one key in the answer to a batch, to its rows.
-        batch_extract: from the answer to a batch to what holds the entries.
-        show: makes text for a message of a value, or of a value and a length.
-        coerce: whether a column of strings takes numbers.
+        extract: leads from the answer to one key, or from a key's entry in the answer to a batch, to its rows.
+        batch_extract: leads from the answer to a batch to its entries.
+        show: turns a value into text for a message; its second argument is a length.
+        coerce: whether a column of strings accepts numbers.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Answers:
         self._batch_extract = make_extract("batch_extract", batch_extract, show)
 
     def parse(self, body: bytes, content_type: str) -> Any:
-        """What the JSON of a body says."""
+        """The JSON of a body, parsed."""
         try:
             return self._decode(body.removeprefix(BOM_UTF8).decode())
         except UnicodeDecodeError as error:
@@ -78,14 +78,12 @@ class Answers:
             problem = f"{type(error).__name__}: {error}" if body else "it is empty"
         kind = f" of type {self._show(content_type, 80)}" if content_type else ""
         beginning = " ".join(body[:LOOKED_AT].decode("utf-8", "replace").split())
-        told = f"; it begins with {self._show(beginning, 100)}" if beginning else ""
-        page = (
-            ", a page for people, as for signing in: check the URL and the credentials" if beginning[:1] == "<" else ""
-        )
-        raise UnreadableError(f"the answer{kind} is not JSON ({problem}){told}{page}")
+        start = f"; it begins with {self._show(beginning, 100)}" if beginning else ""
+        page = ", a page for people, such as a login page: check the URL and the credentials" * (beginning[:1] == "<")
+        raise UnreadableError(f"the answer{kind} is not JSON ({problem}){start}{page}")
 
     def found(self, entry: Any) -> Found:
-        """The row, the rows or None that an answer, or an entry of one, stands for."""
+        """The row, the rows or None in an answer, or in an entry of an answer to a batch."""
         if self._extract is not None:
             entry = self._extract(entry)
         if entry is None:
@@ -96,27 +94,27 @@ class Answers:
             if isinstance(entry, list | tuple):
                 return [self._row(row) if isinstance(row, Mapping) else self._no_object(row) for row in entry] or None
         except NoColumnError as misfit:
-            told = misfit.told(lambda value: self._show(value, 150))
             problem = (
-                f"{told}, as in {self._show(misfit.value, 150)}. Mend schema=, or give extract=, a path to the row or "
-                "a function, which can raise EnricherError where the service refuses, and give None for a miss"
+                f"{misfit.told(lambda value: self._show(value, 150))}, as in {self._show(misfit.value, 150)}. Correct "
+                "schema=, or pass extract=: a path to the row, or a function, which can raise EnricherError if the "
+                "service refuses, and return None for a miss"
             )
         except MisfitError as misfit:
-            told = misfit.told(lambda value: self._show(value, 100))
-            remedy = "give coerce=True, which takes numbers as text and 1e18 as an integer, " * misfit.coercible
-            problem = f"{told}; {remedy}change its type in schema=, or convert it in extract="
+            text = misfit.told(lambda value: self._show(value, 100))
+            remedy = "pass coerce=True, which accepts numbers as text and 1e18 as an integer, " * misfit.coercible
+            problem = f"{text}; {remedy}change its type in schema=, or convert it in extract="
         else:
             problem = (
-                f"the answer is {self._show(entry)}, which is no row: an object, a list of objects or null was "
-                "expected; extract= takes a path or a function that leads there"
+                f"the answer is {self._show(entry)}, which is not a row: an object, a list of objects or null was "
+                "expected; pass extract=, a path or a function that leads there"
             )
         raise UnreadableError(problem)
 
     def entries(self, answer: Any, texts: Sequence[str | None]) -> list[Any]:
-        """The entries of a batch, aligned with its keys. Each is to be given to `found_in_batch`.
+        """The entries of a batch, aligned with its keys. Pass each to `found_in_batch`.
 
         Args:
-            texts: the keys as they name entries; None for a key that cannot.
+            texts: the keys as they name entries; None for a key that cannot name one.
         """
         if self._batch_extract is not None:
             try:
@@ -127,36 +125,36 @@ class Answers:
         if isinstance(answer, list):
             if len(answer) != len(texts):
                 raise UnreadableError(
-                    f"the answer to a batch has {len(answer)} entries for {len(texts)} keys; a list has an entry for "
-                    "each key, in their order, with null where there is none. Where a service leaves these out, a "
-                    "function as batch_extract= can make an object by key of the list",
+                    f"the answer to a batch has {len(answer)} entries for {len(texts)} keys; a list must have an entry "
+                    "for each key, in their order, with null for a missing row. If a service leaves missing rows out, "
+                    "pass a function as batch_extract= that makes an object by key from the list",
                     any_key=True,
                 )
             return answer
         if not isinstance(answer, Mapping):
             raise UnreadableError(
                 f"the answer to a batch is {self._show(answer)}; a list with an entry for each key, or an object by "
-                "key, was expected; batch_extract= takes a path or a function that leads there",
+                "key, was expected; pass batch_extract=, a path or a function that leads there",
                 any_key=True,
             )
         strangers = answer.keys() - set(texts)
         if len(strangers) == len(answer) > 0:
             raise UnreadableError(
                 f"the answer to a batch has the fields {self._show([*answer], 150)}, and none of them is a key that "
-                "was asked for; batch_extract= takes a path or a function that leads to the entries, which are named "
-                "as the keys are written",
+                "was asked for; pass batch_extract=, a path or a function that leads to the entries, which must be "
+                "named as the keys are written",
                 any_key=True,
             )
         if strangers:
             one = self._show(min(strangers, key=repr))
             raise UnreadableError(
-                f"the answer to a batch has an entry for {one}, which was not asked for; a function as batch_extract= "
-                "can leave out what is no entry, and name entries as the keys are written"
+                f"the answer to a batch has an entry for {one}, which was not asked for; pass a function as "
+                "batch_extract= that leaves out what is no entry, and names entries as the keys are written"
             )
         return [answer.get(text) for text in texts]
 
     def found_in_batch(self, entry: Any) -> Found:
-        """The same as `found`; None is a miss without a look at `extract`."""
+        """The same as `found`, but None is a miss without a call of `extract`."""
         return None if entry is None else self.found(entry)
 
     def _no_object(self, row: Any) -> NoReturn:
@@ -164,7 +162,7 @@ class Answers:
 
 
 def make_extract(argument: str, extract: Extract, show: Callable[..., str] = describe) -> Callable[[Any], Any] | None:
-    """A function for a path, or for a function that may raise anything, of which `show` makes text.
+    """A function for a path, or for a function that may raise anything; `show` makes text of the error.
 
     Raises:
         ConfigurationError: it is neither.
@@ -190,7 +188,7 @@ def _called(argument: str, function: Callable[[Any], Any], answer: Any, show: Ca
     except AsyncOperatorError:
         raise
     except Exception as error:
-        # The text of a KeyError is the repr of what it is given already.
+        # The text of a KeyError is the repr of its argument, which `show` would quote a second time.
         words = error.args[0] if type(error) is KeyError and error.args else str(error)
         raise UnreadableError(
             f"{argument}: {function_name(function)} raised {type(error).__name__}: {show(words)}"

@@ -1,9 +1,9 @@
 """The session of one worker: connections, redirects, bodies of bounded size.
 
-It belongs to the loop that opened it. Connections are kept and used again, by whoever needs one: nothing of a request
-stays behind, cookies neither. How many there are is bounded by who calls, which is `capacity`, and by `per_host`;
-aiohttp's own bound of 100 would be a second queue that nobody sees. A deadline comes from outside, as cancellation,
-which cuts the connection. A body is always read to its end or its connection cut, so that none is lost.
+It belongs to the loop that opened it. Connections are kept and used again for any request; nothing of a request stays
+behind, not even cookies. The caller's `capacity` and `per_host` limit their number: aiohttp's own limit of 100 would be
+a second, hidden queue. A deadline comes from outside as a cancellation, which closes the connection. A body is always
+read to its end, or its connection is closed, so that no connection is lost.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from enrichers.http.plan import Request
 from enrichers.http.proxies import Proxy, proxy_for
 
 MOST_REDIRECTS = 5
-"""In a row. A service that moved needs one or two; more is a circle."""
+"""The maximum number in a row. A service that moved needs one or two; more are a circle."""
 
 ERROR_BYTES = 65_536
-"""Bytes that are read of an answer that is none, to show its beginning and to use the connection again."""
+"""How many bytes of an error answer are read, to show its beginning and to use the connection again."""
 
 DEFAULT_HEADERS = {"Accept": "application/json", "User-Agent": "asyncio-operator"}
-"""What the session sends unless a request says otherwise."""
+"""The headers of the session; those of a request replace them."""
 
 _REDIRECTS = (301, 302, 303, 307, 308)
 _HARMLESS = frozenset({"accept", "accept-language", "content-type", "user-agent"})
@@ -39,7 +39,7 @@ Tls = str | Callable[[], ssl.SSLContext] | None
 
 
 class Answer(NamedTuple):
-    """What a service answered."""
+    """The answer of a service."""
 
     status: int
     headers: Mapping[str, str]
@@ -47,25 +47,25 @@ class Answer(NamedTuple):
 
     @property
     def is_framed(self) -> bool:
-        """Whether it tells where its body ends. If not, that is where the connection ended, for whatever reason."""
-        told = "Content-Length" in self.headers or "chunked" in self.headers.get("Transfer-Encoding", "").lower()
-        return told or self.status == HTTPStatus.NO_CONTENT
+        """Whether it says where its body ends. If not, the body ends with the connection, for whatever reason."""
+        framed = "Content-Length" in self.headers or "chunked" in self.headers.get("Transfer-Encoding", "").lower()
+        return framed or self.status == HTTPStatus.NO_CONTENT
 
 
 class RefusedError(Exception):
-    """An answer that is not taken, or not followed; the message says why."""
+    """An answer that is not accepted, or a redirect that is not followed; the message says why."""
 
 
 class Client:
     """The session of a worker.
 
     Args:
-        per_host: connections to one host at most, or None.
+        per_host: the maximum number of connections to one host, or None.
         connect_timeout: seconds for a connection, TLS included.
-        max_response_bytes: of a body, after decompression.
+        max_response_bytes: the maximum size of a body, after decompression.
         redirects: "same_host", "any" or "never".
         trust_env: whether the environment's proxies are used.
-        tls: the file of an authority, a function that gives a context, or None for the system's authorities.
+        tls: a file of certificate authorities, a function that returns a context, or None for the system's authorities.
     """
 
     def __init__(
@@ -88,10 +88,10 @@ class Client:
         self._proxies: dict[str, Proxy | None] = {}
 
     async def open(self) -> None:
-        """Make the session. Nothing is connected yet.
+        """Make the session. It does not connect yet.
 
         Raises:
-            ConfigurationError: what `tls` names is not there, or not usable, in this process.
+            ConfigurationError: the file or function of `tls` does not exist or is not usable in this process.
         """
         context = await self._context()
         connector = aiohttp.TCPConnector(limit=0, limit_per_host=self._per_host or 0, ssl=context or True)
@@ -113,8 +113,8 @@ class Client:
         """The answer to a request, after redirects.
 
         Raises:
-            RefusedError: it is too large, or leads where it must not be followed.
-            aiohttp.ClientError, OSError: there is none.
+            RefusedError: the answer is too large, or a redirect must not be followed.
+            aiohttp.ClientError, OSError: there is no answer.
         """
         method, body = request.method, request.body
         url = URL(request.url, encoded=True)
@@ -145,6 +145,7 @@ class Client:
         if proxy is None:
             return await self._session.request(method, url, headers=headers, data=body, allow_redirects=False)
         credentials = {} if proxy.authorization is None else {"Proxy-Authorization": proxy.authorization}
+        # To an https URL the proxy opens a tunnel, so its credentials must not go to the service.
         to_proxy = credentials if url.scheme == "https" else None
         if to_proxy is None:
             headers = {**headers, **credentials}
@@ -176,18 +177,18 @@ class Client:
         return b"".join(chunks)[:limit]
 
     def _elsewhere(self, url: URL, target: URL, method: str, headers: Mapping[str, str]) -> Mapping[str, str]:
-        """The headers for another host: none that may be a secret.
+        """The headers for another host, without those that may be a secret.
 
         Raises:
-            RefusedError: it is not to be followed there.
+            RefusedError: the redirect must not be followed.
         """
         place = str(target.origin())
         if self._redirects != "any":
-            raise RefusedError(f'it is redirected to another host, {place}; give its URL, or redirects="any"')
+            raise RefusedError(f'it is redirected to another host, {place}; use its URL, or redirects="any"')
         if url.scheme == "https" and target.scheme != "https":
-            raise RefusedError(f"it is redirected from https to {place}, where anybody could read it")
+            raise RefusedError(f"it is redirected from https to {place}, where others could read it")
         if method != "GET":
-            raise RefusedError(f"a {method} is redirected to another host, {place}; give its URL")
+            raise RefusedError(f"a {method} is redirected to another host, {place}; use its URL")
         return {name: value for name, value in headers.items() if name.lower() in _HARMLESS}
 
     def _proxy(self, url: URL) -> Proxy | None:
@@ -199,7 +200,7 @@ class Client:
     async def _context(self) -> ssl.SSLContext | None:
         if self._tls is None:
             return None
-        # Both read files.
+        # In threads, because both read files.
         if isinstance(self._tls, str):
             try:
                 return await asyncio.to_thread(ssl.create_default_context, cafile=self._tls)
@@ -210,7 +211,7 @@ class Client:
                 ) from error
         context: Any = await asyncio.to_thread(self._tls)
         if not isinstance(context, ssl.SSLContext):
-            raise ConfigurationError(f"ssl: the function gave {describe(context)}; it must give an ssl.SSLContext")
+            raise ConfigurationError(f"ssl: the function gave {describe(context)}; it must return an ssl.SSLContext")
         return context
 
 
@@ -221,11 +222,11 @@ def _target(url: URL, location: str) -> URL:
             return target
     except ValueError:
         pass
-    raise RefusedError("it is redirected to something that is no URL of http or https")
+    raise RefusedError("it is redirected to something that is not a URL of http or https")
 
 
 def _same_host(url: URL, target: URL) -> bool:
-    """Whether credentials may go there too: to the same origin, or to the same host by TLS on the usual ports."""
+    """Whether credentials may be sent there too: the same origin, or the same host with TLS, both on default ports."""
     if url.origin() == target.origin():
         return True
     upgrade = (url.scheme, target.scheme) == ("http", "https") and url.is_default_port() and target.is_default_port()

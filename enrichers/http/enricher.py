@@ -1,8 +1,8 @@
 """`HttpEnricher`: rows from an HTTP service, by key, one request for each key or for a batch of them.
 
-It is a specification: checked when it is made, equal by its arguments, and what a worker opens never travels. Deadlines
-come from outside, as cancellations. Nothing is retried, limited or cached here. Of what may be secret (credentials in
-a URL, the values of its query, headers, parameters) nothing is shown.
+It is a specification: checked when it is made, equal by its arguments. What a worker opens is never pickled. Deadlines
+come from outside, as cancellations. Nothing is retried, limited or cached here. Nothing is shown that may be secret:
+credentials in a URL, the values of its query, headers, parameters.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 REDIRECTS = ("same_host", "any", "never")
 EMPTY_KEYS = ("error", "miss")
 BATCH = 100
-"""Keys in one request by default: as many short keys as fit a URL, and services that take lists mostly take so many."""
+"""The default number of keys in a request: this many short keys fit into a URL, and most services accept such lists."""
 
 _RUNTIME = ("_plans", "_exchange")
 
@@ -39,51 +39,50 @@ _RUNTIME = ("_plans", "_exchange")
 class HttpEnricher(Enricher):
     """Rows from an HTTP service that answers in JSON.
 
-    In `url`, `params`, `headers` and `json_body`, ``{key}`` stands for the key, escaped as its place demands; with
-    ``key=("origin", "hour")`` the parts are ``{origin}`` and ``{hour}``. In JSON, a string that is ``"{key}"`` and
-    nothing else is the key with its type. Any other brace is itself, and ``{{key}}`` is the text ``{key}``.
+    In `url`, `params`, `headers` and `json_body`, ``{key}`` is replaced by the key, escaped as its place requires. With
+    ``key=("origin", "hour")`` the parts are ``{origin}`` and ``{hour}``. In JSON, a string that is only ``"{key}"`` is
+    replaced by the key with its own type. Any other brace stays, and ``{{key}}`` is the text ``{key}``.
 
     Args:
-        url: ``https://host/airports/{key}``. A part of the key can stand in the path and in the query.
+        url: ``https://host/airports/{key}``. The path and the query may contain parts of the key.
         schema: the columns that a found row adds, as a `pyarrow.Schema` or a Spark DDL string.
         key: the name, or the names, of the parts of the key; "key" by default.
         method: GET, POST, PUT, PATCH or DELETE.
-        headers: a mapping, or a function that gives one, which may be ``async`` and is for tokens that expire: it is
+        headers: a mapping, or a function that returns one, for tokens that expire. The function may be ``async``. It is
             called before the first request, after `headers_max_age`, and once more after a 401.
         params: parameters for the query: text, numbers, booleans, or lists of these.
         json_body: a JSON value that is sent as the body.
-        extract: where in the answer the row is: a dotted path, or a function from the parsed answer to a row, a list of
-            rows, or None. In the answer to a batch it is applied to the entry of each key. An object that has fields
-            and none of the columns is an error; an empty one is a row of nulls.
-        missing_statuses: statuses which mean that there is no such row.
-        empty_key: "miss" makes a key that is an empty text, or has one in a part, a miss that is not asked for; with
-            "error" it is sent, but where the path has no place for it: there it is an error.
-        coerce: whether a column of strings takes numbers, as the answer writes them, and one of integers takes
-            ``1e18``, also inside of arrays, maps and structs. By default nothing is cast.
-        batch_url: the URL for several keys; ``{keys}`` is the list of them, each escaped, joined by commas. The answer
-            is an object by key, or a list of the same length; another form is an error that no key is to blame for.
-        batch_json_body: the body for several keys; ``"{keys}"`` is the list of them, of objects if the key has several
-            parts. It is sent by POST if `method` is GET.
-        batch_extract: where in the answer to a batch its entries are; a path or a function.
-        max_batch: keys in one request at most; 100 by default where there is a `batch_url`.
-        max_response_bytes: bytes of an answer at most, after decompression; 10 MB by default, for one row.
-        max_url_length: characters of a URL at most; RFC 9110 says that 8,000 are taken everywhere. A batch whose URL
-            is longer is split.
-        per_host: connections to one host at most; as many as there are calls by default.
-        connect_timeout: seconds, or a timedelta, for making a connection. How long a lookup may take is up to whoever
-            calls it.
-        headers_max_age: seconds after which a function for headers is asked again; 300 by default, because hardly any
-            token lives shorter.
-        idempotency_header: the name of a header that gets the same value whenever the same request is sent, as
-            ``Idempotency-Key``, so that a service can tell a retry from another request. Not sent with GET.
-        redirects: "same_host" follows redirects within the host, "any" also to other hosts, without credentials and
-            never from https to http, "never" takes them for errors.
-        ssl: the file of the authorities to trust in place of the system's, or a function that gives an
-            `ssl.SSLContext`, called in the worker.
-        trust_env: whether the proxies that the environment names are used.
+        extract: where the row is in the answer: a dotted path, or a function from the parsed answer to a row, a list of
+            rows, or None. In the answer to a batch it is applied to the entry of each key. An object with fields, but
+            with none of the columns, is an error; an empty object is a row of nulls.
+        missing_statuses: statuses that mean that there is no such row.
+        empty_key: with "miss", a key that is an empty text, or has an empty text in a part, is a miss without a
+            request. With "error" it is sent, or is an error if the path has no place for it.
+        coerce: whether a column of strings accepts numbers, as the answer writes them, and a column of integers accepts
+            ``1e18``, also inside of arrays, maps and structs. By default nothing is converted.
+        batch_url: the URL for several keys. ``{keys}`` is replaced by the list of keys, each escaped, joined by commas.
+            The answer is an object by key, or a list of the same length; any other form is an error of the whole batch.
+        batch_json_body: the body for several keys. ``"{keys}"`` is replaced by the list of keys, which are objects if
+            the key has several parts. The body is sent by POST if `method` is GET.
+        batch_extract: where the entries are in the answer to a batch; a path or a function.
+        max_batch: the maximum number of keys in one request; 100 by default if there is a `batch_url`.
+        max_response_bytes: the maximum size of an answer in bytes, after decompression; 10 MB by default, for one row.
+        max_url_length: the maximum length of a URL in characters; RFC 9110 says that 8,000 are accepted everywhere. A
+            batch with a longer URL is split.
+        per_host: the maximum number of connections to one host; by default as many as there are calls.
+        connect_timeout: seconds, or a timedelta, for making a connection. The caller limits the time of a lookup.
+        headers_max_age: seconds after which a function for headers is called again; 300 by default, because hardly any
+            token expires earlier.
+        idempotency_header: the name of a header, such as ``Idempotency-Key``, which gets the same value each time the
+            same request is sent. So a service can tell a retry from another request. It is not sent with GET.
+        redirects: "same_host" follows redirects within the host. "any" also follows them to other hosts, without
+            credentials and never from https to http. "never" makes them errors.
+        ssl: a file of the authorities to trust instead of the system's, or a function that returns an `ssl.SSLContext`,
+            called in the worker.
+        trust_env: whether the proxies of the environment are used.
 
     Raises:
-        ConfigurationError: an argument is wrong.
+        ConfigurationError: an argument has the wrong type or value.
     """
 
     def __init__(
@@ -147,14 +146,14 @@ class HttpEnricher(Enricher):
         return self._schema
 
     def key_schema(self) -> pa.Schema:
-        """The names of the parts of a key; a service takes any type that can be written."""
+        """The names of the parts of a key. Any type that can be written is accepted."""
         return pa.schema([(name, pa.null()) for name in self._parts])
 
     async def open(self) -> None:
-        """Make the session. It connects when there is something to look up.
+        """Make the session. It connects on the first lookup.
 
         Raises:
-            ConfigurationError: `ssl` names what is not there in this process.
+            ConfigurationError: the file or function of `ssl` does not exist or is not usable in this process.
         """
         self._plans = self._plans or self._make_plans()
         client = Client(
@@ -180,7 +179,7 @@ class HttpEnricher(Enricher):
         self._exchange = exchange
 
     async def close(self) -> None:
-        """Close the connections, within seconds. Does nothing where nothing is open."""
+        """Close the connections, within seconds. It does nothing if nothing is open."""
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             await exchange.close()
@@ -189,13 +188,13 @@ class HttpEnricher(Enricher):
         """The row of a key, a list of its rows, or None.
 
         Raises:
-            EnricherError: the key cannot be sent, the service cannot be reached, or its answer will not do.
-                `retryable`, `retry_after`, `overload` and `any_key` say what is known about it.
+            EnricherError: the key cannot be sent, the service cannot be reached, or its answer is invalid.
+                `retryable`, `retry_after`, `overload` and `any_key` say what is known about the error.
         """
         return await self._opened().lookup(key)
 
     async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
-        """The answers for keys, aligned with them, by one request if there is a `batch_url`; raises like `lookup`."""
+        """The answers, aligned with the keys; one request if there is a `batch_url`. It raises as `lookup` does."""
         exchange = self._opened()
         batch = self._plans.batch if self._plans is not None else None
         if batch is None:
@@ -208,14 +207,14 @@ class HttpEnricher(Enricher):
         return self._exchange
 
     def _check(self) -> None:
-        """What is wrong with arguments that are used later."""
+        """Check arguments that are used only later."""
         self._answers(Secrets())
         if self._batch_url is None and (self._batch_json_body is not None or self._batch_extract is not None):
-            raise ConfigurationError("batch_json_body and batch_extract are for requests to a batch_url; give one")
+            raise ConfigurationError("batch_json_body and batch_extract are for requests to a batch_url; pass one")
         if self._tls is not None and not isinstance(self._tls, str) and not callable(self._tls):
             raise ConfigurationError(
-                f"ssl is {describe(self._tls)}; it must be the name of a file, or a function that gives an SSLContext: "
-                "a context itself cannot travel to a worker"
+                f"ssl is {describe(self._tls)}; it must be the name of a file, or a function that returns an "
+                "SSLContext: a context itself cannot be sent to a worker"
             )
         if callable(self._tls):
             takes("ssl", self._tls)
@@ -224,7 +223,7 @@ class HttpEnricher(Enricher):
             names = self._headers if isinstance(self._headers, Mapping) else ()
             if self._idempotency_header.lower() in {name.lower() for name in names}:
                 raise ConfigurationError(
-                    f"headers hold {self._idempotency_header} already; leave idempotency_header out"
+                    f"headers already contain {self._idempotency_header}; leave idempotency_header out"
                 )
             if self._method == "GET" and self._batch_json_body is None:
                 raise ConfigurationError("idempotency_header is for methods that change something; method is 'GET'")
@@ -233,7 +232,7 @@ class HttpEnricher(Enricher):
         if max_batch is None:
             return 1 if self._batch_url is None else BATCH
         if positive_int("max_batch", max_batch) > 1 and self._batch_url is None:
-            raise ConfigurationError(f"max_batch is {max_batch}, but there is no batch_url, to which batches are sent")
+            raise ConfigurationError(f"max_batch is {max_batch}, but there is no batch_url for requests with many keys")
         return max_batch
 
     def _answers(self, secrets: Secrets) -> Answers:
@@ -260,6 +259,7 @@ class HttpEnricher(Enricher):
         return f"HttpEnricher({plans.shown})"
 
     def __getstate__(self) -> dict[str, Any]:
+        # The plans are made again in the worker, so that no secret is pickled twice.
         return {**self.__dict__, **dict.fromkeys(_RUNTIME)}
 
     def _arguments(self) -> dict[str, Any]:
@@ -286,7 +286,7 @@ def _checked(headers: Mapping[str, str] | HeaderFunction | None) -> Mapping[str,
 def _statuses(statuses: object) -> tuple[int, ...]:
     given = tuple(statuses) if isinstance(statuses, Collection) and not isinstance(statuses, str) else (statuses,)
     if not all(isinstance(status, int) and not isinstance(status, bool) and 200 <= status < 600 for status in given):
-        raise ConfigurationError(f"missing_statuses is {describe(statuses)}; it must be a list of statuses of HTTP")
+        raise ConfigurationError(f"missing_statuses is {describe(statuses)}; it must be a list of HTTP statuses")
     return tuple(sorted({*given}))
 
 

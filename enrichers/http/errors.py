@@ -1,8 +1,8 @@
-"""The one place where statuses of HTTP, and errors of aiohttp, become errors of this package.
+"""The one place where HTTP statuses, and errors of aiohttp, become errors of this package.
 
-`STATUSES` says of a status whether the same request may succeed later, whether the service has too much to do, and
-whether any other key would have got it. A status that is not there is judged by its class: 4xx is final, of 5xx it is
-not known. A message shows what the service said, cut and without secrets, because that mostly tells what is wrong.
+For each status, `STATUSES` says whether the same request may succeed later, whether the service has too much load, and
+whether every other key would have got it. A status that is not listed is judged by its class: 4xx is final, and of 5xx
+it is not known. A message shows what the service said, cut and without secrets, because that often names the problem.
 
 Source: RFC 9110 (statuses, Retry-After), RFC 6585 (429), RFC 8470 (425).
 """
@@ -24,11 +24,11 @@ from enrichers.causes import Cause, lookup_error
 from enrichers.secrets import Secrets
 
 SHOWN = 200
-"""Characters of an answer that a message shows."""
+"""How many characters of an answer a message shows."""
 
 
 OfKey = partial(Cause, any_key=False)
-"""What another key might not have got."""
+"""Causes that another key might not have."""
 
 STATUSES = {
     401: Cause("the service refuses the credentials"),
@@ -77,7 +77,7 @@ def cause_of_status(status: int) -> Cause:
 
 
 def status_error(subject: str, status: int, headers: Mapping[str, str], body: bytes, secrets: Secrets) -> EnricherError:
-    """The error of an answer with a status that is no success. `subject` names the enricher and the key."""
+    """The error for an answer whose status is not a success. `subject` names the enricher and the key."""
     cause = cause_of_status(status)
     with contextlib.suppress(ValueError):
         cause = cause._replace(text=f"{cause.text} ({status} {HTTPStatus(status).phrase})")
@@ -87,7 +87,7 @@ def status_error(subject: str, status: int, headers: Mapping[str, str], body: by
 
 
 def failure(error: Exception, subject: str, secrets: Secrets) -> EnricherError:
-    """The error of a request that got no answer. What caused it is kept unless that would show a secret."""
+    """The error for a request without an answer. The original error is kept as cause, unless it would show a secret."""
     if isinstance(error, aiohttp.ClientHttpProxyError):
         cause = cause_of_status(error.status)._replace(text=f"the proxy answered with status {error.status}")
     else:
@@ -96,13 +96,13 @@ def failure(error: Exception, subject: str, secrets: Secrets) -> EnricherError:
 
 
 def said(body: bytes, secrets: Secrets) -> str:
-    """What a service said, for the end of a message."""
+    """The words of the service, for the end of a message."""
     shown = secrets.line(body[: 20 * SHOWN].decode("utf-8", "replace"), SHOWN)
     return f": {shown}" if shown else ""
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The seconds that ``Retry-After`` asks for, or None. A date is read by the clock of whoever wrote it."""
+    """The seconds that ``Retry-After`` asks for, or None. A date is read by the server's clock, if it sent one."""
     value = headers.get("Retry-After", "").strip()
     if not value:
         return None
@@ -122,6 +122,6 @@ def _date(text: str) -> datetime | None:
 
 
 def _words(error: Exception) -> str:
-    """The error's own words; those of the system where there are any, because aiohttp's may hold the URL."""
+    """The error's own words. The system's words are preferred, because aiohttp's may contain the URL."""
     inner = getattr(error, "os_error", None) or getattr(error, "certificate_error", None) or error
     return str(getattr(inner, "strerror", None) or ("" if isinstance(error, aiohttp.InvalidURL) else inner))

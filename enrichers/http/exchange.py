@@ -1,11 +1,11 @@
-"""A lookup from the key to its row, in one worker: the request, the answer, and what went wrong, in words.
+"""A lookup from the key to its row, in one worker: the request, the answer, and the words of an error.
 
-Everything that ends here ends as an `EnricherError` that names the enricher, the key and the cause. Nothing is retried
-but what the protocol asks for: after 401 the headers are asked for once more, and the request sent again.
+Every failure becomes an `EnricherError` that names the enricher, the key and the cause. The only retry is one that the
+protocol asks for: after 401 the headers are requested again, and the request is sent once more.
 
-An answer that has not the form of one to a batch is no key's fault, and ends all of it (`any_key`). What one key may be
-to blame for is split by whoever asked, which comes to the right rows by many more requests; so the first time in a
-worker is logged, in case that it is the configuration after all.
+If the answer to a batch has an unknown form, no key is to blame, and the whole batch fails (`any_key`). If one key may
+be to blame, the caller splits the batch, which finds the right rows with many more requests. That is logged the first
+time in a worker, because the cause may be the configuration after all.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ logger = logging.getLogger("asyncio_operator")
 
 
 class Exchange:
-    """What a worker opens.
+    """What `HttpEnricher` opens in a worker.
 
     Args:
-        subject: the enricher, in messages.
+        subject: names the enricher in messages.
         parts: the names of the parts of a key.
-        missing_statuses: those that mean that there is no such row.
-        empty_is_missing: whether a key with an empty text in it is a miss, and is not asked for.
-        header_function: gives more headers, or None.
-        headers_max_age: seconds after which it is asked again.
+        missing_statuses: the statuses that mean that there is no such row.
+        empty_is_missing: whether a key with an empty text in it is a miss without a request.
+        header_function: returns more headers, or None.
+        headers_max_age: seconds after which it is called again.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Exchange:
         self._client = client
         self._missing = missing_statuses
         self._empty_is_missing = empty_is_missing
-        self._split_told = False
+        self._split_logged = False
         self._source = None
         if header_function is not None:
             self._source = HeaderSource(header_function, headers_max_age, self._keep_secret)
@@ -73,13 +73,13 @@ class Exchange:
         await self._client.open()
 
     async def close(self) -> None:
-        """Close it."""
+        """Close the client."""
         if self._source is not None:
             self._source.close()
         await self._client.close()
 
     async def lookup(self, key: Any) -> Found:
-        """What is found for one key."""
+        """The row or rows of one key, or None."""
         values = self._values(key)
         if values is None:
             return None
@@ -93,7 +93,7 @@ class Exchange:
         return self._read(keys, lambda: self._answers.found(self._parsed(answer)))
 
     async def lookup_many(self, keys: Sequence[Any], plan: Plan) -> Sequence[Found]:
-        """What is found for several keys, by one request."""
+        """The rows of several keys, with one request."""
         values = [self._values(key) for key in keys]
         asked = [i for i, value in enumerate(values) if value is not None]
         found: list[Found] = [None] * len(keys)
@@ -108,7 +108,7 @@ class Exchange:
             entries = await self._entries(request, several)
         except EnricherError as error:
             if len(several) > 1:
-                self._tell_of_split(error)
+                self._log_split(error)
             raise
         for i, entry in zip(asked, entries, strict=True):
             found[i] = self._read((keys[i],), partial(self._answers.found_in_batch, entry))
@@ -118,27 +118,27 @@ class Exchange:
         """The entries of the answer to a batch, aligned with its keys."""
         answer = await self._ask(request, keys)
         if not 200 <= answer.status < 300:
-            # Also a missing status: it may say that there is no such path. Asked one by one, each key tells.
+            # A missing status too: it may mean that the path is wrong. Single lookups then tell which it is.
             raise status_error(self._about(keys), answer.status, answer.headers, answer.body, self._plans.secrets)
         texts = [self._text(key) for key in keys]
         return self._read(keys, lambda: self._answers.entries(self._parsed(answer), texts))
 
-    def _tell_of_split(self, error: EnricherError) -> None:
-        """Log, once, that a batch failed of what makes its keys be asked for one by one."""
-        if self._split_told or error.any_key or error.retryable or error.retry_after is not None:
+    def _log_split(self, error: EnricherError) -> None:
+        """Log, once, that a batch failed with an error that makes the caller split it."""
+        if self._split_logged or error.any_key or error.retryable or error.retry_after is not None:
             return
-        self._split_told = True
+        self._split_logged = True
         logger.warning(
             "%s. One of these keys may be to blame, so they can be asked for again in smaller batches, and in the end "
-            "one by one. If it is so with every batch, that is slow: mend batch_url, batch_json_body or batch_extract, "
-            "or leave batch_url out. This is said once",
+            "one by one. If this happens to every batch, lookups are slow: correct batch_url, batch_json_body or "
+            "batch_extract, or leave batch_url out. This is logged once",
             error,
         )
 
     # -- the request
 
     def _values(self, key: Any) -> Sequence[Any] | None:
-        """The parts of a key; None where the key is a miss without a question."""
+        """The parts of a key; None for a key that is a miss without a request."""
         if len(self._parts) == 1:
             return None if key is None or (self._empty_is_missing and key == "") else (key,)
         if not isinstance(key, tuple) or len(key) != len(self._parts):
@@ -149,7 +149,7 @@ class Exchange:
         return None if None in key or (self._empty_is_missing and "" in key) else key
 
     def _goes_alone(self, values: Any) -> bool:
-        """Whether a key can be sent by itself; one that the path does not take may still be taken in a list."""
+        """Whether a key can be sent alone. A key that the path cannot contain may still be sent in a list."""
         try:
             self._plans.single.request(values)
         except UnsendableError:
@@ -180,7 +180,7 @@ class Exchange:
         return answer
 
     async def _asked(self, request: Request, keys: Sequence[Any]) -> Answer | EnricherError:
-        """The answer, or why there is none. An error that is raised here would show these headers in its traceback."""
+        """The answer, or its error. An error raised here would show variables with headers in its traceback."""
         try:
             if self._source is None:
                 return await self._client.fetch(request, request.headers)
@@ -208,11 +208,11 @@ class Exchange:
         except UnreadableError as error:
             if answer.is_framed:
                 raise
-            problem = f"{error}. The service did not say how long it is, so it may have been cut off"
+            problem = f"{error}. The service did not say how long its answer is, so it may have been cut off"
         raise UnreadableError(problem, retryable=True)
 
     def _read(self, keys: Sequence[Any], read: Callable[[], T]) -> T:
-        """What `read` makes of an answer; its error becomes one of these keys."""
+        """The result of `read`. An error in it becomes an error of these keys."""
         try:
             return read()
         except UnreadableError as error:
@@ -222,7 +222,7 @@ class Exchange:
             if not secrets.told_by(error.__cause__):
                 problem.__cause__ = error.__cause__
         except EnricherError as error:
-            # Of a function given as extract, perhaps with the words of the service.
+            # The error of a function passed as extract, whose text may be that of the service.
             secrets = self._plans.secrets
             if not secrets.told_by(error):
                 raise
@@ -233,7 +233,7 @@ class Exchange:
                 overload=error.overload,
                 any_key=error.any_key,
             )
-        # Out here, where the other error, with its secrets, is not the context of this one.
+        # Outside of the handlers: otherwise the other error, with its secrets, would be the context of this one.
         raise problem
 
     def _about(self, keys: Sequence[Any]) -> str:
@@ -246,6 +246,6 @@ class Exchange:
 
 
 def _merged(headers: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
-    """The headers with more, which win."""
+    """The headers and more headers, which replace those with the same name."""
     names = {name.lower() for name in more}
     return {**{name: value for name, value in headers.items() if name.lower() not in names}, **more}

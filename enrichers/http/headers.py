@@ -1,11 +1,11 @@
-"""Headers: checked when they are given, asked for again when they have expired.
+"""Headers: checked when they are passed, and requested again from their function when they expire.
 
-Headers from a function are what `HeaderSource` keeps. The function is not called for every request, because a function
-that fetches a token would then double the requests; nor only once, because tokens expire. It is called before the first
-request, again when its answer is older than `max_age`, and once more when the service answers 401. However many
-requests wait for it, it is called once. An ordinary function runs in a thread, since it may block.
+`HeaderSource` keeps the headers that a function returned. The function is not called for each request: a function that
+fetches a token would double the requests. Nor is it called only once: tokens expire. It is called before the first
+request, again when its result is older than `max_age`, and once more when the service answers 401. All requests that
+wait for it share one call. An ordinary function runs in a thread, because it may block.
 
-The law: no value of a header is in an error, whoever wrote it.
+The law: no error contains the value of a header, whoever set it.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ _OF_THE_CONNECTION = {"connection", "content-length", "host", "te", "trailer", "
 
 
 def check_headers(headers: object, where: str) -> dict[str, str]:
-    """The headers, if they can be sent as they are.
+    """The headers, if they can be sent unchanged.
 
     Raises:
-        ConfigurationError: names the header and what is wrong, and shows no value.
+        ConfigurationError: the message names the header and the problem, and shows no value.
     """
     if not isinstance(headers, Mapping):
         raise ConfigurationError(f"{where} is of type {type(headers).__name__}; it must be a mapping of names to texts")
     seen = set()
     for name, value in headers.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise ConfigurationError(f"{where} has the name {name!r}, which is no name of a header")
+            raise ConfigurationError(f"{where} has the name {name!r}, which is not a valid header name")
         lower = name.lower()
         problem = None
         if lower in _OF_THE_CONNECTION:
-            problem = "it is the connection's own"
+            problem = "the connection sets it itself"
         elif lower in seen:
-            problem = "it stands there twice"
+            problem = "it occurs twice"
         elif not isinstance(value, str):
             problem = f"its value is of type {type(value).__name__} and must be a string"
             if value is None:
                 problem += "; is an environment variable not set in this process?"
         elif not (value.isascii() and value.isprintable()) or value != value.strip():
-            problem = "its value (not shown) must be printable ASCII, without line breaks, and no blanks at its ends"
+            problem = "its value (not shown) must be printable ASCII, without line breaks or blanks at its ends"
         if problem:
             raise ConfigurationError(f"{where}: {name}: {problem}")
         seen.add(lower)
@@ -57,16 +57,16 @@ def check_headers(headers: object, where: str) -> dict[str, str]:
 HEADERS = SecretSource[Mapping[str, str]](
     "headers", "headers", lambda given: check_headers(given, "headers"), may_await=True
 )
-"""The argument: a mapping, or a function that gives one."""
+"""The argument: a mapping, or a function that returns one."""
 
 
 class HeaderSource:
-    """The headers that a function gives, in one worker.
+    """The headers that a function returns, in one worker.
 
     Args:
-        function: gives a mapping of names to texts; it may be ``async``.
-        max_age: seconds after which it is asked again.
-        on_new: gets every answer, before it is used.
+        function: returns a mapping of names to texts; it may be ``async``.
+        max_age: seconds after which it is called again.
+        on_new: gets each new mapping before it is used.
     """
 
     def __init__(self, function: HeaderFunction, max_age: float, on_new: Callable[[Mapping[str, str]], None]) -> None:
@@ -78,11 +78,11 @@ class HeaderSource:
         self._asking: asyncio.Task[Mapping[str, str]] | None = None
 
     async def get(self, refused: Mapping[str, str] | None = None) -> Mapping[str, str]:
-        """The headers; others than `refused`, which the service did not accept, unless the function gives them again.
+        """The headers. If the service did not accept `refused`, the function is called again.
 
         Raises:
-            EnricherError: the function failed; its words are not shown, because they may hold a secret. No key is to
-                blame, and what this process lacks, as an environment variable, asking again will not give.
+            EnricherError: the function failed. Its words are not shown, because they may contain a secret. No key is to
+                blame. If this process lacks something, such as an environment variable, a retry would not help.
         """
         loop = asyncio.get_running_loop()
         headers = self._headers
@@ -91,11 +91,11 @@ class HeaderSource:
         if self._asking is None:
             self._asking = loop.create_task(self._ask())
             self._asking.add_done_callback(self._asked)
-        # One of those who wait may be cancelled; the others still want the answer.
+        # Shielded: if one waiting request is cancelled, the others still need the result.
         return await asyncio.shield(self._asking)
 
     def close(self) -> None:
-        """Ask no longer."""
+        """Stop asking."""
         if self._asking is not None:
             self._asking.cancel()
 
@@ -114,5 +114,5 @@ class HeaderSource:
     def _asked(self, task: asyncio.Task[Mapping[str, str]]) -> None:
         self._asking = None
         if not task.cancelled():
-            # Those who wait get the error; if none is left, nobody has to hear of it.
+            # Every waiting request gets the error. If none is left, this keeps asyncio from logging it.
             task.exception()

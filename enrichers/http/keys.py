@@ -1,9 +1,10 @@
 """How a value of a key is written: as text, in a URL, in a header, as JSON.
 
-The law: what is written is read back as the same value wherever the rules of the place are obeyed, and it never ends
-the place that it stands in. A value of which that cannot be said is an `UnsendableError`, the fault of its key alone.
-Text is the value itself, ``true`` and ``false``, a number (without exponent, but for decimals of more than 400 digits),
-an ISO 8601 date or time, a UUID; JSON has the same as strings, but for booleans and numbers. Decimals lose no digit.
+The law: a written value is read back as the same value if the reader obeys the rules of its place, and it never ends
+that place early. A value for which this cannot be guaranteed raises an `UnsendableError`, which concerns only its key.
+The text of a value is a string itself, ``true`` or ``false``, a number (without exponent, except for decimals of more
+than 400 digits), an ISO 8601 date or time, or a UUID. JSON has the same texts as strings, but booleans and numbers as
+such. Decimals lose no digit.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from urllib.parse import quote
 from uuid import UUID
 
 _LARGEST_EXPONENT = 400
-"""Of a decimal that is written out: more digits are nobody's key, and would be a way to fill the memory."""
+"""The largest exponent of a decimal that is written out. No real key has more digits, and more could fill memory."""
 
 _LONGEST_HEADER = 8000
-"""Characters; servers take 8 KB mostly."""
+"""Characters; most servers accept headers of 8 KB."""
 
 
 class UnsendableError(ValueError):
-    """A value cannot stand where it has to; the message says why."""
+    """A value cannot be written in its place; the message says why."""
 
 
 def text_of(value: Any) -> str:
-    """A value as text, as it also names the value in the answer to a batch."""
+    """A value as text. The answer to a batch names values by the same text."""
     if type(value) is str:
         return value
     if isinstance(value, bool):
@@ -47,7 +48,7 @@ def text_of(value: Any) -> str:
 
 
 def quoted(value: Any) -> str:
-    """For a URL: everything percent-encoded but letters, digits and ``_.-~``."""
+    """For a URL: percent-encodes everything except letters, digits and ``_.-~``."""
     text = text_of(value)
     if text.isascii() and text.isalnum():
         return text
@@ -58,17 +59,17 @@ def quoted(value: Any) -> str:
 
 
 def quoted_list(values: Sequence[Any]) -> str:
-    """For a URL: each percent-encoded, joined by commas."""
+    """For a URL: the percent-encoded values, joined by commas."""
     return ",".join([quoted(value) for value in values])
 
 
 def header_text(value: Any) -> str:
-    """For a header: printable ASCII, because of anything else servers make different things."""
+    """For a header: printable ASCII. Servers read other characters in different ways."""
     text = text_of(value)
     if not (text.isascii() and text.isprintable()):
-        raise UnsendableError("it holds characters that cannot stand in a header, where only printable ASCII can")
+        raise UnsendableError("it contains characters that a header cannot hold: only printable ASCII is possible")
     if text != text.strip():
-        raise UnsendableError("it begins or ends with a blank, which is lost in a header")
+        raise UnsendableError("it begins or ends with a blank, which a header loses")
     if len(text) > _LONGEST_HEADER:
         raise UnsendableError(f"it is longer than the {_LONGEST_HEADER} characters that a header may have")
     return text
@@ -78,12 +79,12 @@ def header_list(values: Sequence[Any]) -> str:
     """For a header: the values joined by commas."""
     texts = [header_text(value) for value in values]
     if any("," in text for text in texts):
-        raise UnsendableError("a comma in it would end it in a header that lists keys")
+        raise UnsendableError("it contains a comma, which would end it in a header that lists keys")
     return ",".join(texts)
 
 
 def json_of(value: Any) -> str:
-    """As JSON: numbers, decimals too, are numbers; dates, times and UUIDs are strings."""
+    """As JSON. Numbers and decimals are numbers; dates, times and UUIDs are strings."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -103,7 +104,7 @@ def json_text(value: Any) -> str:
 
 
 def json_inner(value: Any) -> str:
-    """What stands between the quotes of a JSON string."""
+    """The text between the quotes of a JSON string."""
     text = text_of(value)
     if not text.isascii():
         try:
@@ -114,9 +115,11 @@ def json_inner(value: Any) -> str:
 
 
 def json_inner_list(values: Sequence[Any]) -> str:
-    """What stands between the quotes of a JSON string that lists keys, joined by commas."""
+    """The text between the quotes of a JSON string that lists keys, joined by commas."""
     if any("," in text_of(value) for value in values):
-        raise UnsendableError('a comma in it would end it in a text that lists keys; a JSON list is "{keys}" by itself')
+        raise UnsendableError(
+            'it contains a comma, which would end it in a text that lists keys; "{keys}" alone is a JSON list'
+        )
     return ",".join([json_inner(value) for value in values])
 
 

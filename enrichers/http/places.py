@@ -1,9 +1,9 @@
-"""The URL of a user, taken apart: what stands before the path is fixed, path and query are templates.
+"""The URL of a user, taken apart: everything before the path is fixed, path and query are templates.
 
-A segment of the path that would be empty, ``.`` or ``..`` with a key cannot be sent, because every server makes another
-path of it, escaped or not (RFC 3986, 6.2.2.3). What the user has escaped stays as it is; what he has not, and what
-cannot stand in a URL, is escaped. A text that can be read in two ways is refused, because a piece of a password would
-be taken for a host. No error shows a URL.
+A key that would make a segment of the path empty, ``.`` or ``..`` cannot be sent: every server would make another path
+of it, escaped or not (RFC 3986, 6.2.2.3). Text that the user has escaped stays as it is; other characters that a URL
+cannot contain are escaped. A URL that can be read in two ways is refused, because a piece of a password might be taken
+for a host. No error shows a URL.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RESERVED = "%!$&'()*+,;=:@"
 
 
 class Place(NamedTuple):
-    """Where a URL leads: what stands before the path, path and query; the header and the text of its credentials."""
+    """A URL: its origin, path and query, the header with its credentials, and the secret text of these."""
 
     origin: str
     path: str
@@ -37,10 +37,10 @@ class Place(NamedTuple):
 
 
 def read_url(text: object, where: str) -> Place:
-    """A URL taken apart.
+    """Take a URL apart.
 
     Raises:
-        ConfigurationError: it is none. It is not shown, because it may hold a password.
+        ConfigurationError: it is not a URL. It is not shown, because it may contain a password.
     """
     if not isinstance(text, str):
         unset = "; is an environment variable not set in this process?" if text is None else ""
@@ -53,7 +53,7 @@ def read_url(text: object, where: str) -> Place:
         scheme, authority, path, query, fragment = found.groups()
         credentials, at, host = authority.rpartition("@")
         problem = _problem(authority, credentials, host, path, fragment) or (
-            "it holds blanks or control characters; percent-encode them" if _NEVER.search(text) else ""
+            "it contains blanks or control characters; percent-encode them" if _NEVER.search(text) else ""
         )
         if not problem:
             user, _, password = credentials.partition(":")
@@ -67,22 +67,22 @@ def read_url(text: object, where: str) -> Place:
 
 def _problem(authority: str, credentials: str, host: str, path: str, fragment: str | None) -> str:
     if fragment is not None:
-        return "it holds a #, and what follows is never sent; write %23 for the character"
+        return "it contains a #, and the text after it is never sent; write %23 for the character"
     if "{" in authority or "}" in authority:
         return "a part of the key cannot be in its host, port or credentials"
     if not host or "@" in credentials or "@" in path:
-        return "its host cannot be told; write %40 for an @ in a user, a password or the path"
+        return "its host is ambiguous; write %40 for an @ in a user, a password or the path"
     return ""
 
 
 def shown_url(place: Place) -> str:
-    """A URL for messages: values of its query are left out."""
+    """A URL for messages, without the values of its query."""
     names = [item.partition("=")[0] for item in place.query.split("&")] if place.query else []
     return place.origin + place.path + ("?" if names else "") + "&".join(f"{name}=..." for name in names)
 
 
 def path_pieces(names: Names, path: str, where: str, used: set[str]) -> list[Piece]:
-    """The path of a URL; the names in braces that it uses go to `used`."""
+    """The path of a URL. The names in braces that it uses are added to `used`."""
     pieces: list[Piece] = []
     for i, segment in enumerate(path.split("/")):
         taken = names.take_apart(segment, where)
@@ -96,7 +96,7 @@ def path_pieces(names: Names, path: str, where: str, used: set[str]) -> list[Pie
 
 
 def _segment(pieces: tuple[Piece, ...]) -> Piece:
-    """A segment of which a key might make nothing, or a step up."""
+    """A segment that a key might make empty, or a step up."""
 
     def write(values: Values) -> str:
         text = fill(pieces, values)
@@ -121,5 +121,5 @@ def query_pieces(names: Names, query: str, where: str, used: set[str], secrets: 
 
 
 def _requoted(text: str, more: str = "") -> str:
-    """The user's own text of a URL, as it can be sent: what is escaped already stays so."""
+    """The user's own text of a URL, ready to be sent: escapes in it stay as they are."""
     return quote(_STRAY_PERCENT.sub("%25", text), safe=_RESERVED + more)

@@ -1,10 +1,10 @@
-"""What is sent for a key, or for a batch of keys: made ready once, filled in per request.
+"""What is sent for a key, or for a batch of keys: prepared once, filled in for each request.
 
-Whatever a key holds, it stays within the place that its name in braces has: a segment of the path, a value of the
-query, a header, a value in the JSON body. Host, port and credentials hold no part of a key.
+Whatever a key contains, it stays within the place of its name in braces: a segment of the path, a value of the query, a
+header, a value in the JSON body. Host, port and credentials contain no part of a key.
 
-Parameters and headers that name ``{keys}`` are for batches only, those that name a part of the key are for single keys
-only; the others go with both. Knows no connection.
+Parameters and headers with ``{keys}`` are only for batches, those with a part of the key are only for single keys, and
+the others are sent with both. This module knows no connection.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from enrichers.secrets import Secrets, of_header, of_named
 
 
 class Request(NamedTuple):
-    """What is sent; `headers` without those of the session, and those that a function gives."""
+    """What is sent. `headers` does not contain those of the session, nor those that a function returns."""
 
     method: str
     url: str
@@ -33,7 +33,7 @@ class Request(NamedTuple):
 
 
 class Plan:
-    """How requests are made of values: the parts of a key, or one list of keys."""
+    """How a request is made from values: the parts of a key, or one list of keys."""
 
     def __init__(
         self,
@@ -54,10 +54,10 @@ class Plan:
         self._max_url_length = max_url_length
 
     def request(self, values: Values) -> Request:
-        """The request for values.
+        """The request for these values.
 
         Raises:
-            UnsendableError: one of them cannot stand where it has to.
+            UnsendableError: a value cannot be written in its place.
         """
         url = fill(self._url, values)
         if len(url) > self._max_url_length:
@@ -75,7 +75,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of the specification that say what is sent; `parts` are the names of the parts of a key."""
+    """The arguments of the specification that decide what is sent. `parts` are the names of the parts of a key."""
 
     url: str
     parts: Sequence[str]
@@ -90,7 +90,7 @@ class Arguments:
 
 
 class Plans(NamedTuple):
-    """The plan for one key, the plan for several or None, what is secret in them, and how the URL is shown."""
+    """The plan for one key, the plan for several or None, their secrets, and the URL as it is shown."""
 
     single: Plan
     batch: Plan | None
@@ -102,7 +102,7 @@ def make_plans(given: Arguments) -> Plans:
     """The plans of a specification.
 
     Raises:
-        ConfigurationError: the argument that is wrong, and what is wrong with it. No URL and no value is shown.
+        ConfigurationError: it names the wrong argument and the problem. No URL and no value is shown.
     """
     planner = _Planner(given)
     single = planner.single()
@@ -111,7 +111,7 @@ def make_plans(given: Arguments) -> Plans:
 
 
 class _Planner:
-    """Makes the plans of one specification, and gathers its secrets."""
+    """Makes the plans of one specification, and collects its secrets."""
 
     def __init__(self, given: Arguments) -> None:
         self.secrets = Secrets()
@@ -129,8 +129,8 @@ class _Planner:
         unused = [] if len(given.parts) == 1 and "key" in used else [part for part in given.parts if part not in used]
         if unused:
             raise ConfigurationError(
-                f"{{{unused[0]}}} stands nowhere in url, params, headers and json_body, so every key would get the "
-                "same; write it, in single braces, where the key belongs"
+                f"{{{unused[0]}}} is missing in url, params, headers and json_body, so every key would get the same "
+                "answer; write it, in single braces, where the key belongs"
             )
         return plan
 
@@ -142,23 +142,23 @@ class _Planner:
             method = "POST" if method == "GET" else method
             argument, body = "batch_json_body", given.batch_json_body
         elif _names_used(self._names, body):
-            raise ConfigurationError("json_body is for one key; with a batch_url, give batch_json_body too")
+            raise ConfigurationError("json_body is for one key; with a batch_url, pass batch_json_body too")
         names = Names(given.parts, one=False, many=True)
         plan, used = self._plan("batch_url", url, names, method, argument, body)
         if KEYS not in used:
             raise ConfigurationError(
-                "{keys} stands nowhere in batch_url, params, headers and batch_json_body; write it where the list of "
+                "{keys} is missing in batch_url, params, headers and batch_json_body; write it where the list of "
                 "the keys belongs"
             )
         if len(given.parts) > 1 and not _holds(given.batch_json_body, f"{{{KEYS}}}"):
             raise ConfigurationError(
-                f"the key has {len(given.parts)} parts; several such keys have no form as text, only batch_json_body "
-                'with "{keys}" takes them, as a list of objects'
+                f"the key has {len(given.parts)} parts; several such keys cannot be written as text: pass "
+                'batch_json_body with "{keys}", which is replaced by a list of objects'
             )
         return plan
 
     def _plan(self, where: str, url: str, names: Names, method: str, argument: str, body: Any) -> tuple[Plan, set[str]]:
-        """A plan, and the names in braces that it uses; parameters and headers with others are left out."""
+        """A plan, and the names in braces that it uses. Parameters and headers with other names are left out."""
         place = read_url(url, where)
         own = set(names.taken)
         used: set[str] = set()
@@ -196,7 +196,7 @@ class _Planner:
                 used |= header.names
                 for name in [name for name in sent if name.lower() == header.name.lower()]:
                     if name == "Authorization":
-                        raise ConfigurationError("the URL holds a user, and headers hold Authorization; give one")
+                        raise ConfigurationError("the URL contains a user, and headers contain Authorization; pass one")
                     del sent[name]
                 sent[header.name] = header.pieces
         return sent
@@ -254,7 +254,7 @@ def _headers(names: Names, headers: Mapping[str, str], secrets: Secrets) -> list
 
 def _one_kind(used: set[str], where: str) -> set[str]:
     if KEYS in used and len(used) > 1:
-        raise ConfigurationError(f"{where} names {{keys}} and a part of one key; a request is for one or for several")
+        raise ConfigurationError(f"{where} has {{keys}} and a part of one key; a request is for one or for several")
     return used
 
 
@@ -263,14 +263,14 @@ def _is_fixed(pieces: Iterable[Piece]) -> bool:
 
 
 def _names_used(names: Names, body: Any) -> set[str]:
-    """The names in braces in JSON."""
+    """The names in braces in a JSON value."""
     used: set[str] = set()
     json_pieces(names, body, "json_body", used)
     return used
 
 
 def _holds(value: Any, wanted: str) -> bool:
-    """Whether JSON holds this string by itself."""
+    """Whether a JSON value contains this string as a whole."""
     if isinstance(value, Mapping):
         return any(_holds(item, wanted) for item in value.values())
     if isinstance(value, list | tuple):
@@ -279,7 +279,7 @@ def _holds(value: Any, wanted: str) -> bool:
 
 
 def _secrets_of_json(names: Names, value: Any, where: str, path: str) -> list[str]:
-    """What may be secret in JSON; a name on the path to a number tells that it is one."""
+    """What may be secret in a JSON value. A number is secret if a name on its path suggests it."""
     if isinstance(value, Mapping):
         return [text for name, item in value.items() for text in _secrets_of_json(names, item, where, f"{path}.{name}")]
     if isinstance(value, list | tuple):
@@ -289,6 +289,6 @@ def _secrets_of_json(names: Names, value: Any, where: str, path: str) -> list[st
 
 
 def _idempotency_key(method: str, url: str, body: bytes | None) -> str:
-    """The same for the same request, whoever sends it and however often; another for any other."""
+    """Equal for equal requests, in whatever process and however often they are sent; different for all others."""
     digest = hashlib.sha256(b"\0".join([method.encode(), url.encode(), body or b""])).digest()
     return str(uuid.UUID(bytes=digest[:16], version=5))

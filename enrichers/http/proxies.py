@@ -1,7 +1,7 @@
-"""The proxy for a URL, as the environment names it: ``http_proxy``, ``https_proxy``, ``all_proxy``, ``no_proxy``.
+"""The proxy for a URL, from the environment: ``http_proxy``, ``https_proxy``, ``all_proxy``, ``no_proxy``.
 
-aiohttp's own way asks the environment, and the file ``.netrc``, in a thread for every single request. Here the
-environment is read once per host, and no file of passwords is looked at.
+aiohttp itself would read the environment, and the file ``.netrc``, in a thread for each single request. Here the
+environment is read once per host, and no file of passwords is read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from asyncio_operator import ConfigurationError
 
 
 class Proxy(NamedTuple):
-    """A proxy: its URL without credentials, and the header that holds these, or None."""
+    """A proxy: its URL without credentials, and the header with the credentials, or None."""
 
     url: str
     authorization: str | None
@@ -25,7 +25,7 @@ def proxy_for(scheme: str, host: str) -> Proxy | None:
     """The proxy for a scheme and a host with its port, or None.
 
     Raises:
-        ConfigurationError: the environment names one that cannot be used; its URL is not shown.
+        ConfigurationError: the environment names a proxy that cannot be used. Its URL is not shown.
     """
     proxies = environment.getproxies_environment()
     named = proxies.get(scheme) or proxies.get("all")
@@ -39,7 +39,7 @@ def proxy_for(scheme: str, host: str) -> Proxy | None:
         usable, parts, host_and_port = False, urlsplit(""), ""
     if not usable:
         raise ConfigurationError(
-            f"the environment names a proxy for {scheme} (not shown, it may hold a password) that is no URL like "
+            f"the environment names a proxy for {scheme} (not shown, it may hold a password) that is not a URL like "
             "http://user:password@host:port"
         )
     authorization = None if parts.username is None else basic(parts.username, parts.password or "")
@@ -47,7 +47,7 @@ def proxy_for(scheme: str, host: str) -> Proxy | None:
 
 
 def basic(user: str, password: str) -> str:
-    """The header for a user and a password that are still percent-encoded, as in a URL."""
+    """The header for a user and a password, which are percent-encoded, as in a URL."""
     return "Basic " + base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()
 
 

@@ -1,12 +1,12 @@
-"""Templates: text in which ``{name}`` stands for a part of the key.
+"""Templates: texts in which ``{name}`` is replaced by a part of the key.
 
-    ``{key}``, ``{origin}``    a part of the key, where the specification names one like that
+    ``{key}``, ``{origin}``    a part of the key, if the specification has a part with this name
     ``{keys}``                 the keys of a batch
     ``{{name}}``               the text ``{name}``
-    any other brace            itself, so JSON and GraphQL can be written as they are
+    any other brace            stays, so JSON and GraphQL can be written as they are
 
-A template is taken apart once. Filling it joins texts and calls one function per part; how a value is written is that
-function's business, and depends on the place (see `keys`).
+A template is taken apart once. Filling it joins texts and calls one function for each part. That function decides how a
+value is written, which depends on the place (see `keys`).
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ _MARK = re.compile(r"\{\{([^\W\d]\w*)\}\}|\{([^\W\d]\w*)\}")
 KEYS = "keys"
 
 Values = Sequence[Any]
-"""The parts of one key, or, of a batch, one item: the list of its keys."""
+"""The parts of one key; for a batch a single item, the list of its keys."""
 
 Write = Callable[[Any], str]
 Piece = str | Callable[[Values], str]
 
 
 class Slot(NamedTuple):
-    """Where a part of the key stands."""
+    """The place of a part of the key."""
 
     name: str
 
 
 class Names:
-    """What may stand in braces: the parts of one key, each with its position, `KEYS`, or both.
+    """The names that braces may contain: the parts of one key, each with its position, `KEYS`, or both.
 
     Args:
         parts: the names of the parts of a key.
-        one, many: whether this is of a request for one key, for a batch of them, or of both.
+        one, many: whether the names are for a request for one key, for a batch, or for both.
     """
 
     def __init__(self, parts: Sequence[str], *, one: bool, many: bool) -> None:
@@ -52,10 +52,10 @@ class Names:
         self.taken = [*(self.positions if one else ()), *([KEYS] if many else ())]
 
     def take_apart(self, text: str, where: str, secret: bool = False) -> list[str | Slot]:
-        """Texts and slots, alternating as they stand.
+        """Texts and slots, in their order.
 
         Raises:
-            ConfigurationError: a name in braces is none of these; a `secret` text is not shown.
+            ConfigurationError: a name in braces is none of the names. A `secret` text is not shown.
         """
         pieces: list[str | Slot] = []
         end = 0
@@ -69,7 +69,7 @@ class Names:
         if name in self.taken:
             return Slot(name)
         if name == KEYS:
-            problem = "{keys} needs a batch_url, and stands there for all keys of a batch; for one key write "
+            problem = "{keys} needs a batch_url, where it is replaced by all keys of a batch; for one key write "
             problem += f"{{{self.parts[0]}}}"
         elif name in self.positions:
             problem = f"{{{name}}} is of one key; for the list of the keys of a batch write {{keys}}"
@@ -78,34 +78,34 @@ class Names:
         raise ConfigurationError(f"{where}: {problem}")
 
     def _unknown(self, name: str, secret: bool) -> str:
-        """What is wrong with a name that nothing has; it may be a piece of a secret."""
+        """The message about an unknown name. The name may be a piece of a secret."""
         shown, hint = f"{{{name}}}", did_you_mean(name, self.taken)
         wanted = f"key={name!r}" if [*self.parts] == ["key"] else f"key={[*self.parts, name]}"
         if secret:
             shown, hint, wanted = "a name in braces", f"there are {', '.join(self.taken)}", "key="
         by_key = "" if self.taken == [KEYS] else f", or name the parts of the key by {wanted}"
         return (
-            f"{shown} is no part of the key ({hint}): write {{{self.taken[0]}}}{by_key}; to send it as it is, double "
-            "its braces"
+            f"{shown} is not a part of the key ({hint}): write {{{self.taken[0]}}}{by_key}; to send it unchanged, "
+            "double its braces"
         )
 
     def fill_in(self, pieces: Iterable[str | Slot], one: Write, many: Write) -> list[Piece]:
-        """Slots as functions that write a part by `one`, or the list of keys by `many`."""
+        """The pieces, with each slot replaced by a function: `one` writes a part, `many` writes the list of keys."""
         return [piece if isinstance(piece, str) else self.writer(piece, one, many) for piece in pieces]
 
     def writer(self, slot: Slot, one: Write, many: Write) -> Callable[[Values], str]:
-        """The function that writes what a slot stands for."""
+        """The function that writes the value of a slot."""
         position, write = (0, many) if slot.name == KEYS else (self.positions[slot.name], one)
         return lambda values: write(values[position])
 
 
 def slots(pieces: Iterable[str | Slot]) -> set[str]:
-    """The names that are used."""
+    """The names of the slots."""
     return {piece.name for piece in pieces if isinstance(piece, Slot)}
 
 
 def merged(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
-    """The same with texts side by side made one."""
+    """The same pieces, with neighbouring texts joined."""
     result: list[Piece] = []
     for piece in pieces:
         if result and isinstance(piece, str) and isinstance(result[-1], str):
@@ -116,15 +116,15 @@ def merged(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
 
 
 def fill(pieces: Sequence[Piece], values: Values) -> str:
-    """The text for a key, or a list of keys."""
+    """The text for one key, or for a list of keys."""
     return "".join([piece if type(piece) is str else piece(values) for piece in pieces])  # type: ignore[operator]
 
 
 def json_pieces(names: Names, value: Any, where: str, used: set[str]) -> list[Piece]:
-    """JSON with slots in its strings. A string that is one slot and nothing else is the value, with its JSON type.
+    """JSON with slots in its strings. A string that is only one slot becomes the value, with its own JSON type.
 
     Raises:
-        ConfigurationError: the value is no JSON.
+        ConfigurationError: the value is not JSON.
     """
     if isinstance(value, str):
         return _json_string(names, value, where, used, whole=True)

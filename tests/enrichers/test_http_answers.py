@@ -143,7 +143,7 @@ def test_extract_leads_to_a_row_several_or_none(extract: Any, found: Any) -> Non
         ),
         ("dta", "at its top the answer has no 'dta'"),
         ("data.items.a", "after 'data.items' the answer is of type list"),
-        ("data.items.0.a", "the answer is 1, which is no row"),
+        ("data.items.0.a", "the answer is 1, which is not a row"),
         (lambda answer: answer["nope"], "extract: <lambda> raised KeyError: 'nope'"),
         (lambda answer: answer[7], "extract: <lambda> raised KeyError: 7"),
         (
@@ -152,7 +152,7 @@ def test_extract_leads_to_a_row_several_or_none(extract: Any, found: Any) -> Non
         ),
         (lambda _: {}.popitem(), "extract: <lambda> raised KeyError: 'popitem(): dictionary is empty'"),
         (lambda _: [1], "a row of the answer is 1"),
-        (lambda _: "x", "the answer is 'x', which is no row"),
+        (lambda _: "x", "the answer is 'x', which is not a row"),
     ],
 )
 def test_extract_that_leads_elsewhere_is_told(extract: Any, told: str) -> None:
@@ -213,7 +213,7 @@ async def test_several_rows_null_and_an_empty_list() -> None:
         (b'{"a": "\xff"}', "not in UTF-8"),
         ("[" * 100_000, "RecursionError"),
         ("1" * 10_000, "is not JSON"),
-        ("5", "the answer is 5, which is no row"),
+        ("5", "the answer is 5, which is not a row"),
         ('["x"]', "a row of the answer is 'x'"),
         ('{"a": "x"}', "the column 'a' is int32, which 'x', a text"),
     ],
@@ -300,7 +300,7 @@ async def test_a_number_for_a_string_is_an_error_that_names_coerce() -> None:
     async with FakeService(handler=airports) as service:
         async with asked(service, **NUMBERS) as enricher:
             error = str(await refused(enricher, ["JFK"]))
-        assert "the column 'zip' is string, which 12345, a number, does not fit: a text is needed; give coerce" in error
+        assert "the column 'zip' is string, which 12345, a number, does not fit: a text is needed; pass coerce" in error
         async with asked(service, **NUMBERS | {"schema": "open string"}) as enricher:
             assert "coerce" not in str(await refused(enricher, ["JFK"])), "a boolean is no number"
 

@@ -110,7 +110,7 @@ async def test_a_batch_that_one_key_may_have_spoilt_comes_key_by_key_and_this_is
     assert told in record.getMessage()
     assert "hunter2" not in record.getMessage()
     assert "9 keys from '0' to '8'" in record.getMessage()
-    assert "mend batch_url, batch_json_body or batch_extract" in record.getMessage()
+    assert "correct batch_url, batch_json_body or batch_extract" in record.getMessage()
 
 
 async def test_what_makes_no_smaller_batches_is_not_logged_as_if_it_did(caplog: pytest.LogCaptureFixture) -> None:

@@ -294,7 +294,7 @@ async def test_X5_another_host_never_gets_credentials() -> None:
 async def test_a_redirect_to_something_else_is_not_followed(location: str) -> None:
     async with FakeService(ROWS) as service, asked(service, redirects="any") as enricher:
         service.answer_next(FakeAnswer(status=302, headers={"Location": location}))
-        assert "redirected to something that is no URL" in str(await failure(enricher, "x"))
+        assert "redirected to something that is not a URL" in str(await failure(enricher, "x"))
 
 
 # -- TLS
