@@ -11,24 +11,21 @@ import os
 import shutil
 import socket
 import subprocess
-import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
-from tests.services import _die_with_parent, _free_port
+from tests.services import Server, free_port
 
 BINARY = shutil.which("redis-server")
 OPENSSL = shutil.which("openssl")
 
 
-class RedisServer:
-    """A Redis of its own, in a temporary directory, without anything on disk.
+class RedisServer(Server):
+    """A Redis without anything on disk: after `restart` it is empty.
 
     Args:
         password: of the user ``default``.
@@ -37,12 +34,10 @@ class RedisServer:
     """
 
     def __init__(self, *, password: str = "s3cret:Pass/word", tls: bool = False, **options: str) -> None:
+        super().__init__("redis-")
         self.password = password
-        self.port = _free_port()
-        self.tls_port = _free_port() if tls else 0
-        self.directory = Path(tempfile.mkdtemp(prefix="redis-"))
+        self.tls_port = free_port() if tls else 0
         self._options = options
-        self._process: subprocess.Popen[bytes] | None = None
         if tls:
             self._make_certificate()
 
@@ -67,8 +62,7 @@ class RedisServer:
     def ca(self) -> Path:
         return self.directory / "certificate.pem"
 
-    def start(self) -> None:
-        """Start and wait until connections are accepted."""
+    def _command(self) -> list[str]:
         assert BINARY is not None
         options = {
             "port": str(self.port),
@@ -87,48 +81,19 @@ class RedisServer:
                 "tls-ca-cert-file": str(self.ca),
                 "tls-auth-clients": "no",
             }
-        arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
-        with (self.directory / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [BINARY, *arguments],
-                stdout=log,
-                stderr=log,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509
-            )
-        deadline = time.monotonic() + 60
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"Redis did not start:\n{(self.directory / 'log').read_text(errors='replace')}")
-            time.sleep(0.01)
-
-    def stop(self) -> None:
-        """End it; connections are closed. Does nothing if it is not running."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(30)
-            self._process = None
-
-    def restart(self) -> None:
-        """End it and start it again, on the same port and empty."""
-        self.stop()
-        self.start()
-
-    def close(self) -> None:
-        """Stop, and remove every file."""
-        self.stop()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        return [BINARY, *(part for name, value in options.items() for part in (f"--{name}", value))]
 
     def command(self, *parts: str | bytes) -> bytes:
         """The raw answer to one command; raises on an error."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection:
-            connection.sendall(_command("AUTH", self.password))
+            connection.sendall(_encoded("AUTH", self.password))
             assert connection.recv(1000) == b"+OK\r\n"
-            connection.sendall(_command(*parts))
+            connection.sendall(_encoded(*parts))
             answer = connection.recv(100_000)
         assert not answer.startswith(b"-"), answer
         return answer
 
-    def _answers(self) -> bool:
+    def _is_ready(self) -> bool:
         try:
             return self.command("PING") == b"+PONG\r\n"
         except (OSError, AssertionError):
@@ -145,21 +110,8 @@ class RedisServer:
             env=os.environ,
         )
 
-    def __enter__(self) -> RedisServer:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-def _command(*parts: str | bytes) -> bytes:
+def _encoded(*parts: str | bytes) -> bytes:
     encoded: list[Any] = [part.encode() if isinstance(part, str) else part for part in parts]
     return b"*%d\r\n" % len(encoded) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in encoded)
 

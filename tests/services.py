@@ -27,7 +27,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote
 
 import asyncpg
@@ -50,8 +50,89 @@ _initialized: dict[tuple[Path, str], Path] = {}
 """The files of a server that was never started, by its programs and the password of its superuser."""
 
 
-class PostgresServer:
-    """A PostgreSQL of its own, in a temporary directory, on a port of its own.
+class Server:
+    """A program that serves on a port of its own, with its files in a temporary directory.
+
+    Args:
+        prefix: of the name of its directory.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix=prefix))
+        self.port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start and wait until it is ready."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command(),
+                stdout=log,
+                stderr=log,
+                cwd=self.directory,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509
+                **self._as_owner(),
+            )
+        deadline = time.monotonic() + 60
+        while not self._is_ready():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{type(self).__name__} did not start:\n{self.log()}")
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        """End it. Does nothing if it is not running."""
+        if self._process is not None:
+            self._end(self._process)
+            self._process.wait(30)
+            self._process = None
+
+    def restart(self) -> None:
+        """End it, and start it on the same port."""
+        self.stop()
+        self.start()
+
+    def close(self) -> None:
+        """Stop, and remove every file."""
+        self.stop()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def log(self) -> str:
+        """What the server wrote to its log."""
+        return self._log.read_text(errors="replace")
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _command(self) -> list[str]:
+        raise NotImplementedError
+
+    def _is_ready(self) -> bool:
+        raise NotImplementedError
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        process.kill()
+
+    def _as_owner(self) -> dict[str, Any]:
+        """Arguments for `subprocess` that run a program as another user."""
+        return {}
+
+    @property
+    def _log(self) -> Path:
+        return self.directory / "log"
+
+
+class PostgresServer(Server):
+    """A PostgreSQL; `stop` is a fast shutdown: running queries are aborted, and clients hear of it.
 
     Args:
         password: of the superuser ``postgres`` over TCP.
@@ -59,17 +140,14 @@ class PostgresServer:
     """
 
     def __init__(self, *, password: str = "s3cret-Passw0rd", **settings: str) -> None:
+        super().__init__("pg-")
         self.password = password
-        self._directory = Path(tempfile.mkdtemp(prefix="pg-"))
-        self._data = self._directory / "data"
-        self._log = self._directory / "log"
+        self._data = self.directory / "data"
         self._owner = _unprivileged_user()
         self._settings = SETTINGS | settings
         self._bin = self._binaries()
-        self._process: subprocess.Popen[bytes] | None = None
-        self.port = _free_port()
         if self._owner:
-            shutil.chown(self._directory, self._owner.pw_uid, self._owner.pw_gid)
+            shutil.chown(self.directory, self._owner.pw_uid, self._owner.pw_gid)
         self._init()
 
     @property
@@ -78,36 +156,12 @@ class PostgresServer:
         return self.socket_dsn()
 
     def socket_dsn(self, database: str = "postgres", user: str = "postgres") -> str:
-        return f"postgresql://{quote(user)}@/{quote(database)}?host={quote(str(self._directory))}&port={self.port}"
+        return f"postgresql://{quote(user)}@/{quote(database)}?host={quote(str(self.directory))}&port={self.port}"
 
     def tcp_dsn(self, database: str = "postgres", user: str = "postgres", password: str | None = None) -> str:
         """The same over TCP, which asks for a password."""
         secret = quote(self.password if password is None else password, safe="")
         return f"postgresql://{quote(user, safe='')}:{secret}@127.0.0.1:{self.port}/{quote(database, safe='')}"
-
-    def start(self) -> None:
-        """Start and wait until connections are accepted."""
-        arguments = [f"-c{name}={value}" for name, value in self._settings.items()]
-        network = ["-k", str(self._directory), "-h", "127.0.0.1", "-p", str(self.port)]
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [str(self._bin / "postgres"), "-D", str(self._data), *network, *arguments],
-                stdout=log,
-                stderr=log,
-                cwd=self._directory,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509
-                **self._as_owner(),
-            )
-        self._wait_until_ready()
-
-    def stop(self) -> None:
-        """A fast shutdown: running queries are aborted, clients are told so. Does nothing if it is not running."""
-        if self._process is not None:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                self.resume()
-            self._process.send_signal(signal.SIGINT)
-            self._process.wait(30)
-            self._process = None
 
     def kill(self) -> None:
         """SIGKILL to the server and all its backends, as when the machine goes down."""
@@ -125,15 +179,6 @@ class PostgresServer:
     def resume(self) -> None:
         self._signal_all(signal.SIGCONT)
 
-    def restart(self) -> None:
-        self.stop()
-        self.start()
-
-    def close(self) -> None:
-        """Stop, and remove every file."""
-        self.stop()
-        shutil.rmtree(self._directory, ignore_errors=True)
-
     def fetch(self, sql: str) -> list[Any]:
         """The rows that a statement gives its superuser."""
 
@@ -146,22 +191,24 @@ class PostgresServer:
 
         return asyncio.run(ask())
 
-    def log(self) -> str:
-        """What the server wrote to its log."""
-        return self._log.read_text(errors="replace")
+    def _command(self) -> list[str]:
+        arguments = [f"-c{name}={value}" for name, value in self._settings.items()]
+        network = ["-k", str(self.directory), "-h", "127.0.0.1", "-p", str(self.port)]
+        return [str(self._bin / "postgres"), "-D", str(self._data), *network, *arguments]
 
-    def __enter__(self) -> PostgresServer:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
+    def _is_ready(self) -> bool:
+        return self._status().endswith("ready")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
+    def _status(self) -> str:
+        """The last word that the server has written of its state."""
+        with contextlib.suppress(FileNotFoundError):
+            return (self._data / "postmaster.pid").read_text().rstrip()
+        return ""
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self.resume()
+        process.send_signal(signal.SIGINT)
 
     def _init(self) -> None:
         """Run ``initdb`` once in a process, and copy its files after that, which is twenty times faster."""
@@ -203,15 +250,6 @@ class PostgresServer:
                 process.send_signal(number)
         return processes
 
-    def _wait_until_ready(self) -> None:
-        status = self._data / "postmaster.pid"
-        deadline = time.monotonic() + 60
-        while not (status.exists() and status.read_text().rstrip().endswith("ready")):
-            assert self._process is not None
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"PostgreSQL did not start:\n{self.log()}")
-            time.sleep(0.01)
-
     def _as_owner(self) -> dict[str, Any]:
         if self._owner is None:
             return {}
@@ -232,13 +270,9 @@ class Standby(PostgresServer):
         (self._data / "standby.signal").unlink(missing_ok=True)
         self.start()
 
-    def _wait_until_ready(self) -> None:
-        if self._settings.get("hot_standby") != "off" or not (self._data / "standby.signal").exists():
-            super()._wait_until_ready()
-            return
-        status = self._data / "postmaster.pid"
-        while not (status.exists() and status.read_text().rstrip().endswith("standby")):
-            time.sleep(0.01)
+    def _is_ready(self) -> bool:
+        answers_nothing = self._settings.get("hot_standby") == "off" and (self._data / "standby.signal").exists()
+        return self._status().endswith("standby") if answers_nothing else super()._is_ready()
 
 
 @functools.cache
@@ -269,7 +303,7 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGINT)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A port below those that clients are given, which would be taken while the server is stopped."""
     while True:
         port = secrets.choice(range(20_000, 32_000))

@@ -72,7 +72,7 @@ class TlsServer(PostgresServer):
         }
 
     def path(self, name: str) -> Path:
-        return self._directory / name
+        return self.directory / name
 
     def tls(self, mode: str, **files: str) -> str:
         """Options of a connection string; the names of files are their names here."""
