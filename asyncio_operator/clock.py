@@ -58,6 +58,8 @@ def milliseconds(clock: Clock | None) -> Callable[[], int]:
     if not callable(clock):
         raise ConfigurationError(f"clock={describe(clock)}: it must be a callable that returns seconds as a float")
 
+    low, high = -LIMIT, LIMIT  # Names of the function, for speed.
+
     def now() -> int:
         try:
             time = round(clock() * 1000)
@@ -66,7 +68,7 @@ def milliseconds(clock: Clock | None) -> Callable[[], int]:
                 f"the clock {describe(clock)} gave no time ({type(error).__name__}: {error}): "
                 "a clock must return seconds as a finite float"
             ) from error
-        if -LIMIT <= time < LIMIT:
+        if low <= time < high:
             return time
         raise StateError(
             f"the clock {describe(clock)} gave {time / 1000:g} seconds, whose milliseconds have more than 64 bits: "

@@ -37,11 +37,11 @@ from asyncio_operator.state.table import Batch, Codec, Table
 from asyncio_operator.state.ttl import TtlCells
 from asyncio_operator.state.ttl_config import Cleanup, CleanupInCompaction, CleanupIncrementally
 
-MEMO_SIZE = 1 << 13
+MEMO_SIZE = 1 << 15
 """Keys whose bytes are remembered at most: to hash a key again costs a microsecond."""
 
 MEMO_KEY = 64
-"""Bytes of a key that is remembered at most, so that all of them take some 4 MB at most, however long keys are."""
+"""Bytes of a key that is remembered at most: all of them take some 5 MB, and 12 MB at most, however long keys are."""
 
 MEMO_REST = 16 * MEMO_SIZE
 """Keys that are not remembered after `MEMO_SIZE` ones of which less than half came again: to remember a key that does
@@ -172,7 +172,7 @@ class StateBackend(ABC):
         Raises:
             StateError: the backend is closed.
         """
-        self.check_open()
+        self.settle()
         return self._keys(self.table(name).slots(), self._namespace_bytes) if name in self.metas else iter(())
 
     def num_entries(self, name: str | None = None) -> int:
@@ -181,12 +181,12 @@ class StateBackend(ABC):
         Raises:
             StateError: the backend is closed.
         """
-        self.check_open()
+        self.settle()
         return sum(len(self.table(known)) for known in self.metas if name in (None, known))
 
     def compact(self) -> None:
         """Removes the expired entries of every state whose clean-up is in compaction, then gives space back."""
-        self.check_open()
+        self.settle()
         for cells in self.ttl_cells(CleanupInCompaction):
             cells.sweep_all()
 
@@ -275,6 +275,16 @@ class StateBackend(ABC):
         """The cells of each state whose time to live has this strategy of clean-up."""
         found = (cells for _, cells in self._cells.values() if isinstance(cells, TtlCells))
         return (cells for cells in found if cells.strategy(strategy) is not None)
+
+    def settle(self) -> None:
+        """Lets incremental clean-ups look at the entries of all accesses so far: before anything that shows them.
+
+        Raises:
+            StateError: the backend is closed, or cannot be read.
+        """
+        self.check_open()
+        for cells in self.ttl_cells(CleanupIncrementally):
+            cells.settle()
 
     def require_slot(self) -> bytes:
         """The current slot.

@@ -25,6 +25,7 @@ class Absent(Enum):
 
 
 READING: Final = "the serialiser failed while reading"
+CLEANING: Final = "cleaning up failed"
 WRITING: Final = "the serialiser failed while writing"
 
 ABSENT: Final = Absent.ABSENT

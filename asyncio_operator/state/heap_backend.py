@@ -32,29 +32,33 @@ class _Null:
 _NULL = _Null()
 
 
-class ObjectCodec(Codec):
-    """Keeps values as objects, by the built-in `copy`. A stamped entry is a pair (timestamp, object)."""
+class HeapCodec(Codec):
+    """Keeps values as objects, by the built-in `copy`, or as the bytes of another serialiser.
 
-    def __init__(self, serializer: BuiltinSerializer, stamped: bool) -> None:
+    A stamped entry is a record of `heap_round`, which is made here and finds its place when it is put.
+    """
+
+    def __init__(self, serializer: Serializer, stamped: bool) -> None:
         super().__init__(serializer, stamped)
-        self._to_bytes = self.encode
-        self._from_bytes = self.decode
-        copy = serializer.copy
-        self.encode = lambda value: _NULL if value is None else copy(value)
-        self.decode = lambda stored: None if stored is _NULL else copy(stored)
+        self._to_bytes: Callable[[Any], bytes] = _unchanged
+        self._from_bytes: Callable[[bytes], Any] = _unchanged
+        if isinstance(serializer, BuiltinSerializer):
+            copy, serialize, deserialize = serializer.copy, self.encode, self.decode
+            self.encode = lambda value: _NULL if value is None else copy(value)
+            self.decode = lambda stored: None if stored is _NULL else copy(stored)
+            self._to_bytes = lambda stored: serialize(None if stored is _NULL else stored)
+            self._from_bytes = lambda data: _NULL if (value := deserialize(data)) is None else value
 
     def to_bytes(self, stored: Stored) -> bytes:
-        timestamp, value = stored if self.stamped else (None, stored)
-        data: bytes = self._to_bytes(None if value is _NULL else value)
-        return data if timestamp is None else super().stamp(timestamp, data)
+        return super().stamp(stored[0], self._to_bytes(stored[1])) if self.stamped else self._to_bytes(stored)
 
     def from_bytes(self, data: bytes) -> Stored:
-        value = self._from_bytes(super().unstamp(data) if self.stamped else data)
-        stored = _NULL if value is None else value
-        return (super().timestamp(data), stored) if self.stamped else stored
+        if not self.stamped:
+            return self._from_bytes(data)
+        return self.stamp(super().timestamp(data), self._from_bytes(super().unstamp(data)))
 
     def stamp(self, timestamp: int, stored: Stored) -> Stored:
-        return timestamp, stored
+        return [timestamp, stored, 0, None, None]
 
     def timestamp(self, stamped: Stored) -> int:
         timestamp: int = stamped[0]
@@ -62,6 +66,13 @@ class ObjectCodec(Codec):
 
     def unstamp(self, stamped: Stored) -> Stored:
         return stamped[1]
+
+    def after(self, stamped: Stored, deadline: int) -> Stored | None:
+        return stamped[1] if stamped[0] > deadline else None
+
+
+def _unchanged(data: Any) -> Any:
+    return data
 
 
 class HeapStateBackend(StateBackend):
@@ -83,7 +94,7 @@ class HeapStateBackend(StateBackend):
         return self._tables[name]
 
     def open_table(self, name: str, meta: StateMeta, codec: Codec) -> Table:
-        table = _new_table(meta)
+        table = _new_table(meta, meta.ttl)
         if name in self._tables:
             try:
                 for slot, sub, data in self._tables[name].entries():
@@ -95,11 +106,7 @@ class HeapStateBackend(StateBackend):
         return table
 
     def codec(self, serializer: Serializer, stamped: bool) -> Codec:
-        return (
-            ObjectCodec(serializer, stamped)
-            if isinstance(serializer, BuiltinSerializer)
-            else Codec(serializer, stamped)
-        )
+        return HeapCodec(serializer, stamped)
 
     def new_batch(self) -> Batch:
         return []
@@ -120,7 +127,7 @@ class HeapStateBackend(StateBackend):
 
     def snapshot(self) -> StateSnapshot:
         """The rows of every state, serialised now: a copy of all data, in time proportional to it."""
-        self.check_open()
+        self.settle()
         expired = {cells.name: cells.is_expired for cells in self.ttl_cells(CleanupFullSnapshot)}
         groups = {name: self._rows_by_group(name, expired.get(name)) for name in self._tables}
         return HeapSnapshot(self.max_parallelism, self.key_groups, self._sequence + 1, dict(self.metas), groups)
@@ -129,7 +136,7 @@ class HeapStateBackend(StateBackend):
         states = merge_states(snapshots, self.max_parallelism)
         tables = {}
         for name, meta in states.items():
-            tables[name] = table = _new_table(meta)
+            tables[name] = table = _new_table(meta, timed=False)
             for snapshot in snapshots:
                 for address, data in snapshot.rows(name, self.key_groups):
                     length = parse_slot(address, self.group_width)[2]
@@ -172,5 +179,5 @@ class _Bytes:
 _BYTES = _Bytes()
 
 
-def _new_table(meta: StateMeta) -> HeapTable | HeapValueTable:
-    return HeapTable(meta.ttl) if meta.kind in ("list", "map") else HeapValueTable(meta.ttl)
+def _new_table(meta: StateMeta, timed: bool) -> HeapTable | HeapValueTable:
+    return HeapTable(timed) if meta.kind in ("list", "map") else HeapValueTable(timed)

@@ -67,16 +67,22 @@ class Table(ABC):
         """`count` subs and entries of a slot, or all if there are fewer; the order does not matter."""
 
     @abstractmethod
-    def next_entries(self, count: int) -> list[tuple[bytes, bytes, Stored]]:
-        """The next `count` entries, as slot, sub, stored, of an endless round through the table, in bounded time.
+    def sweep(self, count: int, deadline: int, now: int) -> int | None:
+        """Looks at the next `count` entries of an endless round, and removes those stamped at the deadline or before.
 
-        Fewer in a stretch where much was deleted. Where slot ends and sub begins may differ from what it was when the
-        entry was written; their sum is the address.
+        In time bounded by `count`. Of tables with stamped entries only.
+
+        Returns:
+            None; where a round ended, a timestamp before which no entry is stamped, if none was stamped before the
+            `now` of a call after that call.
         """
 
     @abstractmethod
     def entries(self) -> Iterator[tuple[bytes, bytes, Stored]]:
-        """All entries, as `next_entries` gives them. Entries given may be deleted meanwhile."""
+        """All entries, as slot, sub, stored. Entries given may be deleted meanwhile.
+
+        Where slot ends and sub begins may differ from what it was when the entry was written; their sum is the address.
+        """
 
     @abstractmethod
     def slots(self) -> Iterator[bytes]:
@@ -122,6 +128,10 @@ class Codec:
     def unstamp(self, stamped: Stored) -> Stored:
         """The entry without its timestamp."""
         return stamped[STAMP_SIZE:]
+
+    def after(self, stamped: Stored, deadline: int) -> Stored | None:
+        """The entry without its timestamp if that lies after the deadline, else None."""
+        return stamped[STAMP_SIZE:] if stamped_at(stamped)[0] - STAMP_BIAS > deadline else None
 
 
 def checked(serializer: Serializer) -> Callable[[Any], bytes]:

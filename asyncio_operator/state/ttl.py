@@ -7,13 +7,18 @@ is alive. Times are absolute, so time spent stopped counts.
 What removes expired entries:
 
 - reading: whatever a read finds expired is deleted, entry by entry;
-- incrementally: with every access the next few entries of an endless round through the table are looked at, whoever
-  they belong to. A round ends where the table ended when it began. It costs no memory, and bounded work per access but
-  for the room that RocksDB makes now and then; an index by expiry would cost a second write for each write and a third
-  for each touch;
+- incrementally: each access pays for a look at the next few entries of an endless round through the table, of whatever
+  key. A round ends where the table ended when it began. The work for each access is bounded, but for the room that
+  RocksDB makes now and then, and it costs no memory on disk: an index by expiry would cost a second write for each
+  write and a third for each touch;
 - in full snapshots: the backend leaves out of what it writes what `is_expired`;
 - in compaction: `compact` sweeps the table once, in batches, then RocksDB drops the space. RocksDB's own expiry filter
   follows the wall clock, and would not obey the clock that was passed in.
+
+The looks of the incremental clean-up are made in two ways for less than one each. Several accesses leave theirs to a
+later one, which makes them in one stretch; whatever shows what is stored, such as `num_entries`, `keys` and a snapshot,
+has them made before (`settle`). And a full round knows the oldest timestamp: until that is over nothing is, and no look
+is made.
 
 This module does not know which backend it stands on.
 """
@@ -22,10 +27,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.errors import StateError
-from asyncio_operator.state.cells import ABSENT, READING, WRITING, Cells
+from asyncio_operator.state.cells import ABSENT, CLEANING, READING, WRITING, Cells
+from asyncio_operator.state.layout import STAMP_BIAS
 from asyncio_operator.state.table import Batch, Codec, Stored, Table
 from asyncio_operator.state.ttl_config import (
     CleanupIncrementally,
@@ -37,8 +44,16 @@ from asyncio_operator.state.ttl_config import (
 if TYPE_CHECKING:
     from asyncio_operator.state.backend import StateBackend
 
+STRETCH = 256
+"""Entries that the incremental clean-up looks at in one go, at least: what it costs to begin is then a tenth of it."""
+
 REMOVAL_BATCH = 1000
 """Entries that are deleted in one batch: 100 KB of work between two writes."""
+
+_Load = Callable[[bytes], Stored | None]
+_Store = Callable[[bytes, Stored], None]
+_Accessed = Callable[[int], None]
+_Settle = Callable[[], None]
 
 
 class TtlCells(Cells):
@@ -50,12 +65,82 @@ class TtlCells(Cells):
         self._now = backend.now
         self._touch = ttl.update_type is UpdateType.ON_READ_AND_WRITE
         self._return_expired = ttl.visibility is StateVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP
-        self.load = self._load
-        self.store = self._store
         self.strategy = ttl.strategy
         incremental = ttl.strategy(CleanupIncrementally)
-        self._sweep_size = incremental.size if incremental else 0
         self.every_record = incremental is not None and incremental.every_record
+        self.load, self.store, self._accessed, self.settle, self._doubt = self._ways(incremental)
+
+    def _ways(self, cleanup: CleanupIncrementally | None) -> tuple[_Load, _Store, _Accessed, _Settle, _Settle]:
+        """The functions of a slot's only entry, and those that count accesses, over variables that they share.
+
+        They run with every access, and a variable of a function costs a quarter of an attribute.
+        """
+        table, get_slot, put_slot = self.table, self.table.get_slot, self.table.put_slot
+        after, stamp, living, now_of = self.codec.after, self.codec.stamp, self._living, self._now
+        ttl, touch = self._ttl, self._touch
+        size = cleanup.size if cleanup else 0
+        # Where one read may still see what is over, each access cleans up at once: it is only then exact.
+        allowed = inf if cleanup is None else 1 if self._return_expired else -(-STRETCH // size)
+        owed = 0  # accesses that have not looked at their entries yet
+        last = -STAMP_BIAS  # when the last access was
+        horizon: float = -inf if cleanup else inf  # when the first entry of the state may be over
+        doubted = False  # whether a time before `last` came since the round of the table began
+
+        def load(slot: bytes) -> Stored | None:
+            nonlocal last
+            now = now_of()
+            stored = get_slot(slot)
+            rest = None if stored is None else after(stored, now - ttl)
+            if stored is not None and (rest is None or touch):
+                rest = living(slot, b"", stored, now)
+            if last <= now < horizon:
+                last = now
+            else:
+                accessed(now)
+            return rest
+
+        def store(slot: bytes, stored: Stored) -> None:
+            nonlocal last
+            now = now_of()
+            put_slot(slot, stamp(now, stored))
+            if last <= now < horizon:
+                last = now
+            else:
+                accessed(now)
+
+        def accessed(now: int) -> None:
+            nonlocal last, owed
+            if now != last:
+                settle()  # A look removes what is over at the time of its access.
+            if now < last:
+                doubt()
+            last = now
+            if now >= horizon:
+                owed += 1
+                if owed >= allowed:
+                    settle()
+
+        def settle() -> None:
+            """Looks at the entries of all accesses so far, as at the time of the last."""
+            nonlocal owed, horizon, doubted
+            if not owed:
+                return
+            count, owed = owed * size, 0
+            try:
+                oldest = table.sweep(count, last - ttl, last)
+            except Exception as error:
+                raise StateError(f"cleaning up state {self.name!r} failed: {table.error(error)}") from error
+            if oldest is not None:
+                horizon = -inf if doubted else oldest + ttl
+                doubted = False
+
+        def doubt() -> None:
+            """To be called where an entry may be stamped with a time that has passed."""
+            nonlocal horizon, doubted
+            if cleanup is not None:
+                horizon, doubted = -inf, True
+
+        return load, store, accessed, settle, doubt
 
     def is_expired(self, stored: Any) -> bool:
         """Whether a stored entry has outlived its time."""
@@ -68,21 +153,23 @@ class TtlCells(Cells):
     def get(self, slot: bytes, sub: bytes) -> Any:
         """The value of a cell, or ABSENT; an expired one is removed."""
         try:
+            now = self._now()
             stored = self._get(slot, sub)
-            rest = None if stored is None else self._living(slot, sub, stored, self._now())
+            rest = None if stored is None else self._living(slot, sub, stored, now)
             value = ABSENT if rest is None else self._decode(rest)
+            self._accessed(now)
         except Exception as error:
             raise self.located(error, slot, READING) from error
-        self.sweep(slot)
         return value
 
     def put(self, slot: bytes, sub: bytes, value: Any) -> None:
         """Writes a cell, whose life begins now."""
         try:
-            self._put(slot, sub, self._stored(value))
+            now = self._now()
+            self._put(slot, sub, self.codec.stamp(now, self._encode(value)))
+            self._accessed(now)
         except Exception as error:
             raise self.located(error, slot, WRITING) from error
-        self.sweep(slot)
 
     def delete(self, slot: bytes, sub: bytes) -> None:
         """Empties a cell."""
@@ -139,22 +226,18 @@ class TtlCells(Cells):
     def stage_aged(self, batch: Batch, slot: bytes, changes: Iterable[tuple[bytes, Any]], timestamp: int) -> None:
         """Adds writes of cells to a batch, after emptying the slot; their lives began at `timestamp`."""
         stamp, encode = self.codec.stamp, self._encode
+        self._doubt()
         try:
             self.table.stage(batch, slot, [(sub, stamp(timestamp, encode(value))) for sub, value in changes], True)
         except Exception as error:
             raise self.located(error, slot, WRITING) from error
 
     def sweep(self, slot: bytes) -> None:
-        """With an access to a slot: looks at the next few entries of the round and removes those that are expired."""
-        if not self._sweep_size:
-            return
+        """Counts an access to a slot for the incremental clean-up."""
         try:
-            timestamp, deadline = self.codec.timestamp, self._now() - self._ttl
-            for found, sub, stored in self.table.next_entries(self._sweep_size):
-                if timestamp(stored) <= deadline:
-                    self.table.delete(found, sub)
+            self._accessed(self._now())
         except Exception as error:
-            raise self.located(error, slot, "cleaning up failed") from error
+            raise self.located(error, slot, CLEANING) from error
 
     def sweep_all(self) -> None:
         """Removes every expired entry."""
@@ -162,16 +245,6 @@ class TtlCells(Cells):
             remove_expired(self.table, self.is_expired, self.backend.new_batch, self.backend.commit)
         except Exception as error:
             raise StateError(f"cleaning up state {self.name!r} failed: {self.table.error(error)}") from error
-
-    def _load(self, slot: bytes) -> Any | None:
-        stored = self.table.get_slot(slot)
-        rest = None if stored is None else self._living(slot, b"", stored, self._now())
-        self.sweep(slot)
-        return rest
-
-    def _store(self, slot: bytes, stored: Any) -> None:
-        self.table.put_slot(slot, self.codec.stamp(self._now(), stored))
-        self.sweep(slot)
 
     def _living(self, slot: bytes, sub: bytes, stored: Any, now: int) -> Any | None:
         """What is below the timestamp of an entry that was found, or None; deletes it if expired, else may touch it."""

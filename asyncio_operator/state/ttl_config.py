@@ -37,6 +37,7 @@ class CleanupIncrementally:
     """Looks at `size` entries on every access, with `every_record` also on every change of key, and removes the
     expired.
 
+    The looks of several accesses are made together, and none while nothing can be over (see the page on state).
     The default of 5 is Flink's: the store is swept once in a fifth as many accesses as it has entries.
     """
 

@@ -25,14 +25,15 @@ from asyncio_operator.state.keys import NONE, serialize_key
 from asyncio_operator.state.layout import group_prefix
 from asyncio_operator.state.rocksdb import database
 from asyncio_operator.state.rocksdb.database import CHUNK, PATIENCE
+from asyncio_operator.state.ttl import STRETCH
 from asyncio_operator.testing.clock import ManualClock
 
 SIZE = 5
 
 
 @pytest.fixture
-def skipped(monkeypatch):
-    """Gives how many deleted entries RocksDB's iterators have passed so far, in the directory opened last."""
+def counted(monkeypatch):
+    """Gives a counter of RocksDB, by its name, of the directory opened last."""
     plain, options = database._options, []
 
     def counting():
@@ -40,14 +41,20 @@ def skipped(monkeypatch):
         options[-1].enable_statistics()
         return options[-1]
 
-    def count():
+    def count(name):
         found = [
-            re.search(r"rocksdb\.number\.iter\.skip COUNT : (\d+)", each.get_statistics() or "") for each in options
+            re.search(rf"^rocksdb\.{name} COUNT : (\d+)", each.get_statistics() or "", re.MULTILINE) for each in options
         ]
         return max(int(match[1]) for match in found if match)
 
     monkeypatch.setattr(database, "_options", counting)
     return count
+
+
+@pytest.fixture
+def skipped(counted):
+    """Gives how many deleted entries RocksDB's iterators have passed so far, in the directory opened last."""
+    return lambda: counted(r"number\.iter\.skip")
 
 
 def steps_of(action, skipped):
@@ -67,11 +74,35 @@ def test_E5_a_round_through_what_was_removed_is_bounded_work(skipped, tmp_path):
     clock.advance(20)
     backend.set_current_key("alive")
     value.update("alive")
-    for _ in range(20_000 // SIZE + 1):
+    for _ in range((20_000 + 2 * STRETCH) // SIZE):
         value.value()
     assert skipped() > PATIENCE
     assert max(steps_of(value.value, skipped) for _ in range(500)) <= 2 * PATIENCE
     assert backend.num_entries() == 1
+    backend.close()
+
+
+def test_E5_looks_are_made_together_and_only_where_something_may_be_over(counted, tmp_path):
+    clock = ManualClock()
+    backend = RocksDBStateBackend(tmp_path / "state", clock=clock)
+    value = backend.value_state(ValueStateDescriptor("value", ttl=StateTtlConfig(10)))
+    for key in range(2_000):
+        backend.set_current_key(key)
+        value.update(key)
+
+    def seeks_of(accesses):
+        before = counted(r"number\.db\.seek")
+        for _ in range(accesses):
+            value.value()
+        return counted(r"number\.db\.seek") - before
+
+    seeks_of(2_000 // SIZE)
+    assert seeks_of(2_000) == 0
+    clock.advance(9.999)
+    assert seeks_of(2_000) == 0
+    clock.advance(0.001)
+    assert 2_000 // STRETCH <= seeks_of(2_000 // SIZE) <= 2_000 // STRETCH + 4
+    assert backend.num_entries() == 0
     backend.close()
 
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from asyncio_operator.state import (
@@ -19,6 +19,7 @@ from asyncio_operator.state import (
     HeapStateBackend,
     ListStateDescriptor,
     MapStateDescriptor,
+    MigratingMapState,
     ReducingStateDescriptor,
     RocksDBStateBackend,
     StateTtlConfig,
@@ -26,6 +27,7 @@ from asyncio_operator.state import (
     UpdateType,
     ValueStateDescriptor,
 )
+from asyncio_operator.state.heap_table import HeapTable, HeapValueTable
 from asyncio_operator.testing.clock import ManualClock
 
 
@@ -138,6 +140,239 @@ def test_E5_the_round_goes_on_while_the_table_changes(make):
     for _ in range(40):
         entries.get(0)
     assert backend.num_entries("map") == 0
+
+
+actions = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["put", "add", "update"]), st.integers(0, 7)),
+        st.tuples(st.sampled_from(["remove", "clear", "is_empty", "get", "count"]), st.integers(0, 7)),
+        st.tuples(st.just("advance"), st.sampled_from([1, 1, 1, 2, 3, 5])),
+    ),
+    max_size=50,
+)
+
+
+@pytest.mark.parametrize("kind", ["heap", "rocksdb"])
+def test_E5_as_many_accesses_later_what_is_over_is_gone_and_nothing_else(kind):
+    @settings(max_examples=150 if kind == "heap" else 15, deadline=None)
+    @given(actions, st.integers(1, 3), st.booleans())
+    def run(taken, size, every_record):
+        with tempfile.TemporaryDirectory() as directory:
+            clock = ManualClock()
+            with make_in(kind, directory, clock=clock) as backend:
+                cleans_up(backend, clock, taken, CleanupIncrementally(size, every_record=every_record))
+
+    run()
+
+
+def cleans_up(backend, clock, taken, cleanup):
+    """Takes the actions beside a model of when each entry was written, then as many accesses as look at all entries."""
+    ttl = StateTtlConfig(0.004, cleanup=cleanup)
+    entries = backend.map_state(MapStateDescriptor("map", ttl=ttl))
+    items = backend.list_state(ListStateDescriptor("list", ttl=ttl))
+    value = backend.value_state(ValueStateDescriptor("value", ttl=ttl))
+    model, now = {}, 0
+
+    def alive(name):
+        return sum(cell[0] == name and written + 4 > now for cell, written in model.items())
+
+    for number, (action, argument) in enumerate(taken):
+        key = argument % 2
+        backend.set_current_key(argument if action == "update" else key)
+        match action:
+            case "put":
+                entries.put(argument, number)
+                model["map", key, argument] = now
+            case "add":
+                items.add_all([number, number])
+                model["list", key, number] = model["list", key, -number - 1] = now
+            case "update":
+                value.update(number)
+                model["value", argument, 0] = now
+            case "remove":
+                entries.remove(argument)
+                model.pop(("map", key, argument), None)
+            case "clear":
+                items.clear()
+                model = {cell: written for cell, written in model.items() if cell[:2] != ("list", key)}
+            case "is_empty":
+                entries.is_empty()
+            case "get":
+                items.get()
+            case "count":
+                for name in ("map", "list", "value"):
+                    assert alive(name) <= backend.num_entries(name) <= sum(cell[0] == name for cell in model)
+            case "advance":
+                clock.advance(argument / 1000)
+                now += argument
+    backend.set_current_key("absent")
+    for _ in range(backend.num_entries() // cleanup.size + 1):
+        entries.get("absent"), items.get(), value.value()
+    for name in ("map", "list", "value"):
+        assert backend.num_entries(name) == alive(name)
+        if isinstance(backend, HeapStateBackend):
+            backend.table(name)._check()
+
+
+@pytest.mark.parametrize("size", [1, 5])
+def test_E5_what_was_written_while_the_clock_was_set_back_is_cleaned_up_too(size, make):
+    clock = ManualClock(1000.0)
+    backend = make(clock=clock)
+    ttl = StateTtlConfig(10, cleanup=CleanupIncrementally(size))
+    value = backend.value_state(ValueStateDescriptor("value", ttl=ttl))
+    for key in range(300):
+        backend.set_current_key(key)
+        value.update(key)
+    clock.set(500.0)
+    for key in range(300, 400):
+        backend.set_current_key(key)
+        value.update(key)
+    backend.set_current_key("absent")
+    clock.set(510.0)
+    for _ in range(2 * 400 // size):
+        value.value()
+    assert backend.num_entries() == 300
+    clock.set(1010.0)
+    for _ in range(2 * 300 // size):
+        value.value()
+    assert backend.num_entries() == 0
+
+
+def test_E5_a_clock_that_is_set_back_during_a_round_hides_nothing(make):
+    clock = ManualClock(5.0)
+    backend = make(clock=clock)
+    ttl = StateTtlConfig(10, cleanup=CleanupIncrementally(1))
+    value = backend.value_state(ValueStateDescriptor("value", ttl=ttl))
+
+    def write(keys):
+        for key in keys:
+            backend.set_current_key(key)
+            value.update(key)
+        backend.set_current_key("absent")
+
+    def look(times):
+        for _ in range(times):
+            value.value()
+        backend.num_entries()
+
+    write([0])
+    clock.set(9.0)
+    write(range(1, 100))
+    look(200)
+    clock.set(15.0)
+    look(50)  # Halfway through a round.
+    clock.set(2.0)
+    write(range(200, 210))
+    clock.set(15.1)
+    look(60)  # The round is over.
+    clock.set(15.5)
+    look(220)
+    assert backend.num_entries() == 99
+
+
+changes = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["put", "delete", "empty"]), st.integers(0, 11)),
+        st.tuples(st.just("sweep"), st.integers(1, 5)),
+        st.tuples(st.just("pass"), st.integers(1, 3)),
+    ),
+    max_size=80,
+)
+
+
+# The oldest entry comes to stand where the round has been.
+LEFT_BEHIND = [("pass", 1), ("put", 1), ("put", 2), ("sweep", 1), ("delete", 1), ("sweep", 1)]
+
+
+def make_in(kind, directory, **options):
+    return HeapStateBackend(**options) if kind == "heap" else RocksDBStateBackend(directory, **options)
+
+
+@pytest.mark.parametrize("kind", ["heap", "rocksdb"])
+def test_E5_a_round_ends_with_a_bound_of_all_timestamps(kind):
+    @settings(max_examples=200 if kind == "heap" else 20, deadline=None)
+    @given(changes, st.sampled_from([ValueStateDescriptor, MapStateDescriptor]))
+    @example([("put", 1), ("put", 2), ("put", 3), *LEFT_BEHIND], ValueStateDescriptor)
+    @example([("pass", 9), ("put", 1), ("pass", -9), ("sweep", 1), ("put", 2), ("sweep", 1)], MapStateDescriptor)
+    def run(taken, descriptor):
+        with tempfile.TemporaryDirectory() as directory, make_in(kind, directory) as backend:
+            cells = backend.cells(descriptor("state", ttl=StateTtlConfig(0.010, cleanup=())), descriptor)
+            sweeps(cells.table, cells.codec, taken, descriptor)
+
+    run()
+
+
+def sweeps(table, codec, taken, descriptor):
+    now, model = 100, {}
+    for action, number in taken:
+        place = (b"%x" % number, b"") if descriptor is ValueStateDescriptor else (b"%d" % (number % 3), b"%x" % number)
+        match action:
+            case "put":
+                table.put(*place, codec.stamp(now, codec.encode(number)))
+                model[place] = now
+            case "delete":
+                table.delete(*place)
+                model.pop(place, None)
+            case "empty" if isinstance(table, HeapTable | HeapValueTable):
+                table.empty(place[0])
+                model = {each: written for each, written in model.items() if each[0] != place[0]}
+            case "pass":
+                now += number
+            case "sweep":
+                bound = table.sweep(number, now - 10, now)
+                left = {slot + sub: codec.timestamp(stored) for slot, sub, stored in table.entries()}
+                assert bound is None or all(bound <= written for written in [now, *left.values()])
+                model = {each: written for each, written in model.items() if each[0] + each[1] in left}
+                assert left == {slot + sub: written for (slot, sub), written in model.items()}
+                assert all(table.get(*place) is not None for place in model)
+                if isinstance(table, HeapTable | HeapValueTable):
+                    table._check()
+    for _ in range(2):
+        table.sweep(len(model), now - 10, now)
+    assert len(table) == sum(written > now - 10 for written in model.values())
+
+
+def test_E5_what_migrates_with_its_age_is_cleaned_up_in_time(make):
+    clock = ManualClock()
+    backend = make(clock=clock)
+    old = ValueStateDescriptor("old", ttl=StateTtlConfig(100, cleanup=()))
+    new = MapStateDescriptor("new", ttl=StateTtlConfig(100))
+    backend.set_current_key("k")
+    backend.value_state(old).update({1: 1})
+    clock.advance(90)
+    moving = MigratingMapState(backend, old, new)
+    backend.set_current_key("other")
+    for _ in range(200):
+        moving.put(2, 2)
+    backend.set_current_key("k")
+    assert moving.get(1) == 1
+    clock.advance(10)
+    backend.set_current_key("absent")
+    moving.get(0), moving.get(0)
+    assert backend.num_entries("new") == 1
+
+
+@pytest.mark.parametrize("visibility", StateVisibility)
+def test_E5_each_access_has_looked_by_the_time_anything_shows_it(visibility, make):
+    clock = ManualClock()
+    backend = make(clock=clock)
+    ttl = StateTtlConfig(10, visibility=visibility, cleanup=(CleanupIncrementally(2), CleanupFullSnapshot()))
+    value = backend.value_state(ValueStateDescriptor("value", ttl=ttl))
+    for key in range(20):
+        backend.set_current_key(key)
+        value.update(key)
+    clock.advance(10)
+    backend.set_current_key("absent")
+    for accesses in range(1, 10):
+        value.value()
+        shown = accesses % 3
+        if shown == 0:
+            assert backend.num_entries() == 20 - 2 * accesses
+        elif shown == 1:
+            assert len(list(backend.keys("value"))) == 20 - 2 * accesses
+        else:
+            backend.snapshot().delete()
+            assert len(backend.table("value")) == 20 - 2 * accesses
 
 
 CONFIGURATIONS = [

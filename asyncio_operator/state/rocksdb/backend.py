@@ -99,7 +99,7 @@ class RocksDBStateBackend(StateBackend):
         A state that leaves expired entries out of snapshots has them deleted in the checkpoint, whose time is then
         proportional to that state.
         """
-        self.check_open()
+        self.settle()
         target = self.directory.with_name(f"{self.directory.name}.snapshot-{uuid4().hex}")
         self._database.checkpoint(target)
         try:

@@ -71,12 +71,13 @@ class Cursor:
 
     def _read(self, count: int) -> list[Row]:
         iterator = self._open()
-        valid, key, value, step = iterator.valid, iterator.key, iterator.value, iterator.next
+        key, value, step = iterator.key, iterator.value, iterator.next
         rows: list[Row] = []
         for _ in range(count):
-            if not valid():
+            found = key()
+            if found is None:
                 break
-            rows.append((key(), value()))
+            rows.append((found, value()))
             step()
         return rows
 

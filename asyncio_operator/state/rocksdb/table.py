@@ -3,7 +3,7 @@
 A slot's entries stand together, so reading or clearing a list or a map is one bounded scan. Clearing writes one
 deletion per entry, in one batch: a range deletion would be one record, but slows every later read that passes it.
 
-The endless round (`next_entries`) is read by address. It goes to the address that was the last one when it began, so
+The endless round (`sweep`) is read by address. It goes to the address that was the last one when it began, so
 that whoever adds behind it cannot lead it away from the beginning. What was deleted stands in its way as it does in any
 other read's, and `Database` makes room.
 """
@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from asyncio_operator.state.layout import STATE_PREFIX, parse_slot
+from asyncio_operator.state.layout import STAMP_BIAS, STATE_PREFIX, parse_slot, stamp, stamped_at
+from asyncio_operator.state.rocksdb.cursor import Row
 from asyncio_operator.state.rocksdb.database import Database, is_store_error
 from asyncio_operator.state.rocksdb.records import prefix_end
 from asyncio_operator.state.table import Batch, Stored, Table
@@ -28,9 +29,10 @@ class RocksDBTable(Table):
         self._group_width = group_width
         self.get_slot = self._family.get
         self.put_slot = self._family.put
-        # Of the round: where it is, and where it ends, which is open until an access finds more than it looks at.
+        # Of the round: where it is, where it ends, or None before it begins, and the smallest timestamp behind it.
         self._position = b""
         self._end: bytes | None = None
+        self._oldest = 0
 
     def get(self, slot: bytes, sub: bytes) -> Stored | None:
         return self.get_slot(slot + sub)
@@ -68,17 +70,39 @@ class RocksDBTable(Table):
         rows = self._database.head(self._name, slot, prefix_end(slot), count)
         return [(address[len(slot) :], stored) for address, stored in rows]
 
-    def next_entries(self, count: int) -> list[tuple[bytes, bytes, Stored]]:
-        begun = self._position
-        found = self._database.head(self._name, begun, self._end, count)
-        if len(found) < count:
-            self._end = None
-            if begun:
-                found += self._database.head(self._name, b"", None, count - len(found))
-        if len(found) == count and self._end is None and (last := self._database.last(self._name)):
-            self._end = _after(last[0])
-        self._position = _after(found[-1][0]) if found else b""
-        return [(address, b"", stored) for address, stored in found]
+    def sweep(self, count: int, deadline: int, now: int) -> int | None:
+        begun, oldest = False, None
+        while count > 0:
+            if self._end is None:
+                last = None if begun else self._database.last(self._name)
+                if last is None:
+                    return oldest if begun else now
+                begun = True
+                self._position, self._end, self._oldest = b"", _after(last[0]), now
+            rows = self._database.head(self._name, self._position, self._end, count)
+            self._remove_over(rows, deadline)
+            count -= len(rows)
+            if count > 0:
+                self._end, oldest = None, self._oldest
+            else:
+                self._position = _after(rows[-1][0])
+        return oldest
+
+    def _remove_over(self, rows: list[Row], deadline: int) -> None:
+        """Of rows of the round removes those stamped at the deadline or before, in one batch."""
+        if not rows:
+            return
+        entries = [stored for _, stored in rows]
+        after = stamp(max(deadline + 1 + STAMP_BIAS, 0))  # What is not over begins with these bytes, or larger ones.
+        if min(entries) < after:
+            batch, handle = self._database.new_batch(), self._database.handles[self._name]
+            for address, stored in rows:
+                if stored < after:
+                    batch.delete(address, handle)
+            self._database.commit(batch)
+            entries = [stored for stored in entries if stored >= after]
+        if entries:
+            self._oldest = min(self._oldest, stamped_at(min(entries))[0] - STAMP_BIAS)
 
     def entries(self) -> Iterator[tuple[bytes, bytes, Stored]]:
         return ((address, b"", stored) for address, stored in self._database.scan(self._name, b"", None))
