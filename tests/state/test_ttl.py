@@ -6,6 +6,7 @@ import tempfile
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -171,7 +172,8 @@ def cleans_up(backend, clock, taken, cleanup):
     entries = backend.map_state(MapStateDescriptor("map", ttl=ttl))
     items = backend.list_state(ListStateDescriptor("list", ttl=ttl))
     value = backend.value_state(ValueStateDescriptor("value", ttl=ttl))
-    model, now = {}, 0
+    model: dict[Any, int] = {}
+    now = 0
 
     def alive(name):
         return sum(cell[0] == name and written + 4 > now for cell, written in model.items())
@@ -210,8 +212,8 @@ def cleans_up(backend, clock, taken, cleanup):
         entries.get("absent"), items.get(), value.value()
     for name in ("map", "list", "value"):
         assert backend.num_entries(name) == alive(name)
-        if isinstance(backend, HeapStateBackend):
-            backend.table(name)._check()
+        if isinstance(table := backend.table(name), HeapTable | HeapValueTable):
+            table._check()
 
 
 @pytest.mark.parametrize("size", [1, 5])
@@ -340,7 +342,7 @@ def test_E5_what_migrates_with_its_age_is_cleaned_up_in_time(make):
     backend.set_current_key("k")
     backend.value_state(old).update({1: 1})
     clock.advance(90)
-    moving = MigratingMapState(backend, old, new)
+    moving: MigratingMapState[int, int] = MigratingMapState(backend, old, new)
     backend.set_current_key("other")
     for _ in range(200):
         moving.put(2, 2)
