@@ -47,7 +47,8 @@ CAPACITY = 20
 LATENCY = 0.1
 """Seconds that the service takes for an answer."""
 
-JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+JAVA = os.environ.get("SPARK_DAEMON_JAVA_OPTS", SHORT_LIVED)
 """For five JVMs that live for a minute, and share the processors of one machine."""
 
 START_TIMEOUT = 60.0

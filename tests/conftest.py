@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["connect", "postgres", "spark"]
 
-os.environ.setdefault("SPARK_SUBMIT_OPTS", classes.options())
+for variable in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
+    os.environ.setdefault(variable, classes.options())
 
 
 def _in_memory() -> str | None:

@@ -16,7 +16,7 @@ ARCHIVE = Path(sys.prefix) / "spark.jsa"
 
 # No Spark of the tests lives long enough to earn back what the second compiler of its JVM, and a collector with threads
 # of its own, cost.
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 
 TYPICAL = """
 from pyspark.sql import SparkSession
