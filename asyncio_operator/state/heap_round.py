@@ -1,13 +1,14 @@
-"""The endless round through a table in memory whose entries have a time to live, for incremental clean-up.
+"""Incremental clean-up of a table in memory: an endless round through entries that have a time to live.
 
-A dictionary cannot be walked bit by bit while it changes, so the entries stand in a list too, and each knows its place
-there. A new entry goes to the end, and the last one takes the place of one that is removed. A round ends where the list
-ended when it began, so what is added meanwhile does not lead it away from the rest. Each step takes constant time.
+Python cannot iterate over a dictionary bit by bit while it changes. So a list holds the entries too, and each entry
+knows its place in the list. A new entry goes to the end. When an entry is removed, the last entry takes its place. A
+round ends at the place where the list ended when the round began, so entries added meanwhile cannot make it endless.
+Each step takes constant time.
 
-A whole round also finds a lower bound of all timestamps. It counts an entry that moves from before the round to behind
-it, and what came since the round began is as late as that.
+A whole round also finds a lower bound of all timestamps. It counts an entry that moves from a place ahead of the round
+to a place behind it. An entry added during the round is not older than the start of the round.
 
-The times stand in a list of their own: most often nothing in a stretch is over, and ``min`` says so in C.
+A second list holds the timestamps. In most stretches no entry has expired, and ``min`` over that list finds this in C.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from collections.abc import Callable
 from typing import Any
 
 Record = list[Any]
-"""A stamped entry: ``[timestamp, value, place in the round, key in its dictionary, slot if that is another]``. What is
-written anew is a new record, so that one in hand says whether it still is the entry."""
+"""A stamped entry: ``[timestamp, value, place in the round, key in its dictionary, slot if that is another]``. Every
+write makes a new record: a reader that holds a record can compare it with the entry and see whether it was replaced."""
 
 
 class Round:
@@ -28,12 +29,12 @@ class Round:
     def __init__(self) -> None:
         self._records: list[Record] = []
         self._times: list[int] = []
-        # The places that are still to come, and the bound of all others.
+        # The round still has to visit places from `_next` to `_end`. `_oldest` is the lower bound of all others.
         self._next = self._end = 0
         self._oldest = 0
 
     def put(self, entries: dict[bytes, Record], key: bytes, record: Record) -> None:
-        """Puts a new record under a key into the table's dictionary, and where the old one stood if there is one."""
+        """Puts a new record into the table's dictionary, and into the list at the place of the old record, if any."""
         old = entries.get(key)
         entries[key] = record
         record[3] = key
@@ -47,7 +48,7 @@ class Round:
             self._times[place] = record[0]
 
     def remove(self, record: Record) -> None:
-        """Lets a record go."""
+        """Removes a record from the list. The last record takes its place."""
         place = record[2]
         last = self._records.pop()
         time = self._times.pop()
@@ -59,7 +60,7 @@ class Round:
                 self._oldest = min(self._oldest, time)
 
     def sweep(self, count: int, deadline: int, now: int, discard: Callable[[Record], None]) -> int | None:
-        """As `Table.sweep`; `discard` takes a record out of the table, which calls `remove`."""
+        """See `Table.sweep`. `discard` removes a record from the table, which then calls `remove`."""
         times, oldest = self._times, None
         count = min(count, len(times))
         while count > 0 and times:
@@ -81,13 +82,13 @@ class Round:
         return oldest if times else now
 
     def _look(self, deadline: int, discard: Callable[[Record], None]) -> None:
-        """Looks at the next record."""
+        """Discards the next record if it has expired, or counts it for the bound and moves on."""
         if self._next >= len(self._times):
             return
         time = self._times[self._next]
         if time <= deadline:
             discard(self._records[self._next])
-            # The last one has its place now, and is looked at next unless it came since the round began.
+            # The last record is now at this place. It is next, unless it was added after the round began.
             if len(self._times) < self._end:
                 return
         else:
@@ -95,7 +96,7 @@ class Round:
         self._next += 1
 
     def _check(self, entries: list[Record]) -> None:
-        """Every invariant of the structure, for tests; `entries` are the table's."""
+        """Checks every invariant of the structure, for tests. `entries` are the table's."""
         assert [record[2] for record in self._records] == list(range(len(self._records)))
         assert [record[0] for record in self._records] == self._times
         assert sorted(map(id, self._records)) == sorted(map(id, entries))
