@@ -1,6 +1,6 @@
-"""Looking keys up through an enricher: cache, sharing, batches, calls, outcomes. It knows no Spark.
+"""Key lookups through an enricher: cache, sharing, batches, calls, outcomes. This package does not know Spark.
 
-`Lookup` is the public face for programs of their own; `asyncio_operator.spark.enrich` is that for DataFrames.
+Programs without Spark use `Lookup`. For DataFrames there is `asyncio_operator.spark.enrich`.
 """
 
 from asyncio_operator.lookup.client import Lookup

@@ -1,4 +1,4 @@
-"""What an enricher may answer: a mapping, a sequence of mappings, or None. The one place that reads it."""
+"""Reads the answers of enrichers. An answer is a mapping, a sequence of mappings, or None."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from asyncio_operator.policies.options import FUNCTION, not_awaited
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_SHAPES = "a lookup gives a mapping of column names to values, a sequence of such mappings, or None for no row"
+_SHAPES = "a lookup returns a mapping of column names to values, a sequence of such mappings, or None for no row"
 
 
 def rows_of(answer: Any) -> Sequence[Row]:
-    """The rows of an answer; none for a miss, which an empty sequence is too.
+    """The rows of an answer. A miss (None, or an empty sequence) has no rows.
 
     Raises:
-        ResultError: it is something else.
+        ResultError: the answer has another shape.
     """
     if answer is None:
         return ()
     if isinstance(answer, Mapping):
         return (answer,)
     if isinstance(answer, tuple) and hasattr(answer, "asDict"):
-        raise ResultError(f"the answer is a Row of PySpark: {describe(answer)}; row.asDict() makes a mapping of it")
+        raise ResultError(f"the answer is a Row of PySpark: {describe(answer)}; return row.asDict(), a mapping")
     if isinstance(answer, Sequence) and not isinstance(answer, str | bytes | bytearray):
         wrong = tuple(kind for kind in set(map(type, answer)) if not issubclass(kind, Mapping))
         if wrong:
@@ -40,23 +40,23 @@ def rows_of(answer: Any) -> Sequence[Row]:
 
 
 class AnswerCheck:
-    """Answers as they are kept and handed out: new dictionaries with what a schema names, and nothing else.
+    """Converts answers to the form in which they are cached and returned: new dictionaries with the schema's columns.
 
     Args:
-        schema: the columns that rows have to fit.
+        schema: the columns that every row must fit.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
-        # It loads pyarrow, which whoever has a schema has loaded.
+        # Imported here: the module loads pyarrow, and a caller that has a schema has loaded it already.
         from asyncio_operator.columns import row_reader
 
         self._row = row_reader(schema)
 
     def __call__(self, answer: Any) -> Found:
-        """The answer: one row, a list of rows, or None for none.
+        """The answer: one row, a list of rows, or None for no row.
 
         Raises:
-            ResultError: it is none, or a value in it does not fit its column.
+            ResultError: the answer has a wrong shape, or a value in it does not fit its column.
         """
         if type(answer) is dict:
             return self._row(answer)

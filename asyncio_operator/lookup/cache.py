@@ -1,11 +1,12 @@
-"""Answers that are kept and used again, over a state backend: in memory, or on disk where they outlive the process.
+"""The cache of answers, over a state backend: in memory, or on disk, where answers outlive the process.
 
-An answer is an entry of keyed state with time to live, stamped with the time at which it was written; every lifetime
-(of a row, of a miss, of a fresh answer, since the last use) is a view on such stamps, and the rule of expiry is that of
-State TTL. Where each key is, and the order of use, is kept in memory.
+An answer is an entry of keyed state with time to live, stamped with the time at which it was written. Every lifetime
+(of a row, of a miss, of a fresh answer, since the last use) is a view of such stamps. The rule of expiry is that of
+State TTL. The slot of each key and the order of use are kept in memory.
 
-Laws: a lookup never fails of its cache: what cannot be kept or read is logged once, and looked up. Nothing here belongs
-to an event loop. An answer that is found is shared by all who find it; whoever hands it to a user makes a copy.
+Laws: a broken cache never makes a lookup fail. The cache logs once that it could not read or write an answer, and the
+key is looked up. Nothing here belongs to an event loop. All callers get the same answer object; the one that passes it
+to a user makes a copy.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ FOREVER: Final = 1e12
 """Seconds: 30,000 years."""
 
 SWEPT = 2
-"""Entries, of those that were not used for longest, that every write looks at: twice as many as it adds."""
+"""Every write checks this many of the least recently used entries: twice as many as it adds."""
 
 SPECIFICATION = ValueStateDescriptor("specification")
-"""Of a cache on disk: whose answers these are."""
+"""The state of a cache on disk that names the specification of its answers."""
 
 
 class AnswerSerializer(BuiltinSerializer):
-    """The built-in serialiser, but for this: in memory answers are kept as they are, for nobody changes them."""
+    """The built-in serialiser without the copy: cached answers are never changed, so memory holds them as they are."""
 
     name = "answers-1"
 
@@ -51,11 +52,11 @@ class LookupCache:
     """The answers of one specification. Keys are canonical (`keys`).
 
     Attributes:
-        refreshes: whether old answers are to be refreshed.
+        refreshes: whether old answers are refreshed.
 
     Args:
-        backend: holds nothing else but what `stores` writes down.
-        release: closes the backend; called once, when the cache is closed.
+        backend: used by this cache only. It also holds the name that `stores` writes.
+        release: closes the backend. Called once, when the cache is closed.
     """
 
     def __init__(self, options: Cache, backend: StateBackend, release: Callable[[], None] | None = None) -> None:
@@ -75,11 +76,11 @@ class LookupCache:
         self._slots = self._kept_before()
 
     def __len__(self) -> int:
-        """How many keys are kept, expired ones too."""
+        """The number of keys in the cache, expired ones included."""
         return len(self._slots)
 
     def get(self, key: Any) -> Any:
-        """The answer for a key, None for a miss; ABSENT if there is none that is alive. It counts as a use."""
+        """The answer for a key, None for a miss, or ABSENT if the cache has no live answer. Counts as a use."""
         try:
             name = identity(key)
             slot = self._slots.get(name)
@@ -97,17 +98,17 @@ class LookupCache:
             return ABSENT
 
     def is_old(self, key: Any) -> bool:
-        """Whether the answer for a key is there, and due to be refreshed."""
+        """Whether the cache has an answer for a key that is due to be refreshed."""
         stored = self._stored(key)
         return stored is not None and self._fresh.is_over(stored, self._now())
 
     def stale(self, key: Any) -> Any:
-        """The answer for a key, expired or not, where that may be used; ABSENT if none is there."""
+        """The answer for a key, expired or not, if `stale_if_error` allows it; else, or without one, ABSENT."""
         stored = self._stored(key) if self._options.stale_if_error else None
         return ABSENT if stored is None else self._codec.decode(self._codec.unstamp(stored))
 
     def put(self, key: Any, answer: Any) -> None:
-        """Keep the answer for a key, as `AnswerCheck` gives it."""
+        """Store the answer for a key, as `AnswerCheck` returns it."""
         if answer is None and not self._options.cache_missing:
             self._discard(key)
             return
@@ -125,7 +126,7 @@ class LookupCache:
             self._tell("cannot be kept", key, error)
 
     def close(self) -> None:
-        """Give files and memory back; called again it does nothing."""
+        """Release files and memory. A second call does nothing."""
         self._slots.clear()
         if not self._backend.closed:
             self._release()
@@ -146,7 +147,7 @@ class LookupCache:
         return cells
 
     def _view(self, seconds: Any) -> TtlCells:
-        """The answers with another lifetime; None for the same."""
+        """A view of the answers with another lifetime. None: the lifetime since the write."""
         if seconds is None:
             return self._written
         ttl = StateTtlConfig(seconds, cleanup=())
@@ -165,7 +166,7 @@ class LookupCache:
             return None
 
     def _use(self, slot: bytes, now: int) -> bool:
-        """Whether the last use is not too long ago; then this is one."""
+        """Whether the key was used recently enough. If so, records this use."""
         assert self._used is not None
         table, codec = self._used.table, self._used.codec
         stored = table.get_slot(slot)
@@ -176,7 +177,7 @@ class LookupCache:
         return True
 
     def _make_room(self, now: int) -> None:
-        """The least recently used go while there are too many, and of the next ones what has expired."""
+        """Remove the least recently used answers above the limit, then expired ones among the next `SWEPT`."""
         slots = self._slots
         while len(slots) > self._options.max_rows:
             self._remove(next(iter(slots)))
@@ -205,7 +206,7 @@ class LookupCache:
                 self._used.table.delete(slot, b"")
 
     def _kept_before(self) -> OrderedDict[Any, bytes]:
-        """What was there before, by the time of the last use that was written down."""
+        """The slots that the backend already holds, sorted by the last recorded use."""
         width, used = self._backend.group_width, self._used
         rows = []
         for slot, sub, stored in self._written.table.entries():
@@ -217,7 +218,7 @@ class LookupCache:
         if what not in self._told:
             self._told.add(what)
             logger.warning(
-                "the answer for key %s %s in its cache, and is looked up every time: %s; this is logged once",
+                "the answer for key %s %s in its cache: %s; such keys are looked up every time; this is logged once",
                 describe(key),
                 what,
                 describe_error(error),

@@ -1,11 +1,11 @@
-"""The managed way: keys go through the cache, then to a call that is running for them already, then to a call.
+"""The managed way: a key is answered from the cache, else by a call that already runs for it, else by a new call.
 
-A key that needs a call is a flight of `Attempts`, with retries, batches, limits and one deadline, and knows whom to
-tell the outcome: who asked first, and those who asked while it was on its way.
+A key that needs a call is a flight of `Attempts`, with retries, batches, limits and one deadline. It knows its waiters:
+the one that asked first, and those that asked while the call was running.
 
 Laws: L1 (the order: cache, share, batch, call), L2 (concurrent lookups of one key make one call, whose error goes to
-all who wait and is kept nowhere), L6 (an old answer is refreshed in the background, once; a failure may be covered by
-an answer that has expired).
+all waiters and is not cached), L6 (an old answer is refreshed once, in the background; an expired answer may replace
+a failure).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from asyncio_operator.errors import ResultError
 from asyncio_operator.flights import Flight
 from asyncio_operator.keys import identity
 from asyncio_operator.lookup.cache import LookupCache
-from asyncio_operator.lookup.keys import Told
+from asyncio_operator.lookup.keys import Answer
 from asyncio_operator.lookup.keys import shared as as_shared
 from asyncio_operator.lookup.outcomes import KeyOutcomes
 from asyncio_operator.metrics import Histogram
@@ -28,56 +28,56 @@ from asyncio_operator.recorder import SILENT, Recorder
 from asyncio_operator.state.cells import ABSENT
 
 
-class Asker(Protocol):
-    """Who wants outcomes, each for a position of his own."""
+class Waiter(Protocol):
+    """Waits for outcomes. Each belongs to one of its positions."""
 
     def answer(self, position: int, outcome: Any) -> None:
-        """The outcome for a position."""
+        """Receives the outcome for a position."""
 
 
-class Wanted(Flight):
-    """A key that is being looked up, and who waits for it: nobody, if it is only refreshed.
+class PendingKey(Flight):
+    """A key that is being looked up, and its waiters. A key that is only refreshed has none.
 
-    It is one object for each key that is called for, and holds none other, because there are many of them at a time.
+    There is one object per called key and no object inside it, because many keys are in flight at a time.
     """
 
-    __slots__ = ("asker", "name", "others", "position", "refreshing")
+    __slots__ = ("name", "others", "position", "refreshing", "waiter")
 
     def __init__(self, key: Any, name: Any, number: int, now: float, refreshing: bool = False) -> None:
         super().__init__(None, key, number, now, 0)
         self.name = name
         self.refreshing = refreshing
-        self.asker: Asker | None = None
+        self.waiter: Waiter | None = None
         self.position = 0
-        self.others: list[tuple[Asker, int]] | None = None
+        self.others: list[tuple[Waiter, int]] | None = None
 
-    def add(self, asker: Asker, position: int) -> None:
-        if self.asker is None:
-            self.asker, self.position = asker, position
+    def add(self, waiter: Waiter, position: int) -> None:
+        if self.waiter is None:
+            self.waiter, self.position = waiter, position
         elif self.others is None:
-            self.others = [(asker, position)]
+            self.others = [(waiter, position)]
         else:
-            self.others.append((asker, position))
+            self.others.append((waiter, position))
 
-    def remove(self, asker: Asker) -> None:
-        others = [one for one in self.others or () if one[0] is not asker]
-        if self.asker is asker:
-            self.asker, self.position = others.pop(0) if others else (None, 0)
+    def remove(self, waiter: Waiter) -> None:
+        others = [one for one in self.others or () if one[0] is not waiter]
+        if self.waiter is waiter:
+            self.waiter, self.position = others.pop(0) if others else (None, 0)
         self.others = others or None
 
 
 class Calls:
-    """The keys that are being looked up; what becomes of elements, for `Attempts`.
+    """The keys that are being looked up. `Attempts` calls it when one of their flights ends.
 
     Args:
-        told: outcomes say how they were come by.
-        check: gives an answer as it is to be kept and handed out, or raises what is wrong with it.
+        timed: outcomes say where they came from and how long they took (`Answer`).
+        check: converts an answer to the form that is cached and returned, or raises what is wrong with it.
 
     Attributes:
         latency: seconds from the start of a key's first call to its outcome.
         failures: lookups that failed.
         cache_hits: answers from the cache.
-        shared: outcomes of a call that somebody else had asked for.
+        shared: outcomes of a call that another waiter had started.
         background: flights of refreshes, to be taken before others.
     """
 
@@ -86,7 +86,7 @@ class Calls:
         outcomes: KeyOutcomes,
         cache: LookupCache | None,
         *,
-        told: bool,
+        timed: bool,
         check: Callable[[Any, Any], Any] | None = None,
         recorder: Recorder = SILENT,
     ) -> None:
@@ -97,14 +97,14 @@ class Calls:
         self.background: deque[Flight] = deque()
         self._outcomes = outcomes
         self._cache = cache
-        self._told = told
+        self._timed = timed
         self._check = check
         self._recorder = recorder
-        self._wanted = 0
-        self._running: dict[Any, Wanted] = {}
+        self._numbered = 0
+        self._running: dict[Any, PendingKey] = {}
 
     def cached(self, key: Any, now: float) -> Any:
-        """The outcome that the cache has for a key, or ABSENT; starts a refresh if that is due."""
+        """The cached outcome for a key, or ABSENT. Starts a refresh if one is due."""
         cache = self._cache
         if cache is None:
             return ABSENT
@@ -114,90 +114,90 @@ class Calls:
         self.cache_hits += 1
         if cache.refreshes and cache.is_old(key) and (name := identity(key)) not in self._running:
             self.background.append(self._want(key, name, now, refreshing=True))
-        return Told(answer, "cache", 0, None) if self._told else answer
+        return Answer(answer, "cache", 0, None) if self._timed else answer
 
-    def ask(self, key: Any, asker: Asker, position: int, now: float) -> Flight | None:
-        """Wait for the outcome of a key that is not in the cache; gives its flight, if nobody asks for it already."""
+    def ask(self, key: Any, waiter: Waiter, position: int, now: float) -> Flight | None:
+        """Wait for a key that is not in the cache. Returns its flight, or None if a call for it already runs."""
         name = identity(key)
-        wanted = self._running.get(name)
-        if wanted is not None and not wanted.ended:
-            self.shared += wanted.asker is not None
-            wanted.add(asker, position)
+        pending = self._running.get(name)
+        if pending is not None and not pending.ended:
+            self.shared += pending.waiter is not None
+            pending.add(waiter, position)
             return None
-        wanted = self._want(key, name, now)
-        wanted.asker, wanted.position = asker, position
-        return wanted
+        pending = self._want(key, name, now)
+        pending.waiter, pending.position = waiter, position
+        return pending
 
-    def _want(self, key: Any, name: Any, now: float, refreshing: bool = False) -> Wanted:
-        wanted = self._running[name] = Wanted(key, name, self._wanted, now, refreshing)
-        self._wanted += 1
-        self._recorder.admitted(wanted)
-        return wanted
+    def _want(self, key: Any, name: Any, now: float, refreshing: bool = False) -> PendingKey:
+        pending = self._running[name] = PendingKey(key, name, self._numbered, now, refreshing)
+        self._numbered += 1
+        self._recorder.admitted(pending)
+        return pending
 
-    def leave(self, key: Any, asker: Asker) -> Flight | None:
-        """The asker waits no more; gives the flight, if nobody does now, to be abandoned. A refresh goes on."""
-        wanted = self._running.get(identity(key))
-        if wanted is None:
+    def leave(self, key: Any, waiter: Waiter) -> Flight | None:
+        """The waiter stops waiting. Returns the flight, to be abandoned, if none is left. A refresh goes on."""
+        pending = self._running.get(identity(key))
+        if pending is None:
             return None
-        wanted.remove(asker)
-        if wanted.asker is not None or wanted.refreshing:
+        pending.remove(waiter)
+        if pending.waiter is not None or pending.refreshing:
             return None
-        self._forget(wanted)
-        return wanted
+        self._forget(pending)
+        return pending
 
     def end_all(self, outcome: Any) -> None:
-        """Give everybody who waits this outcome."""
-        for wanted in list(self._running.values()):
-            self._end(wanted, outcome)
+        """Give all waiters this outcome."""
+        for pending in list(self._running.values()):
+            self._end(pending, outcome)
 
-    # -- what becomes of flights
+    # -- how flights end
 
-    def complete(self, wanted: Wanted, answer: Any, attempts: int) -> str:
+    def complete(self, pending: PendingKey, answer: Any, attempts: int) -> str:
         if self._check is not None:
             try:
-                answer = self._check(wanted.value, answer)
+                answer = self._check(pending.value, answer)
             except ResultError as error:
-                return self._fail(wanted, error, attempts)
+                return self._fail(pending, error, attempts)
         if self._cache is not None:
-            self._cache.put(wanted.value, answer)
-        latency = self._latency(wanted)
-        self._end(wanted, Told(answer, "call", attempts, latency) if self._told else answer)
+            self._cache.put(pending.value, answer)
+        latency = self._latency(pending)
+        self._end(pending, Answer(answer, "call", attempts, latency) if self._timed else answer)
         return "result"
 
-    def failed(self, wanted: Wanted, error: BaseException, attempts: int) -> str:
-        return self._fail(wanted, error, attempts)
+    def failed(self, pending: PendingKey, error: BaseException, attempts: int) -> str:
+        return self._fail(pending, error, attempts)
 
-    def timed_out(self, wanted: Wanted, attempts: int) -> str:
-        return self._fail(wanted, self._outcomes.timeout_error(wanted.value), attempts, timed_out=True)
+    def timed_out(self, pending: PendingKey, attempts: int) -> str:
+        return self._fail(pending, self._outcomes.timeout_error(pending.value), attempts, timed_out=True)
 
-    def _fail(self, wanted: Wanted, error: BaseException, attempts: int, timed_out: bool = False) -> str:
+    def _fail(self, pending: PendingKey, error: BaseException, attempts: int, timed_out: bool = False) -> str:
         self.failures += 1
-        latency = self._latency(wanted)
+        latency = self._latency(pending)
         outcome: Any = None
         if self._cache is not None and is_ordinary(error):
-            answer = self._cache.stale(wanted.value)
+            answer = self._cache.stale(pending.value)
             if answer is not ABSENT:
-                told = Told(answer, "stale", attempts, latency, error)
-                self._end(wanted, told if self._told else answer)
+                stale = Answer(answer, "stale", attempts, latency, error)
+                self._end(pending, stale if self._timed else answer)
                 return "result"
-        if wanted.asker is not None or not is_ordinary(error):
-            outcome = self._outcomes.failure(wanted.value, error, wanted.started, attempts, timed_out)
-        self._end(wanted, outcome)
+        if pending.waiter is not None or not is_ordinary(error):
+            outcome = self._outcomes.failure(pending.value, error, pending.started, attempts, timed_out)
+        self._end(pending, outcome)
         return "timeout" if timed_out else "failed"
 
-    def _end(self, wanted: Wanted, outcome: Any) -> None:
-        self._forget(wanted)
-        if wanted.asker is not None:
-            wanted.asker.answer(wanted.position, outcome)
-            for asker, position in wanted.others or ():
-                asker.answer(position, as_shared(outcome))
+    def _end(self, pending: PendingKey, outcome: Any) -> None:
+        self._forget(pending)
+        if pending.waiter is not None:
+            pending.waiter.answer(pending.position, outcome)
+            for waiter, position in pending.others or ():
+                waiter.answer(position, as_shared(outcome))
 
-    def _forget(self, wanted: Wanted) -> None:
-        """A key whose hash has changed stays behind, and is known by having ended."""
+    def _forget(self, pending: PendingKey) -> None:
+        """A key whose hash has changed stays in the dictionary; `ask` then sees that it has ended."""
         with contextlib.suppress(Exception):
-            self._running.pop(wanted.name, None)
+            self._running.pop(pending.name, None)
 
-    def _latency(self, wanted: Wanted) -> float:
-        latency = self._outcomes.now() - wanted.started
+    def _latency(self, pending: PendingKey) -> float:
+        latency = self._outcomes.now() - pending.started
         self.latency.add(latency)
         return latency

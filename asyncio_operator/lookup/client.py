@@ -1,9 +1,9 @@
-"""`Lookup`: keys looked up without Spark, on a loop of one's own, with cache, sharing, batches, retries and limits.
+"""`Lookup`: looks up keys without Spark, on your own event loop, with cache, sharing, batches, retries and limits.
 
     async with Lookup(enricher, cache=Cache(expire_after_write=60)) as lookup:
         row = await lookup.get("key")
 
-It belongs to the loop that opens it. Any number of tasks may ask at the same time.
+A lookup belongs to the loop that opens it. Any number of tasks may call `get` at the same time.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.waiting import clock_of
 
 ATOMIC = frozenset((type(None), bool, int, float, str, bytes, date, datetime, time, timedelta, Decimal, UUID))
-"""Types of values that nobody can change."""
+"""Types of immutable values."""
 
 
 class Lookup:
-    """Looks keys up.
+    """Looks up keys through an enricher.
 
     Args:
         enricher: the source of rows.
-        cache: which answers are kept; None for none.
-        batching: how calls with several keys are formed; default: with as many as the enricher takes at once.
-        retry: when a failed lookup is made again; None for never.
-        timeout: seconds from the start of a key's first call to its deadline, over all its attempts; None for none.
-        rate_limit: calls that may start in a time; None for any number.
-        circuit_breaker: refuses calls while too many fail; None for never.
-        clock: gives seconds; tells how old cached answers are, how long ago calls failed, and how long the circuit
-            breaker has been open. Default: the time of the running loop, which all waits take (`linger`, back-off,
-            rate limits, deadlines), whatever this clock shows.
-        attempt_timeout: seconds that each call may take; None for no limit.
-        capacity: calls in flight at most, or an `AdaptiveCapacity`.
+        cache: which answers are kept; None: none.
+        batching: how calls with several keys are formed. Default: with as many keys as the enricher takes at once.
+        retry: when a failed lookup is repeated; None: never.
+        timeout: seconds from the start of a key's first call to its deadline, all attempts included; None: no deadline.
+        rate_limit: the number of calls that may start in a period; None: any number.
+        circuit_breaker: refuses calls while too many fail; None: never.
+        clock: returns seconds. It measures the age of cached answers and of failed calls, and how long the circuit
+            breaker has been open. Default: the time of the running loop. Waits (`linger`, back-off, rate limits,
+            deadlines) always take the time of the loop.
+        attempt_timeout: seconds that each call may take; None: no limit.
+        capacity: maximum number of calls in flight, or an `AdaptiveCapacity`.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -105,7 +105,7 @@ class Lookup:
 
         Raises:
             StateError: it is open already.
-            ConfigurationError: the enricher's schema is none, or the cache cannot be opened.
+            ConfigurationError: the enricher's schema is not a `pyarrow.Schema`, or the cache cannot be opened.
         """
         if self._opening or self._engine is not None:
             raise StateError("the lookup is open already")
@@ -118,27 +118,27 @@ class Lookup:
             self._opening = False
 
     async def close(self) -> None:
-        """Cancel what runs, and close the enricher and the cache. Whoever still waits gets a `StateError`. Called again
-        it does nothing."""
+        """Cancel running calls, and close the enricher and the cache. Callers that still wait get a `StateError`. A
+        second call does nothing."""
         engine, self._engine = self._engine, None
         if engine is not None:
             self._closing = asyncio.ensure_future(engine.close())
         closing = self._closing
         if closing is not None:
-            # Whoever is cancelled here waits no longer; it is closed all the same.
+            # A caller that is cancelled here stops waiting. The lookup is closed all the same.
             await asyncio.shield(closing)
             self._closing = None
 
     async def get(self, key: Any) -> Found:
-        """The row of a key, a list of rows, or None where there is none, or where a part of the key is None.
+        """The row of a key, a list of rows, or None. It is None without a row, and if a part of the key is None.
 
-        The enricher is asked for the canonical key: a datetime with a zone comes in UTC, -0.0 as 0.0. Values of
-        different types are different keys, as 1, True and 1.0.
+        The enricher gets the canonical key: a datetime with a zone is converted to UTC, -0.0 to 0.0. Values of
+        different types are different keys: 1, True and 1.0.
 
-        Rows hold the columns of the enricher's schema. They are the caller's own.
+        Rows have the columns of the enricher's schema. The caller may change them.
 
         Raises:
-            EnricherError: or whatever the enricher's `lookup` raised in the last attempt.
+            EnricherError: the lookup failed. An error of another type that `lookup` raised is raised as it is.
             ElementTimeoutError: the key passed its deadline.
             CircuitOpenError: the circuit breaker refused the call.
             ResultError: the answer does not fit the schema.
@@ -165,7 +165,7 @@ class Lookup:
 
 
 class _Keys:
-    """The flights of keys that were asked for and wait for a call; a `Source`."""
+    """The flights of keys that wait for a call; a `Source`."""
 
     over = False
 
@@ -184,13 +184,13 @@ class _Keys:
         return self.flights.popitem(last=False)[0] if self.flights else None
 
     def prepare(self, now: float) -> None:
-        """They are there."""
+        """Does nothing: the flights are ready."""
 
     def read_ahead(self, news: Callable[[], None]) -> None:
-        """There is no input."""
+        """Does nothing: there is no input."""
 
     def stop(self) -> None:
-        """There is no input."""
+        """Does nothing: there is no input."""
 
     def is_full(self) -> bool:
         return False
@@ -211,7 +211,7 @@ class _Waiter:
 
 
 class _Engine:
-    """What an open lookup has."""
+    """The parts of an open lookup: cache, calls, and the task that runs them."""
 
     def __init__(
         self,
@@ -227,7 +227,7 @@ class _Engine:
         self._cache = cache
         self._now = clock = clock_of(self.loop)
         outcomes = KeyOutcomes(enricher, timeout=options.timeout, fail=None, remedy="", clock=clock)
-        self._calls = Calls(outcomes, cache, told=False, check=self._checked)
+        self._calls = Calls(outcomes, cache, timed=False, check=self._checked)
         self._source = _Keys()
         self._source.background = self._calls.background
         self._attempts, self._driver = managed_calls(enricher, self._source, self._calls, options, clock, ages=ages)
@@ -236,7 +236,7 @@ class _Engine:
         self._running = asyncio.ensure_future(self._run())
 
     async def _run(self) -> None:
-        """Until it is cancelled, or something fails that ends everything."""
+        """Run until the task is cancelled, or an error ends the run."""
         try:
             await self._driver.run()
         except asyncio.CancelledError:
@@ -251,7 +251,7 @@ class _Engine:
             return None
         if self._failure is not None:
             raise StateError(
-                f"the lookup has failed, and looks nothing up any more: {self._failure}"
+                f"the lookup has ended with an error: {self._failure}; open a new Lookup"
             ) from self._failure
         now = self._now()
         outcome = self._calls.cached(key, now)
@@ -261,8 +261,8 @@ class _Engine:
             self._attempts.news()
         if type(outcome) is Failure:
             if isinstance(outcome.error, asyncio.CancelledError):
-                # It is not the caller who was cancelled.
-                raise EnricherError(f"the lookup of key {describe(key)} has cancelled itself") from outcome.error
+                # The caller was not cancelled, so it must not see a CancelledError.
+                raise EnricherError(f"the lookup of key {describe(key)} cancelled itself") from outcome.error
             raise outcome.error.with_traceback(outcome.traceback)
         own: Found = _own(outcome)
         return own
@@ -288,10 +288,10 @@ class _Engine:
         try:
             return self._check(answer)
         except ResultError as error:
-            raise ResultError(f"the answer for key {describe(key)} will not do: {error}") from error
+            raise ResultError(f"the answer for key {describe(key)} is invalid: {error}") from error
 
     async def close(self) -> None:
-        # Whoever closes it, a task that a call has started too, may end the run.
+        # Any task may close the lookup, also one that a call has started.
         self._driver.stop()
         self._running.cancel()
         await asyncio.wait([self._running])
@@ -303,7 +303,7 @@ class _Engine:
 
 
 async def _closed(enricher: Enricher) -> None:
-    """Close it, within `CLIENT_CLOSE_TIMEOUT` seconds."""
+    """Close the enricher, within `CLIENT_CLOSE_TIMEOUT` seconds."""
     closing = asyncio.ensure_future(enricher.close())
     await asyncio.wait([closing], timeout=CLIENT_CLOSE_TIMEOUT)
     if not closing.done():
@@ -313,11 +313,13 @@ async def _closed(enricher: Enricher) -> None:
 
 
 async def _opened(enricher: Enricher, options: LookupOptions, clock: Callable[[], float] | None) -> _Engine:
-    # It may ask the source, which blocks.
+    # In a thread: `schema` may query the source, and it blocks.
     schema = await asyncio.to_thread(enricher.schema)
     if not hasattr(schema, "names"):
-        raise ConfigurationError(f"{describe(enricher)}.schema() gave {describe(schema)}; it must be a pyarrow.Schema")
-    # An enricher that has asked its source knows more than one that has not.
+        raise ConfigurationError(
+            f"{describe(enricher)}.schema() returned {describe(schema)}; it must return a pyarrow.Schema"
+        )
+    # The fingerprint is taken after `schema`, because an enricher may learn from its source what belongs to it.
     owner = cache_owner(fingerprint(enricher), schema)
     check = AnswerCheck(schema)
     try:
@@ -333,7 +335,7 @@ async def _opened(enricher: Enricher, options: LookupOptions, clock: Callable[[]
 
 
 async def _open_cache(options: Cache, owner: str, clock: Callable[[], float] | None) -> LookupCache:
-    # The loop's time, which tests may turn, as a time of day, which a cache on disk is stamped with.
+    # A cache on disk needs the time of day. Start from it and add the loop's time, which tests can set.
     now = clock_of(asyncio.get_running_loop())
     offset = wall() - now()
     stamps = clock or (lambda: now() + offset)
@@ -346,13 +348,13 @@ async def _open_cache(options: Cache, owner: str, clock: Callable[[], float] | N
 
 
 def _discard(opening: asyncio.Task[LookupCache]) -> None:
-    """Close a cache that nobody waits for."""
+    """Close a cache whose caller was cancelled while it was opened."""
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()
 
 
 def _own(answer: Any) -> Any:
-    """The answer as a value that the caller may change."""
+    """A copy of the answer, which the caller may change."""
     if answer is None:
         return None
     if isinstance(answer, list):

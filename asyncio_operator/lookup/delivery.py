@@ -1,10 +1,10 @@
-"""The batches of a partition on their way out: in order, or as they end, and in parts where a key is slow.
+"""Delivers the batches of a partition: in order, or as they end, and in parts if a key is slow.
 
-A batch is delivered when all its keys have an outcome, or a part of it when that part has been ready for a while or its
-room is needed. What is in memory is bounded twice: keys looked up and not yet emitted by `buffer`, and rows by `buffer`
-too, but never so that fewer than `BATCHES` batches are in the pipe, or it would run empty between them.
+A batch is delivered when all its keys have an outcome. A part of it is delivered earlier if that part has been ready
+for a while, or if its room is needed. `buffer` bounds the memory twice: the keys that are looked up and not yet
+emitted, and the rows. But `BATCHES` batches may always be in the pipeline, or it would run empty between them.
 
-It knows neither calls nor threads.
+This module knows neither calls nor threads.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ from asyncio_operator.lookup.keys import KeyBatch
 from asyncio_operator.waiting import wake
 
 BATCHES = 4
-"""Batches that may be in the pipe whatever their size: one being emitted, one waiting for a slow key, two in flight."""
+"""Batches that may be in the pipeline whatever their size: one is emitted, one waits for a slow key, two are in
+flight."""
 
 FLUSH = 0.1
-"""Seconds after which ready outcomes of a batch that is not complete are delivered; half of what law X9 allows."""
+"""Seconds after which the ready outcomes of an incomplete batch are delivered: half of what law X9 allows."""
 
 STARVED_FLUSH = 0.005
-"""The same when calls wait for the room that it makes: many times the price of looking for ready outcomes."""
+"""The same while calls wait for the room that this makes. It is many times the cost of a search for ready outcomes."""
 
 
 class Delivery:
-    """What is in the pipe.
+    """The batches in the pipeline.
 
     Args:
-        deliver: called with a batch and the number of its leading keys that are ready (in unordered mode, of all its
-            keys that are); the batch has ended, and is delivered for the last time, when ``batch.ended``.
+        deliver: called with a batch and the number of its leading keys that are ready (in unordered mode: of all keys
+            that are ready). ``batch.ended`` marks the last delivery of a batch.
 
     Attributes:
-        settle: called before ready outcomes are looked for.
-        batches: those that have not ended, in the order of the input.
-        keys: that have been admitted, and not emitted.
+        settle: called before a search for ready outcomes.
+        batches: batches that have not ended, in the order of the input.
+        keys: number of keys that have been admitted and not emitted.
     """
 
     def __init__(self, deliver: Callable[[KeyBatch, int], None], *, ordered: bool, buffer: int) -> None:
@@ -54,19 +55,19 @@ class Delivery:
         self._loop = asyncio.get_running_loop()
 
     def room(self) -> int:
-        """How many more keys may be admitted."""
+        """The number of keys that may still be admitted."""
         return self._buffer - self.keys
 
     def takes_a_batch(self) -> bool:
-        """Whether one more batch may be read."""
+        """Whether another batch may be read."""
         return self._count < BATCHES or self._rows < self._buffer
 
     def admit(self, keys: int) -> None:
-        """So many keys are being looked up."""
+        """`keys` more keys are being looked up."""
         self.keys += keys
 
     def take(self, batch: KeyBatch) -> None:
-        """The batch has been read."""
+        """A batch has been read."""
         self.batches.append(batch)
         self._count += 1
         self._rows += batch.rows
@@ -74,7 +75,7 @@ class Delivery:
             self.flush()
 
     async def wait(self, news: asyncio.Future[None]) -> None:
-        """Wait for a future, which some room completes too."""
+        """Wait for a future. New room completes it too."""
         self._room = news
         try:
             if self._stuck():
@@ -84,7 +85,7 @@ class Delivery:
             self._room = None
 
     def emitted(self, keys: int, batch: KeyBatch | None) -> None:
-        """The consumer has handed over the rows of `keys` keys, and, if `batch` is given, all of that batch."""
+        """The consumer has passed on the rows of `keys` keys and, if `batch` is given, all of that batch."""
         self.keys -= keys
         self._handed -= keys
         if batch is not None:
@@ -106,7 +107,7 @@ class Delivery:
             self._hand_over(first, len(first.keys))
 
     def flush(self) -> None:
-        """Deliver what is ready, now and from time to time, also of batches that are not complete."""
+        """Deliver all ready outcomes, of incomplete batches too, and do it again after a delay."""
         self.close()
         self.settle()
         for batch in list(self.batches):
@@ -122,7 +123,7 @@ class Delivery:
         self._timer = self._loop.call_later(delay, self.flush) if self.batches else None
 
     def close(self) -> None:
-        """Look for ready outcomes no more."""
+        """Stop searching for ready outcomes."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -133,7 +134,7 @@ class Delivery:
         self._deliver(batch, ready)
 
     def _stuck(self) -> bool:
-        """Whether calls wait for room while the consumer has nothing to do: only parts of batches can make some."""
+        """Whether calls wait for room and the consumer has nothing to do: only a part of a batch can then make room."""
         return self._room is not None and not self._room.done() and self._handed <= 0 and self._is_full()
 
     def _is_full(self) -> bool:

@@ -1,7 +1,7 @@
-"""Batches of keys, and what became of each key.
+"""Batches of keys and the outcome of each key.
 
-A `KeyBatch` holds the distinct keys of one batch of rows and, by position, their outcomes: an answer, `Told` in its
-place where somebody wants to know how it was come by, a `Failure`, or still `PENDING`.
+A `KeyBatch` holds the distinct keys of one batch of rows and, by position, their outcomes. An outcome is the plain
+answer, an `Answer` if the caller wants its source and latency, a `Failure`, or still `PENDING`.
 
 Law: an outcome is written once.
 """
@@ -11,17 +11,17 @@ from __future__ import annotations
 from typing import Any
 
 PENDING: Any = object()
-"""Stands for an outcome that is not there yet."""
+"""The placeholder of an outcome that has not arrived yet."""
 
 
-class Told:
-    """An answer, and how it was come by.
+class Answer:
+    """An answer and where it came from (call, cache, shared, stale).
 
     Attributes:
         source: "call", "cache", "shared" or "stale".
-        attempts: that were made for it; 0 if nothing was called.
-        latency: seconds that these took, waits between them included; None if nothing was called.
-        error: what the lookup failed of for which a stale answer stands in.
+        attempts: number of attempts made for it; 0 if nothing was called.
+        latency: seconds that they took, waits between them included; None if nothing was called.
+        error: with source "stale", the error of the failed lookup.
     """
 
     __slots__ = ("answer", "attempts", "error", "latency", "source")
@@ -40,10 +40,10 @@ class Failure:
     """The outcome of a key whose lookup failed.
 
     Attributes:
-        error: what it failed of.
-        traceback: of the error, as it was; every time that it is raised for one who waits, it grows.
-        timed_out: whether it passed its deadline.
-        source, attempts, latency: as of `Told`.
+        error: the error of the lookup.
+        traceback: the original traceback of the error. Raising the error for a waiter adds to the error's own one.
+        timed_out: whether the key passed its deadline.
+        source, attempts, latency: see `Answer`.
     """
 
     __slots__ = ("attempts", "error", "latency", "source", "timed_out", "traceback")
@@ -68,9 +68,9 @@ class Failure:
 
 
 def shared(outcome: Any) -> Any:
-    """The outcome of a lookup for those who did not ask first."""
-    if type(outcome) is Told:
-        return Told(outcome.answer, "shared", outcome.attempts, outcome.latency, outcome.error)
+    """The outcome of a lookup, marked as shared, for waiters that did not ask first."""
+    if type(outcome) is Answer:
+        return Answer(outcome.answer, "shared", outcome.attempts, outcome.latency, outcome.error)
     if type(outcome) is Failure:
         return Failure(outcome.error, outcome.latency, outcome.timed_out, outcome.attempts, "shared")
     return outcome
@@ -81,11 +81,11 @@ class KeyBatch:
 
     Args:
         keys: in the order of their first row.
-        rows: how many rows stand behind them.
-        payload: the rows themselves, not looked at here.
+        rows: number of rows that have these keys.
+        payload: the rows themselves. This class does not read them.
 
     Attributes:
-        delivered: how many leading keys have been delivered (in unordered mode: how many keys).
+        delivered: number of leading keys that have been delivered (in unordered mode: number of keys).
         ended: whether every key has an outcome.
     """
 
@@ -108,7 +108,7 @@ class KeyBatch:
         return self._places
 
     def ready(self) -> int:
-        """The end of the run of keys, from the first, that all have an outcome."""
+        """The number of leading keys that all have an outcome."""
         outcomes = self.outcomes
         for i in range(self.delivered, len(outcomes)):
             if outcomes[i] is PENDING:
@@ -116,5 +116,5 @@ class KeyBatch:
         return len(outcomes)
 
     def answered(self) -> int:
-        """How many keys have an outcome."""
+        """The number of keys that have an outcome."""
         return sum([outcome is not PENDING for outcome in self.outcomes])

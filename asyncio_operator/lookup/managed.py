@@ -1,4 +1,4 @@
-"""The source of flights for the managed way: the keys of batches that neither the cache nor a running call answers."""
+"""The flights of the managed way: the keys of batches that are neither in the cache nor being called for already."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from asyncio_operator.lookup.keys import KeyBatch
 from asyncio_operator.state.cells import ABSENT
 
 AHEAD = 100
-"""Keys that are found to need a call at a time: looking for them one by one would cost more than they do."""
+"""Keys to find at a time that need a call. Searching for them one by one would cost more than the calls."""
 
 
-class Asking:
+class WaitingBatch:
     """A batch whose keys wait for outcomes."""
 
     __slots__ = ("batch", "delivery", "missing")
@@ -43,7 +43,7 @@ class BatchSource:
         self._reader = reader
         self._delivery = delivery
         self._calls = calls
-        self._asking: Asking | None = None
+        self._current: WaitingBatch | None = None
         self._next = 0
         self._ready: deque[Flight] = deque()
 
@@ -53,7 +53,7 @@ class BatchSource:
 
     @property
     def over(self) -> bool:
-        return self._reader.over and self._asking is None and not self._calls.background
+        return self._reader.over and self._current is None and not self._calls.background
 
     def take(self, now: float) -> Flight | None:
         ready = self._ready
@@ -65,13 +65,13 @@ class BatchSource:
         while not self._ready:
             if self._calls.background:
                 self._ready.append(self._calls.background.popleft())
-            elif self._asking is None:
+            elif self._current is None:
                 if not self._delivery.takes_a_batch() or not self._next_batch():
                     return
             elif self._delivery.room() <= 0:
                 return
             else:
-                self._ask(self._asking, now)
+                self._ask(self._current, now)
 
     def _next_batch(self) -> bool:
         batch = self._reader.read()
@@ -80,15 +80,15 @@ class BatchSource:
             return False
         self._delivery.take(batch)
         if batch.keys:
-            self._asking = Asking(batch, self._delivery)
+            self._current = WaitingBatch(batch, self._delivery)
             self._next = 0
         else:
             self._delivery.end(batch)
         return True
 
-    def _ask(self, asking: Asking, now: float) -> None:
-        """Go on with a batch, as far as there is room, until there are some keys that need a call."""
-        keys, outcomes, ready, start = asking.batch.keys, asking.batch.outcomes, self._ready, self._next
+    def _ask(self, waiting: WaitingBatch, now: float) -> None:
+        """Continue a batch, within the room, until `AHEAD` keys are found that need a call."""
+        keys, outcomes, ready, start = waiting.batch.keys, waiting.batch.outcomes, self._ready, self._next
         cached, ask = self._calls.cached, self._calls.ask
         stop = min(len(keys), start + self._delivery.room())
         hits = 0
@@ -99,17 +99,17 @@ class BatchSource:
             if outcome is not ABSENT:
                 outcomes[position] = outcome
                 hits += 1
-            elif (flight := ask(key, asking, position, now)) is not None:
+            elif (flight := ask(key, waiting, position, now)) is not None:
                 ready.append(flight)
             position += 1
         self._next = position
         self._delivery.admit(position - start)
         if position == len(keys):
-            self._asking = None
+            self._current = None
         if hits:
-            asking.missing -= hits
-            if not asking.missing:
-                self._delivery.end(asking.batch)
+            waiting.missing -= hits
+            if not waiting.missing:
+                self._delivery.end(waiting.batch)
 
     def read_ahead(self, news: Callable[[], None]) -> None:
         self._reader.read_ahead(news)
@@ -118,7 +118,7 @@ class BatchSource:
         self._reader.stop()
 
     def is_full(self) -> bool:
-        return self._delivery.room() <= 0 or (self._asking is None and not self._delivery.takes_a_batch())
+        return self._delivery.room() <= 0 or (self._current is None and not self._delivery.takes_a_batch())
 
     async def wait(self, news: asyncio.Future[None]) -> None:
         await self._delivery.wait(news)

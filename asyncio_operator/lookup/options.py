@@ -1,4 +1,4 @@
-"""The options of lookups, checked before and bundled; which way they take follows from them."""
+"""The options of lookups: checked, and bundled in `LookupOptions`. They decide between the plain and managed way."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class LookupOptions:
     """Options of a lookup, durations in seconds.
 
     Attributes:
-        batching: how calls with several keys are formed; None for one key a call.
+        batching: how calls with several keys are formed; None: one key per call.
         fail: the first failure ends the run.
-        timed: it is wanted how outcomes were come by.
+        timed: outcomes say where they came from and how long they took.
         remedy: what the user can do about a failure, for the end of a message.
-        grace_period: for calls that ignore their cancellation at the end.
+        grace_period: how long the end of the run waits for calls that ignore their cancellation.
     """
 
     ordered: bool = True
@@ -56,7 +56,7 @@ class LookupOptions:
 
     @property
     def managed(self) -> bool:
-        """Whether a key may need more than one plain call."""
+        """Whether an option needs the managed way."""
         options = (
             self.attempt_timeout,
             self.retry,
@@ -76,10 +76,10 @@ def checked(
     attempt_timeout: Duration | None,
     **specifications: Any,
 ) -> LookupOptions:
-    """The options that `enrich` and `Lookup` share, as users give them; the others are at their defaults.
+    """Checks the options that `enrich` and `Lookup` share. The others keep their defaults.
 
     Raises:
-        ConfigurationError: one of them is wrong.
+        ConfigurationError: an option is wrong.
     """
     require_enricher(enricher)
     if not isinstance(capacity, AdaptiveCapacity):
@@ -95,10 +95,10 @@ def checked(
 
 
 def require_enricher(enricher: object) -> None:
-    """Check that it is an enricher, whose methods can be awaited.
+    """Check that an object is an enricher and that its methods are asynchronous.
 
     Raises:
-        ConfigurationError: it is not.
+        ConfigurationError: it is not, or one of them is not.
     """
     if isinstance(enricher, type) and issubclass(enricher, Enricher):
         raise ConfigurationError(f"enricher is the class {enricher.__name__}; pass an object of it")
@@ -115,10 +115,10 @@ def require_enricher(enricher: object) -> None:
 
 
 def batching_of(enricher: Enricher, batching: Batching | None) -> Batching | None:
-    """How calls of an enricher are formed: with as many keys as it takes at once, and as `batching` says.
+    """How the calls of an enricher are formed: as `batching` says, with at most `enricher.max_batch` keys.
 
     Raises:
-        ConfigurationError: `batching` is given for an enricher that takes one key at a time.
+        ConfigurationError: `batching` is given and the enricher takes one key at a time.
     """
     most = enricher.max_batch
     if most == 1:

@@ -1,4 +1,4 @@
-"""What failed lookups mean: the failure of a key, or the end of the run; and what users are told of them."""
+"""What a failed lookup means: the failure of one key, or the end of the run. Also the errors that users see."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from asyncio_operator.policies.retry import Retry
 
 
 class KeyOutcomes:
-    """Makes failures, and counts them.
+    """Makes the failures of keys, and counts those that timed out.
 
     Args:
-        retry: when lookups are made again, for a message.
+        retry: when failed lookups are repeated, for a message.
         timeout: seconds that a lookup may take, for a message.
-        fail: the first failure ends the run; else only one does of which a key cannot be to blame, because the process
-            lacks something. None: no failure ends it.
+        fail: True: the first failure ends the run. False: only a failure that no key can cause ends it, because the
+            process lacks something. None: no failure ends it.
         remedy: what the user can do about a failure, for the end of a message.
-        clock: gives seconds.
+        clock: returns seconds.
 
     Attributes:
-        timeouts: keys that passed their deadline.
-        now: gives seconds.
-        end: ends the run with an error, here and now; to be set before the first call.
+        timeouts: number of keys that passed their deadline.
+        now: returns seconds.
+        end: ends the run with an error at once. Set it before the first call.
     """
 
     def __init__(
@@ -60,14 +60,14 @@ class KeyOutcomes:
     def failure(
         self, key: Any, error: BaseException, started: float, attempts: int = 1, timed_out: bool = False
     ) -> Failure:
-        """The outcome of a key whose lookup failed; if failures are to end the run, they do here."""
+        """The outcome of a key whose lookup failed. Ends the run if the failure has to."""
         lacking = self._failing is not None and is_lacking(error)
         if self._failing or lacking or not is_ordinary(error):
             if lacking:
-                remedy = remedy_of(error) or "; that is of this Python worker, and no key is to blame"
+                remedy = remedy_of(error) or "; the cause is in this Python worker, not in the key"
             else:
                 why = "" if self._retry is None or timed_out else self._retry.refusal(error, attempts)
-                # Nothing goes on without an error that asks the process to end.
+                # An error that is no `Exception` asks the process to end: no option lets the run go on.
                 without = self._remedy if is_ordinary(error) else ""
                 remedy = f"{remedy_of(error)}{f'; {why}' if why else ''}{without}"
             ended = run_error(self._enricher, key, error, attempts, remedy)
@@ -80,7 +80,7 @@ class KeyOutcomes:
         return self.failure(key, self.timeout_error(key), started, attempts, timed_out=True)
 
     def timeout_error(self, key: Any) -> ElementTimeoutError:
-        """What a key fails of at its deadline."""
+        """The error of a key that passes its deadline. Counts it."""
         self.timeouts += 1
         return ElementTimeoutError(
             f"the lookup of key {describe(key)} gave no answer within its timeout of {self._timeout} s; raise timeout= "
@@ -89,14 +89,14 @@ class KeyOutcomes:
 
 
 def is_lacking(error: BaseException) -> bool:
-    """Whether the process lacks what every key needs: an import failed, or what blames no key wants a variable."""
+    """Whether the process lacks what every key needs: a module, or a variable that an error with `any_key` names."""
     if failed_import(error) is not None:
         return True
     return bool(said(error, "any_key", bool)) and missing_here(error) is not None
 
 
 def run_error(enricher: Enricher, key: Any, error: BaseException, attempts: int, remedy: str) -> FunctionError:
-    """What a run ends with for which a lookup failed."""
+    """The error that ends a run when a lookup failed."""
     what = "gave an unusable answer" if isinstance(error, ResultError) else "failed"
     tried = f" in attempt {attempts}" if attempts > 1 else ""
     failure = FunctionError(
@@ -109,8 +109,8 @@ def run_error(enricher: Enricher, key: Any, error: BaseException, attempts: int,
 
 
 def missing_key_error(enricher: Enricher, key: Any) -> MissingKeyError:
-    """The error for a key without a row where every key must have one. None in the key is a null, or what Python cannot
-    hold."""
+    """The error for a key without a row when every key must have one. None in the key is a null, or a value that
+    Python cannot hold."""
     name, text = describe(enricher), describe(key)
     if key is None or (isinstance(key, tuple) and None in key):
         problem = f"{name} has no row for key {text}: a part of it is null, or a value that Python cannot hold"

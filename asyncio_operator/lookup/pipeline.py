@@ -1,8 +1,8 @@
-"""The way of a partition's keys: read batch by batch, looked up in the lanes, delivered in order.
+"""The pipeline of a partition: reads batches of keys, looks the keys up in the lanes, delivers the batches in order.
 
-Keys are handed out across batch borders, so that no call waits for the end of a batch. There are two ways, as in the
-operator: the plain one (`plain`) costs a fraction of a microsecond per key; the managed one (`managed`, `calls`) has
-cache, retries, batches and limits, and is taken where one of these is asked for. It knows neither rows nor threads.
+Keys go to the lanes across batch borders, so no call waits for the end of a batch. As in the operator, there are two
+ways. The plain way (`plain`) costs a fraction of a microsecond per key. The managed way (`managed`, `calls`) has
+cache, retries, batches and limits, and runs if one of these options is set. This module knows neither rows nor threads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from asyncio_operator.lanes import Lanes
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.calls import Calls
 from asyncio_operator.lookup.delivery import Delivery
-from asyncio_operator.lookup.keys import KeyBatch, Told
+from asyncio_operator.lookup.keys import Answer, KeyBatch
 from asyncio_operator.lookup.managed import BatchSource
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.outcomes import KeyOutcomes
@@ -46,10 +46,10 @@ def managed_calls(
     limiter: Limiter | None = None,
     ages: Callable[[], float] | None = None,
 ) -> tuple[Attempts, Lanes]:
-    """What makes the calls for the flights of a source, on the running loop.
+    """Builds what makes the calls for the flights of a source, on the running loop.
 
     Args:
-        clock: gives the seconds of the loop.
+        clock: returns the seconds of the loop.
         limiter, ages: see `Guards`.
     """
     attempts = Attempts(
@@ -75,16 +75,16 @@ def managed_calls(
 
 
 class LookupPipeline:
-    """Looks the keys of batches up, on the loop that makes it.
+    """Looks up the keys of batches, on the loop that is running when it is made.
 
     Args:
-        enricher: opened.
-        source: gives `KeyBatch`.
+        enricher: already open.
+        source: gives `KeyBatch` objects.
         deliver: see `Delivery`.
-        cache: if ``options.cache`` is given.
-        check: gives an answer as the cache is to keep it, or raises what is wrong with it.
-        trace: is told of every call, for which the managed way is taken; its elements are the keys that are called for,
-            which leave when they have their outcome.
+        cache: given if ``options.cache`` is set.
+        check: converts an answer to the form that is cached, or raises what is wrong with it.
+        trace: records every call. It requires the managed way. Its elements are the called keys, which leave when they
+            have their outcome.
         limiter: see `managed_calls`.
     """
 
@@ -116,9 +116,9 @@ class LookupPipeline:
         self._plain: PlainIntake | None = None
         self._attempts: Attempts | None = None
         if options.managed or trace is not None:
-            # Without a cache it is soon enough to see what is wrong with an answer when its columns are built.
+            # Without a cache an answer is checked later, when its columns are built.
             checks = None if cache is None or check is None else lambda _key, answer: check(answer)
-            self._calls = Calls(self._outcomes, cache, told=options.timed, check=checks, recorder=recorder)
+            self._calls = Calls(self._outcomes, cache, timed=options.timed, check=checks, recorder=recorder)
             keys = BatchSource(self._reader, self._delivery, self._calls)
             self._attempts, self._driver = managed_calls(enricher, keys, self._calls, options, clock, recorder, limiter)
         else:
@@ -159,7 +159,7 @@ class LookupPipeline:
 
     @property
     def cache_hits(self) -> int:
-        """Keys that the cache had an answer for."""
+        """Keys that were answered from the cache."""
         return 0 if self._plain is not None else self._calls.cache_hits
 
     @property
@@ -176,7 +176,7 @@ class LookupPipeline:
         """Run until the source has ended and everything is delivered.
 
         Raises:
-            FunctionError: a lookup failed, and ``options.fail`` is set; or it raised what is no `Exception`.
+            FunctionError: a lookup failed and ``options.fail`` is set, or it raised an error that is no `Exception`.
         """
         try:
             await self._driver.run()
@@ -187,10 +187,10 @@ class LookupPipeline:
             await self._reader.close(self._options.grace_period)
 
     def emitted(self, keys: int, batch: KeyBatch | None) -> None:
-        """The consumer has handed over the rows of `keys` keys, and, if `batch` is given, all of that batch."""
+        """The consumer has passed on the rows of `keys` keys and, if `batch` is given, all of that batch."""
         self._delivery.emitted(keys, batch)
 
-    async def _invoke_timed(self, key: Any) -> Told:
+    async def _invoke_timed(self, key: Any) -> Answer:
         started = self._clock()
         answer = await self._enricher.lookup(key)
-        return Told(answer, "call", 1, self._clock() - started)
+        return Answer(answer, "call", 1, self._clock() - started)

@@ -1,11 +1,11 @@
-"""The plain way: one call for every distinct key of a batch, in the order they come, and nothing else to mind.
+"""The plain way: one call for every distinct key of a batch, in order of arrival, and nothing else.
 
-A batch is the window that the lanes share, so a key costs a step of an iterator and a store in a list, and no object of
-its own. A key whose call is running for an earlier batch is not called again: it takes that outcome over (law L2). That
-is looked for batch by batch, when a batch comes and when outcomes are delivered, and costs nothing while no earlier
-batch is open.
+A batch is the window that the lanes share. So a key costs one step of an iterator and one store in a list, and no
+object of its own. If a call for the key already runs for an earlier batch, the key takes over that outcome (law L2).
+Such keys are searched batch by batch, on arrival and on delivery. The search costs nothing while no earlier batch is
+open.
 
-What more a lookup can need is in `calls`.
+Lookups that need more use `calls`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from asyncio_operator.lookup.outcomes import KeyOutcomes
 
 
 class KeyWindow:
-    """The keys of a batch, a window of the lanes.
+    """The keys of a batch, as a window of the lanes.
 
     Args:
-        asked: the positions of the keys that are called for; None for all.
-        left: called when every one of them has an outcome.
+        asked: the positions of the keys to call for; None for all.
+        left: called when each of these keys has an outcome.
     """
 
     instant = True
@@ -46,7 +46,7 @@ class KeyWindow:
         self._range: Iterator[tuple[Any, Any]] = iter(())
 
     def admit(self, room: int) -> int:
-        """Open the next range of at most `room` keys; how many keys it holds."""
+        """Open the next range of at most `room` keys. Returns the number of keys in it."""
         start, keys = self.admitted, self.batch.keys
         self.admitted = stop = min(self._count, start + room)
         if self._asked is None:
@@ -59,7 +59,7 @@ class KeyWindow:
         return stop - start
 
     def left_over(self) -> int:
-        """How many keys of the present range no lane has taken."""
+        """The number of keys of the current range that no lane has taken."""
         return int(self._left.__length_hint__())
 
     def all_admitted(self) -> bool:
@@ -88,7 +88,7 @@ class KeyWindow:
 
 
 class PlainIntake:
-    """The intake of the lanes."""
+    """The intake of the lanes: opens windows as far as the delivery has room."""
 
     def __init__(self, reader: Reader, delivery: Delivery, outcomes: KeyOutcomes) -> None:
         self.shared = 0
@@ -121,7 +121,7 @@ class PlainIntake:
         return window
 
     def stop(self) -> None:
-        """Nothing is read any more."""
+        """Stop reading the input."""
         self._reader.stop()
 
     async def _next_batch(self) -> bool:
@@ -159,7 +159,7 @@ class PlainIntake:
         self.settle()
 
     def settle(self) -> None:
-        """Take outcomes over; in the order of the batches, for one may follow another that follows a third."""
+        """Take over outcomes, batch by batch in order: a batch may follow one that itself follows a third."""
         for following in self._following:
             following.take_over()
         done = [following for following in self._following if not following.places]
@@ -170,7 +170,7 @@ class PlainIntake:
 
 
 class _Following:
-    """The keys of a batch whose calls run for earlier ones: by position, that batch, and the position there."""
+    """The keys of a batch whose calls run for earlier batches: by position, that batch and the position in it."""
 
     def __init__(self, batch: KeyBatch, earlier: Any) -> None:
         self.batch = batch

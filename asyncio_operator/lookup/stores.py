@@ -1,11 +1,11 @@
-"""Where caches live: made in memory, or leased on disk.
+"""Opens caches: in memory, or in a locked directory on disk.
 
-The directory that a `Cache` names holds one numbered directory for each worker that ever used it at the same time as
-others. A worker locks the first free one that holds the answers of its specification, and finds them there; if there is
-none it takes the first free one and clears it. A lock ends with the process, however that ends.
+The directory of a `Cache` holds numbered directories, one for each worker that used it at the same time as others. A
+worker locks the first free one that holds answers of its own specification, and uses these answers. If there is none,
+it takes the first free one and clears it. A lock ends with the process, even if the process crashes.
 
-Law L7: two workers never share a directory, and what was written for another specification, by another version, or is
-damaged, is not trusted: it is cleared, and this is logged.
+Law L7: two workers never share a directory. A directory that is damaged, or was written for another specification or
+by another version, is not trusted: it is cleared, and this is logged.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from asyncio_operator.state.heap_backend import HeapStateBackend
 logger = logging.getLogger("asyncio_operator")
 
 _locked: set[Path] = set()
-"""Directories that this process has locked: a lock of the system does not keep a process from itself."""
+"""Directories that this process has locked. A lock of the system does not stop the same process from locking again."""
 
 _locking = threading.Lock()
-"""For caches that are opened at the same time, each in a thread."""
+"""Held while a directory is locked: several threads may open caches at the same time."""
 
 
 def cache_owner(enricher: str, schema: Iterable[Any]) -> str:
-    """Whose answers they are: an enricher's, by its fingerprint, with the columns that it has at this time."""
+    """The owner of answers: the fingerprint of an enricher, with the columns that it has now."""
     return fingerprint((enricher, [(field.name, str(field.type)) for field in schema]))
 
 
 def cache_name(owner: str, options: Cache) -> str:
-    """What tells caches apart: equal for what may share answers. `owner` is what `cache_owner` gives."""
+    """The name of a cache. Caches with equal names may share answers. `owner` is the result of `cache_owner`."""
     return fingerprint((owner, options))
 
 
 def open_cache(options: Cache, owner: str, clock: Clock | None = None) -> LookupCache:
-    """The cache of an owner, as `cache_owner` gives it; it blocks for as long as the disk takes.
+    """Opens the cache of an owner (see `cache_owner`). It blocks while it uses the disk.
 
     Raises:
         ConfigurationError: the directory cannot be used.
@@ -61,7 +61,7 @@ def open_cache(options: Cache, owner: str, clock: Clock | None = None) -> Lookup
         try:
             return LookupCache(options, place.backend, place.release)
         except StateError:
-            # What is damaged may show only where it is read.
+            # Damage may show only when the answers are read.
             place.backend.close()
             place.clear(name, clock)
             return LookupCache(options, place.backend, place.release)
@@ -71,7 +71,7 @@ def open_cache(options: Cache, owner: str, clock: Clock | None = None) -> Lookup
 
 
 def _lease(directory: Path, specification: str, clock: Clock | None) -> Place:
-    """A place of the specification; warm, if one is free."""
+    """Locks a place: a free one that holds answers of the specification, else the first free one, cleared."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for path in _existing(directory):
@@ -90,7 +90,7 @@ def _lease(directory: Path, specification: str, clock: Clock | None) -> Place:
 
 
 class Place:
-    """A directory that is locked by `lock`, an open file, and the state in it, once it is open."""
+    """A locked directory and, once open, the state in it. `lock` is the open file that holds the lock."""
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
@@ -99,7 +99,7 @@ class Place:
         _locked.add(path)
 
     def holds(self, specification: str, clock: Clock | None) -> bool:
-        """Whether there are answers of the specification here; then they are open."""
+        """Whether the directory holds answers of the specification. If so, opens them."""
         if not self.path.exists():
             return False
         try:
@@ -117,7 +117,7 @@ class Place:
         return False
 
     def clear(self, specification: str, clock: Clock | None) -> None:
-        """Remove what is here, and open it for answers of the specification."""
+        """Remove all files, and open an empty state for answers of the specification."""
         try:
             if self.path.exists():
                 logger.warning(
@@ -134,7 +134,7 @@ class Place:
             raise
 
     def release(self) -> None:
-        """Give the place back; what is in it stays. What goes wrong, on a full disk as well, is logged."""
+        """Close the state and unlock the directory. The files stay. Errors, as on a full disk, are logged."""
         try:
             self.backend.close()
         except StateError as error:
@@ -161,7 +161,7 @@ def _existing(directory: Path) -> Iterator[Path]:
 
 
 def _locked_place(path: Path) -> Place | None:
-    """The place, unless somebody has locked it. The lock, on a file beside it, ends with the process."""
+    """Locks the place; None if another worker holds it. The lock is on a file beside it and ends with the process."""
     with _locking:
         return None if path in _locked else _lock(path)
 
@@ -182,7 +182,7 @@ def _lock(path: Path) -> Place | None:
 
 
 def _after_fork() -> None:
-    """The locks of the system stay with the parent; a thread that held ours is not here."""
+    """The parent keeps the locks of the system. A thread that held `_locking` does not exist in the child."""
     global _locking
     _locking = threading.Lock()
 

@@ -16,7 +16,7 @@ from asyncio_operator.columns import Ints
 from asyncio_operator.enricher import Row
 from asyncio_operator.errors import ResultError
 from asyncio_operator.lookup.answers import rows_of
-from asyncio_operator.lookup.keys import Failure, Told
+from asyncio_operator.lookup.keys import Answer, Failure
 
 FOUND, MISSING, FAILED = 0, 1, 2
 
@@ -68,7 +68,7 @@ def read_answers(
     added: list[int] = []
     fates: list[int] = []
     for i, outcome in enumerate(outcomes):
-        answer = outcome.answer if type(outcome) is Told else outcome
+        answer = outcome.answer if type(outcome) is Answer else outcome
         several: Sequence[Row] = ()
         if type(answer) is not Failure:
             try:
@@ -91,6 +91,6 @@ def read_answers(
 
 def failure_of(outcome: Any, failure: Failure) -> Failure:
     """The failure that takes the place of an outcome; it took as long."""
-    if type(outcome) is Told:
+    if type(outcome) is Answer:
         failure.latency, failure.attempts, failure.source = outcome.latency, outcome.attempts, outcome.source
     return failure

@@ -68,7 +68,7 @@ def test_X6_an_import_that_fails_in_a_function_is_not_hidden(spark: Any, options
 def test_X6_nor_is_a_name_that_a_module_of_another_version_lacks(spark: Any) -> None:
     text = ended(spark, BlockingEnricher(of_one_version, SCHEMA))
     assert "cannot import name 'no_such_name'" in text
-    assert "that is of this Python worker, and no key is to blame" in text
+    assert "the cause is in this Python worker, not in the key" in text
 
 
 def test_X6_nor_in_batches(spark: Any) -> None:

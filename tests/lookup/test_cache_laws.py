@@ -190,7 +190,7 @@ def test_a_key_that_cannot_be_kept_is_looked_up_every_time_and_told_once(make, c
         assert cache.get(key) is ABSENT
     told = [record.getMessage() for record in caplog.records]
     assert 1 <= len(told) <= 2  # of keeping, and of reading where the key cannot even be hashed
-    assert all("is looked up every time" in text for text in told)
+    assert all("are looked up every time" in text for text in told)
 
 
 def test_a_value_that_cannot_be_written_to_disk_is_told_once(tmp_path, caplog):

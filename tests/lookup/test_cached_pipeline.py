@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from asyncio_operator import Cache, EnricherError, FixedBackoff, ResultError, Retry
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.answers import AnswerCheck
-from asyncio_operator.lookup.keys import PENDING, Failure, KeyBatch, Told
+from asyncio_operator.lookup.keys import PENDING, Answer, Failure, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.lookup.stores import open_cache
@@ -241,7 +241,7 @@ def test_L1_to_L6_every_key_gets_an_outcome_that_its_source_has_given(
             running.difference_update(several)
         return answers if isinstance(asked, list) else answers[0]
 
-    def expected(key: int, outcome: Told | Failure) -> bool:
+    def expected(key: int, outcome: Answer | Failure) -> bool:
         fate, _ = fates[key]
         if isinstance(outcome, Failure):
             # The deadline of a batch takes those with it that had no answer of their own.

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncio_operator import Enricher
-from asyncio_operator.lookup.keys import Failure, KeyBatch, Told, shared
+from asyncio_operator.lookup.keys import Answer, Failure, KeyBatch, shared
 from asyncio_operator.lookup.outcomes import KeyOutcomes
 from asyncio_operator.lookup.plain import KeyWindow
 from tests.lookup.helpers import Recorded
@@ -84,7 +84,7 @@ def test_ready_is_the_run_of_outcomes_from_the_first_and_answered_counts_them_al
 def test_who_shares_an_outcome_is_told_so() -> None:
     answer = {"x": 1}
     assert shared(answer) is answer
-    told = shared(Told(answer, "call", 3, 0.5))
+    told = shared(Answer(answer, "call", 3, 0.5))
     assert (told.answer, told.source, told.attempts, told.latency) == (answer, "shared", 3, 0.5)
     failure = shared(Failure(ValueError("no"), 0.5, attempts=2))
     assert (str(failure.error), failure.source, failure.attempts) == ("no", "shared", 2)

@@ -492,7 +492,7 @@ async def test_a_lookup_that_cancels_itself_does_not_cancel_who_asked() -> None:
         raise asyncio.CancelledError
 
     async with Lookup(Recorded(answer)) as lookup:
-        with pytest.raises(EnricherError, match="key 1 has cancelled itself"):
+        with pytest.raises(EnricherError, match="key 1 cancelled itself"):
             await lookup.get(1)
 
 
@@ -743,7 +743,7 @@ async def test_L9_what_is_no_answer_is_told_with_what_to_do() -> None:
     async with Lookup(Recorded(forgetful)) as lookup:
         with pytest.raises(ResultError, match="`await` is missing in it"):
             await lookup.get(1)
-        with pytest.raises(ResultError, match=r"a Row of PySpark: Row\(x=1\); row.asDict\(\) makes a mapping of it"):
+        with pytest.raises(ResultError, match=r"a Row of PySpark: Row\(x=1\); return row.asDict\(\), a mapping"):
             await lookup.get(2)
 
 

@@ -20,7 +20,7 @@ from asyncio_operator import (
     RateLimit,
     Retry,
 )
-from asyncio_operator.lookup.keys import PENDING, Failure, KeyBatch, Told
+from asyncio_operator.lookup.keys import PENDING, Answer, Failure, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.lookup.stores import open_cache
@@ -82,7 +82,7 @@ class World:
         return {"x": key}
 
     def may_be(self, key: int, outcome: Any, batched: bool, limited: bool) -> bool:
-        answer = outcome.answer if isinstance(outcome, Told) else outcome
+        answer = outcome.answer if isinstance(outcome, Answer) else outcome
         fate = self.fate(key)
         if isinstance(answer, Failure):
             return fate in ("fails", "fails once", "hangs", "deaf") or batched or limited

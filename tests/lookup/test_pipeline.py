@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from asyncio_operator import CircuitOpenError, ElementTimeoutError, EnricherError, FunctionError, ResultError, Retry
 from asyncio_operator.lookup.delivery import BATCHES, FLUSH
-from asyncio_operator.lookup.keys import PENDING, Failure, KeyBatch, Told
+from asyncio_operator.lookup.keys import PENDING, Answer, Failure, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from tests.core.helpers import virtual
@@ -402,7 +402,7 @@ async def test_latencies_come_with_the_answers_where_they_are_wanted(max_batch: 
 
     batches = batches_of(4)
     await look_up(Recorded(answer, max_batch), batches, timed=True)
-    assert [type(outcome) for outcome in batches[0].outcomes] == [Told] * 4
+    assert [type(outcome) for outcome in batches[0].outcomes] == [Answer] * 4
     assert {round(outcome.latency, 6) for outcome in batches[0].outcomes} == {2.0}
 
 

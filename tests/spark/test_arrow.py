@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from asyncio_operator import ElementTimeoutError, ResultError
 from asyncio_operator.key_arrays import in_utc
-from asyncio_operator.lookup.keys import PENDING, Failure, KeyBatch, Told
+from asyncio_operator.lookup.keys import PENDING, Answer, Failure, KeyBatch
 from asyncio_operator.spark import pieces
 from asyncio_operator.spark.arrow import Enrichment, Layout, key_batch
 
@@ -220,7 +220,7 @@ def _is_failure(outcome: Any) -> bool:
 
 def told(outcomes: list[Any]) -> list[Any]:
     """Outcomes as they come where there is a status column."""
-    return [o if isinstance(o, Told | Failure) else Told(o, "call", 1, 0.0) for o in outcomes]
+    return [o if isinstance(o, Answer | Failure) else Answer(o, "call", 1, 0.0) for o in outcomes]
 
 
 def enrich_batch(batch: pa.RecordBatch, outcomes: dict[Any, Any], **layout: Any) -> list[dict[str, Any]]:
@@ -322,7 +322,7 @@ def test_X5_an_answer_of_the_wrong_shape_is_a_result_error_for_its_key_only(answ
 
 def test_X5_a_value_that_does_not_fit_is_a_result_error_for_its_key_only() -> None:
     outcomes: dict[int, Any] = {1: {"x": 1}, 2: {"x": 1.5}, 3: [{"x": 3}, {"x": 2**70}], 4: {"x": 4, "y": 4}}
-    outcomes[5] = Told({"x": "5"}, "call", 1, 0.5)
+    outcomes[5] = Answer({"x": "5"}, "call", 1, 0.5)
     rows = enrich_batch(batch_of(k=[1, 2, 3, 4, 5]), outcomes, status=True)
     assert [row["x"] for row in rows] == [1, None, None, None, None]
     messages = [row["status"]["error_message"] for row in rows]
@@ -337,11 +337,11 @@ def test_X5_a_value_that_does_not_fit_is_a_result_error_for_its_key_only() -> No
 
 def test_X6_the_status_column_tells_every_row_what_happened() -> None:
     answers = {
-        1: Told({"x": 1}, "call", 1, 0.5),
-        2: Told(None, "cache", 0, None),
+        1: Answer({"x": 1}, "call", 1, 0.5),
+        2: Answer(None, "cache", 0, None),
         3: FAILED,
         4: LATE,
-        5: Told([{"x": 5}, {"x": 6}], "shared", 2, 0.2),
+        5: Answer([{"x": 5}, {"x": 6}], "shared", 2, 0.2),
     }
     rows = enrich_batch(batch_of(k=[1, 2, 3, 4, None, 5]), answers, status=True)
     assert [tuple(row["status"].values()) for row in rows] == [
