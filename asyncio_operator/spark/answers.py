@@ -1,7 +1,7 @@
-"""What the outcomes of keys mean: the rows that each key adds, and what became of it.
+"""Converts the outcomes of keys to rows: the rows that each key adds, and whether it was found, missing or failed.
 
-An answer that is none is a `ResultError` for that key alone. Rows are kept flat, so that columns can be built from them
-at once, and a key without rows adds the one empty row at their end, or nothing.
+An invalid answer is a `ResultError` for its key only. Rows are kept in one flat list, so that columns can be built from
+it at once. A key without rows adds the empty row, which is the last of the list, or nothing.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ OnResultError = Callable[[Any, ResultError], Failure]
 
 @dataclass(slots=True)
 class Answers:
-    """The flat rows, the last of which is the empty one; and for every key, and behind the last for the null key:
+    """The rows of all keys. The arrays have one entry per key, and a last one for the null key.
 
     Attributes:
-        starts: the number of its first row.
-        copies: how many rows it adds.
+        rows: a flat list. The last row is the empty one.
+        starts: position of the key's first row.
+        copies: number of rows that the key adds.
         kinds: FOUND, MISSING or FAILED.
     """
 
@@ -51,8 +52,8 @@ def read_answers(
     """The rows of outcomes.
 
     Args:
-        outcomes: aligned with `keys`; an entry whose answer will not do is replaced by what `on_result_error` gives.
-        miss, failure: how many empty rows a miss, or a failed key, adds: 0 or 1.
+        outcomes: aligned with `keys`. An entry with an invalid answer is replaced by the result of `on_result_error`.
+        miss, failure: the number of empty rows that a miss, or a failed key, adds: 0 or 1.
         empty: the empty row.
     """
     count = len(outcomes)
@@ -74,7 +75,7 @@ def read_answers(
             try:
                 several = rows_of(answer)
                 if any(hasattr(kind, "__missing__") for kind in set(map(type, several))):
-                    # A defaultdict would invent what is absent.
+                    # Copied: reading a missing key of a defaultdict would invent a value.
                     several = [dict(row) for row in several]
             except ResultError as error:
                 answer = outcomes[i] = failure_of(outcome, on_result_error(keys[i], error))
@@ -90,7 +91,7 @@ def read_answers(
 
 
 def failure_of(outcome: Any, failure: Failure) -> Failure:
-    """The failure that takes the place of an outcome; it took as long."""
+    """The failure that replaces an outcome. It keeps the source, attempts and latency."""
     if type(outcome) is Answer:
         failure.latency, failure.attempts, failure.source = outcome.latency, outcome.attempts, outcome.source
     return failure

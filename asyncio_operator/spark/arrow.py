@@ -1,8 +1,7 @@
-"""Columns in, columns out: the distinct keys of an Arrow batch, and the columns that their outcomes add.
+"""Finds the distinct keys of an Arrow batch, and builds the columns that their outcomes add.
 
-Keys are told apart in Arrow (`key_arrays`), columns are built once per distinct key and spread over the rows with
-`take`, and the input's own columns pass through untouched. This module does not know where outcomes come from, nor
-threads, nor pyspark.
+Distinct keys are found in Arrow (`key_arrays`). Columns are built once per distinct key and spread over the rows with
+`take`. The input's own columns pass through unchanged. This module knows neither lookups nor threads nor PySpark.
 """
 
 from __future__ import annotations
@@ -36,18 +35,17 @@ STATUS = pa.struct(
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What goes in and what comes out.
+    """The columns of input and output.
 
     Attributes:
         keys: positions of the key columns in the input, in the order of a key's parts.
-        found: the fields that a found row adds, under the names that the enricher gives them.
+        found: the fields that a found row adds, with the enricher's names.
         inner: rows without a match are dropped.
         required: a row without a match fails the task.
         drop_failed: rows whose lookup failed are dropped.
         status: whether a status column follows.
-        event_time: position of the column whose times keep rows of unordered mode in their segments; None for one
-            segment.
-        delay: how far apart the times of a segment may be, in the unit of that column.
+        event_time: position of the column whose times form the segments of unordered mode; None: one segment.
+        delay: the largest distance between times of one segment, in the unit of that column.
     """
 
     keys: tuple[int, ...]
@@ -61,9 +59,9 @@ class Layout:
 
 
 class Rows:
-    """A batch of rows, the number of its key for every row (-1 where a part of the key is null), and what has left.
+    """A batch of rows, with the number of each row's key (-1 if a part of the key is null), and which rows have left.
 
-    With event time also the number of the batch, and of every row's segment.
+    With event time it also has the number of the batch and of each row's segment.
     """
 
     __slots__ = ("batch", "key_of", "keys_left", "left", "number", "segments")
@@ -78,20 +76,20 @@ class Rows:
 
 
 def key_batch(batch: pa.RecordBatch, positions: Sequence[int]) -> KeyBatch:
-    """The distinct keys of a batch, in the order of their first row; its payload is the `Rows`.
+    """The distinct keys of a batch, in the order of their first row. The payload is the `Rows`.
 
-    Keys are canonical, so timestamps with a zone are datetimes in UTC. What Python cannot hold (a date in the year
-    10000, text that is no UTF-8) is a key that no source has, and so a miss, as a null is.
+    Keys are canonical, so timestamps with a zone are datetimes in UTC. A value that Python cannot hold (a date in the
+    year 10000, text that is not UTF-8) counts as null, so its row is a miss.
     """
     keys, codes = distinct_keys([batch.column(position) for position in positions])
     return KeyBatch(keys, batch.num_rows, Rows(batch, codes))
 
 
 class Enrichment:
-    """Builds the output of one task, and counts what became of its rows.
+    """Builds the output of one task, and counts its rows by outcome.
 
     Args:
-        on_result_error: what becomes of a key whose answer will not do: a `Failure`, or it raises.
+        on_result_error: handles a key with an invalid answer. It returns a `Failure`, or raises.
         missing: makes the error for a key without a row, if the layout requires one.
     """
 
@@ -111,7 +109,7 @@ class Enrichment:
         self._gate = None if layout.event_time is None else Gate()
 
     def expect(self, rows: pa.Schema) -> None:
-        """The schema of the input is known. It never changes, so it does not matter which thread says so."""
+        """Note the schema of the input. It never changes, so any thread may call this."""
         if self._schema is None:
             fields = [*rows, *self.layout.found]
             if self.layout.status:
@@ -124,7 +122,7 @@ class Enrichment:
             yield pa.RecordBatch.from_pylist([], self._schema)
 
     def keyed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[KeyBatch]:
-        """The input, with the distinct keys of every batch; for another thread than the output's."""
+        """The input, with the distinct keys of every batch. May run on another thread than the methods for output."""
         time, segmenter = self.layout.event_time, Segmenter(self.layout.delay)
         for number, batch in enumerate(batches):
             self.expect(batch.schema)
@@ -134,10 +132,10 @@ class Enrichment:
             yield keyed
 
     def leading(self, batch: KeyBatch, ready: int) -> tuple[Iterator[pa.RecordBatch], int]:
-        """Ordered mode: the rows before the first one that needs a key not among the `ready` first; how many keys left.
+        """Ordered mode: the leading rows that need only the first `ready` keys, and the number of keys that left.
 
-        Keys are numbered in the order of their first row, so nothing before the first row of key `ready` needs it or a
-        later one.
+        Keys are numbered in the order of their first row. So no row before the first row of key `ready` needs that key
+        or a later one.
         """
         rows: Rows = batch.payload
         start, stop = int(np.count_nonzero(rows.left)), batch.rows
@@ -147,8 +145,9 @@ class Enrichment:
         return self._leave(batch, rows.batch.slice(start, stop - start), rows.key_of[start:stop], ready)
 
     def answered(self, batch: KeyBatch, ended: bool) -> Iterator[tuple[Iterator[pa.RecordBatch], int, KeyBatch | None]]:
-        """Unordered mode: the rows whose key has an outcome, that have not left yet, and that overtake no earlier
-        segment; how many keys left; the batch, if all of it has left.
+        """Unordered mode: yields rows that may leave, the number of keys that left, and the batch if it has left whole.
+
+        A row may leave if its key has an outcome, and all rows of earlier segments have left.
 
         Args:
             ended: whether every key of the batch has an outcome.
@@ -163,20 +162,20 @@ class Enrichment:
             yield *self._some(one, leaving), one if done else None
 
     def _has_outcome(self, batch: KeyBatch) -> Mask:
-        """For every row whether its key has an outcome, and it has not left."""
+        """A mask of the rows whose key has an outcome and that have not left."""
         rows: Rows = batch.payload
         waiting: Mask = ~rows.left
         if not batch.ended:
-            # One place more, which -1 reaches, stands for null keys: they wait for nothing.
+            # The extra last place, which -1 selects, is for null keys: they are always ready.
             ready = np.array([outcome is not PENDING for outcome in [*batch.outcomes, None]])
             waiting &= ready[rows.key_of]
         return waiting
 
     def _some(self, batch: KeyBatch, leaving: Mask) -> tuple[Iterator[pa.RecordBatch], int]:
-        """The rows that leave; how many keys are answered for the first time."""
+        """The rows that leave, and the number of keys that left with them."""
         rows: Rows = batch.payload
-        # A key that is answered makes room for others even if its rows have to stay: what they wait for may be among
-        # those. How many rows stay is bounded by itself.
+        # An answered key makes room for others even if its rows have to stay: they may wait for one of those others.
+        # The number of rows that stay has its own bound.
         keys_left = len(batch.keys) if rows.left.all() else batch.answered()
         part = rows.batch if leaving.all() else rows.batch.filter(pa.array(leaving))
         return self._leave(batch, part, rows.key_of[leaving], keys_left)
@@ -201,17 +200,17 @@ class Enrichment:
     def _build(
         self, rows: pa.RecordBatch, codes: Ints, keys: list[Any], outcomes: list[Any]
     ) -> Iterator[pa.RecordBatch]:
-        """The output for rows of which each has the key with the number in `codes`, or none for -1."""
+        """The output for rows. `codes` has the number of each row's key, or -1 for none."""
         self.expect(rows.schema)
         answers, added = self._columns(keys, outcomes)
         if self.layout.required:
             self._require_found(rows, codes, keys, answers)
-        # The last place, which -1 reaches, is the null key's.
+        # -1 selects the last place, which is for the null key.
         starts, copies = answers.starts[codes], answers.copies[codes]
         self.kinds += np.bincount(answers.kinds[codes], minlength=3)
         statuses = [self._statuses(outcomes, answers)] if self.layout.status else []
         added_bytes = row_bytes(added, len(answers.rows))
-        # Where no row stands twice in the output, the input's columns take no more in it than they do.
+        # The input's columns can grow only if the output repeats a row.
         own = rows.columns if (copies > 1).any() else []
         for row, found in cut(places(starts, copies), row_bytes(own, rows.num_rows), added_bytes):
             columns = pick(rows.columns, row) + pick(added, found)
@@ -220,7 +219,7 @@ class Enrichment:
             yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _require_found(self, rows: pa.RecordBatch, codes: Ints, keys: list[Any], answers: Answers) -> None:
-        """Raise for the first row without a match. A key whose lookup failed is no miss."""
+        """Raise the error for the first row without a match. A failed lookup is not a miss."""
         missed = np.flatnonzero(answers.kinds[codes] == MISSING)
         if not len(missed):
             return
@@ -231,12 +230,12 @@ class Enrichment:
         raise self._missing(parts[0] if len(parts) == 1 else tuple(parts))
 
     def _statuses(self, outcomes: list[Any], answers: Answers) -> Column:
-        """One for each key, and behind the last for the null key."""
-        told = [_status(outcome, kind) for outcome, kind in zip(outcomes, answers.kinds.tolist(), strict=False)]
-        return pa.array([*told, NOTHING_ASKED], STATUS)
+        """The status of each key, and at the end that of the null key."""
+        statuses = [_status(outcome, kind) for outcome, kind in zip(outcomes, answers.kinds.tolist(), strict=False)]
+        return pa.array([*statuses, NOTHING_ASKED], STATUS)
 
     def _columns(self, keys: list[Any], outcomes: list[Any]) -> tuple[Answers, list[Column]]:
-        """What the outcomes mean, and the columns of their rows. Rows that do not fit are failures of their key."""
+        """The rows of outcomes, and the columns built from them. If a row does not fit, its key fails."""
         while True:
             answers = read_answers(
                 keys,
@@ -253,7 +252,7 @@ class Enrichment:
                     raise
 
     def _find_misfits(self, keys: list[Any], outcomes: list[Any], answers: Answers) -> int:
-        """Replace the outcomes whose rows do not fit the columns by failures; how many they were."""
+        """Replace outcomes whose rows do not fit the columns by failures. Returns their number."""
         misfits = 0
         for i in np.flatnonzero(answers.kinds == FOUND).tolist():
             start, copies = int(answers.starts[i]), int(answers.copies[i])
@@ -270,7 +269,7 @@ NOTHING_ASKED = {"status": "missing", "source": "none", "attempts": 0}
 
 
 def _status(outcome: Any, kind: int) -> dict[str, Any]:
-    """The status of a key, from its outcome, which says how it was come by."""
+    """The status of a key, from its outcome, which is an `Answer` or a `Failure`."""
     status: dict[str, Any] = {
         "source": outcome.source,
         "attempts": outcome.attempts,
@@ -287,15 +286,16 @@ def _status(outcome: Any, kind: int) -> dict[str, Any]:
 
 
 def _message(error: BaseException) -> str:
-    """The text of an error, such that Arrow can hold it."""
+    """The text of an error, in a form that Arrow can hold."""
     try:
         return text_of(error)
     except BaseException as second:
-        return f"its text cannot be made: {type(second).__name__}"
+        return f"making its text failed with {type(second).__name__}"
 
 
 def _distinctly_named(fields: list[pa.Field]) -> pa.Schema:
-    """Spark goes by position, but its Arrow reader mixes up the buffers of two fields of one name."""
+    """A schema in which all names differ. Spark reads columns by position, but its Arrow reader mixes up the buffers of
+    two fields with the same name."""
     taken: set[str] = set()
     for i, field in enumerate(fields):
         name = field.name

@@ -1,8 +1,8 @@
-"""The second way of a batch: the distinct keys of the whole DataFrame are enriched, and joined back.
+"""The strategy "distinct": looks up the distinct keys of the whole DataFrame, and joins the answers back.
 
-Every key is looked up once in a job, and rows never pass through Python: it wins where rows are wide, or where keys
-repeat far apart. The price is that Spark reads the DataFrame twice, shuffles the keys, and gives rows in any order. On
-both readings it has to give the same rows.
+Every key is looked up once in a job, and rows never pass through Python. That is faster if rows are wide, or if keys
+repeat far apart. The price: Spark reads the DataFrame twice, shuffles the keys, and returns rows in any order. Both
+reads must return the same rows.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ def enrich_distinct(df: DataFrame, task: EnrichTask, schema: StructType, join_hi
     """`df` with the columns that the task adds to its keys.
 
     Args:
-        task: as made for rows of `df`.
-        schema: of the output.
-        join_hint: how Spark is to join, such as "broadcast"; None leaves that to Spark.
+        task: made for rows of `df`.
+        schema: schema of the output.
+        join_hint: how Spark joins, such as "broadcast"; None: Spark decides.
 
     Raises:
         ConfigurationError: `df` is a stream.
@@ -44,7 +44,7 @@ def enrich_distinct(df: DataFrame, task: EnrichTask, schema: StructType, join_hi
     found = keys.distinct().mapInArrow(task.of_keys(), StructType(fields))
     if join_hint is not None:
         found = found.hint(join_hint)
-    # Nulls among the keys, too: they are misses, which may be dropped or have a status.
+    # Null keys must match too: they are misses, which may be dropped or have a status.
     same = [
         _plain(numbered[f"_{position}"], df.schema.fields[position]).eqNullSafe(found[f"k{i}"])
         for i, position in enumerate(positions)
@@ -52,7 +52,7 @@ def enrich_distinct(df: DataFrame, task: EnrichTask, schema: StructType, join_hi
     condition = same[0]
     for one in same[1:]:
         condition &= one
-    # With an inner join Spark cannot leave the lookup out, whatever is done with its columns.
+    # With an inner join Spark cannot skip the lookup, even if its columns are not used.
     how = "inner" if task.layout.inner or task.layout.required or task.layout.drop_failed else "left"
     joined = numbered.join(found, condition, how)
     columns = [*(numbered[f"_{i}"] for i in range(len(df.columns))), *(found[f"a{i}"] for i in range(len(added)))]
@@ -60,7 +60,7 @@ def enrich_distinct(df: DataFrame, task: EnrichTask, schema: StructType, join_hi
 
 
 def _plain(column: Column, field: StructField) -> Column:
-    """A column that Spark compares as the enricher does: by its very characters."""
+    """The column without a collation: Spark then compares texts character by character, as the enricher does."""
     if isinstance(field.dataType, StringType) and getattr(field.dataType, "collation", "UTF8_BINARY") != "UTF8_BINARY":
         return F.collate(column, "UTF8_BINARY")
     return column

@@ -58,58 +58,57 @@ def enrich(
 ) -> DataFrame:
     """The rows of `df`, each with the columns that `enricher` has for its key.
 
-    The input's columns pass through untouched. A key that occurs several times in a batch is looked up once, and one
-    that is being looked up for an earlier batch is not looked up again. A null in any part of a key is never looked up,
-    and is a miss. Several rows of a key give several rows. The enricher gets keys
-    as Python values in one spelling: timestamps as datetimes in UTC, -0.0 as 0.0.
+    The input's columns pass through unchanged. A key that occurs several times in a batch is looked up once. A key that
+    is being looked up for an earlier batch is not looked up again. A key with a null in any part is not looked up: it
+    is a miss. If a key has several rows, the output has several rows for it. The enricher gets keys as canonical Python
+    values: timestamps as datetimes in UTC, -0.0 as 0.0.
 
     Args:
-        enricher: what looks keys up, such as `enrichers.PostgresEnricher`.
+        df: a DataFrame, batch or streaming.
+        enricher: looks up the keys, such as `enrichers.PostgresEnricher`.
         on: the key: a column of `df`, a list of columns (matched to the enricher's key columns by name if the names are
             the same, else by position), or a mapping from columns of `df` to the enricher's key columns.
         how: "left" keeps rows without a match, with nulls; "inner" drops them; "required" fails the task with a
             `MissingKeyError` that names the key, whatever `on_error` says.
-        columns: which of the enricher's columns to add; default: all.
+        columns: the enricher's columns to add; default: all.
         prefix: put before the name of every added column, but not of the status column.
-        mode: "ordered", the rows of a partition stay in order; "unordered", they come as answers come.
-        capacity: calls in flight at most, per task, or an `AdaptiveCapacity`; as many tasks run at once as there are
-            cores.
-        buffer: keys looked up and not yet handed on, per task; default 64 x `capacity`, and at least 20,000. Below
-            `capacity`, it bounds calls too.
+        mode: "ordered": the rows of a partition stay in order; "unordered": rows leave when they are answered.
+        capacity: maximum number of calls in flight per task, or an `AdaptiveCapacity`. Spark runs one task per core.
+        buffer: maximum number of keys looked up and not yet emitted, per task; default 64 x `capacity`, at least
+            20,000. If it is less than `capacity`, it limits calls too.
         timeout: seconds (or a timedelta) from the start of a key's first call to its deadline, over all its attempts;
-            None or 0 for none. The default, 30, is far beyond a healthy lookup, and ends a hanging one before an
-            operator looks for it.
-        attempt_timeout: seconds that each call may take; None or 0 for no limit.
-        retry: when a failed lookup is made again; None for never.
-        cache: which answers are kept in the Python worker, across tasks and micro-batches; None for none.
-        batching: how calls with several keys are formed; default: with as many as the enricher takes at once.
-        rate_limit: calls that may start in a time, per task; None for any number.
-        circuit_breaker: refuses calls while too many fail, per task; None for never.
+            None or 0: no deadline. The default, 30, is much longer than a healthy lookup takes.
+        attempt_timeout: seconds that each call may take; None or 0: no limit.
+        retry: when a failed lookup is repeated; None: never.
+        cache: which answers are kept in the Python worker, across tasks and micro-batches; None: none.
+        batching: how calls with several keys are formed. Default: with as many keys as the enricher takes at once.
+        rate_limit: the number of calls that may start in a period, per task; None: any number.
+        circuit_breaker: refuses calls while too many fail, per task; None: never.
         on_error: "fail": a lookup that fails or times out fails the task; "null": its rows get nulls; "drop": its rows
-            are dropped. Both are counted in `metrics`, and told row by row in the status column.
+            are dropped. `metrics` counts such rows, and the status column shows the error of each row that is kept.
         status_column: name of a column struct<status, source, attempts, latency_ms, error_type, error_message>.
-        event_time: a column of timestamps, or of milliseconds since the epoch. In mode "unordered" rows then overtake
-            each other only within `watermark_delay` of event time, so that none becomes late for who computes
-            watermarks from the output with that delay; "ordered" keeps all of them in their order anyway.
-        watermark_delay: seconds or a timedelta; default: that of the stream's own ``withWatermark`` on the column, else
-            0, with which only rows of equal times overtake each other.
-        strategy: "inline": rows pass through Python, keys are looked up once per batch of rows, or less with a cache;
-            "distinct": Spark collects the distinct keys of the whole DataFrame, each is looked up once, and the answers
-            are joined back, in no order. It reads `df` twice, which has to give the same rows both times, and `metrics`
-            count keys in place of rows. Not on streams.
-        join_hint: for "distinct", how Spark is to join: "broadcast", for which the keys and their columns have to fit
-            into the memory of the driver and of each executor; "merge" or "shuffle_hash" for more keys; None leaves it
-            to Spark.
-        scope: "task": `capacity` and `rate_limit` are per task; "job": they are for all tasks together, and each gets
-            its share, rounded down. Tasks that follow one another in a Python worker share the window of a rate limit.
-        tasks_at_once: for "job", how many tasks run at once; default: as many as the cluster has places for. To be
-            given where executors come and go.
-        metrics: collects what happened, on the driver.
-        trace: records every call of every task, as far as its limit goes; it starts anew here, and is complete when the
-            job has ended. For looking at some thousand keys: it costs some microseconds for each.
+        event_time: a column of timestamps, or of milliseconds since the epoch. In mode "unordered", rows then overtake
+            each other only within `watermark_delay` of event time, so that no row becomes late for a downstream
+            watermark with the same delay. Mode "ordered" keeps the order of all rows.
+        watermark_delay: seconds or a timedelta. Default: the delay of the stream's own ``withWatermark`` on the column,
+            else 0, with which only rows of equal times overtake each other.
+        strategy: "inline": rows pass through Python, and keys are looked up once per batch of rows, or less often with
+            a cache; "distinct": Spark collects the distinct keys of the whole DataFrame, each is looked up once, and
+            the answers are joined back, in no order. Spark then reads `df` twice and must get the same rows both times,
+            and `metrics` counts keys, not rows. Not for streams.
+        join_hint: with "distinct", how Spark joins: "broadcast", if the keys and their columns fit into the memory of
+            the driver and of each executor; "merge" or "shuffle_hash" for more keys; None: Spark decides.
+        scope: "task": `capacity` and `rate_limit` are per task; "job": they are for all tasks together, and each task
+            gets its share, rounded down. Tasks that follow one another in a Python worker share the window of a rate
+            limit.
+        tasks_at_once: with "job", the number of tasks that run at the same time. Default: as many as the cluster has
+            slots. Required if the number of executors changes.
+        metrics: collects figures on the driver.
+        trace: records every call of every task, up to its limit. It is cleared here, and complete when the job has
+            ended. Use it for some thousand keys: it costs some microseconds per key.
 
     Raises:
-        ConfigurationError: an option, a column, a type or a name is wrong, or the enricher's source is not as it says.
+        ConfigurationError: an option, a column, a type or a name is wrong, or the enricher's source is not as declared.
     """
     if not isinstance(df, DataFrame):
         raise ConfigurationError(f"df is of type {type(df).__name__}; it must be a Spark DataFrame")
@@ -147,14 +146,14 @@ def enrich(
 
 
 DEFAULTS: dict[str, Any] = {"on": None, **(enrich.__kwdefaults__ or {})}
-"""The options of `enrich`, and what they are if nobody says otherwise; `on` has to be said."""
+"""The options of `enrich` with their defaults. `on` has none."""
 
 
 def enrich_with(enricher: Enricher, **options: Any) -> Callable[[DataFrame], DataFrame]:
-    """`enrich` for ``df.transform(...)``: the same options, the DataFrame comes later.
+    """`enrich` for ``df.transform(...)``: the same options, but the DataFrame is passed later.
 
     Raises:
-        ConfigurationError: there is no such option; whether its value is right is told when the DataFrame comes.
+        ConfigurationError: there is no such option. Wrong values are reported when the DataFrame is passed.
     """
     refuse_unknown("enrich", options, DEFAULTS)
     if "on" not in options:
@@ -163,7 +162,7 @@ def enrich_with(enricher: Enricher, **options: Any) -> Callable[[DataFrame], Dat
 
 
 def _addressable(df: DataFrame) -> DataFrame:
-    """The DataFrame under names that `mapInArrow` can look up, which it does for each; positions and data stay."""
+    """The DataFrame with column names that `mapInArrow` can resolve. Positions and data stay the same."""
     names = df.columns
     if len({name.lower() for name in names}) == len(names) and all(re.fullmatch(r"\w+", name) for name in names):
         return df

@@ -1,9 +1,9 @@
 """Figures of an enrichment that can be added up, and the ledger in which the driver keeps them.
 
-Apart from `metrics`, so that the worker's side knows no pyspark. A task reports once, when it ends, and says which part
-of the metrics it worked for and in which micro-batch it ran; so figures of a micro-batch are complete as soon as its
-tasks have ended, and are never mixed with those of the next, whenever they are looked at. The ledger is written by the
-thread on which Spark hands reports over, and read by any other.
+This module is separate from `metrics` because code in workers uses it without PySpark. A task reports once, when it
+ends, with the part of the metrics and the micro-batch that it belongs to. So the figures of a micro-batch are complete
+when its tasks have ended, and are never mixed with those of the next. Spark's thread for reports writes the ledger, and
+any thread may read it.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from dataclasses import dataclass, field, fields
 from asyncio_operator.metrics import Histogram
 
 RECENT = 100
-"""Micro-batches whose figures are kept apart: as many as Spark keeps of a query's progress
+"""The number of micro-batches whose figures are kept. Spark keeps the progress of equally many
 (`spark.sql.streaming.numRecentProgressUpdates`)."""
 
 MicroBatch = tuple[str, int]
-"""The run of a streaming query, and the number of the micro-batch in it."""
+"""The run id of a streaming query, and the number of the micro-batch."""
 
 
 @dataclass(slots=True)
 class EnrichmentFigures:
-    """Figures that can be added up: of a task, or of all of them.
+    """Figures that can be added up: those of one task, or of several.
 
     Attributes:
         rows: input rows.
         found, missing: input rows with a match, and without one.
-        failures: input rows whose lookup failed or timed out; `skipped`, those of them that were dropped.
+        failures: input rows whose lookup failed or timed out. `skipped`: those of them that were dropped.
         calls: calls of the enricher.
-        retries: attempts of keys beyond their first.
-        cache_hits: keys, of batches of rows, that were found in the cache.
-        shared: keys that took the outcome of a call that ran already.
+        retries: attempts beyond the first of a key.
+        cache_hits: distinct keys of batches that were found in the cache.
+        shared: keys that took the outcome of a call that already ran.
         timeouts: keys that passed their deadline.
-        latency: of keys that were called for, from their first call to their outcome, waits between attempts included.
-        attempt_latency: of calls.
+        latency: seconds from a key's first call to its outcome, waits between attempts included.
+        attempt_latency: seconds of each call.
     """
 
     rows: int = 0
@@ -63,11 +63,11 @@ class EnrichmentFigures:
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """What a task says at its end.
+    """The report of a task that has ended.
 
     Attributes:
-        part: of the metrics; "" for none.
-        batch: None outside of streams.
+        part: name of the part of the metrics; "" for none.
+        batch: the micro-batch; None outside of streams.
     """
 
     part: str
@@ -76,7 +76,7 @@ class TaskReport:
 
 
 class Ledger:
-    """All that tasks have reported: of every part in total, and in each of the `RECENT` latest micro-batches."""
+    """The sums of all reports, by part: in total, and for each of the `RECENT` latest micro-batches."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -84,7 +84,7 @@ class Ledger:
         self._batches: dict[MicroBatch, dict[str, EnrichmentFigures]] = {}
 
     def extend(self, reports: Iterable[TaskReport]) -> None:
-        """Enter reports of tasks."""
+        """Add reports of tasks."""
         with self._lock:
             for report in reports:
                 _add(self._totals, report)
@@ -94,17 +94,17 @@ class Ledger:
                 del self._batches[batch]
 
     def expect(self, part: str) -> None:
-        """A part of that name is there, whatever it may report."""
+        """Add a part, which `parts` lists even before it has reported."""
         with self._lock:
             self._totals.setdefault(part, EnrichmentFigures())
 
     def parts(self) -> list[str]:
-        """Those that are expected or have reported, the first ones first."""
+        """The parts that are expected or have reported, in the order of their first mention."""
         with self._lock:
             return list(self._totals)
 
     def sum(self, part: str | None = None, batch: MicroBatch | None = None) -> EnrichmentFigures:
-        """A copy of the figures; of all parts if `part` is None, of the whole time if `batch` is."""
+        """A copy of the figures. `part` None: all parts. `batch` None: the whole time."""
         total = EnrichmentFigures()
         with self._lock:
             parts = self._totals if batch is None else self._batches.get(batch, {})
@@ -120,7 +120,7 @@ class Ledger:
             return bool(reported) if part is None else part in reported
 
     def forget(self, part: str | None = None) -> None:
-        """Start anew; all parts if `part` is None. Parts stay expected."""
+        """Reset the figures of a part, or of all parts if `part` is None. Parts stay expected."""
         with self._lock:
             for name in self._totals:
                 if part in (None, name):

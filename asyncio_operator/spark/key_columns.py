@@ -29,7 +29,7 @@ def key_positions(schema: StructType, enricher: Enricher, on: On) -> tuple[int, 
     known = enricher.key_schema()
     if known is not None and not isinstance(known, pa.Schema):
         raise ConfigurationError(
-            f"{describe(enricher)}.key_schema() gave {describe(known)}; it must be a pyarrow.Schema or None"
+            f"{describe(enricher)}.key_schema() returned {describe(known)}; it must return a pyarrow.Schema or None"
         )
     names = _key_columns(schema, on, known, enricher)
     if known is not None and len(names) != len(known):

@@ -1,10 +1,8 @@
-"""What an enrichment has done, visible on the driver.
+"""`EnrichmentMetrics`: the figures of enrichments, on the driver.
 
-Every task reports its figures when it ends, through an accumulator of the SparkContext; percentiles come from merged
-histograms, not from averages. A task that Spark runs again counts as often as it runs. The reports of a micro-batch are
-all there before Spark tells of its progress.
-
-On the driver a `Ledger` collects the reports; how they come there stands in `reports`.
+Every task reports its figures when it ends, through an accumulator of the SparkContext (`reports`). A `Ledger` on the
+driver collects them. Percentiles come from merged histograms, not from averages. A task that Spark runs again counts
+again. All reports of a micro-batch arrive before Spark publishes its progress.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ from asyncio_operator.spark.reports import Reports, reported_to
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """Reports the figures of a task; it travels to the workers."""
+    """Reports the figures of a task. It is sent to the workers."""
 
     accumulator: Accumulator[Reports]
     part: str
@@ -47,7 +45,7 @@ class _Report:
 
 
 def _running_micro_batch() -> MicroBatch | None:
-    """That of the task which runs here: Spark gives the jobs of a query its run as job group."""
+    """The micro-batch of the task that runs here. Spark passes a query's run id to its jobs as the job group."""
     task = TaskContext.get()
     number = None if task is None else task.getLocalProperty("streaming.sql.batchId")
     if task is None or number is None:
@@ -57,12 +55,12 @@ def _running_micro_batch() -> MicroBatch | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnrichmentStatistics(OperatorStatistics):
-    """The fields of `OperatorStatistics`, and those of `EnrichmentFigures`.
+    """The fields of `OperatorStatistics` and of `EnrichmentFigures`.
 
-    `admitted` and `emitted` are input rows. `latency` is that of keys, from their first call to their outcome, which is
-    what `timeout` limits; `attempt_latency` is that of calls, which is what `attempt_timeout` limits. These are
-    always 0: `in_flight`, `buffered` and `backing_off`, because tasks report when they end; `backpressure_seconds`,
-    which is not measured here.
+    `admitted` and `emitted` count input rows. `latency` measures keys, from their first call to their outcome;
+    `timeout` limits it. `attempt_latency` measures calls; `attempt_timeout` limits it. Always 0: `in_flight`,
+    `buffered` and `backing_off`, because tasks report when they end, and `backpressure_seconds`, which is not measured
+    here.
     """
 
     rows: int = 0
@@ -73,22 +71,22 @@ class EnrichmentStatistics(OperatorStatistics):
     shared: int = 0
 
     def __str__(self) -> str:
-        told = (
+        text = (
             f"{self.rows:,} rows: {self.found:,} found, {self.missing:,} missing, {self.failures:,} failed "
             f"({self.timeouts:,} keys timed out, {self.skipped:,} rows dropped); {self.cache_hits:,} keys from the "
             f"cache, {self.shared:,} shared, {self.calls:,} calls, {self.retries:,} retries"
         )
         if not self.calls:
-            return told
+            return text
         latency = (f"{name} {getattr(self.latency, name) * 1000:.2f} ms" for name in ("p50", "p95", "p99", "max"))
-        return f"{told}, {', '.join(latency)}"
+        return f"{text}, {', '.join(latency)}"
 
 
 class EnrichmentMetrics:
-    """Collects the figures of every `enrich` that it, or a part of it, is passed to.
+    """Collects the figures of every `enrich` that gets it, or a part of it, as ``metrics=``.
 
     Args:
-        spark: the session whose jobs will report.
+        spark: the session whose jobs report.
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -96,17 +94,17 @@ class EnrichmentMetrics:
         self._accumulator = reported_to(
             self._ledger,
             spark,
-            f"EnrichmentMetrics needs a classic Spark session, and was given {describe(spark)}. Spark Connect has no "
+            f"EnrichmentMetrics needs a classic Spark session, but was given {describe(spark)}. Spark Connect has no "
             "accumulators: use the status column there",
         )
         self._context = spark.sparkContext
         self._part: str | None = None
 
     def part(self, name: str) -> EnrichmentMetrics:
-        """Metrics of one `enrich` of several: figures of its own, which count in these too.
+        """Metrics for one `enrich` of several. They have figures of their own, which count here too.
 
         Raises:
-            ConfigurationError: the name is no text, or empty, or this is a part itself.
+            ConfigurationError: the name is not text, or is empty, or these metrics are a part themselves.
         """
         if not (isinstance(name, str) and name):
             raise ConfigurationError(f"part({describe(name)}): the name of a part must be text, and not empty")
@@ -118,18 +116,18 @@ class EnrichmentMetrics:
         return part
 
     def statistics(self, batch: StreamingQueryProgress | None = None) -> EnrichmentStatistics:
-        """The figures of all tasks that have come to their end; one that Spark ends early, for a `limit`, has none.
+        """The figures of all tasks that have ended. A task that Spark ends early, as for a `limit`, reports none.
 
         Args:
-            batch: the progress of a streaming query, as Spark gives it to listeners and in `query.recentProgress`:
-                only the figures of that micro-batch. They are complete. Of the latest 100 micro-batches they are
-                there; others, and those without tasks, have none, and all is 0.
+            batch: the progress of a streaming query, from a listener or `query.recentProgress`. The result then has
+                only the figures of that micro-batch, and they are complete. The figures of the latest 100 micro-batches
+                are kept. All figures of others, and of micro-batches without tasks, are 0.
         """
         figures = self._ledger.sum(self._part, None if batch is None else _micro_batch(batch))
         return _statistics(figures)
 
     def show(self, batch: StreamingQueryProgress | None = None) -> None:
-        """Print the figures, those of every part in a line of its own; `batch` as in `statistics`."""
+        """Print the figures, one line for each part. `batch`: see `statistics`."""
         print("\n".join(self._lines(None if batch is None else _micro_batch(batch))))
 
     def __str__(self) -> str:
@@ -146,20 +144,20 @@ class EnrichmentMetrics:
         yield f"total: {total}"
 
     def reset(self) -> None:
-        """Forget what was collected."""
+        """Reset all figures to 0."""
         self._ledger.forget(self._part)
 
     def listener(
         self, callback: Callable[[StreamingQueryProgress, EnrichmentStatistics], None] | None = None
     ) -> StreamingQueryListener:
-        """A listener for ``spark.streams.addListener``, which tells the figures of every micro-batch after its end.
+        """A listener for ``spark.streams.addListener``. It reports the figures of every micro-batch after its end.
 
         Args:
-            callback: called with the progress and the figures, on a thread of Spark's, one micro-batch after the other;
-                not for queries without this enrichment. Default: print them.
+            callback: called with the progress and the figures, on a thread of Spark, one micro-batch after the other.
+                Queries without this enrichment are skipped. Default: print the figures.
 
         Raises:
-            ConfigurationError: the callback is no ordinary function of two arguments.
+            ConfigurationError: the callback is not an ordinary function of two arguments.
         """
         if callback is not None:
             plain_function("callback", callback, "a function, or None", "the progress", "the figures")
@@ -167,16 +165,16 @@ class EnrichmentMetrics:
 
     @contextlib.contextmanager
     def progress(self, every: Duration = 5.0) -> Iterator[None]:
-        """While the block runs, print a line to standard error whenever tasks have ended: ``with metrics.progress():``.
+        """While the block runs, print a line to standard error when tasks have ended: ``with metrics.progress():``.
 
-        It says how many tasks of the running stages are done, whosever they are, and what `statistics` says. Tasks
-        report when they end, so a job of few long tasks has little to tell.
+        A line shows the finished tasks of all running stages, of any job, and `statistics`. Tasks report when they end,
+        so a job with few long tasks prints few lines.
 
         Args:
-            every: seconds, or a timedelta, between two lines at least.
+            every: minimum seconds, or a timedelta, between two lines.
 
         Raises:
-            ConfigurationError: `every` is no duration, or 0.
+            ConfigurationError: `every` is not a duration, or is 0.
         """
         pause = positive_duration("every", every)
         over = threading.Event()
@@ -190,13 +188,13 @@ class EnrichmentMetrics:
             watching.join()
 
     def _watch(self, pause: float, over: threading.Event) -> None:
-        begun, told = monotonic(), self.statistics().rows
+        begun, printed = monotonic(), self.statistics().rows
         while not over.wait(pause):
             now = self.statistics()
-            if now.rows == told:
+            if now.rows == printed:
                 continue
-            told = now.rows
-            # Whatever Spark says to this, perhaps because it is being stopped, shall not end a job.
+            printed = now.rows
+            # Spark may raise here, for example because it is being stopped. That must not end a job.
             with contextlib.suppress(Exception):
                 tracker = self._context.statusTracker()
                 stages = [stage for stage in map(tracker.getStageInfo, tracker.getActiveStageIds()) if stage]
@@ -206,7 +204,7 @@ class EnrichmentMetrics:
 
     @property
     def report(self) -> Callable[[EnrichmentFigures], None]:
-        """For tasks."""
+        """The function with which a task reports its figures."""
         return _Report(self._accumulator, self._part or "")
 
 
@@ -245,7 +243,7 @@ class _Listener(StreamingQueryListener):
             print(f"{progress.name or progress.id}, micro-batch {progress.batchId}: {line}")
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Nothing to tell."""
+        """Prints nothing."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Nothing to tell: all that has reported has been told of."""
+        """Prints nothing: all reports have been printed."""

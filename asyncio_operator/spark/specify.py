@@ -1,8 +1,8 @@
-"""What the driver makes of an enrichment's options: the task that travels, and the columns that it adds.
+"""Builds an enrichment on the driver, from its options: the task that is sent to workers, and the columns it adds.
 
-All of this runs on the driver, before any job: every option, column, type and name that can be wrong is found here, for
-every face of the library with the same words. It knows the schema of the input, and not what kind of input it is. The
-enricher is asked for its schema once, and its copies know it.
+This runs before any job. All wrong options, columns, types and names are found here, with the same messages for every
+face of the library. The module knows the schema of the input, not its kind. The enricher is asked for its schema once,
+and its copies keep it.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from asyncio_operator.specification import fingerprint
 from asyncio_operator.suggestions import did_you_mean
 
 TWO_BATCHES = 20_000
-"""Rows of two of Spark's Arrow batches, unless it is told otherwise: with a smaller buffer every batch would leave in
-pieces, which costs more than the keys. As many rows are in the pipe anyway."""
+"""The rows of two Arrow batches in Spark's default size. With a smaller buffer every batch would leave in pieces, which
+costs more than the keys. The pipeline holds this many rows in any case."""
 
 HOW = ("left", "inner", "required")
 STRATEGIES = ("inline", "distinct")
@@ -80,18 +80,18 @@ def enrich_task(
     metrics: EnrichmentMetrics | None,
     trace: Tracing | None,
 ) -> tuple[EnrichTask, StructType]:
-    """The task for an input with that schema, and the schema of its output. The options are those of `enrich`, but that
-    `trace` is what `tracing` makes of one.
+    """The task for an input with this schema, and the schema of its output. The options are those of `enrich`, except
+    `trace`, which is the result of `tracing`.
 
     Raises:
-        ConfigurationError: an option, a column, a type or a name is wrong, or the enricher's source is not as it says.
+        ConfigurationError: an option, a column, a type or a name is wrong, or the enricher's source is not as declared.
     """
     require_enricher(enricher)
     if metrics is not None and not isinstance(metrics, EnrichmentMetrics):
         raise ConfigurationError(f"metrics is {describe(metrics)}; it must be an EnrichmentMetrics")
     _check_strategy(strategy, join_hint, event_time)
     if strategy == "inline":
-        # With "distinct" only keys travel, and their types are checked as keys.
+        # With "distinct" only keys are sent to Python, and their types are checked as keys.
         check_passes_through(schema)
     one_of("how", how, HOW)
     drop_failed = one_of("on_error", on_error, ("fail", "null", "drop")) == "drop"
@@ -130,7 +130,7 @@ def enrich_task(
         status=status_column is not None,
     )
     if not options.ordered:
-        # Rows that stay in their order overtake nobody.
+        # Only unordered rows can overtake others, so ordered mode needs no segments.
         layout = replace(layout, event_time=segments[0], delay=segments[1])
     added = _added_fields(schema, found, prefix, status_column)
     report = None if metrics is None else metrics.report
@@ -145,38 +145,42 @@ def _check_strategy(strategy: str, join_hint: str | None, event_time: str | None
     if join_hint is not None:
         one_of("join_hint", join_hint, JOIN_HINTS)
     if join_hint != JOIN_HINTS[0] and not joins:
-        raise ConfigurationError(f'join_hint is {join_hint!r}, and nothing is joined but with strategy="distinct"')
+        raise ConfigurationError(f'join_hint is {join_hint!r}, but only strategy="distinct" joins')
     if event_time is not None and joins:
         raise ConfigurationError(
-            f'event_time is {describe(event_time)}, and rows come in no order with strategy="distinct"; use "inline"'
+            f'event_time is {describe(event_time)}, but strategy="distinct" keeps no order of rows; use "inline"'
         )
 
 
 def _schema(enricher: Enricher) -> pa.Schema:
     schema = enricher.schema()
     if not isinstance(schema, pa.Schema):
-        raise ConfigurationError(f"{describe(enricher)}.schema() gave {describe(schema)}; it must be a pyarrow.Schema")
+        raise ConfigurationError(
+            f"{describe(enricher)}.schema() returned {describe(schema)}; it must return a pyarrow.Schema"
+        )
     return schema
 
 
 def _found(enricher: Enricher, schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
-    """The fields that a found row adds, under the enricher's names and in the types that Spark takes."""
+    """The fields that a found row adds, with the enricher's names and the types that Spark takes."""
     names = schema.names if columns is None else columns
     if isinstance(names, str) or not isinstance(names, Sequence):
         raise ConfigurationError(f"columns is {describe(columns)}; it must be a list of the enricher's columns")
     for name in names:
         if name not in schema.names:
             raise ConfigurationError(
-                f"columns names {name!r}, which {describe(enricher)} has not; {did_you_mean(str(name), schema.names)}"
+                f"columns names {name!r}, which is not a column of {describe(enricher)}; "
+                f"{did_you_mean(str(name), schema.names)}"
             )
         if schema.names.count(name) > 1 or names.count(name) > 1:
-            raise ConfigurationError(f"the column {name!r} of {describe(enricher)} is there more than once")
+            raise ConfigurationError(f"the column {name!r} of {describe(enricher)} occurs more than once")
     fields = [spark_field(name, schema.field(name)) for name in names]
     return pa.schema([pa.field(field.name, arrow_type(field.dataType)) for field in fields])
 
 
 def _in_spark(offered: pa.Schema) -> pa.Schema:
-    """All fields that the enricher has, in the types that Spark takes; others stay, for nobody can ask for them."""
+    """All fields of the enricher, in the types that Spark takes. A type that Spark does not have stays as it is:
+    `columns` cannot name such a field."""
     fields = []
     for field in offered:
         with contextlib.suppress(ConfigurationError):
@@ -186,11 +190,11 @@ def _in_spark(offered: pa.Schema) -> pa.Schema:
 
 
 def _segments(schema: StructType, event_time: str | None, delay: Duration | None) -> tuple[int | None, int]:
-    """The position of the column of event time, and the delay in its unit."""
+    """The position of the event time column, and the delay in its unit."""
     if event_time is None:
         if delay is not None:
             raise ConfigurationError(
-                f"watermark_delay is {describe(delay)} without event_time; say with event_time= which column it is of"
+                f"watermark_delay is {describe(delay)} without event_time; pass its column as event_time="
             )
         return None, 0
     position = position_of(schema, event_time, "event_time")
@@ -205,13 +209,13 @@ def _segments(schema: StructType, event_time: str | None, delay: Duration | None
             "bigint in milliseconds since the epoch"
         )
     if delay is None:
-        # Where Spark's own watermark on the column leaves its delay.
+        # Spark's `withWatermark` writes its delay into the metadata of the column.
         return position, per_second * int(field.metadata.get("spark.watermarkDelayMs", 0)) // 1000
     return position, round(per_second * duration("watermark_delay", delay))
 
 
 def _added_fields(schema: StructType, found: pa.Schema, prefix: str, status: str | None) -> list[StructField]:
-    """The Spark fields of the added columns, with names that collide with nothing."""
+    """The Spark fields of the added columns, with names that no other column has."""
     if not isinstance(prefix, str):
         raise ConfigurationError(f"prefix is {describe(prefix)}; it must be text")
     if status is not None and not (isinstance(status, str) and status):
@@ -236,6 +240,6 @@ def _added_fields(schema: StructType, found: pa.Schema, prefix: str, status: str
 
 
 def _identity(enricher: Enricher) -> str:
-    """The fingerprint of an enricher that can travel."""
+    """The fingerprint of an enricher, after a check that it can be sent to the workers."""
     require_portable(describe(enricher), enricher)
     return fingerprint(enricher, cloudpickle.list_registry_pickle_by_value())  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
-"""What runs in the Python worker: a task's batches of rows, enriched.
+"""The part of `enrich` that runs in the Python worker: it enriches the batches of a task.
 
-The feeder thread finds the keys, the loop thread looks them up, and the task's main thread builds the output; `task`
-has the frame of it. The clients that are opened on the loop stay for the next task.
+The feeder thread finds the keys, the loop thread looks them up, and the task's main thread builds the output. `task`
+contains the frame. Clients that are opened on the loop stay open for the next task.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EnrichTask:
-    """A function for `mapInArrow`; it travels to the workers.
+    """A function for `mapInArrow`. It is sent to the workers.
 
     Attributes:
-        fingerprint: of the enricher; equal ones share their clients.
+        fingerprint: fingerprint of the enricher. Tasks with equal ones share a client.
         report: called with the figures of the task when it ends, on its main thread.
         tracing: makes the trace of the task, and reports it.
-        answers: the columns that an answer has to fit for the cache to keep it: all of the enricher's.
-        owner: whose answers the cache keeps.
+        answers: all columns of the enricher. The cache keeps only answers that fit them.
+        owner: the owner of cached answers (`cache_owner`).
     """
 
     enricher: Enricher
@@ -62,15 +62,15 @@ class EnrichTask:
     tracing: Tracing | None = None
 
     def of_keys(self) -> EnrichTask:
-        """The same for an input that is nothing but keys."""
+        """The same task for an input that has only key columns."""
         return replace(self, layout=replace(self.layout, keys=tuple(range(len(self.layout.keys))), event_time=None))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of `batches`, enriched.
 
         Raises:
-            FunctionError: a lookup failed, and failures are not to be hidden.
-            MissingKeyError: a key has no row, and is required to have one.
+            FunctionError: a lookup failed, and `on_error` is "fail".
+            MissingKeyError: a key has no row, and `how` is "required".
         """
         return portable_errors(self._rows(batches))
 
@@ -96,8 +96,8 @@ class EnrichTask:
     def _leaving(
         self, enrichment: Enrichment, batch: KeyBatch, ready: int, ended: bool
     ) -> Iterator[tuple[Iterator[pa.RecordBatch], int, KeyBatch | None]]:
-        """What may leave now that a batch has been delivered: rows, how many keys left with them, and the batch that
-        has left as a whole, if one has."""
+        """The output after a batch was delivered: yields rows, the number of keys that left with them, and the batch if
+        all of it has left."""
         if self.options.ordered:
             yield *enrichment.leading(batch, ready), batch if ended else None
         else:
@@ -154,7 +154,7 @@ class _Life:
             self._pipeline.emitted(keys, batch)
 
     def figures(self, enrichment: Enrichment) -> EnrichmentFigures:
-        """What the task has done; called from its main thread."""
+        """The figures of the task. Called on its main thread."""
         pipeline = self._pipeline
         if pipeline is None:
             return EnrichmentFigures()

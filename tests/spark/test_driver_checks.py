@@ -107,8 +107,11 @@ def refused(df: Any, enricher: Any = None, **options: Any) -> str:
         ({"columns": "x"}, "columns is 'x'; it must be a list of the enricher's columns"),
         ({"columns": {"x"}}, "columns is {'x'}; it must be a list"),
         ({"columns": 5}, "columns is 5"),
-        ({"columns": ["z"]}, "columns names 'z', which FunctionEnricher(source.<locals>.look_up, x, y) has not; there"),
-        ({"columns": ["X"]}, "has not; did you mean 'x'?"),
+        (
+            {"columns": ["z"]},
+            "columns names 'z', which is not a column of FunctionEnricher(source.<locals>.look_up, x, y); there",
+        ),
+        ({"columns": ["X"]}, "look_up, x, y); did you mean 'x'?"),
         ({"columns": ["x", None]}, "columns names None"),
         ({"columns": ["x", "x"]}, "the column 'x' of FunctionEnricher"),
         ({"on": "nope"}, "on names 'nope', which is not a column of the DataFrame; there are id, text, a.b"),
@@ -124,9 +127,9 @@ def refused(df: Any, enricher: Any = None, **options: Any) -> str:
         ({"on": {5: "id"}}, "on is {5: 'id'}"),
         ({"on": {"id": "id"}}, "does not name its key columns; give a list of columns"),
         ({"on": {"id"}}, "on is {'id'}"),
-        ({"join_hint": "merge"}, "join_hint is 'merge', and nothing is joined but with strategy=\"distinct\""),
-        ({"join_hint": None}, "join_hint is None, and nothing is joined"),
-        ({"strategy": "distinct", "event_time": "at"}, 'rows come in no order with strategy="distinct"; use "inline"'),
+        ({"join_hint": "merge"}, "join_hint is 'merge', but only strategy=\"distinct\" joins"),
+        ({"join_hint": None}, "join_hint is None, but only strategy"),
+        ({"strategy": "distinct", "event_time": "at"}, 'strategy="distinct" keeps no order of rows; use "inline"'),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
@@ -261,8 +264,8 @@ def test_X4_an_enricher_whose_schemas_are_none_is_told(df: DataFrame) -> None:
         def key_schema(self) -> Any:
             return ["id"]
 
-    assert ".schema() gave 'x long'; it must be a pyarrow.Schema" in refused(df, Odd())
-    assert ".key_schema() gave ['id']; it must be a pyarrow.Schema or None" in refused(df, OddKey())
+    assert ".schema() returned 'x long'; it must return a pyarrow.Schema" in refused(df, Odd())
+    assert ".key_schema() returned ['id']; it must return a pyarrow.Schema or None" in refused(df, OddKey())
     twice = Keyed()
     twice.schema = lambda: pa.schema([("x", pa.int8()), ("x", pa.int8())])  # type: ignore[method-assign]
     assert "the column 'x' of " in refused(df, twice)
