@@ -304,7 +304,7 @@ async def test_a_url_from_a_function_is_asked_for_every_connection() -> None:
 @pytest.mark.parametrize(
     ("source", "says"),
     [
-        (lambda: None, "gave None"),
+        (lambda: None, "returned None"),
         (lambda: 7, "of type int"),
         (lambda: "redis://:s3cret@host:port", "port cannot be read"),
         (lambda: "redis://:x@localhost?unheard_of=s3cret", "does not take its options"),
