@@ -75,7 +75,7 @@ def caused(raised: Raised, error: BaseException, secrets: Secrets) -> Raised:
     """`raised`, with `error` as its cause, unless that or its causes would bring a secret into a traceback."""
     for one in chain(error):
         one.__traceback__ = None  # The variables of its frames may hold a password.
-    if not secrets.told_by(error):
+    if not secrets.shown_by(error):
         raised.__cause__ = error
     raised.__suppress_context__ = True
     return raised

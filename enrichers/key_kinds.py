@@ -222,7 +222,7 @@ class Instants(Kind):
         if not isinstance(key, datetime) or key.utcoffset() is None:
             raise self._mismatch(key)
         moment: datetime = canonical_key(key)
-        # What keeps another offset lies outside the years 1 to 9999 in UTC.
+        # A moment that keeps another offset is outside the years 1 to 9999 in UTC.
         return None if moment.utcoffset() else moment
 
     def canonical_many(self, keys: Sequence[Any]) -> Sequence[Any]:

@@ -1,8 +1,8 @@
-"""Single values of JSON, or text, as values of an Arrow type that holds nothing inside.
+"""Converts single values of JSON, or text, to values of an Arrow type that is not nested.
 
-What `scalar` gives gets a value, which is not None, and gives the one that Arrow takes, or raises a ValueError that
-says why, in words that do not hold the value; of text it may give None, for null. It knows neither columns nor schemas.
-`enrichers.typed` has the table of what becomes what.
+`scalar` returns a converter. A converter gets a value that is not None. It returns the value that Arrow takes, or
+raises a ValueError whose message says why and does not contain the value. For text it may return None, which is null.
+This module knows neither columns nor schemas. `enrichers.typed` has the table of all conversions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _EXACT_IN_A_FLOAT = 2**53
 
 
 class WrittenFloat(float):
-    """A number of JSON that remembers how it was written, as 1.10 and 1e3."""
+    """A number of JSON that remembers how it was written, such as 1.10 or 1e3."""
 
     __slots__ = ("text",)
     text: str
@@ -44,7 +44,7 @@ class WrittenFloat(float):
 
 
 class WrittenDecimal(Decimal):
-    """The same with all its digits."""
+    """A decimal that remembers how it was written. It has all digits."""
 
     __slots__ = ("text",)
     text: str
@@ -56,8 +56,8 @@ class WrittenDecimal(Decimal):
 
 
 def scalar(data_type: pa.DataType, text: bool, coerce: bool = False) -> Convert | None:
-    """The converter of a type; None if there is none. With `text` it takes text and bytes too, and reads them; with
-    `coerce` a string takes numbers."""
+    """The converter of a type, or None if there is none. With `text` it also parses text and bytes. With `coerce` a
+    column of strings takes numbers."""
     if kinds.is_string(data_type) or kinds.is_large_string(data_type):
         string = _string_or_number if coerce else _string
         return partial(_of_text, convert=string, parse=None) if text else string
@@ -92,7 +92,7 @@ def _scalar(data_type: pa.DataType) -> Convert | None:
 
 
 def _of_text(value: Any, convert: Convert, parse: Convert | None) -> Any:
-    """A value from text; `parse` makes of the text what JSON would have in its place, and is None for a string."""
+    """Converts text. `parse` turns the text into the value that JSON would have; it is None for a string."""
     if isinstance(value, bytes | bytearray):
         value = value.decode()
     if parse is not None and isinstance(value, str):
@@ -145,7 +145,7 @@ def _string(value: Any) -> Any:
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise ValueError("it holds half of a surrogate pair, which UTF-8 has not") from None
+            raise ValueError("it holds half of a surrogate pair, which UTF-8 cannot encode") from None
     return value
 
 
@@ -159,7 +159,7 @@ def _string_or_number(value: Any) -> Any:
 
 
 def number_text(value: Any) -> str | None:
-    """How a number was written in JSON, or how Python writes it; None for what is no number of JSON."""
+    """A number as it was written in JSON, or as Python writes it. None if JSON has no such number."""
     if isinstance(value, WrittenFloat | WrittenDecimal):
         return value.text
     if isinstance(value, int):
@@ -203,7 +203,7 @@ def _integer(data_type: pa.DataType) -> Convert:
 
 
 def _whole(value: Any) -> int:
-    """A number that is no int, if it is whole; as a float it is one number only as far as these have all digits."""
+    """An int from a number, if it is whole. A float is refused if it is too large to hold all digits."""
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         raise ValueError("a number is needed")
     if isinstance(value, WrittenFloat):
@@ -241,7 +241,7 @@ def _single(value: Any) -> float:
 
 
 def _decimal(data_type: pa.DataType) -> Convert:
-    """A float stands for the shortest number that reads as the same float, which is mostly the one that was written."""
+    """A float is converted by the shortest number that reads as the same float: mostly the number that was written."""
     quantize = Context(prec=data_type.precision, traps=[InvalidOperation, Inexact]).quantize
     step = Decimal(1).scaleb(-data_type.scale)
 
@@ -295,8 +295,8 @@ def _moment(data_type: pa.DataType) -> Convert:
 
 
 def _read_moment(text: str) -> datetime.datetime | None:
-    """Of ISO 8601, a date with hyphens and a time; None for anything else."""
-    # Python takes any character before the time, and cuts what is finer than a microsecond.
+    """Reads a date with hyphens and a time, as in ISO 8601. None for any other text."""
+    # Python would accept any character between date and time, and cut digits after the microseconds.
     if text[4:8:3] != "--" or text[10:11] not in ("T", " ", "t"):
         return None
     if len(text) > 26 and _TOO_FINE.search(text):

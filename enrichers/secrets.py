@@ -93,7 +93,7 @@ class Secrets:
         """A value for a message, without secrets. It is cut after hiding."""
         return _cut(self.hide(describe(value, 20 * limit)), limit)
 
-    def told_by(self, error: BaseException | None) -> bool:
+    def shown_by(self, error: BaseException | None) -> bool:
         """Whether a traceback of this error and its causes would show a secret."""
         try:
             text = " ".join([text for one in chain(error) for text in (str(one), repr(one), *_notes(one))])

@@ -1,10 +1,10 @@
-"""A whole dimension table kept in the memory of every Python worker, and loaded again from time to time.
+"""A whole dimension table in the memory of every Python worker, loaded again from time to time.
 
     TableEnricher("s3://bucket/planes.parquet", key="tailnum", columns=["seats"], reload_every=3600)
     TableEnricher(load_airports, key=["country", "code"])
 
-A lookup awaits nothing. A table that is loaded again takes the place of the old one at once and as a whole; if that
-fails the old one stays, and a warning is logged. Loading and indexing happen in a thread.
+A lookup awaits nothing. A reloaded table replaces the old one as a whole. If loading fails, the old table stays and a
+warning is logged. A thread loads and indexes the table.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ logger = logging.getLogger("asyncio_operator")
 
 @dataclass(frozen=True)
 class _WholeTable:
-    """All rows of another enricher, which is open for no longer than they take."""
+    """All rows of another enricher, which is open only while they are read."""
 
     enricher: Enricher
 
     def __post_init__(self) -> None:
         if not gives_coroutines(getattr(self.enricher, "rows", None)):
             raise ConfigurationError(
-                f"source is {describe(self.enricher)}, which has no `async def rows()` that gives all its rows, as "
-                "PostgresEnricher has it for a table; give a function that gives them"
+                f"source is {describe(self.enricher)}, which has no `async def rows()` that returns all rows, as "
+                "PostgresEnricher has for a table; pass a function that returns them"
             )
 
     async def __call__(self) -> Rows:
@@ -66,7 +66,7 @@ class _WholeTable:
             await self.enricher.close()
 
     def schema(self) -> pa.Schema:
-        """The columns of the rows: the keys, and what is found by them."""
+        """The columns of the rows: the key columns, then the columns of a found row."""
         return pa.schema([*(self.enricher.key_schema() or ()), *self.enricher.schema()])
 
 
@@ -75,20 +75,20 @@ class TableEnricher(Enricher):
     """Rows of a table in memory.
 
     Args:
-        source: the path of a Parquet file or directory, as every worker sees it; a `pyarrow.Table`, which travels with
-            the job; or a function without arguments, asynchronous or not (then it runs in a thread), that gives a
-            `pyarrow.Table` or a sequence of mappings; or an enricher that has ``async def rows()``, such as a
+        source: one of: the path of a Parquet file or directory, which every worker can read; a `pyarrow.Table`, which
+            is sent with the job; a function without arguments that returns a `pyarrow.Table` or a sequence of mappings
+            (an ordinary function runs in a thread); an enricher that has ``async def rows()``, such as a
             `PostgresEnricher` of a table.
-        key: the key column, or a list of them. Rows with a null in it are left out.
-        columns: the columns to add; all but the key columns by default.
-        reload_every: seconds, or a timedelta, from the end of one loading to the begin of the next; never by default.
-        schema: names and types of the source's columns, the key columns too, as a `pyarrow.Schema` or DDL text; others
-            are left out. By default they are the source's own, which is asked for them on the driver: a function is
-            called there once. Mappings are converted to it as `enrichers.typed` does, tables are cast without loss.
+        key: the key column, or a list of key columns. Rows with a null in a key column are left out.
+        columns: the columns to add; by default all except the key columns.
+        reload_every: seconds, or a timedelta, from the end of one loading to the start of the next; never by default.
+        schema: names and types of the source's columns, key columns included, as a `pyarrow.Schema` or DDL text. Other
+            columns are left out. Default: the driver asks the source, and calls a function once for that. Mappings are
+            converted as by `enrichers.typed`; tables are cast without loss.
 
     Raises:
-        ConfigurationError: an argument is wrong. From `schema` and `key_schema`: the source cannot be read, or it has
-            no such column.
+        ConfigurationError: an argument is wrong. `schema` and `key_schema` raise it if the source cannot be read, or
+            does not have a column.
     """
 
     source: Source
@@ -116,15 +116,15 @@ class TableEnricher(Enricher):
         if not (isinstance(source, str | os.PathLike | pa.Table) or callable(source)):
             raise ConfigurationError(
                 f"source is {describe(source)}; it must be the path of a Parquet file or directory, a pyarrow.Table, "
-                "an enricher that has `rows()`, or a function that gives a table or a sequence of mappings"
+                "an enricher that has `rows()`, or a function that returns a table or a sequence of mappings"
             )
         if callable(source):
             takes("source", source)
         every = None if reload_every is None else duration("reload_every", reload_every)
         if every == 0 or (every is not None and isinstance(source, pa.Table)):
             raise ConfigurationError(
-                f"reload_every is {describe(reload_every)}; it must be more than 0 seconds, and a pyarrow.Table stays "
-                "what it is: give its path, or a function that makes it"
+                f"reload_every is {describe(reload_every)}; it must be more than 0 seconds, and a pyarrow.Table never "
+                "changes: pass its path, or a function that makes it"
             )
         values = {
             "source": os.fspath(source) if isinstance(source, os.PathLike) else source,
@@ -149,15 +149,16 @@ class TableEnricher(Enricher):
         """Load the table.
 
         Raises:
-            EnricherError: it cannot be loaded.
-            ConfigurationError: it has no such column.
+            EnricherError: the table cannot be loaded.
+            ConfigurationError: the table does not have a column that was named.
         """
         try:
             index = await self._load()
         except ConfigurationError:
             raise
         except Exception as error:
-            raise EnricherError(f"{self!r}: the table could not be loaded: {self._told(error)}") from self._shown(error)
+            problem = f"{self!r}: the table could not be loaded: {self._words_of(error)}"
+            raise EnricherError(problem) from self._shown(error)
         self._set("_index", index)
         if self._reloading is not None:
             self._reloading.cancel()
@@ -165,7 +166,7 @@ class TableEnricher(Enricher):
             self._set("_reloading", asyncio.ensure_future(self._reload(self.reload_every)))
 
     async def close(self) -> None:
-        """Forget the table. A reload in a thread ends on its own."""
+        """Drop the table. A reload that runs in a thread ends by itself, and its result is dropped."""
         reloading = self._reloading
         self._set("_reloading", None)
         self._set("_index", None)
@@ -177,7 +178,7 @@ class TableEnricher(Enricher):
         """The row of a key, a list of its rows in the order of the table, or None.
 
         Raises:
-            EnricherError: the key cannot be one, such as a list; or it is not open.
+            EnricherError: the key cannot be a key, such as a list, or the enricher is not open.
         """
         try:
             return self._loaded().row(key)
@@ -185,7 +186,7 @@ class TableEnricher(Enricher):
             raise self._no_key(key) from error
 
     async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
-        """The same for many keys, faster than one by one."""
+        """The results for many keys, aligned with them. Faster than many calls of `lookup`."""
         try:
             return self._loaded().rows(keys)
         except TypeError as error:
@@ -210,8 +211,8 @@ class TableEnricher(Enricher):
             except GeneratorExit:
                 raise
             except BaseException as error:
-                # Also SystemExit, and a CancelledError of the source's own: neither is a reason to never load again.
-                problem = self._told(error)
+                # Everything is caught: after a SystemExit or a CancelledError of the source's own, reloads go on too.
+                problem = self._words_of(error)
             if self._reloading is not task or (task is not None and task.cancelling()):
                 return  # A source may have swallowed the cancellation.
             if index is not None:
@@ -240,39 +241,39 @@ class TableEnricher(Enricher):
         return table.schema, TableIndex(needed, len(self.key), chosen)
 
     def _read(self) -> Any:
-        """What the source gives, if it is not asynchronous."""
+        """The data of a source that is not asynchronous."""
         if callable(self.source):
             return self.source()
         if not isinstance(self.source, str):
             return self.source
         dataset = self._parquet(self.source)
         known = self._described or self._given
-        # What is left out is not even read.
+        # Only the needed columns are read.
         columns = None if self.columns is None else [*dict.fromkeys((*self.key, *self.columns))]
         if columns is not None and known is None:
             self._check(dataset.schema)
         return dataset.read(columns=columns)
 
     def _parquet(self, path: str) -> Any:
-        """The file or directory at a path, of which nothing is read yet but the schema."""
+        """Opens the file or directory at a path, and reads only the schema."""
         from pyarrow import parquet
 
         try:
             return parquet.ParquetDataset(path)
         except pa.ArrowInvalid as error:
             raise ConfigurationError(
-                f"{self!r}: the source cannot be read as Parquet: a path leads to a Parquet file or directory; of "
-                "anything else, such as CSV, make the table in a function, as in source=lambda: "
-                f"pyarrow.csv.read_csv(path) ({self._told(error)})"
+                f"{self!r}: the source cannot be read as Parquet; a path must lead to a Parquet file or directory: for "
+                "any other format, such as CSV, make the table in a function, as in source=lambda: "
+                f"pyarrow.csv.read_csv(path) ({self._words_of(error)})"
             ) from self._shown(error)
 
     def _table(self, given: Any) -> pa.Table:
-        """What the source gave, as a table of the known types, or of types that Spark has."""
+        """The source's data as a table, with the known types, or with types that Spark has."""
         if isinstance(given, Sequence) and not isinstance(given, str | bytes):
             given = _from_rows(given, self._given)
         if not isinstance(given, pa.Table):
             raise ConfigurationError(
-                f"{self!r}: the source gave {describe(given)}; a pyarrow.Table or a sequence of mappings is needed"
+                f"{self!r}: the source gave {describe(given)}; it must give a pyarrow.Table or a sequence of mappings"
             )
         known = self._given if self._given is not None else self._described
         if known is None:
@@ -285,7 +286,7 @@ class TableEnricher(Enricher):
         return given.select(names).cast(pa.schema([known.field(name) for name in names]))
 
     def _check_zone(self, name: str, given: pa.DataType, known: pa.DataType) -> None:
-        """Arrow would take a time without a zone for one in UTC, and drop a zone, without a word."""
+        """Check that both types have a zone, or neither. Arrow would silently add UTC, or drop the zone."""
         if kinds.is_timestamp(given) and kinds.is_timestamp(known) and (given.tz is None) != (known.tz is None):
             right = "timestamp_ntz" if given.tz is None else "timestamp"
             raise ConfigurationError(
@@ -294,7 +295,7 @@ class TableEnricher(Enricher):
             )
 
     def _whole(self) -> pa.Schema:
-        """Names and types of the source's columns, as far as they are wanted."""
+        """Names and types of the source's columns: the given ones, or the source's own."""
         if self._described is None:
             schema = self._given if self._given is not None else self._ask()
             self._check(schema)
@@ -314,7 +315,7 @@ class TableEnricher(Enricher):
         except ConfigurationError:
             raise
         except Exception as error:
-            problem = f"{self!r}: the source cannot be read: {self._told(error)}"
+            problem = f"{self!r}: the source cannot be read: {self._words_of(error)}"
             raise ConfigurationError(problem) from self._shown(error)
 
     def _check(self, schema: pa.Schema, all_columns: Sequence[str] = ()) -> None:
@@ -333,10 +334,10 @@ class TableEnricher(Enricher):
         return [name for name in (self._whole() if schema is None else schema).names if name not in self.key]
 
     def _shown(self, error: BaseException) -> BaseException | None:
-        """An error, unless its words may hold what the path hides."""
+        """The error, or None if its text may contain a secret of the path."""
         return None if isinstance(self.source, str) and _shown_path(self.source) != self.source else error
 
-    def _told(self, error: BaseException) -> str:
+    def _words_of(self, error: BaseException) -> str:
         return type(error).__name__ if self._shown(error) is None else f"{type(error).__name__}: {error}"
 
     def _set(self, name: str, value: Any) -> None:
@@ -363,12 +364,12 @@ class TableEnricher(Enricher):
 
 
 def _shown_path(path: str) -> str:
-    """A path without what may be a secret in a URI: the credentials, and the options of the file system."""
+    """A path without possible secrets: the credentials of a URI, and the options of the file system."""
     return re.sub(r"//[^/]*@", "//***@", path.partition("?")[0] + ("?***" if "?" in path else ""))
 
 
 def _simplified(schema: pa.Schema) -> pa.Schema:
-    """The same without what is a matter of storage: dictionaries, and nanoseconds, which Spark has not."""
+    """The schema in types that Spark has: values in place of dictionaries, microseconds in place of nanoseconds."""
     fields = []
     for column in schema:
         kind = column.type.value_type if kinds.is_dictionary(column.type) else column.type
@@ -381,7 +382,7 @@ def _simplified(schema: pa.Schema) -> pa.Schema:
 def _from_rows(rows: Sequence[Any], schema: pa.Schema | None) -> pa.Table:
     for row in rows:
         if not isinstance(row, Mapping):
-            raise ConfigurationError(f"the source gave a row that is {describe(row)}; a mapping is needed")
+            raise ConfigurationError(f"the source gave a row that is {describe(row)}; it must be a mapping")
     if schema is not None:
         return pa.Table.from_pylist([*map(row_converter(schema), rows)], schema)
     names = dict.fromkeys(name for row in rows for name in row)

@@ -1,8 +1,8 @@
-"""A table in memory, looked up by key: a dictionary from keys to row numbers, and the columns in Arrow.
+"""An index of a table in memory: a dictionary from keys to row numbers, and the columns in Arrow.
 
-A row is made of its columns when somebody asks for it. Of 1,000,000 rows with a text key and four columns (45 MB in
-Arrow) this takes 0.15 GB and 1.3 microseconds a key in batches of 1,000; a dictionary of dictionaries takes 0.5 GB, in
-every Python worker, and 0.7 microseconds. It knows neither loops nor where tables come from.
+A row is built from its columns when it is looked up. With 1,000,000 rows, a text key and four columns (45 MB in Arrow)
+this takes 0.15 GB in every Python worker, and 1.3 microseconds per key in batches of 1,000. A dictionary of
+dictionaries would take 0.5 GB and 0.7 microseconds. This module knows neither loops nor where tables come from.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from enrichers.key_kinds import Kind, kind_of
 
 
 class TableIndex:
-    """Rows by key, those of one key in the order of the table.
+    """Rows by key. Several rows of one key are in the order of the table.
 
     Args:
-        table: its key columns come first.
-        keys: how many of them there are. Rows with a null among them are left out, for no key finds them.
+        table: a table whose first columns are the key columns.
+        keys: number of key columns. Rows with a null in one of them are left out, because no key matches them.
         columns: the columns of a row.
     """
 
@@ -40,18 +40,18 @@ class TableIndex:
         self._columns = [_one_chunk(table[name]) for name in columns]
 
     def __len__(self) -> int:
-        """How many keys there are."""
+        """The number of keys."""
         return len(self._rows)
 
     def row(self, key: Any) -> Found:
-        """The row of a key, a list of its rows, or None. Raises TypeError for what cannot be a key, such as a list."""
+        """The row of a key, a list of its rows, or None. Raises TypeError for a value that cannot be a key."""
         numbers = self._rows.get(self._canonical((key,))[0])
         if numbers is None:
             return None
         return self._row(numbers) if type(numbers) is int else [self._row(number) for number in numbers]  # type: ignore[union-attr]
 
     def rows(self, keys: Sequence[Any]) -> list[Found]:
-        """The same for many keys."""
+        """The results of `row` for many keys."""
         places = list(map(self._rows.get, self._canonical(keys)))
         numbers: list[int] = []
         for place in places:
@@ -68,7 +68,7 @@ class TableIndex:
         ]
 
     def _canonical(self, keys: Sequence[Any]) -> Sequence[Any]:
-        """The keys in the form that the table's keys have; None for what no row has."""
+        """The keys in the form of the table's keys. None for a key that no row can have."""
         kinds = self._kinds
         if len(kinds) == 1:
             return _canonical(kinds[0], keys)
@@ -91,7 +91,7 @@ def _canonical(kind: Kind, keys: Sequence[Any]) -> Sequence[Any]:
 
 
 def _canonical_or_none(kind: Kind, key: Any) -> Any:
-    """None also for a key that cannot be compared with the column. Raises TypeError for what has no hash."""
+    """The canonical key, or None, also if it cannot be compared with the column. Raises TypeError if it has no hash."""
     hash(key)
     try:
         return None if key is None else kind.canonical(key)
@@ -100,7 +100,7 @@ def _canonical_or_none(kind: Kind, key: Any) -> Any:
 
 
 def _numbers(keys: Sequence[Any]) -> dict[Any, int | list[int]]:
-    """The row numbers of keys of which some have several."""
+    """The row numbers of each key: one number, or a list if several rows have the key."""
     found: dict[Any, int | list[int]] = {}
     for number, key in enumerate(keys):
         before = found.setdefault(key, number)
@@ -114,7 +114,7 @@ def _numbers(keys: Sequence[Any]) -> dict[Any, int | list[int]]:
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """The column in one piece, which is faster to look into, unless it is more text than one piece can hold."""
+    """The column in one chunk, which is faster to read. It keeps its chunks if its text is too large for one."""
     try:
         combined = column.combine_chunks()
     except pa.ArrowInvalid:

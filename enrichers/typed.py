@@ -1,4 +1,4 @@
-"""Values of JSON, or text, into Python values that fit the columns of a `pyarrow.Schema`: exactly, or not at all.
+"""Converts values of JSON, or text, to Python values that fit the columns of a `pyarrow.Schema` exactly.
 
     row = typed_row({"id": 7, "at": "2024-02-29T12:00:00Z"}, schema)
     convert = row_converter(schema)  # the same for many rows
@@ -16,16 +16,16 @@
 | timestamp_ntz | the same without a zone | |
 | array, map, struct | arrays, objects; the keys of a map are text | JSON |
 
-Python's own values of these types (dates, decimals, ...) are taken too. Null, and an absent field, is null; with `text`
-an empty text is null where the column is neither string nor binary. Fields without a column are ignored, but a row
-whose fields are all without one is another thing than was asked for: a `NoColumnError`. A row without any fields is one
-of nulls. Nothing is cast in any other way: a number is no text, and a number of seconds no timestamp. What does not fit
-is a `MisfitError`.
+Python's own values of these types (dates, decimals, ...) are taken too. Null and a missing field are null. With `text`
+an empty text is null unless the column is a string or binary. Fields without a column are ignored. But if a row has
+fields and none of them has a column, the row is a `NoColumnError`: it is not the expected object. A row without fields
+is a row of nulls. Nothing is cast in any other way: a number is not text, and a number of seconds is not a timestamp. A
+value that does not fit is a `MisfitError`.
 
-With ``coerce=True`` a string takes numbers too, as they were written, and an integer takes ``1e18``, also inside of
-arrays, maps and structs. For both, `json_decoder` needs it as well: then numbers remember how they were
-written. A number that has been calculated since is written as Python writes it. True and false are no numbers, nor are
-infinity and NaN, which JSON does not have.
+With ``coerce=True`` a string takes numbers too, as they were written, and an integer takes ``1e18``, also inside
+arrays, maps and structs. Pass ``coerce=True`` to `json_decoder` as well: its numbers then remember how they were
+written. A number that was computed is written as Python writes it. True, false, infinity and NaN are not numbers of
+JSON.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class MisfitError(ValueError):
     """A value does not fit its column.
 
     Attributes:
-        path: the column, and where in it the value stands, as in ``places[3].name``.
-        value: it.
-        type: what was wanted.
-        why: what is wrong with it.
+        path: the column, and the place of the value in it, as in ``places[3].name``.
+        value: the value.
+        type: the Arrow type that it does not fit.
+        why: what is wrong with the value.
     """
 
     def __init__(self, path: str, value: Any, data_type: pa.DataType, why: str) -> None:
@@ -74,14 +74,14 @@ class MisfitError(ValueError):
         self.type = data_type
         self.why = why
 
-    def told(self, show: Callable[[Any], str] = describe) -> str:
-        """The message, in which `show` writes the value."""
+    def message_with(self, show: Callable[[Any], str] = describe) -> str:
+        """The message. `show` turns the value into text."""
         given = "null" if self.value is None else f"{show(self.value)}, {_kind(self.value)},"
         return f"the column {self.path!r} is {self.type}, which {given} does not fit: {self.why}"
 
     @property
     def coercible(self) -> bool:
-        """Whether ``coerce=True`` takes this value."""
+        """Whether ``coerce=True`` would accept this value."""
         convert = None if kinds.is_nested(self.type) else scalar(self.type, text=False, coerce=True)
         known = type(self.value) is float and isfinite(self.value)
         try:
@@ -90,15 +90,15 @@ class MisfitError(ValueError):
             return False
 
     def __str__(self) -> str:
-        return self.told()
+        return self.message_with()
 
 
 class NoColumnError(MisfitError):
-    """A row has fields, and none of them is a column: it says something else, such as what went wrong, or the columns
-    are misspelt. `value` is the row."""
+    """A row has fields, but none of them is a column. It may be the report of an error, or the columns are misspelt.
+    `value` is the row."""
 
-    def told(self, show: Callable[[Any], str] = describe) -> str:
-        """The message, in which `show` writes the fields."""
+    def message_with(self, show: Callable[[Any], str] = describe) -> str:
+        """The message. `show` turns the list of fields into text."""
         names = [field.name for field in self.type]
         return f"the row has none of the columns {describe(names)}; its fields are {show([*self.value])}"
 
@@ -114,8 +114,9 @@ def typed_row(
         coerce: a string takes numbers.
 
     Raises:
-        ValueError: `mapping` is no object, or, as a `MisfitError`, a value does not fit; it names the column, the value
-            and both types. As a `NoColumnError`, none of its fields is a column; it names both.
+        ValueError: `mapping` is not a mapping.
+        MisfitError: a value does not fit. The message names the column, the value and both types.
+        NoColumnError: `mapping` has fields and none of them is a column. The message names fields and columns.
         ConfigurationError: a column has a type that no value of JSON can be converted to.
     """
     return row_converter(schema, text=text, coerce=coerce)(mapping)
@@ -126,12 +127,13 @@ _MOST_MADE = 200
 
 
 def row_converter(schema: pa.Schema, *, text: bool = False, coerce: bool = False) -> RowConverter:
-    """`typed_row` for one schema, for many rows.
+    """A function that does what `typed_row` does, for one schema and many rows.
 
     Raises:
         ConfigurationError: a column has a type that no value of JSON can be converted to.
     """
-    # By identity, because the hash of a schema takes longer than a row. The schema is kept, so nobody gets its id.
+    # By identity, because hashing a schema takes longer than converting a row. The schema is kept, so no other object
+    # can get its id.
     known = _made.get((id(schema), text, coerce))
     if known is None:
         if len(_made) >= _MOST_MADE:
@@ -141,9 +143,9 @@ def row_converter(schema: pa.Schema, *, text: bool = False, coerce: bool = False
 
 
 def json_decoder(schema: Iterable[pa.Field], *, coerce: bool = False) -> Callable[[str], Any]:
-    """`json.loads` that loses nothing a column could hold: numbers with a fraction are decimals if there is a decimal
-    column, or one inside of a column, and else floats; those too large for that are decimals, in place of infinity.
-    With `coerce` they remember how they were written."""
+    """A `json.loads` that loses no digit that a column could hold. Numbers with a fraction become decimals if a column
+    is a decimal or contains one, otherwise floats. A number too large for a float becomes a decimal, not infinity. With
+    `coerce`, numbers remember how they were written."""
     if _has_decimals(schema):
         return json.JSONDecoder(parse_float=WrittenDecimal if coerce else Decimal).decode
     return json.JSONDecoder(parse_float=_written if coerce else _float).decode
@@ -160,7 +162,7 @@ def _written(text: str) -> WrittenFloat | WrittenDecimal:
 
 
 def _has_decimals(fields: Iterable[pa.Field]) -> bool:
-    """Whether there is a decimal type, however deep."""
+    """Whether one of the fields is a decimal, or contains one at any depth."""
     for field in fields:
         kind = field.type
         inner = [kind.field(i) for i in range(kind.num_fields)] if kinds.is_nested(kind) else ()
@@ -170,22 +172,22 @@ def _has_decimals(fields: Iterable[pa.Field]) -> bool:
 
 
 def _kind(value: object) -> str:
-    """What JSON calls the type of a value."""
+    """The name of a value's type in JSON."""
     return next((name for kind, name in _NAMES if isinstance(value, kind)), f"of type {type(value).__name__}")
 
 
 def _misfit(error: Exception, value: Any, data_type: pa.DataType, place: str) -> MisfitError:
-    """The error of a value, seen from one level further out, where it stands at `place`."""
+    """The error of a value, with `place` put before its path: the place of the value one level further out."""
     if isinstance(error, MisfitError):
         return MisfitError(place + error.path, error.value, error.type, error.why)
     return MisfitError(place, value, data_type, str(error))
 
 
-# -- objects, arrays and maps; values inside of JSON are values of JSON, whatever the outermost is
+# -- objects, arrays and maps. Values inside of them are always values of JSON, also if the outermost value is text.
 
 
 def _object(fields: Iterable[pa.Field], text: bool, coerce: bool, row: bool = False) -> RowConverter:
-    """What makes a dictionary of an object: a struct, or a row."""
+    """The converter of an object to a dictionary, for a struct or a row."""
     fields = list(fields)
     types = {field.name: field.type for field in fields}
     columns = [(field.name, _converter(field.type, field.name, text, coerce)) for field in fields]
@@ -253,7 +255,7 @@ def _array(data_type: pa.DataType, column: str, coerce: bool) -> Convert:
 
 
 def _map(data_type: pa.DataType, column: str, coerce: bool) -> Convert:
-    """What makes pairs, as Arrow has maps, of an object."""
+    """The converter of an object to a list of pairs, which is Arrow's form of a map."""
     key_type, item_type = data_type.key_type, data_type.item_type
     if kinds.is_nested(key_type):
         raise ConfigurationError(f"schema: the column {column!r} is {data_type}; the keys of a map in JSON are text")
@@ -286,7 +288,7 @@ def _map(data_type: pa.DataType, column: str, coerce: bool) -> Convert:
     return convert
 
 
-# -- the converter of a type: it gets no None, and raises, or gives None for null
+# -- the converter of a type: it never gets None. It returns the value, or None for null, or raises.
 
 
 def _converter(data_type: pa.DataType, column: str, text: bool, coerce: bool) -> Convert:
@@ -296,8 +298,8 @@ def _converter(data_type: pa.DataType, column: str, text: bool, coerce: bool) ->
     convert = scalar(data_type, text, coerce)
     if convert is None:
         raise ConfigurationError(
-            f"schema: the column {column!r} is {data_type}, which values of JSON or text cannot be converted to; "
-            "take a string, and convert it in Spark"
+            f"schema: the column {column!r} is {data_type}, but JSON or text cannot be converted to that type; "
+            "use a string, and convert it in Spark"
         )
     return convert
 
@@ -309,11 +311,11 @@ def _nested(data_type: pa.DataType, column: str, coerce: bool) -> Convert:
         return _map(data_type, column, coerce)
     if kinds.is_list(data_type) or kinds.is_large_list(data_type) or kinds.is_fixed_size_list(data_type):
         return _array(data_type, column, coerce)
-    raise ConfigurationError(f"schema: the column {column!r} is {data_type}, which JSON has not; take a string")
+    raise ConfigurationError(f"schema: the column {column!r} is {data_type}, which JSON does not have; use a string")
 
 
 def _from_json(value: Any, convert: Convert, decode: Callable[[str], Any]) -> Any:
-    """A value that holds others, from the text of JSON."""
+    """Converts the JSON text of a nested value."""
     if isinstance(value, bytes | bytearray):
         value = value.decode()
     if isinstance(value, str):

@@ -94,13 +94,14 @@ class Answers:
             if isinstance(entry, list | tuple):
                 return [self._row(row) if isinstance(row, Mapping) else self._no_object(row) for row in entry] or None
         except NoColumnError as misfit:
+            text = misfit.message_with(lambda value: self._show(value, 150))
             problem = (
-                f"{misfit.told(lambda value: self._show(value, 150))}, as in {self._show(misfit.value, 150)}. Correct "
-                "schema=, or pass extract=: a path to the row, or a function, which can raise EnricherError if the "
+                f"{text}, as in {self._show(misfit.value, 150)}. Correct schema=, or "
+                "pass extract=: a path to the row, or a function, which can raise EnricherError if the "
                 "service refuses, and return None for a miss"
             )
         except MisfitError as misfit:
-            text = misfit.told(lambda value: self._show(value, 100))
+            text = misfit.message_with(lambda value: self._show(value, 100))
             remedy = "pass coerce=True, which accepts numbers as text and 1e18 as an integer, " * misfit.coercible
             problem = f"{text}; {remedy}change its type in schema=, or convert it in extract="
         else:

@@ -219,12 +219,12 @@ class Exchange:
             secrets = self._plans.secrets
             text = f"{self._about(keys)}: {secrets.hide(str(error))}"
             problem = EnricherError(text, retryable=error.retryable, any_key=error.any_key)
-            if not secrets.told_by(error.__cause__):
+            if not secrets.shown_by(error.__cause__):
                 problem.__cause__ = error.__cause__
         except EnricherError as error:
             # The error of a function passed as extract, whose text may be that of the service.
             secrets = self._plans.secrets
-            if not secrets.told_by(error):
+            if not secrets.shown_by(error):
                 raise
             problem = EnricherError(
                 f"{self._about(keys)}: {secrets.hide(str(error))}",

@@ -5,7 +5,7 @@ fetches a token would double the requests. Nor is it called only once: tokens ex
 request, again when its result is older than `max_age`, and once more when the service answers 401. All requests that
 wait for it share one call. An ordinary function runs in a thread, because it may block.
 
-The law: no error contains the value of a header, whoever set it.
+Law: no error contains the value of a header, neither of a user's nor of a function's.
 """
 
 from __future__ import annotations
@@ -81,8 +81,9 @@ class HeaderSource:
         """The headers. If the service did not accept `refused`, the function is called again.
 
         Raises:
-            EnricherError: the function failed. Its words are not shown, because they may contain a secret. No key is to
-                blame. If this process lacks something, such as an environment variable, a retry would not help.
+            EnricherError: the function failed. Its words are not shown, because they may contain a secret. No key
+                causes this error. If this process lacks something, such as an environment variable, a retry does not
+                help.
         """
         loop = asyncio.get_running_loop()
         headers = self._headers
@@ -95,7 +96,7 @@ class HeaderSource:
         return await asyncio.shield(self._asking)
 
     def close(self) -> None:
-        """Stop asking."""
+        """Cancel a running call of the function."""
         if self._asking is not None:
             self._asking.cancel()
 

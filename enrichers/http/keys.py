@@ -139,10 +139,10 @@ def _number(value: float | Decimal) -> str:
 
 
 def _without_exponent(text: str) -> str:
-    """A float, with its point; a decimal keeps its exponent, which is an ``E``."""
+    """A float without an exponent, with a decimal point. (Only floats have a small e; decimals have E.)"""
     text = format(Decimal(text), "f")
     return text if "." in text else f"{text}.0"
 
 
 def _surrogate() -> UnsendableError:
-    return UnsendableError("it holds half of a surrogate pair, which UTF-8 has not")
+    return UnsendableError("it holds half of a surrogate pair, which UTF-8 cannot encode")

@@ -29,7 +29,7 @@ OPTIONS = {
 FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 
 OPTION_STATES = {"08P01", "22023", "42501", "42601", "42704", "55P02"}
-"""Of an option that is unknown (08P01 is PgBouncer's), has a value that will not do, or may not be set."""
+"""States for an option that is unknown (08P01 is PgBouncer's), has an invalid value, or may not be set."""
 
 TOO_MANY = Cause("the server has too many connections", retryable=True, overload=True)
 POOLER_STATES = {"08P01", "XX000"}
@@ -83,7 +83,7 @@ def _option(error: asyncpg.PostgresError, dsn: str) -> Cause | None:
 
 
 def _instead(name: str) -> str:
-    """What to do about an option; some are libpq's, and stand in many a connection string."""
+    """What to do about an option. Many connection strings contain options that only libpq has."""
     if name == "connect_timeout":
         return "; use the argument connect_timeout"
     return f"; asyncpg has others: {did_you_mean(name, sorted(OPTIONS))}"

@@ -47,8 +47,8 @@ LIMIT = """
 """
 """Limits a session unless the DSN, the role or the database limits it more; gives no row then.
 
-A pooler, such as PgBouncer, tells its clients numbers of processes that are its own. Behind one the next statement may
-run in another session, and this session may serve somebody else: nothing is set there.
+A pooler, such as PgBouncer, gives its clients process numbers of its own. Behind a pooler the next statement may run in
+another session, and this session may serve another client. So nothing is set there.
 """
 
 
@@ -57,25 +57,26 @@ WATCHED = """
     WHERE name = 'client_connection_check_interval' AND context = 'user' AND reset_val = '0'
     AND pg_catalog.pg_backend_pid() = {process}
 """
-"""Lets the server look every two seconds whether its client is still there, and end the statement of one that is not: a
-process that was killed says no farewell. From PostgreSQL 14; where somebody has set it, or nobody may, it stays."""
+"""Makes the server check every two seconds whether its client still exists, and end the statement if not: a killed
+process does not close its connection properly. Since PostgreSQL 14. A value that an administrator has set stays, and so
+does one that the user may not set."""
 
 
 class Session(asyncpg.Connection):  # type: ignore[misc]
-    """A connection whose server ends a statement that runs for longer than the lookup that waits for it could.
+    """A connection whose server ends a statement that runs for longer than any lookup can wait for it.
 
-    The limit is not that of each lookup, which would be a round trip for each. It is a power of two in seconds, above
-    what any lookup on this connection had left so far: with one timeout for all it is set once. It comes after the
-    lookup's own deadline, so that it never ends what somebody still waits for.
+    The server's limit is not set for each lookup, because that would cost a round trip. It is a power of two in seconds
+    that is greater than the time that any lookup on this connection had left so far. With one timeout for all lookups
+    it is set once. It is later than the lookup's own deadline, so it never ends a statement that a lookup waits for.
 
     Attributes:
-        allowed: seconds; 0 before the first lookup, infinity where the server is not, or may not be, told a limit.
+        allowed: seconds; 0 before the first lookup, infinity if no limit is set, or the server does not allow one.
     """
 
     allowed = 0.0
 
     async def allow(self, left: float | None) -> None:
-        """Let statements run for `left` seconds at least, without limit if that is None."""
+        """Let statements run for at least `left` seconds, or without limit if `left` is None."""
         seconds = inf if left is None or left >= LONGEST else 2.0 ** max(0, frexp(left)[1])
         if seconds < inf:
             limit = LIMIT.format(milliseconds=int(1000 * seconds), process=self.get_server_pid())

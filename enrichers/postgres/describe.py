@@ -1,8 +1,8 @@
-"""Asking a server what a table or a query gives, and making the statement for it.
+"""Asks a server for the columns of a table or a query, and builds the statement for lookups.
 
-The server describes ``SELECT * FROM table``, or the query, without running it; the catalog resolves its types;
-EXPLAIN of the finished statement shows whether the privileges suffice. Whatever is wrong is one `ConfigurationError`
-that names it and what is there instead. Only names and types are read, and nothing is written.
+The server describes ``SELECT * FROM table``, or the query, without running it. The catalog resolves its types. EXPLAIN
+of the finished statement shows whether the privileges are sufficient. Every problem is one `ConfigurationError` that
+names the problem and the existing tables or columns. Only names and types are read, and nothing is written.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from enrichers.postgres.dsn import secrets_of
 
 
 class StatementTimeoutError(EnricherError, TimeoutError):
-    """The server, or the way to it, took too long: counted as a timeout wherever errors are told apart."""
+    """The server or the network took too long. It counts as a timeout wherever errors are classified."""
 
 
 POOLER = "below the statement, as behind a pooler that keeps no prepared statements: set statement_cache_size=0"
@@ -69,7 +69,7 @@ UNREADABLE = Cause("the key or its rows cannot be converted", any_key=False)
 
 
 def cause_of(error: BaseException, dsn: str) -> Cause:
-    """What happened, whoever raised the error, on a connection made with `dsn`."""
+    """The cause of an error on a connection made with `dsn`: the server's, asyncpg's, or the system's."""
     problem = refused(error, dsn)
     if problem is not None:
         return problem

@@ -76,7 +76,7 @@ class Listener(asyncio.Protocol):
         return [-1] * columns
 
     def _described(self) -> bytes:
-        """The body of the first RowDescription, or what stands for a statement without a result."""
+        """The body of the first RowDescription, or an empty one for a statement without a result."""
         start = 0
         while start + 5 <= len(self._received):
             (length,) = unpack_from(">i", self._received, start + 1)

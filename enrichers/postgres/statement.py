@@ -78,7 +78,7 @@ class Statement:
         if len(self.key) == 1:
             sent = self.key[0].to_send(canonical)
             return [[key for key in sent if key is not None] if None in sent else sent]
-        # A join answers a key that stands in it twice with twice the rows.
+        # A join returns the rows of a key twice if the key occurs twice, so keys are made distinct.
         asked = [key for key in dict.fromkeys(canonical) if key is not None]
         columns = [part.to_send([key[i] for key in asked]) for i, part in enumerate(self.key)]
         rows = [row for row in zip(*columns, strict=True) if None not in row]
@@ -86,7 +86,7 @@ class Statement:
 
 
 def identifier(*parts: str) -> str:
-    """A name for SQL, quoted, so that it is taken as it is."""
+    """A quoted name for SQL: the server takes it exactly as it is."""
     return ".".join('"' + part.replace('"', '""') + '"' for part in parts)
 
 

@@ -109,7 +109,7 @@ def _guarded(value: str, guard: str) -> str:
 
 
 def _enum(kind: PgType) -> Column:
-    """A label that the enum has not would be an error in a cast, so only its labels are cast."""
+    """Casts only labels of the enum: a cast of any other text would be an error."""
     sql = kind.sql.replace("{", "{{").replace("}", "}}")
     element = f"CASE WHEN {{0}} = ANY (enum_range(NULL::{sql})::text[]) THEN {{0}}::{sql} END"
     key = _key(key_kinds.Texts(), "${0}::text[]", element=element, value="{0}::text")

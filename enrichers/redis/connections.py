@@ -1,9 +1,9 @@
 """The client of one worker, on the loop that opened it.
 
-Connections are made when they are needed, and again when the server was restarted: a command that finds its connection
-lost is sent once more, at once, because it only reads. A cancelled command cuts its connection, so that its answer is
-not taken for the next one's. How many commands run at once is counted here and not by redis-py's blocking pool, which
-loses a place when it is cancelled while it waits to give one back.
+Connections are made when they are needed, and again after a restart of the server. If a command finds its connection
+lost, it is sent again at once; that is safe, because commands only read. A cancelled command closes its connection, so
+that its answer cannot be taken for the next command's. A semaphore here limits the commands at a time. redis-py's
+blocking pool could do it, but it loses a place if it is cancelled while it returns a connection.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from asyncio_operator.enricher import CLOSE_TIMEOUT
 from enrichers.redis.url import URL, Url
 
 AGAIN = 1
-"""How often a command is sent again whose connection turns out to be lost."""
+"""The number of times that a command is sent again if its connection is lost."""
 
 
 class Connections:
@@ -43,15 +43,15 @@ class Connections:
         self.url = source if isinstance(source, str) else ""
 
     async def open(self) -> None:
-        """Make the client; it connects when there is something to ask.
+        """Make the client. It connects at the first command.
 
         Raises:
-            ConfigurationError: a function for the URL gives none in time, or redis-py does not take an option of it.
+            ConfigurationError: a function for the URL returns none in time, or redis-py does not take an option of it.
         """
         self.url = await URL.get(self._source, self._connect_timeout or None)
         options: dict[str, Any] = {
             "socket_connect_timeout": self._connect_timeout,
-            "socket_timeout": None,  # the deadline of a lookup comes as its cancellation
+            "socket_timeout": None,  # A lookup that passes its deadline is cancelled.
             "retry": Retry(NoBackoff(), AGAIN),
             **parse_url(self.url),
         }
@@ -60,7 +60,7 @@ class Connections:
             options.pop("username", None)
             options["credential_provider"] = _Credentials(self)
         kind = options.pop("connection_class", None)
-        # Room for those that a cancellation may have lost; `_slots` is the bound.
+        # `_slots` is the limit. The pool must have more room, because a cancellation may lose a place in it.
         pool: Any = ConnectionPool(max_connections=2**31, **({"connection_class": kind} if kind else {}), **options)
         try:
             pool.make_connection()
@@ -73,20 +73,21 @@ class Connections:
         raise problem
 
     async def credentials(self) -> tuple[str] | tuple[str, str]:
-        """User and password of a URL that a function gives, asked for every new connection."""
+        """User and password from the function for the URL, which is called for every new connection."""
         self.url = await URL.get(self._source, self._connect_timeout or None)
         options = parse_url(self.url)
         password = str(options.get("password", ""))
         return (str(options["username"]), password) if options.get("username") else (password,)
 
     async def values(self, names: Sequence[bytes]) -> Sequence[Any]:
-        """The values of names, from one MGET; None for those that are not there, or are no plain values."""
+        """The values of names, from one MGET. None for a name that does not exist or is not a plain value."""
         async with self._slots:
             found: Sequence[Any] = await self._client.mget(names)
             return found
 
     async def hashes(self, names: Sequence[bytes]) -> Sequence[Any]:
-        """The hashes of names, from one pipeline of HGETALL; empty where there is none, an error where one failed."""
+        """The hashes of names, from one pipeline of HGETALL. Empty for a missing name, an error for a failed
+        command."""
         async with self._slots, self._client.pipeline(transaction=False) as pipeline:
             for name in names:
                 pipeline.hgetall(name)
@@ -102,7 +103,7 @@ class Connections:
 
 
 class _Credentials(CredentialProvider):
-    """What redis-py asks for every new connection."""
+    """Gives redis-py the credentials for every new connection."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections

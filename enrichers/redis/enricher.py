@@ -1,7 +1,7 @@
-"""`RedisEnricher`: rows from the values, or the hashes, that keys name, many keys in one command.
+"""`RedisEnricher`: rows from values or hashes in Redis, many keys per command.
 
-A name is made of a key by a template. Values become rows by `enrichers.typed`. Deadlines come from outside, as
-cancellations. Nothing is cached here. A URL is used to connect, and shown nowhere.
+A template makes a name in Redis from a key. `enrichers.typed` converts values to rows. A lookup that passes its
+deadline is cancelled from outside. Nothing is cached here. The URL is used to connect, and never shown.
 """
 
 from __future__ import annotations
@@ -27,32 +27,33 @@ KINDS = ("json", "hash", "string")
 Convert = Callable[[Any], Found]
 
 LOOKED_AT = 4_000
-"""Bytes of a value that is not JSON of which the beginning is shown, once what is secret is hidden."""
+"""How many bytes of a value that is not JSON are searched for secrets before its beginning is shown."""
 
 SHOWN = 40
-"""Characters of that beginning."""
+"""The number of characters of that beginning."""
 
 
 class NotJsonError(Exception):
-    """A value is not JSON; the message says why."""
+    """A value is not JSON. The message says why."""
 
 
 @dataclass(frozen=True, init=False, repr=False)
 class RedisEnricher(Enricher):
-    """Rows from one Redis server, or one that speaks its protocol.
+    """Rows from one Redis server, or from a server with the same protocol.
 
     Args:
-        url: ``redis://user:password@host:port/database``, with ``rediss://`` over TLS, or a function without arguments
-            that gives it, called by `open` and for every new connection, in a thread. A string travels to the workers
-            inside the job; a function keeps the password out of it.
+        url: ``redis://user:password@host:port/database``, ``rediss://`` for TLS, or a function without arguments that
+            returns the URL. `open` calls the function, and so does every new connection, in a thread. A string is sent
+            to the workers inside the job; a function keeps the password out of the job.
         schema: the columns that a found row adds, as a `pyarrow.Schema` or a Spark DDL string.
-        key_template: the name in Redis, with ``{key}`` for the key.
-        key: names of the parts of a composite key, in their order; the template then holds ``{origin}:{hour}``.
-        kind: what stands under a name. "json": an object, or an array of them for several rows. "hash": a hash of
-            Redis, its fields by the names of the columns. "string": a value, for a schema of one column.
-        pool_size: connections of one worker at most. 4 by default: a few keep a Python process busy with batches.
-        max_batch: keys in one command at most. 500 by default: the server answers nobody else meanwhile.
-        connect_timeout: seconds, or a timedelta, for making a connection, and for a function to give the URL.
+        key_template: the name in Redis, with ``{key}`` in place of the key.
+        key: names of the parts of a composite key, in order. The template then contains them: ``{origin}:{hour}``.
+        kind: the kind of value. "json": an object, or an array of objects for several rows. "hash": a hash of Redis,
+            whose fields have the names of the columns. "string": one value, for a schema of one column.
+        pool_size: maximum number of connections of one worker. 4 by default: a few keep a Python process busy with
+            batches.
+        max_batch: maximum number of keys in one command. 500 by default: the server runs no other command meanwhile.
+        connect_timeout: seconds, or a timedelta, to make a connection, and for a function to return the URL.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -107,35 +108,35 @@ class RedisEnricher(Enricher):
         return self._schema
 
     def key_schema(self) -> pa.Schema:
-        """The names of the parts of a key, of any type that a name in Redis can be made of."""
+        """The names of the parts of a key. Their type is open: any type that can be a part of a name."""
         return pa.schema([(name, pa.null()) for name in self.key])
 
     async def open(self) -> None:
-        """Make the client. It connects when there is something to look up.
+        """Make the client. It connects at the first lookup.
 
         Raises:
-            ConfigurationError: a function for the URL gives none in this process.
+            ConfigurationError: a function for the URL returns none in this process.
         """
         connections = Connections(self.url, size=self.pool_size, connect_timeout=self.connect_timeout)
         await connections.open()
         object.__setattr__(self, "_runtime", (connections, self._conversion(), Names(self.key_template, self.key)))
 
     async def close(self) -> None:
-        """Close the connections, within seconds. Does nothing where nothing is open."""
+        """Close the connections, within seconds. Does nothing if none is open."""
         runtime = self._runtime
         object.__setattr__(self, "_runtime", None)
         if runtime is not None:
             await runtime[0].close()
 
     async def lookup(self, key: Any) -> Found:
-        """The row of a key, a list of its rows, or None; raises what `lookup_many` raises."""
+        """The row of a key, a list of its rows, or None. It raises the errors of `lookup_many`."""
         return (await self.lookup_many((key,)))[0]
 
     async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
         """The answers for keys, aligned with them, from one command or pipeline.
 
         Raises:
-            EnricherError: `retryable` where the connection or the server is to blame; else it may be one of the keys.
+            EnricherError: `retryable` if the connection or the server is the cause; otherwise one of the keys may be.
         """
         if self._runtime is None:
             raise EnricherError(f"{self!r} is not open", retryable=False)
@@ -163,15 +164,15 @@ class RedisEnricher(Enricher):
                 raise value
             return convert(value)
         except (ValueError, ArithmeticError, RecursionError) as error:
-            remedy = "; in schema= columns are called as the fields are" if isinstance(error, NoColumnError) else ""
+            remedy = "; give columns in schema= the names of the fields" if isinstance(error, NoColumnError) else ""
             problem = EnricherError(f"{self!r}, key {describe(key)}: {error}{remedy}", retryable=False)
             problem.__cause__ = error
         except NotJsonError as error:
             beginning = " ".join(value[:LOOKED_AT].decode("utf-8", "replace").split())
-            told = f"; it begins with {secrets_of(connections.url).show(beginning, SHOWN)}" if beginning else ""
+            shown = f"; it begins with {secrets_of(connections.url).show(beginning, SHOWN)}" if beginning else ""
             problem = EnricherError(
-                f'{self!r}, key {describe(key)}: the value is not JSON ({error}){told}; kind="string" takes a value as '
-                'it is, kind="hash" reads a hash',
+                f'{self!r}, key {describe(key)}: the value is not JSON ({error}){shown}; kind="string" takes a value '
+                'as it is, kind="hash" reads a hash',
                 retryable=False,
             )
         except Exception as error:
@@ -179,7 +180,7 @@ class RedisEnricher(Enricher):
         raise problem
 
     def _named(self, names: Names, keys: Sequence[Any]) -> dict[Any, bytes]:
-        """The names of those keys that can have one."""
+        """The names of keys, without keys that cannot have one."""
         try:
             return {key: name for key in keys if (name := names.of(key)) is not None}
         except EnricherError as error:
@@ -187,7 +188,7 @@ class RedisEnricher(Enricher):
         raise problem
 
     def _conversion(self) -> Convert:
-        """What makes the rows of a value."""
+        """The function that converts a value to rows."""
         to_row = row_converter(self._schema, text=self.kind != "json")
         if self.kind == "string":
             [name] = self._schema.names
@@ -195,14 +196,14 @@ class RedisEnricher(Enricher):
         if self.kind == "hash":
             return lambda value: to_row(_with_text_names(value))
 
-        # Made once: that takes as long as reading a small object.
+        # Made once, because making it takes as long as reading a small object.
         decode = json_decoder(self._schema)
 
         def from_json(value: bytes) -> Found:
             try:
                 parsed = decode(value.decode())
             except (ValueError, ArithmeticError, RecursionError) as error:
-                # Without the error itself, which holds the whole value.
+                # Without the error as its cause, because that contains the whole value.
                 raise NotJsonError(f"{type(error).__name__}: {error}") from None
             if isinstance(parsed, list):
                 return [to_row(row) for row in parsed]
@@ -218,5 +219,5 @@ class RedisEnricher(Enricher):
 
 
 def _with_text_names(value: Mapping[bytes, bytes]) -> Row:
-    """Fields with names that are no UTF-8 are no columns."""
+    """The fields of a hash, without those whose name is not UTF-8: a column cannot have such a name."""
     return {name.decode("utf-8", "backslashreplace"): item for name, item in value.items()}

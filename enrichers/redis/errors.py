@@ -1,7 +1,7 @@
-"""The one place where errors of redis-py, and of the connection below it, become errors of this package.
+"""Converts errors of redis-py, and of the connection below it, to errors of this package. No other module does.
 
-`CAUSES` is read from top to bottom: the first class that an error is of says what happened, whether the same command
-may succeed later, and whether any other key would have had the same answer.
+`CAUSES` is searched from top to bottom. The first class that matches says what happened, whether the same command may
+succeed later, and whether every other key would have got the same answer.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ CODES = {
     "LOADING": WAITING,
     "MASTERDOWN": WAITING,
 }
-"""By the first word of an answer that has no class of its own."""
+"""Causes by the first word of an answer that has no error class of its own."""
 
 CERTIFICATE = Cause("the certificate of the server does not verify")
 
-# What redis-py makes of codes differs from version to version; the server's words do not.
+# Versions of redis-py map error codes to different classes. The server's words are the same in all versions.
 WORDS = {
     "called with the client already authenticated": NO_PASSWORD,
     "Authentication required": NO_PASSWORD,
@@ -70,11 +70,11 @@ WORDS = {
     "no password is set": NEEDLESS,
     "max number of clients": Cause("the server has too many clients", retryable=True, overload=True),
 }
-"""By words of an answer that tell more than its class."""
+"""Causes by words of an answer that say more than its class."""
 
 
 def cause_of(error: BaseException) -> Cause:
-    """What happened."""
+    """The cause of an error."""
     if any(isinstance(one, ssl.SSLCertVerificationError) for one in chain(error)):
         return CERTIFICATE
     text = str(error)
@@ -90,5 +90,5 @@ def cause_of(error: BaseException) -> Cause:
 
 
 def lookup_error(error: Exception, subject: str, key: str, url: str) -> EnricherError:
-    """The error of a lookup. `subject` names the enricher, `key` what was asked for, `url` what must not be shown."""
+    """The error of a lookup. `subject` names the enricher, `key` the keys. Secrets of `url` are hidden."""
     return causes.lookup_error(error, cause_of(error), subject, secrets_of(url), key=key)

@@ -1,7 +1,7 @@
-"""Names in Redis, made of keys by a template: ``airport:{key}``, or ``{origin}:{hour}`` for a composite key.
+"""Names in Redis, made from keys by a template: ``airport:{key}``, or ``{origin}:{hour}`` for a composite key.
 
-Parts stand in a name as they are: names are binary, and the protocol sends their length, so nothing has to be escaped
-and nothing can break out. It knows no client.
+Parts of a key are inserted unchanged. Nothing has to be escaped, because names are binary and the protocol sends their
+length. This module knows no client.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from asyncio_operator import ConfigurationError, EnricherError
 from asyncio_operator.enricher import describe
 
 LONGEST = 512 * 1024 * 1024
-"""Bytes of the longest name that Redis can hold."""
+"""The number of bytes of the longest name that Redis can hold."""
 
 
 class Names:
@@ -27,7 +27,7 @@ class Names:
         parts: their names, in the order of a key's parts.
 
     Raises:
-        ConfigurationError: the template lacks a part, or has another field; says what to write.
+        ConfigurationError: the template lacks a part, or has another field. The message says what to write.
     """
 
     def __init__(self, template: str, parts: tuple[str, ...]) -> None:
@@ -41,10 +41,10 @@ class Names:
                 self._literals.append(b"")
 
     def of(self, key: Any) -> bytes | None:
-        """The name of a key, or None where there can be none.
+        """The name of a key, or None if it cannot have one.
 
         Raises:
-            EnricherError: the key has another number of parts, or one of a type with several spellings.
+            EnricherError: the key has another number of parts, or a part whose type has several spellings.
         """
         if len(self._parts) == 1:
             texts = [_text(key)]
@@ -65,22 +65,22 @@ class Names:
 
 
 def _pieces(template: object, parts: Sequence[str]) -> list[tuple[str, str | None]]:
-    """The template as texts, each with the part of the key that follows it."""
+    """The template as a list of texts, each with the part of the key that follows it."""
 
     def refused(problem: str) -> ConfigurationError:
         return ConfigurationError(f"key_template is {describe(template)}; {problem}")
 
     wanted = " and ".join(f"{{{part}}}" for part in parts)
-    meant = "braces that are meant stand twice, as {{ and }}"
+    meant = "braces that are part of the text are doubled, as {{ and }}"
     if not isinstance(template, str):
         raise refused(f"it must be a text that holds {wanted}")
     try:
         template.encode()
         parsed = list(Formatter().parse(template))
     except UnicodeEncodeError:
-        raise refused("it holds half of a surrogate pair, which UTF-8 has not") from None
+        raise refused("it holds half of a surrogate pair, which UTF-8 cannot encode") from None
     except ValueError:
-        raise refused(f"a brace in it stands alone: write {wanted}; {meant}") from None
+        raise refused(f"it has a single brace: write {wanted}; {meant}") from None
     fields = list(dict.fromkeys(field for _, field, _, _ in parsed if field is not None))
     for field in fields:
         if field not in parts:
@@ -88,15 +88,15 @@ def _pieces(template: object, parts: Sequence[str]) -> list[tuple[str, str | Non
             named = f", or name the parts in their order, key={key}" if all(map(str.isidentifier, fields)) else ""
             raise refused(f"{{{field}}} is no part of the key: write {wanted}{named}; {meant}")
     if any(form or conversion for _, _, form, conversion in parsed):
-        raise refused(f"a part of a key stands in it as it is: write {wanted}, without ! and : in the braces")
+        raise refused(f"a part of a key is inserted as it is: write {wanted}, without ! and : in the braces")
     for part in parts:
         if part not in fields:
-            raise refused(f"{{{part}}} does not stand in it, so different keys would have one name: write {wanted}")
+            raise refused(f"{{{part}}} is missing in it, so different keys would have one name: write {wanted}")
     return [(literal, field) for literal, field, _, _ in parsed]
 
 
 def _text(part: Any) -> bytes | None:
-    """A part of a key as it stands in a name; None for null, and for text that no name can hold."""
+    """A part of a key as it is written in a name. None for null, and for text that no name can hold."""
     if isinstance(part, str):
         try:
             return part.encode()
@@ -108,7 +108,7 @@ def _text(part: Any) -> bytes | None:
     if plain or (isinstance(part, date) and not isinstance(part, datetime)):
         return str(part).encode()
     raise EnricherError(
-        f"the key {describe(part)} is of type {type(part).__name__}, which can be written in several ways; make a "
-        "string of it as it stands in Redis (integers, dates, binary and UUIDs are taken too)",
+        f"the key {describe(part)} is of type {type(part).__name__}, which can be written in several ways; make it a "
+        "string, as it is written in Redis (integers, dates, binary and UUIDs are taken too)",
         retryable=False,
     )

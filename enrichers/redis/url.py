@@ -1,8 +1,8 @@
-"""URLs of Redis: checked before the client sees them, shown without secrets.
+"""URLs of Redis: checked before the client gets them, and shown without secrets.
 
 ``redis://user:password@host:port/database?option=value``, ``rediss://`` for TLS, or ``unix://user:password@/path``. A
-text that can be read in two ways is refused, because the client would take a piece of the password for a host, and
-name it in its errors. No error raised here shows any part of the text.
+text that can be read in two ways is refused: the client could take a piece of the password for the host, and show it in
+its errors. No error raised here shows any part of the text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OPTIONS = frozenset(
         *("ssl_min_version", "ssl_ciphers", "ssl_include_verify_flags", "ssl_exclude_verify_flags", *_SECRET_OPTIONS),
     )
 )
-"""What redis-py takes for one connection and a text can say."""
+"""Options of redis-py for one connection whose values can be written as text."""
 
 _PUBLIC = OPTIONS - _SECRET_OPTIONS
 
@@ -38,7 +38,7 @@ def check_url(url: object) -> str:
     """The URL, if it can be read in one way only.
 
     Raises:
-        ConfigurationError: says what is wrong with it without showing it.
+        ConfigurationError: the message says what is wrong with the URL, and does not show it.
     """
     form = (
         ". It must look like redis://user:password@host:6379/0, rediss://... for TLS or unix://.../path, with "
@@ -48,7 +48,7 @@ def check_url(url: object) -> str:
 
 
 URL = SecretSource("url", "URL", check_url)
-"""A URL, or a function that gives it."""
+"""A URL, or a function that returns it."""
 
 
 def _problem(url: str) -> str | None:
@@ -91,16 +91,16 @@ def _problem_of_options(url: str) -> str | None:
 
 
 def location(url: str) -> str:
-    """Where a checked URL leads, for messages."""
+    """The server of a checked URL, for messages."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def secrets_of(url: str) -> Secrets:
-    """What must not be shown of a checked URL."""
+    """The parts of a checked URL that must not be shown."""
     return of_url(url, _PUBLIC)
 
 
 def shown_source(source: Url) -> str:
-    """A URL, or the function that gives it, without what is secret or captured."""
+    """A URL without its secrets, or the name of the function that returns it."""
     return repr(location(source)) if isinstance(source, str) else function_name(source)

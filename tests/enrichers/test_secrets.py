@@ -125,11 +125,11 @@ def test_X5_an_error_tells_what_a_traceback_of_it_would_show() -> None:
         UnprintableError(),
     ]
     for error in told:
-        assert Secrets(["hunter2"]).told_by(error), repr(error.args)
+        assert Secrets(["hunter2"]).shown_by(error), repr(error.args)
     first, second = ValueError("a"), ValueError("b")
     first.__context__, second.__context__ = second, first
     for harmless in (None, ValueError("harmless"), error_with(__cause__=KeyError("other")), first):
-        assert not Secrets(["hunter2"]).told_by(harmless)
+        assert not Secrets(["hunter2"]).shown_by(harmless)
 
 
 class UnprintableError(Exception):
