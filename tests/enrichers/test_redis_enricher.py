@@ -191,7 +191,7 @@ async def test_a_row_with_none_of_the_columns_is_an_error_of_its_key(server: Red
         assert "key 'bad': the row has none of the columns ['name', 'height']; its fields are ['error', 'code']" in str(
             error
         )
-        assert "in schema= columns are called as the fields are" in str(error)
+        assert "give columns in schema= the names of the fields" in str(error)
         assert (error.retryable, error.any_key) == (False, False)
         if kind == "json":
             assert "none of the columns" in str(await failure(enricher, "several"))

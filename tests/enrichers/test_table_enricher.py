@@ -191,7 +191,7 @@ def test_a_schema_converts_mappings_and_casts_tables() -> None:
         ({"columns": [""]}, "columns is"),
         ({"source": "x", "reload_every": 0}, "reload_every is 0"),
         ({"source": "x", "reload_every": -1}, "reload_every is -1"),
-        ({"reload_every": 5}, "stays what it is"),
+        ({"reload_every": 5}, "never changes"),
         ({"schema": "faa strin"}, "strin"),
     ],
 )
@@ -211,7 +211,7 @@ def test_wrong_arguments_are_configuration_errors(arguments: Any, says: str) -> 
         ({"source": "nfs://me:sEcReT@host/x"}, "cannot be read as Parquet"),
         ({"source": lambda: 1 // 0}, "ZeroDivisionError"),
         ({"source": lambda: "text"}, "the source gave 'text'"),
-        ({"source": lambda: [1]}, "a mapping is needed"),
+        ({"source": lambda: [1]}, "it must be a mapping"),
         ({"source": list}, "no column 'faa'"),
     ],
 )
@@ -225,7 +225,7 @@ def test_what_is_wrong_with_a_source_is_found_on_the_driver(arguments: Any, says
 async def test_a_path_that_is_not_of_parquet_is_told_what_is_taken(tmp_path: Path, schema: Any) -> None:
     (tmp_path / "airports.csv").write_text("faa,name\nJFK,Kennedy\n")
     enricher = TableEnricher(tmp_path / "airports.csv", "faa", schema=schema)
-    told = "a Parquet file or directory; of anything else, such as CSV, .* source=lambda: pyarrow.csv.read_csv"
+    told = "a Parquet file or directory: for any other format, such as CSV, .* source=lambda: pyarrow.csv.read_csv"
     with pytest.raises(ConfigurationError, match=told):
         await enricher.open()
     if schema is None:

@@ -282,7 +282,9 @@ def test_a_row_with_none_of_the_columns_is_an_error_that_names_both(text: bool, 
         typed_row(row, as_schema(f"name string{not_null}, height int"), text=text)
     told = "the row has none of the columns ['name', 'height']; its fields are ['Height', 'error', 's3cret']"
     assert str(raised.value) == told
-    assert raised.value.message_with(lambda value: repr(value).replace("s3cret", "***")) == told.replace("s3cret", "***")
+    assert raised.value.message_with(lambda value: repr(value).replace("s3cret", "***")) == told.replace(
+        "s3cret", "***"
+    )
 
 
 def test_L9_a_row_with_one_of_the_columns_or_without_any_field_is_a_row() -> None:
