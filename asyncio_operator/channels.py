@@ -136,6 +136,9 @@ class ToLoop:
     def exhausted(self) -> None:
         """More elements may come later."""
 
+    async def release(self) -> None:
+        """The thread has the source."""
+
     @property
     def closed(self) -> bool:
         """Whether the reader has ended."""

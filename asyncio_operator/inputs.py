@@ -1,19 +1,22 @@
 """Where a run's elements come from: one protocol over ordinary and asynchronous iterables, and the one who reads it.
 
 An input is asked in two steps: `ready` waits until there may be something, and iterating gives what is there now and
-stops, without waiting. Nothing is read that was not asked for, and an iterable is never closed: it belongs to the user,
-who may go on reading it after the run. Its errors pass through unchanged.
+stops, without waiting. Nothing is read that was not asked for. Its errors pass through unchanged.
+
+Law O17: an asynchronous generator ends with the run that reads it, and so does the output of another run. The end of a
+run cancels it in any case where the run waits for it; without `aclose` only chance would tell whether it goes on. Every
+other iterable stays open: it belongs to the user, who may go on reading it after the run.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 from asyncio_operator.errors import ConfigurationError
-from asyncio_operator.waiting import start_task
+from asyncio_operator.waiting import error_of, start_task
 
 logger = logging.getLogger("asyncio_operator")
 
@@ -42,6 +45,9 @@ class Input(Protocol):
     def exhausted(self) -> None:
         """The reader iterated to the end of what was there."""
 
+    async def release(self) -> None:
+        """Drop the source, after the last reading has ended. `read_ahead` still gives what it gave."""
+
 
 class SyncInput:
     """An ordinary iterable, read on the loop: what it blocks, it blocks for all."""
@@ -67,6 +73,10 @@ class SyncInput:
     def exhausted(self) -> None:
         self._ended = True
 
+    async def release(self) -> None:
+        self._ended = True
+        self._elements = iter(())
+
 
 class AsyncInput:
     """An asynchronous iterable, read one element at a time."""
@@ -74,15 +84,21 @@ class AsyncInput:
     instant = True
 
     def __init__(self, elements: AsyncIterable[Any]) -> None:
-        self._elements: AsyncIterator[Any] = aiter(elements)
+        self._elements: AsyncIterator[Any] | None = aiter(elements)
         self._next: list[Any] = []
+        self._reading = False
 
     async def ready(self) -> bool:
         if not self._next:
+            if self._elements is None:
+                return False
+            self._reading = True
             try:
                 self._next.append(await anext(self._elements))
             except StopAsyncIteration:
                 return False
+            finally:
+                self._reading = False
         return True
 
     def has_some(self) -> bool:
@@ -97,6 +113,12 @@ class AsyncInput:
 
     def exhausted(self) -> None:
         """There may be more later."""
+
+    async def release(self) -> None:
+        elements, self._elements = self._elements, None
+        # One that has ignored its cancellation is still being read, and cannot be closed.
+        if isinstance(elements, AsyncGenerator) and not self._reading:
+            await elements.aclose()
 
 
 def as_input(elements: Any) -> Input:
@@ -192,8 +214,16 @@ class Reader:
             self._reading.cancel()
 
     async def close(self, grace_period: float) -> None:
-        """Wait until nothing is read. An input that ignores its cancellation for `grace_period` seconds is left."""
+        """Wait until nothing is read, and let go of the input. This takes `grace_period` seconds at most: an input that
+        ignores its cancellation, or goes on closing, is left behind.
+
+        Raises:
+            BaseException: closing the input failed.
+        """
         self.stop()
+        self._elements = None
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + grace_period
         reading = self._reading
         if reading is not None:
             await asyncio.wait([reading], timeout=grace_period)
@@ -201,3 +231,13 @@ class Reader:
                 logger.error(
                     "the input ignored its cancellation for the grace period of %.1f s and is left behind", grace_period
                 )
+        releasing = start_task(error_of(self._input.release))
+        # Without any time left it is still given a turn.
+        await asyncio.wait([releasing], timeout=max(0.0, ends - loop.time()))
+        if not releasing.done():
+            releasing.cancel()
+            logger.error(
+                "closing the input took longer than the grace period of %.1f s, and is left behind", grace_period
+            )
+        elif (error := releasing.result()) is not None:
+            raise error

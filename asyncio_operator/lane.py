@@ -18,7 +18,8 @@ from asyncio_operator.windows import Window
 IDLE: Any = object()
 
 present_run: ContextVar[object] = ContextVar("present_run")
-"""The lanes in which a call runs, or has started what runs here: its tasks and timers have a copy of its context."""
+"""The mark of the lanes in which a call runs, or has started what runs here: its tasks and timers have a copy of its
+context."""
 
 
 class Lane:

@@ -82,6 +82,7 @@ class Lanes:
         self._seeking = False
         self._drained = False
         self._stopping = False
+        self._mark = object()
         self._deadlines: Deadlines[Lane] = Deadlines()
         self._alarm = Alarm(self._loop, clock, self._wake)
         self._held_up = Alarm(self._loop, clock, self._report_held_up)
@@ -135,7 +136,7 @@ class Lanes:
         All tasks of the loop may be cancelled in this very turn, as at its end. The lanes among them would take that
         for failed calls, and start the next ones before that task is awake.
         """
-        if present_run.get(None) is self and not self._stopping:
+        if present_run.get(None) is self._mark and not self._stopping:
             here = asyncio.current_task(self._loop)
             calls = [lane for lane in self._lanes if lane.task is here and lane.busy]
             elements = [describe(lane.window.value_of(lane.slot)) for lane in calls]
@@ -153,8 +154,10 @@ class Lanes:
         """A new lane is the seeker from birth; see `_appoint`."""
         appointed = True
         failure: BaseException | None = None
-        present_run.set(self)
-        running_call.set(lambda: inf if lane.slot is IDLE else lane.started + lane.limit - self._clock())
+        # What a call leaves open keeps its context: neither holds the run, nor anything of its input (O17).
+        clock = self._clock
+        present_run.set(self._mark)
+        running_call.set(lambda: inf if lane.slot is IDLE else lane.started + lane.limit - clock())
         try:
             while (window := await self._seek(appointed)) is not None:
                 appointed = False
@@ -169,7 +172,7 @@ class Lanes:
             if isinstance(error, asyncio.CancelledError) and lane.task.cancelling() and not self._stopping:
                 failure = stray_cancellation(f"a task that calls {self._name} was cancelled between two calls")
         self._lanes.remove(lane)
-        lane.window = IDLE  # connections that a call has opened keep its context, and so the lane
+        lane.slot = lane.window = IDLE
         if failure is not None:
             self.fail(failure)
         self._check_finished()

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +39,7 @@ from asyncio_operator.shutdown import FINAL_WAIT, longest_end
 from asyncio_operator.snapshot import OperatorSnapshot
 from asyncio_operator.supply import Supply
 from asyncio_operator.trace import Trace
-from asyncio_operator.waiting import clock_of, start_task, wake
+from asyncio_operator.waiting import clock_of, error_of, start_task, wake
 
 logger = logging.getLogger("asyncio_operator")
 
@@ -99,8 +99,8 @@ class Run:
         self._queue = queue
         self._reader = Reader(elements)
         self._options = options
-        self._restore = restore
-        self._starting = starting
+        self._restored: Sequence[tuple[Any, int]] = () if restore is None else restore.elements
+        self._starting: Callable[[Run], None] | None = starting
         self._in_transit = in_transit
         self._latest: deque[tuple[Entry, int]] = deque(maxlen=AHEAD)
         self._partly = 0
@@ -118,11 +118,13 @@ class Run:
     def _start(self) -> None:
         loop = asyncio.get_running_loop()
         options = self._options
-        self._starting(self)
+        starting, self._starting = self._starting, None
+        assert starting is not None
+        starting(self)
         now = self._now = clock_of(loop)
         buffer = self._buffer = Buffer(self._queue, now)
         outcomes = self._outcomes = Outcomes(options.handling, self._function.timeout, buffer)
-        restored = () if self._restore is None else self._restore.elements
+        restored, self._restored = self._restored, ()
         intake: Admission | Attempts
         if options.managed or restored:
             recorder = self._recorder = recorder_of(options.trace, now())
@@ -225,38 +227,42 @@ class Run:
         except BaseException as error:
             failure = error
         self._closing = True
-        try:
-            await self._close()
-        except BaseException as error:
+        for what, closing in await self._close():
             if failure is None or (self._abandoned and isinstance(failure, asyncio.CancelledError)):
-                failure = error
+                failure = closing
             else:
-                failure.add_note(f"closing the function failed too: {describe_error(error)}")
+                failure.add_note(f"closing {what} failed too: {describe_error(closing)}")
         return failure
 
-    async def _close(self) -> None:
-        """What reads the input ends, and the function is closed, once each, also where this task is cancelled."""
+    async def _close(self) -> list[tuple[str, BaseException]]:
+        """End the reading of the input and close the function, once each, also where this task is cancelled.
+
+        Returns:
+            what failed to close, and its error.
+        """
         self._recorder.ended(self._now())
         loop = self.loop
         if loop is None or not loop.is_running():
             # The loop is gone, and this coroutine is being thrown away: there is one step left to take.
-            await self._function.close()
-            return
+            error = await error_of(self._function.close)
+            return [] if error is None else [("the function", error)]
         grace = self._options.grace_period
-        reading = start_task(_error_of(lambda: self._reader.close(grace)))
+        reading = start_task(error_of(lambda: self._reader.close(grace)))
         interrupted = await _wait_for(reading, grace + FINAL_WAIT)
-        closing = start_task(_error_of(self._function.close))
+        closing = start_task(error_of(self._function.close))
         interrupted = await _wait_for(closing, grace) or interrupted
+        errors = {"the input": reading.result() if reading.done() else None}
         if not closing.done():
             closing.cancel()
             await _wait_for(closing, FINAL_WAIT)
-            raise TimeoutError(
+            errors["the function"] = TimeoutError(
                 f"closing the function took longer than grace_period={grace} s and was cancelled; raise grace_period, "
                 "or close faster"
             )
-        for error in (closing.result(), interrupted):
-            if error is not None:
-                raise error
+        else:
+            error = closing.result()
+            errors["the function"] = interrupted if error is None else error
+        return [(what, error) for what, error in errors.items() if error is not None]
 
     async def outputs(self) -> AsyncGenerator[Any, None]:
         """The outputs as they may leave; ends when everything has ended and the function is closed."""
@@ -304,6 +310,9 @@ class Run:
             self._abandoned = True
             raise
         finally:
+            # The traceback of a failure keeps this frame, and must not keep the last element with it.
+            entry = element = output = None
+            outputs = ()
             await self._end()
 
     async def _end(self) -> None:
@@ -332,15 +341,6 @@ class Run:
 def stray_run(name: str) -> FunctionError:
     """What a run of that function fails of whose task is cancelled by somebody who does not read its results."""
     return stray_cancellation(f"the run of {name} was cancelled, and not by whoever reads its results")
-
-
-async def _error_of(close: Callable[[], Awaitable[None]]) -> BaseException | None:
-    """What it failed of. It is not raised, because ``SystemExit`` would pass through the loop."""
-    try:
-        await close()
-    except BaseException as error:
-        return error
-    return None
 
 
 async def _wait_for(task: asyncio.Task[Any], seconds: float) -> asyncio.CancelledError | None:

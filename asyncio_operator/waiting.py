@@ -4,7 +4,7 @@ another clock, and that clock."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
 from typing import Any, TypeVar
 
@@ -50,6 +50,15 @@ def start_task(coroutine: Coroutine[Any, Any, T], context: Context | None = None
     the task, and has not yet written down that it did.
     """
     return asyncio.Task(coroutine, loop=asyncio.get_running_loop(), context=context)
+
+
+async def error_of(work: Callable[[], Awaitable[object]]) -> BaseException | None:
+    """Call and await it, and return the error that it raises: ``SystemExit`` of a task would pass through the loop."""
+    try:
+        await work()
+    except BaseException as error:
+        return error
+    return None
 
 
 def wake(waiter: asyncio.Future[None] | None) -> None:

@@ -171,6 +171,9 @@ class _Source:
     def exhausted(self) -> None:
         self._ended = True
 
+    async def release(self) -> None:
+        """The batches are in memory."""
+
 
 def _keys(name: str, number: int) -> list[Any]:
     if name == "shared":

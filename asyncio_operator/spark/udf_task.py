@@ -207,6 +207,9 @@ class _Rows:
     def exhausted(self) -> None:
         """More rows may come later."""
 
+    async def release(self) -> None:
+        """The channel ends with the task."""
+
 
 class _Life:
     """The part of a task that runs on the loop. It hands results over when their batch is complete, or after a time."""

@@ -84,6 +84,9 @@ class Source:
     def exhausted(self) -> None:
         self._ended = True
 
+    async def release(self) -> None:
+        """The batches are in memory."""
+
 
 def batches_of(*sizes: int) -> list[KeyBatch]:
     """Batches of so many keys, numbered through, one row each."""

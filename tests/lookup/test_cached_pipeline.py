@@ -57,6 +57,9 @@ class Trickle:
     def exhausted(self) -> None:
         """The next one comes later."""
 
+    async def release(self) -> None:
+        """The batches are in memory."""
+
 
 async def look_up(
     enricher: Recorded,
