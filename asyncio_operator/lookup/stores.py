@@ -14,7 +14,8 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,13 @@ from asyncio_operator.clock import Clock
 from asyncio_operator.errors import ConfigurationError, StateError, describe_error
 from asyncio_operator.lookup.cache import SPECIFICATION, LookupCache
 from asyncio_operator.policies.cache import Cache
+from asyncio_operator.policies.rocksdb import RocksDBOptions
 from asyncio_operator.specification import fingerprint
 from asyncio_operator.state.backend import StateBackend
 from asyncio_operator.state.directories import check_directory
 from asyncio_operator.state.heap_backend import HeapStateBackend
+
+OpenState = Callable[[Path], StateBackend]
 
 logger = logging.getLogger("asyncio_operator")
 
@@ -56,31 +60,32 @@ def open_cache(options: Cache, owner: str, clock: Clock | None = None) -> Lookup
     if options.store == "heap":
         return LookupCache(options, HeapStateBackend(max_parallelism=1, clock=clock))
     name = cache_name(owner, options)
-    place = _lease(check_directory(str(options.directory)), name, clock)
+    open_state = partial(_open_state, options=options.rocksdb, clock=clock)
+    place = _lease(check_directory(str(options.directory)), name, open_state)
     try:
         try:
             return LookupCache(options, place.backend, place.release)
         except StateError:
             # Damage may show only when the answers are read.
             place.backend.close()
-            place.clear(name, clock)
+            place.clear(name, open_state)
             return LookupCache(options, place.backend, place.release)
     except BaseException:
         place.release()
         raise
 
 
-def _lease(directory: Path, specification: str, clock: Clock | None) -> Place:
+def _lease(directory: Path, specification: str, open_state: OpenState) -> Place:
     """Locks a place: a free one that holds answers of the specification, else the first free one, cleared."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for path in _existing(directory):
             if (place := _locked_place(path)) is not None:
-                if place.holds(specification, clock):
+                if place.holds(specification, open_state):
                     return place
                 place.unlock()
         place = next(place for number in count() if (place := _locked_place(directory / str(number))) is not None)
-        place.clear(specification, clock)
+        place.clear(specification, open_state)
     except (OSError, StateError) as error:
         raise ConfigurationError(
             f"the directory {str(directory)!r} of a cache cannot be used: {describe_error(error)}; give a directory on "
@@ -98,12 +103,12 @@ class Place:
         self._lock = lock
         _locked.add(path)
 
-    def holds(self, specification: str, clock: Clock | None) -> bool:
+    def holds(self, specification: str, open_state: OpenState) -> bool:
         """Whether the directory holds answers of the specification. If so, opens them."""
         if not self.path.exists():
             return False
         try:
-            backend = _backend(self.path, clock)
+            backend = open_state(self.path)
         except StateError:
             return False
         try:
@@ -116,7 +121,7 @@ class Place:
         backend.close()
         return False
 
-    def clear(self, specification: str, clock: Clock | None) -> None:
+    def clear(self, specification: str, open_state: OpenState) -> None:
         """Remove all files, and open an empty state for answers of the specification."""
         try:
             if self.path.exists():
@@ -126,7 +131,7 @@ class Place:
                     self.path,
                 )
                 shutil.rmtree(self.path)
-            self.backend = _backend(self.path, clock)
+            self.backend = open_state(self.path)
             self.backend.set_current_key("")
             self.backend.value_state(SPECIFICATION).update(specification)
         except BaseException:
@@ -149,10 +154,10 @@ class Place:
                 _locked.discard(self.path)
 
 
-def _backend(path: Path, clock: Clock | None) -> StateBackend:
+def _open_state(path: Path, options: RocksDBOptions | None, clock: Clock | None) -> StateBackend:
     from asyncio_operator.state import RocksDBStateBackend
 
-    return RocksDBStateBackend(path, max_parallelism=1, clock=clock)
+    return RocksDBStateBackend(path, max_parallelism=1, clock=clock, options=options)
 
 
 def _existing(directory: Path) -> Iterator[Path]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.policies.options import Duration, flag, lasting, one_of, positive_int
+from asyncio_operator.policies.options import Duration, flag, lasting, of_kind, one_of, positive_int
+from asyncio_operator.policies.rocksdb import RocksDBOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Cache:
         stale_if_error: if a lookup fails, an expired answer that still exists is used.
         store: "heap" for memory; "rocksdb" for files, which outlive the worker.
         directory: of these files, on a local disk of the worker. Each worker uses a directory inside it.
+        rocksdb: limits of memory, log and threads for "rocksdb"; None is the defaults.
 
     Raises:
         ConfigurationError: a value has the wrong type or range, or two values contradict each other.
@@ -43,6 +45,7 @@ class Cache:
     stale_if_error: bool = False
     store: str = "heap"
     directory: str | Path | None = None
+    rocksdb: RocksDBOptions | None = None
 
     def __post_init__(self) -> None:
         positive_int("max_rows", self.max_rows)
@@ -71,7 +74,13 @@ class Cache:
                 )
 
     def _check_directory(self) -> None:
+        of_kind("rocksdb", self.rocksdb, RocksDBOptions)
         if self.store == "heap":
+            if self.rocksdb is not None:
+                raise ConfigurationError(
+                    f'rocksdb is {describe(self.rocksdb)}, and store is "heap"; store must be "rocksdb", or rocksdb '
+                    "must be None"
+                )
             if self.directory is not None:
                 raise ConfigurationError(
                     f'directory is {describe(self.directory)}, and store is "heap"; store must be '

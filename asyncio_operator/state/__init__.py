@@ -47,6 +47,7 @@ from asyncio_operator.state.ttl_config import (
 )
 
 if TYPE_CHECKING:
+    from asyncio_operator.policies.rocksdb import RocksDBOptions
     from asyncio_operator.state.rocksdb import RocksDBCachingPriorityQueueSet, RocksDBSnapshot, RocksDBStateBackend
 
 __all__ = [
@@ -74,6 +75,7 @@ __all__ = [
     "PriorityQueueSet",
     "ReducingState",
     "ReducingStateDescriptor",
+    "RocksDBOptions",
     "Serializer",
     "StateBackend",
     "StateMeta",
@@ -95,6 +97,10 @@ _ROCKSDB = ("RocksDBCachingPriorityQueueSet", "RocksDBSnapshot", "RocksDBStateBa
 
 
 def __getattr__(name: str) -> Any:
+    if name == "RocksDBOptions":  # It needs no RocksDB.
+        from asyncio_operator.policies import rocksdb as options
+
+        return getattr(options, name)
     if name not in _ROCKSDB:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

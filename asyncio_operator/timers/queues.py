@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from asyncio_operator.errors import ConfigurationError, StateError, describe
+from asyncio_operator.policies.rocksdb import RocksDBOptions, check_rocksdb
 from asyncio_operator.state.directories import check_directory
 from asyncio_operator.state.heap_set import HeapPriorityQueueSet
 from asyncio_operator.state.key_groups import KeyGroupRange, resolve_key_groups
@@ -58,10 +59,11 @@ class RocksDBQueues:
         key_groups: the range; None is all of them.
         max_parallelism: the number of key groups there are.
         cache_size: timers of each set in memory at most.
+        options: limits of memory, log and threads; None is the defaults.
 
     Raises:
-        ConfigurationError: the directory or the cache size is wrong, the range and the maximum parallelism do not fit,
-            or the package rocksdict is missing.
+        ConfigurationError: the directory, the cache size or the options are wrong, range and maximum parallelism
+            do not fit, or the package rocksdict is missing.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class RocksDBQueues:
         key_groups: KeyGroupRange | None = None,
         max_parallelism: int = 128,
         cache_size: int = 128,
+        options: RocksDBOptions | None = None,
     ) -> None:
         if type(cache_size) is not int or cache_size < 1:
             raise ConfigurationError(f"cache_size={describe(cache_size)}: an int from 1 is needed")
@@ -77,6 +80,7 @@ class RocksDBQueues:
         self.key_groups = resolve_key_groups(key_groups, max_parallelism)
         self.max_parallelism = max_parallelism
         self.cache_size = cache_size
+        self.options = check_rocksdb("options", options)
         self._sets: dict[str, RocksDBCachingPriorityQueueSet[Timer]] = {}
 
     def __call__(self, name: str) -> PriorityQueueSet[Timer]:
@@ -95,6 +99,7 @@ class RocksDBQueues:
             max_parallelism=self.max_parallelism,
             serializer=TimerSerializer(),
             cache_size=self.cache_size,
+            options=self.options,
         )
         return self._sets[name]
 

@@ -17,6 +17,7 @@ from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import ExponentialBackoff, FixedBackoff, Retry
+from asyncio_operator.policies.rocksdb import RocksDBOptions
 
 EXAMPLES: list[tuple[Any, dict[str, Any]]] = [
     (AdaptiveCapacity, {"initial": 7, "minimum": 2, "maximum": 70}),
@@ -33,12 +34,23 @@ EXAMPLES: list[tuple[Any, dict[str, Any]]] = [
             "stale_if_error": True,
             "store": "rocksdb",
             "directory": "cache",
+            "rocksdb": RocksDBOptions(max_log_bytes=1 << 21),
         },
     ),
     (CircuitBreaker, {"failure_ratio": 0.25, "window": 5.0, "minimum_calls": 3, "open_for": 1.5}),
     (RateLimit, {"rate": 5, "per": 2.0, "burst": 3}),
     (ExponentialBackoff, {"initial": 0.5, "multiplier": 3.0, "maximum": 5.0, "jitter": False}),
     (FixedBackoff, {"delay": 2.0}),
+    (
+        RocksDBOptions,
+        {
+            "write_buffer_bytes": 1 << 21,
+            "block_cache_bytes": 1 << 22,
+            "max_log_bytes": 1 << 23,
+            "background_jobs": 1,
+            "compression": "zstd",
+        },
+    ),
     (Retry, {"max_attempts": 5, "backoff": FixedBackoff(1.0), "on": (OSError,), "if_result": callable}),
 ]
 

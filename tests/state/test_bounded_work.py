@@ -23,8 +23,8 @@ from asyncio_operator.state import (
 from asyncio_operator.state import backend as backend_module
 from asyncio_operator.state.keys import NONE, serialize_key
 from asyncio_operator.state.layout import group_prefix
-from asyncio_operator.state.rocksdb import database
 from asyncio_operator.state.rocksdb.database import CHUNK, PATIENCE
+from asyncio_operator.state.rocksdb.settings import Settings
 from asyncio_operator.state.ttl import STRETCH
 from asyncio_operator.testing.clock import ManualClock
 
@@ -34,10 +34,10 @@ SIZE = 5
 @pytest.fixture
 def counted(monkeypatch):
     """Gives a counter of RocksDB, by its name, of the directory opened last."""
-    plain, options = database._options, []
+    plain, options = Settings.native, []
 
-    def counting():
-        options.append(plain())
+    def counting(settings):
+        options.append(plain(settings))
         options[-1].enable_statistics()
         return options[-1]
 
@@ -47,7 +47,7 @@ def counted(monkeypatch):
         ]
         return max(int(match[1]) for match in found if match)
 
-    monkeypatch.setattr(database, "_options", counting)
+    monkeypatch.setattr(Settings, "native", counting)
     return count
 
 

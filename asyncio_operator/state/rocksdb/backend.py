@@ -13,6 +13,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from asyncio_operator.clock import Clock
+from asyncio_operator.policies.rocksdb import RocksDBOptions
 from asyncio_operator.state.backend import StateBackend
 from asyncio_operator.state.descriptors import StateMeta
 from asyncio_operator.state.key_groups import KeyGroupRange
@@ -33,6 +34,9 @@ RESTORE_BATCH = 1000
 class RocksDBStateBackend(StateBackend):
     """Keyed state in a directory that this backend alone uses; other arguments and errors as of `StateBackend`.
 
+    Args:
+        options: limits of memory, log and threads; None is the defaults.
+
     Raises:
         StateError: the directory is locked, damaged, foreign, or of another version, range or maximum parallelism.
     """
@@ -46,9 +50,12 @@ class RocksDBStateBackend(StateBackend):
         key_groups: KeyGroupRange | None = None,
         max_parallelism: int = 128,
         clock: Clock | None = None,
+        options: RocksDBOptions | None = None,
     ) -> None:
         super().__init__(key_groups, max_parallelism, clock)
-        self._database = Database(directory, look=lambda seen: Records(seen).check(self.key_groups, max_parallelism))
+        self._database = Database(
+            directory, look=lambda seen: Records(seen).check(self.key_groups, max_parallelism), options=options
+        )
         try:
             self._records = Records(self._database)
             self._records.claim(self.key_groups, max_parallelism)
@@ -149,7 +156,7 @@ class RocksDBStateBackend(StateBackend):
         leaving = list(self.ttl_cells(CleanupFullSnapshot))
         if not leaving:
             return
-        database = Database(target)
+        database = Database(target, options=self._database.options)
         try:
             for cells in leaving:
                 table = RocksDBTable(database, cells.name, self.group_width)

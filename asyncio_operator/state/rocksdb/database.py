@@ -26,20 +26,18 @@ from typing import TypeVar
 
 from rocksdict import (
     AccessType,
-    BlockBasedOptions,
-    BottommostLevelCompaction,
     Checkpoint,
     ColumnFamily,
-    CompactOptions,
     DbClosedError,
-    Options,
     Rdict,
     WriteBatch,
 )
 
 from asyncio_operator.errors import StateError, describe_error
+from asyncio_operator.policies.rocksdb import RocksDBOptions, check_rocksdb
 from asyncio_operator.state.directories import check_directory
 from asyncio_operator.state.rocksdb.cursor import Cursor, Row
+from asyncio_operator.state.rocksdb.settings import rewriting, settings_of
 from asyncio_operator.state.rocksdb.view import FOREIGN, is_abandoned, is_foreign, leave, view_of
 
 T = TypeVar("T")
@@ -62,16 +60,23 @@ class Database:
         look: is called with a read-only `Database` on a directory that is there already, before it is opened; what it
             raises is raised, and the directory is as it was.
         read_only: takes no lock and writes nothing.
+        options: the limits of RocksDB; None is the defaults.
 
     Raises:
-        ConfigurationError: `directory` is no path.
+        ConfigurationError: `directory` is no path, or `options` are no options.
         StateError: it is locked, damaged, or holds other files.
     """
 
     def __init__(
-        self, directory: str | Path, *, look: Callable[[Database], object] | None = None, read_only: bool = False
+        self,
+        directory: str | Path,
+        *,
+        look: Callable[[Database], object] | None = None,
+        read_only: bool = False,
+        options: RocksDBOptions | None = None,
     ) -> None:
         self.path = check_directory(directory)
+        self.options = check_rocksdb("options", options)
         self.closed = False
         # By column family. Rows in hand, batches and frames of errors keep no handle, only this dictionary.
         self.handles: dict[str, ColumnFamily] = {}
@@ -84,14 +89,17 @@ class Database:
             self._show(look)
         self._read_only = read_only
         access = AccessType.read_only(False) if read_only else AccessType.read_write()
+        self._settings = settings_of(self.options, read_only)
+        native = self._settings.native
         try:
             if read_only:
                 self._view = view_of(self.path)
             else:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = Rdict(str(self._view or self.path), _options(), {name: _options() for name in names}, access)
+            self._db = Rdict(str(self._view or self.path), native(), {name: native() for name in names}, access)
         except Exception as error:
             leave(self._view)
+            self._settings.release()
             raise self.error(error) from error
         self._families["default"] = self._db
         self._names = set(names) | {"default"}
@@ -108,7 +116,7 @@ class Database:
                 if name in self._names:
                     found = self._db.get_column_family(name)
                 else:
-                    found = self._db.create_column_family(name, _options())
+                    found = self._db.create_column_family(name, self._settings.native())
                 self.handles[name] = self._db.get_column_family_handle(name)
             except Exception as error:
                 raise self.error(error, name) from error
@@ -169,7 +177,7 @@ class Database:
         """Rewrites every column family, without what was deleted."""
         for name in sorted(self._names):
             try:
-                self.family(name).compact_range(None, None, _rewriting())
+                self.family(name).compact_range(None, None, rewriting())
             except Exception as error:
                 raise self.error(error, name) from error
 
@@ -199,6 +207,7 @@ class Database:
             except Exception as error:
                 failure = failure or error
         leave(self._view)
+        self._settings.release()
         if failure is not None:
             raise self.error(failure) from failure
 
@@ -261,7 +270,7 @@ class Database:
         worth = max(PATIENCE, 16 * isqrt(family.property_int_value("rocksdb.estimate-num-keys") or 0))
         self._patience[name] = worth
         if patience >= worth:
-            family.compact_range(start, end, _rewriting())
+            family.compact_range(start, end, rewriting())
 
     def _show(self, look: Callable[[Database], object]) -> None:
         try:
@@ -298,25 +307,3 @@ class Database:
 def is_store_error(error: BaseException) -> bool:
     """Whether RocksDB raised it: rocksdict raises bare exceptions."""
     return type(error) is Exception or isinstance(error, DbClosedError)
-
-
-def _rewriting() -> CompactOptions:
-    """Rewrites files that overlap no other too: RocksDB would move them down a level, with all that was deleted."""
-    options = CompactOptions()
-    options.set_bottommost_level_compaction(BottommostLevelCompaction.force_optimized())
-    return options
-
-
-def _options() -> Options:
-    """Raw bytes in and out; a Bloom filter, for reads of what is absent; one old log file of RocksDB's own.
-
-    A backend belongs to one thread, so RocksDB need not make ready for several writers: a tenth of a put.
-    """
-    options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.set_keep_log_file_num(1)
-    options.set_allow_concurrent_memtable_write(False)
-    blocks = BlockBasedOptions()
-    blocks.set_bloom_filter(10, False)
-    options.set_block_based_table_factory(blocks)
-    return options

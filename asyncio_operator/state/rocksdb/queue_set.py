@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from asyncio_operator.errors import ConfigurationError, StateError, describe, describe_error
+from asyncio_operator.policies.rocksdb import RocksDBOptions
 from asyncio_operator.state.key_groups import KeyGroupRange, check_group, check_key_groups, group_of
 from asyncio_operator.state.keys import Key
 from asyncio_operator.state.priority_queue import PriorityQueueSet, check_function
@@ -51,9 +52,10 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
         serializer: of elements; its bytes sort as the elements do, and equal elements have equal bytes. The built-in
             one's do not; `KeySerializer`'s do, for elements that are tuples (priority, ...) of key types.
         cache_size: elements in memory at most, from 1.
+        options: limits of memory, log and threads; None is the defaults.
 
     Raises:
-        ConfigurationError: the range, the maximum parallelism, the serialiser or the cache size is wrong.
+        ConfigurationError: the range, the maximum parallelism, the serialiser, the cache size or the options are wrong.
         StateError: the directory is locked, damaged, foreign, or was written for other arguments.
     """
 
@@ -66,6 +68,7 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
         max_parallelism: int,
         serializer: Serializer,
         cache_size: int = 128,
+        options: RocksDBOptions | None = None,
     ) -> None:
         check_key_groups(key_groups, max_parallelism)
         if type(cache_size) is not int or cache_size < 1:
@@ -94,7 +97,7 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
             "start": key_groups.start,
             "end": key_groups.end,
         }
-        self._database = Database(directory, look=self._is_ours)
+        self._database = Database(directory, look=self._is_ours, options=options)
         try:
             self._claim()
             self._elements = self._database.family("elements")

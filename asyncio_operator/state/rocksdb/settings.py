@@ -1,0 +1,119 @@
+"""RocksDB's own options, made from `RocksDBOptions`, and what the databases of one process share.
+
+All databases of a process with equal options share one block cache and one budget of write buffers. Each takes half of
+what is left of the budget when it is opened, at least `SMALLEST`, and returns it when it is closed. RocksDB has a write
+buffer manager for several databases, but one that is idle keeps its memory there, and then the others write a file for
+each entry. Within a database RocksDB shares the part among its states, and writes out the oldest buffer first.
+
+Nothing of RocksDB is made before the first database is opened, and what a process has made is not used in its children.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Final
+
+from rocksdict import (
+    BlockBasedOptions,
+    BottommostLevelCompaction,
+    Cache,
+    CompactOptions,
+    DataBlockIndexType,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+)
+
+from asyncio_operator.policies.rocksdb import MIB, SMALLEST, RocksDBOptions
+
+ARENA: Final = 8 << 10
+"""Bytes that a write buffer grows by. RocksDB's 1 MB would be taken by every state that was written once."""
+
+JOURNAL: Final = MIB
+"""Bytes of RocksDB's journal of its own work, and of its list of table files, before it begins a new one. Without it
+both grow for as long as the directory is used."""
+
+
+class Settings:
+    """The settings of one open database: its part of what is shared, and native options made of it."""
+
+    def __init__(self, options: RocksDBOptions, shared: Shared, read_only: bool) -> None:
+        self._options = options
+        self._shared = shared
+        self._released = read_only
+        with shared.lock:
+            self.write_buffer = max((options.write_buffer_bytes - shared.taken) // 2, SMALLEST)
+            if not read_only:
+                shared.taken += self.write_buffer
+
+    def native(self) -> Options:
+        """Options for a database and each of its column families: raw bytes in and out.
+
+        A backend belongs to one thread, so RocksDB need not prepare for several writers: a tenth of a put.
+        """
+        given = self._options
+        options = Options(raw_mode=True)
+        options.create_if_missing(True)
+        options.set_allow_concurrent_memtable_write(False)
+        options.set_db_write_buffer_size(self.write_buffer)
+        options.set_write_buffer_size(self.write_buffer)
+        options.set_arena_block_size(ARENA)
+        # A log can be deleted once every family that wrote into it was written out; the limit makes RocksDB do so.
+        options.set_max_total_wal_size(given.max_log_bytes)
+        # Point-in-time recovery, RocksDB's default, opens with what is before a damaged record and loses the rest.
+        options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+        options.set_keep_log_file_num(1)
+        options.set_max_log_file_size(JOURNAL)
+        options.set_max_manifest_file_size(JOURNAL)
+        options.set_max_background_jobs(given.background_jobs)
+        options.set_compression_type(getattr(DBCompressionType, given.compression)())
+        blocks = BlockBasedOptions()
+        blocks.set_bloom_filter(10, False)  # For reads of what is absent.
+        blocks.set_block_cache(self._shared.cache)
+        # Otherwise indexes and filters lie beside the cache, more with every file. To find them in it costs a reading
+        # 4 %, which the hash index within blocks and the cache without locks save.
+        blocks.set_cache_index_and_filter_blocks(True)
+        blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
+        blocks.set_data_block_index_type(DataBlockIndexType.binary_and_hash())
+        blocks.set_data_block_hash_ratio(0.75)
+        options.set_block_based_table_factory(blocks)
+        return options
+
+    def release(self) -> None:
+        """Returns the part of the write buffers; called again it does nothing."""
+        with self._shared.lock:
+            if not self._released:
+                self._released = True
+                self._shared.taken -= self.write_buffer
+
+
+class Shared:
+    """What the databases of a process with equal options share.
+
+    Attributes:
+        cache: the block cache.
+        taken: bytes of the write buffers that open databases have.
+    """
+
+    def __init__(self, options: RocksDBOptions) -> None:
+        self.cache = Cache.new_hyper_clock_cache(options.block_cache_bytes, 0)  # 0: entries of any size.
+        self.taken = 0
+        self.lock = threading.Lock()
+
+
+_shared: dict[tuple[int, RocksDBOptions], Shared] = {}
+"""By process: a child does not touch what its parent has made, not even to free it."""
+
+
+def settings_of(options: RocksDBOptions, read_only: bool) -> Settings:
+    """Settings for one more database in this process; one that is only read has no part of the write buffers."""
+    owner = os.getpid(), options
+    return Settings(options, _shared.get(owner) or _shared.setdefault(owner, Shared(options)), read_only)
+
+
+def rewriting() -> CompactOptions:
+    """Rewrites files that overlap no other too: RocksDB would move them down a level, with all that was deleted."""
+    options = CompactOptions()
+    options.set_bottommost_level_compaction(BottommostLevelCompaction.force_optimized())
+    return options

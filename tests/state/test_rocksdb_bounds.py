@@ -1,0 +1,138 @@
+"""S14: what a RocksDB backend takes in memory and on disk beside its data, whatever the number of states and writes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from asyncio_operator.state import RocksDBOptions, RocksDBStateBackend, ValueStateDescriptor
+from asyncio_operator.state.rocksdb.settings import settings_of
+
+MIB = 1 << 20
+SMALL = RocksDBOptions(write_buffer_bytes=8 * MIB, block_cache_bytes=2 * MIB, max_log_bytes=4 * MIB)
+
+
+def size_of(directory: Path, pattern: str = "*") -> int:
+    """Bytes of its files; RocksDB may delete one meanwhile."""
+    sizes = 0
+    for path in directory.glob(pattern):
+        try:
+            sizes += path.stat().st_size
+        except FileNotFoundError:
+            continue
+    return sizes
+
+
+@pytest.mark.parametrize("states", [1, 6])
+def test_S14_the_log_is_bounded_however_much_is_written_over(states, tmp_path):
+    data, logs, whole = os.urandom(20_000), 0, 0
+    with RocksDBStateBackend(tmp_path / "state", options=SMALL) as backend:
+        seldom = [backend.value_state(ValueStateDescriptor(f"seldom {number}")) for number in range(states - 1)]
+        hot = backend.value_state(ValueStateDescriptor("hot"))
+        for number in range(5_000):
+            backend.set_current_key(number % 20)
+            hot.update(data)
+            if number % 1_000 == 0:
+                for state in seldom:
+                    state.update(number)
+            if number % 50 == 0:
+                logs = max(logs, size_of(tmp_path / "state", "*.log"))
+                whole = max(whole, size_of(tmp_path / "state"))
+    assert logs < 4 * SMALL.max_log_bytes
+    assert whole < 4 * SMALL.max_log_bytes + 8 * MIB
+
+
+def test_S14_the_log_of_the_defaults_is_bounded_and_opening_after_a_kill_takes_under_a_second(tmp_path):
+    program = f"""
+import os, sys
+from asyncio_operator.state import *
+data, state = os.urandom(10_000), (backend := RocksDBStateBackend(sys.argv[1])).value_state(ValueStateDescriptor("v"))
+for number in range(30_000):
+    backend.set_current_key(number % 100)
+    state.update(data)
+    if number % 1000 == 0:
+        size = sum(os.stat(os.path.join(sys.argv[1], name)).st_size for name in os.listdir(sys.argv[1])
+                   if name.endswith(".log"))
+        assert size < {3 * RocksDBOptions().max_log_bytes}, size
+os.kill(os.getpid(), 9)
+"""
+    command = [sys.executable, "-c", program, str(tmp_path / "state")]
+    died = subprocess.run(command, check=False, env={"PYTHONPATH": os.pathsep.join(sys.path)})
+    assert died.returncode == -signal.SIGKILL
+    start = time.monotonic()
+    RocksDBStateBackend(tmp_path / "state").close()
+    assert time.monotonic() - start < 1
+
+
+def test_S14_write_buffers_and_block_cache_are_shared_by_a_process():
+    options = RocksDBOptions(write_buffer_bytes=16 * MIB, background_jobs=3)
+    opened = [settings_of(options, read_only=False) for _ in range(40)]
+    parts = [settings.write_buffer for settings in opened]
+    assert parts[:4] == [8 * MIB, 4 * MIB, 2 * MIB, MIB]
+    assert set(parts[4:]) == {MIB}
+    assert len({id(settings._shared.cache) for settings in opened}) == 1
+    for settings in opened:
+        settings.release()
+        settings.release()
+    assert settings_of(options, read_only=False).write_buffer == 8 * MIB
+    assert settings_of(SMALL, read_only=False)._shared is not opened[0]._shared
+
+
+MEMORY = """
+import sys
+from asyncio_operator.state import *
+
+def rss():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+
+with RocksDBStateBackend(sys.argv[1]) as backend:
+    states = [backend.value_state(ValueStateDescriptor(str(number))) for number in range(int(sys.argv[2]))]
+    before = rss()
+    for number in range(400_000):
+        backend.set_current_key(number)
+        states[number % len(states)].update("x" * 400)
+    print(rss() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
+@pytest.mark.parametrize("states", [1, 12, 100])
+def test_S14_the_memory_of_written_states_is_that_of_the_options_not_of_their_number(states, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY, str(tmp_path / "state"), str(states)],
+        env={"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    defaults = RocksDBOptions()
+    assert int(done.stdout) < defaults.write_buffer_bytes + defaults.block_cache_bytes + 30 * MIB
+
+
+def test_S14_the_journals_of_RocksDB_are_bounded(tmp_path):
+    tiny = RocksDBOptions(write_buffer_bytes=MIB, block_cache_bytes=MIB, max_log_bytes=MIB)
+    with RocksDBStateBackend(tmp_path / "state", options=tiny) as backend:
+        state = backend.value_state(ValueStateDescriptor("v"))
+        for number in range(3_000):
+            backend.set_current_key(number % 10)
+            state.update("x" * 50_000)
+        journals = size_of(tmp_path / "state", "LOG*") + size_of(tmp_path / "state", "MANIFEST*")
+    assert journals < 4 * MIB
+
+
+def test_S14_a_checkpoint_of_a_small_state_is_small(tmp_path):
+    with RocksDBStateBackend(tmp_path / "state") as backend:
+        state = backend.value_state(ValueStateDescriptor("v"))
+        for number in range(20_000):
+            backend.set_current_key(number % 10)
+            state.update("x" * 10_000)
+        snapshot = backend.snapshot()
+        assert size_of(snapshot.directory) < 2 * RocksDBOptions().max_log_bytes  # type: ignore[attr-defined]
+        shutil.rmtree(snapshot.directory)  # type: ignore[attr-defined]
