@@ -1,4 +1,5 @@
-"""When a batch is called: full, old enough, or waiting for nobody (law B1). Pure; it is given the time."""
+"""Decides when a batch is called: if it is full, old enough, or no element can join it (law B1). The caller passes the
+time."""
 
 from __future__ import annotations
 
@@ -10,19 +11,19 @@ from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.options import seconds
 
 IDLE_TURNS = 10
-"""Turns of the loop without a new element after which it counts as idle, for ``linger=0``: an element of an
-asynchronous input takes a few."""
+"""With ``linger=0``, the loop counts as idle after this many turns without a new element. An element of an asynchronous
+input takes a few turns."""
 
 A_TURN_LATER = -inf
-"""Instead of a time: when the loop has turned."""
+"""Used in place of a time: after the next turn of the loop."""
 
 
 class BatchFormer:
     """Collects elements for one batch after the other.
 
     Attributes:
-        closes: when to ask for the batch that is being formed again: infinity if there is none, `A_TURN_LATER` if it
-            waits for the loop to be idle.
+        closes: when to ask again for the batch that is being formed: infinity if there is none, `A_TURN_LATER` if the
+            batch waits for an idle loop.
     """
 
     def __init__(self, batching: Batching, take: Callable[[float], Flight | None]) -> None:
@@ -34,19 +35,19 @@ class BatchFormer:
         self._turns = 0
 
     def __len__(self) -> int:
-        """How many elements wait."""
+        """The number of waiting elements."""
         return len(self._batch)
 
     def turned(self) -> None:
-        """The loop has turned, and nothing new has come."""
+        """The loop has turned without a new element."""
         self._turns += 1
 
     def leave(self, flight: Flight) -> None:
-        """The element has ended, at its deadline or abandoned: it waits here no more, if it did."""
+        """Remove an element, if it waits here: it has passed its deadline, or was abandoned."""
         self._batch.pop(flight, None)
 
     def fill(self, now: float) -> None:
-        """Take what there is, as long as there is room in the batch."""
+        """Take available elements while the batch has room."""
         batch = self._batch
         while len(batch) < self._max_size and (flight := self._take(now)) is not None:
             if not batch:
@@ -57,10 +58,10 @@ class BatchFormer:
             self.closes = inf
 
     def batch(self, now: float, hurry: Callable[[], bool]) -> list[Flight] | None:
-        """Take what there is, and give the batch if it is to be called now.
+        """Take available elements. Returns the batch if it must be called now, else None.
 
         Args:
-            hurry: whether it makes no sense to wait for more.
+            hurry: returns whether waiting for more elements is useless.
         """
         self.fill(now)
         batch = self._batch

@@ -1,7 +1,7 @@
-"""The queue of a run, with what waits at its two ends: admission for room, emission for something that may leave.
+"""The queue of a run, and the two waits at its ends: admission waits for room, emission for an element that may leave.
 
-It adds to a `StreamElementQueue` the futures, the counters, and the time in which no input was read because it was
-full. It decides no order, and knows no calls.
+It adds futures and counters to a `StreamElementQueue`, and measures the time in which no input was read because the
+queue was full. It decides no order, and knows no calls.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from asyncio_operator.waiting import wake
 
 
 class Buffer:
-    """What is admitted and not yet emitted.
+    """The elements that are admitted and not yet emitted.
 
     Attributes:
-        admitted, emitted: records so far.
-        room: waits for a place.
-        ready: waits for something that may leave.
+        admitted, emitted: number of records so far.
+        room: the future of a wait for room.
+        ready: the future of a wait for an element that may leave.
     """
 
     def __init__(self, queue: StreamElementQueue, now: Callable[[], float]) -> None:
@@ -41,7 +41,7 @@ class Buffer:
             await self.wait(asyncio.get_running_loop().create_future())
 
     async def wait(self, news: asyncio.Future[None]) -> None:
-        """Wait for a future; if there is no room now, some room completes it too."""
+        """Wait for a future. If there is no room now, new room completes it too."""
         if not self.is_full():
             await news
             return
@@ -55,11 +55,11 @@ class Buffer:
             self._blocked_since = None
 
     def backpressure(self) -> float:
-        """Seconds in which admission has waited for room."""
+        """Seconds for which admission has waited for room."""
         return self._blocked + (0.0 if self._blocked_since is None else self._now() - self._blocked_since)
 
     def completed(self) -> None:
-        """An element has completed: if one may leave now, wake the emission."""
+        """An element has completed. Wake the emission if an element may leave now."""
         ready = self.ready
         if ready is not None and self.queue.peek_completed() is not None:
             self.ready = None

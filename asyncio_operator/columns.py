@@ -1,9 +1,9 @@
-"""Values into columns of a declared type, without loss.
+"""Converts values to columns of a declared type, without loss.
 
-Arrow refuses most of what does not fit, but not all: it makes 1 of 1.5, a date of a datetime, a moment in 1970 of 5,
-and infinity of 1e300, also inside of lists, maps and structs. It takes a datetime without a time zone for one in UTC,
-where PySpark takes it for one in the zone of the session, and it drops a zone that the column has no place for: both
-are refused here. That is looked for at a price that only the types pay in which it can happen.
+Arrow refuses most values that do not fit, but not all. It converts 1.5 to 1, a datetime to a date, 5 to a moment in
+1970, and 1e300 to infinity, also inside of lists, maps and structs. It takes a datetime without a time zone as UTC,
+whereas PySpark takes it in the zone of the session. It drops a zone that the column cannot hold. All of this is refused
+here. Only types that can lose data are checked.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from asyncio_operator.errors import ResultError, describe, describe_error
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 Column = Any
-"""A `pyarrow.Array`, or a `pyarrow.ChunkedArray` of what one array cannot hold, which is more than 2 GB of text."""
+"""A `pyarrow.Array`, or a `pyarrow.ChunkedArray` if one array cannot hold the values, as with more than 2 GB of
+text."""
 
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 def column(rows: Sequence[Mapping[str, Any]], field: pa.Field) -> Column:
-    """The values of one field of rows; absent ones are null. Raises some error if a value does not fit."""
+    """The values of one field of rows; a missing value is null. Raises an error of any type if a value does not fit."""
     try:
         values = list(map(itemgetter(field.name), rows))
     except KeyError:
@@ -40,22 +41,22 @@ def column(rows: Sequence[Mapping[str, Any]], field: pa.Field) -> Column:
 
 
 def array_of(values: Sequence[Any], data_type: pa.DataType) -> Column:
-    """The values in that type. Raises some error if one does not fit."""
+    """The values in that type. Raises an error of any type if a value does not fit."""
     if _can_lose(data_type) and not _are_exact(values, data_type):
         for value in values:
             _check(value, data_type)
     try:
         return pa.array(values, data_type)
     except Exception:
-        # A struct that is a dict in one row and a tuple in another fits alone, and not together.
+        # Arrow cannot convert a list in which structs are dicts and tuples. One by one, each of them fits.
         return pa.concat_arrays([pa.array([value], data_type) for value in values])
 
 
 def row_reader(schema: pa.Schema) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """Makes a function that gives what a row has for the columns, and nothing else, in a dictionary of its own.
+    """Makes a function that copies a row into a new dictionary that has exactly the columns of the schema.
 
-    It raises a `ResultError` that names the column and the value where one does not fit. Values of the most common
-    types are judged without Arrow, at a hundredth of the price; about all others Arrow is asked.
+    The function raises a `ResultError` if a value does not fit; it names the column and the value. Values of the most
+    common types are checked without Arrow, in a hundredth of the time. Arrow checks all others.
     """
     columns = [(field.name, *_sure(field.type), field) for field in schema]
 
@@ -80,10 +81,10 @@ def row_reader(schema: pa.Schema) -> Callable[[Mapping[str, Any]], dict[str, Any
 
 
 def check_row(row: Mapping[str, Any], schema: pa.Schema) -> None:
-    """Check that one row fits the columns; see `row_reader`, which is for many.
+    """Check that one row fits the columns. For many rows use `row_reader`.
 
     Raises:
-        ResultError: it does not; names the column and the value.
+        ResultError: a value does not fit. The message names the column and the value.
     """
     row_reader(schema)(row)
 
@@ -100,7 +101,8 @@ def _check_value(value: Any, field: pa.Field) -> None:
 
 @lru_cache(maxsize=1000)
 def _sure(data_type: pa.DataType) -> tuple[type | None, Callable[[Any], bool] | None]:
-    """A class of which every value fits for which the function, if there is one, is true; None if there is none."""
+    """A quick check for a type: a value fits if it is of the class and, if there is a function, the function is true
+    for it. Other values may fit too. The class is None if there is no quick check."""
     if kinds.is_string(data_type) or kinds.is_large_string(data_type):
         return str, str.isascii
     if kinds.is_signed_integer(data_type):
@@ -128,7 +130,7 @@ def _can_lose(data_type: pa.DataType) -> bool:
 
 
 def _are_exact(values: Sequence[Any], data_type: pa.DataType) -> bool:
-    """Whether a glance tells that Arrow loses nothing of the values; else they are looked at one by one."""
+    """Whether the types of the values already show that Arrow loses nothing. If not, each value is checked."""
     if not set(map(type, values)) <= _exact_types(data_type):
         return False
     if not kinds.is_timestamp(data_type):
@@ -138,7 +140,7 @@ def _are_exact(values: Sequence[Any], data_type: pa.DataType) -> bool:
 
 @lru_cache(maxsize=1000)
 def _exact_types(data_type: pa.DataType) -> set[type]:
-    """Types of which Arrow loses nothing, but for the zones of datetimes."""
+    """Types whose values Arrow converts without loss, except for the zones of datetimes."""
     if kinds.is_integer(data_type):
         return {int, type(None)}
     allowed = _temporal_class(data_type)
@@ -148,11 +150,11 @@ def _exact_types(data_type: pa.DataType) -> set[type]:
 
 
 _STEPS = {"ms": 1_000, "s": 1_000_000}
-"""Microseconds of the units that are too coarse for Python's times."""
+"""The microseconds of the units that are coarser than Python's times."""
 
 
 def _zones(data_type: pa.DataType) -> frozenset[type]:
-    """Types of the zones that datetimes may have for a column; any other is asked for its offset."""
+    """The types of zones that the datetimes of a column may have. Any other zone is asked for its offset."""
     return frozenset([datetime.timezone, ZoneInfo] if data_type.tz is not None else [type(None)])
 
 
@@ -167,7 +169,7 @@ def _temporal_class(data_type: pa.DataType) -> type | None:
 
 
 def _check(value: Any, data_type: pa.DataType) -> None:
-    """Raise if Arrow would make something else of the value without a word."""
+    """Raise if Arrow would silently change the value."""
     if value is None or not _can_lose(data_type):
         return
     if kinds.is_nested(data_type):
@@ -197,12 +199,12 @@ def _check_temporal(value: Any, data_type: pa.DataType) -> None:
 
 
 _NO_ZONE = (
-    "it has no time zone: give it the one that it is meant in, as in value.replace(tzinfo=datetime.UTC), or declare "
-    "the column as timestamp_ntz"
+    "it has no time zone: add its zone, as in value.replace(tzinfo=datetime.UTC), or declare the column as "
+    "timestamp_ntz"
 )
 _ZONE = (
-    "it has a time zone, which the column cannot hold: declare the column as timestamp, a timestamp_ntz has no zone, "
-    "or take the zone off, as in value.replace(tzinfo=None)"
+    "it has a time zone, which the column cannot hold: declare the column as timestamp (a timestamp_ntz has no zone), "
+    "or remove the zone, as in value.replace(tzinfo=None)"
 )
 
 

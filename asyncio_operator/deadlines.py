@@ -1,11 +1,11 @@
-"""Which calls in flight are past their deadline, at the price of one heap operation per lane and timeout period.
+"""Finds calls that are past their deadline, with one heap operation per lane and timeout period.
 
-A call's deadline is the start of its lane's present call plus the lane's limit, so a lane only writes down when it
-started. The registry holds a lane at most once, under the deadline it had when it was registered. When that time comes
-the lane is looked at again: it may be idle (it leaves the registry, and its next call registers it again), in a younger
-call (it is put back under that call's deadline), or late. A call that ends in time, as nearly all do, costs nothing.
+A call's deadline is its start plus its lane's limit, so a lane only stores when its call started. The registry holds a
+lane at most once, under the deadline that it had when it was registered. At that time the lane is checked. It may be
+idle: it leaves the registry, and its next call registers it again. It may be in a later call: it is put back under that
+call's deadline. Or it is late. A call that ends in time, as nearly all do, costs nothing.
 
-Pure: it is given the time and gives decisions. It knows neither loops nor tasks.
+The caller passes the time. This module knows neither clocks nor loops nor tasks.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Deadlines(Generic[L]):
     def watch(self, lane: L) -> bool:
         """Register a lane that has just started a call, or has a new limit. True if `next_due` may be earlier now.
 
-        A lane that is registered under an earlier time stays where it is, and is looked at again then.
+        A lane that is registered under an earlier time keeps that time, and is checked again then.
         """
         due = lane.started + lane.limit
         if lane.watched:

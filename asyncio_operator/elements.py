@@ -1,9 +1,9 @@
-"""What flows through the operator: records and watermarks.
+"""The elements of a stream: records and watermarks.
 
-A `Record` is a value with an optional event time; a `Watermark` says that no record with a smaller or equal event time
-follows it. Event time is an ``int``, milliseconds since the epoch. Both are values: equal if their fields are, and
-never changed after they were made (not enforced: a frozen dataclass costs three times as much to make, and one is made
-per element). Source: the elements of Flink's ``StreamElement``.
+A `Record` is a value with an optional event time. A `Watermark` says that no record with a smaller or equal event time
+follows it. Event time is an ``int``, milliseconds since the epoch. Elements are equal if their fields are equal, and
+must not be changed. This is not enforced: a frozen dataclass would take three times as long to make, and one is made
+per element. Source: the elements of Flink's ``StreamElement``.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 def event_time(timestamp: object) -> int:
-    """The timestamp, if it is one. That of a `Record` is not looked at: it would be, once per element.
+    """The timestamp, if it is valid. A `Record` does not check its own, because that would cost time per element.
 
     Raises:
-        ConfigurationError: it is no int.
+        ConfigurationError: it is not an int.
     """
     if type(timestamp) is not int:
         raise ConfigurationError(f"timestamp is {describe(timestamp)}; it must be an int, milliseconds since the epoch")
@@ -54,7 +54,7 @@ class Watermark:
     """No record with an event time smaller than or equal to `timestamp` (milliseconds) follows.
 
     Raises:
-        ConfigurationError: the timestamp is no int.
+        ConfigurationError: the timestamp is not an int.
     """
 
     __match_args__ = ("timestamp",)

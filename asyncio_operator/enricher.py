@@ -1,28 +1,28 @@
-"""What the writer of an enricher implements: one source of rows, looked up by key.
+"""`Enricher`, the class that the author of an enricher implements: one source of rows, looked up by key.
 
-An enricher is a specification until `open` is called: it is made on the driver, pickled, and opened in every Python
-worker on the loop that will run it. Whatever `open` makes (clients, pools) stays out of the pickle. It knows nothing of
-Spark, of caches, of retries or of limits: those are the business of whoever calls it.
+An enricher is a specification until `open` is called. It is made on the driver, pickled, and opened in every Python
+worker, on the loop that runs its lookups. Clients and pools that `open` makes stay out of the pickle. An enricher knows
+nothing of Spark, caches, retries or limits: its caller handles them.
 
-An enricher needs the names of `asyncio_operator` and of this module, and no others:
+An enricher needs only names of `asyncio_operator` and of this module:
 
 | name | what it is for |
 | --- | --- |
 | `Enricher`, `Row`, `Found` | the contract, and the types of its answers |
-| `canonical_key` | the one value of all spellings of a key: with it a source finds a key again as rows do |
-| `key_values` | the same for a column in Arrow; loads pyarrow |
-| `as_schema` | takes the columns as a `pyarrow.Schema` or as Spark DDL text; loads pyarrow when it is first asked for |
-| `positive_int`, `natural`, `duration` | check an option, with the words in which all others are checked |
-| `gives_coroutines` | whether something is a coroutine function, or an object that is called as one |
-| `takes` | checks that a function can be called with so many arguments, and says in words which |
-| `describe`, `did_you_mean` | a value in a message, cut where it is long; the nearest of the names that there are |
-| `function_name` | a function in a message, without what it has captured or was given before |
-| `time_left` | the seconds until the running lookup is cancelled, for a source that can be told a limit |
+| `canonical_key` | the canonical value of a key: equal for all spellings of the same key |
+| `key_values` | the canonical keys of an Arrow column; loads pyarrow |
+| `as_schema` | the columns, from a `pyarrow.Schema` or Spark DDL text; loads pyarrow on first use |
+| `positive_int`, `natural`, `duration` | check an option, with the same messages as all other options |
+| `gives_coroutines` | whether an object is a coroutine function, or its ``__call__`` is one |
+| `takes` | checks that a function accepts its arguments, which the message names |
+| `describe`, `did_you_mean` | for messages: a value, cut if it is long; the most similar of the existing names |
+| `function_name` | for messages: the name of a function, without its captured values |
+| `time_left` | the seconds until the running lookup is cancelled, for a source that accepts a time limit |
 | `missing_here` | the module or environment variable that this process lacks, if an error says so |
-| `CANCEL_TIMEOUT` | the seconds in which a cancelled lookup ends; one that takes longer is reported as hung |
-| `CLOSE_TIMEOUT` | the seconds that `close` waits for connections; three such waits are within what `close` may take |
-| `failed_import` | the import that failed, if an error is one or was raised from one: never a key's fault |
-| `not_installed` | the error that names the library that is missing, and the extra that brings it |
+| `CANCEL_TIMEOUT` | the seconds within which a cancelled lookup must end; a longer one is reported as hung |
+| `CLOSE_TIMEOUT` | the seconds that `close` waits for connections; `close` has time for three such waits |
+| `failed_import` | the failed import behind an error, if there is one: no key causes it |
+| `not_installed` | the error that names a missing library, and the extra that installs it |
 """
 
 from __future__ import annotations
@@ -78,43 +78,44 @@ class Enricher(ABC):
     """A source of rows by key.
 
     A key is one value, or a tuple in the order of the key columns. A found row is a mapping from the names of `schema`
-    to values; absent fields are null, others are ignored.
+    to values. A missing field is null, and a field without a column is ignored.
     """
 
     max_batch: int = 1
-    """How many keys `lookup_many` takes at once."""
+    """The maximum number of keys that `lookup_many` takes at once."""
 
     @abstractmethod
     def schema(self) -> pa.Schema:
-        """The columns that a found row adds. Called once, on the driver; it may ask the source."""
+        """The columns that a found row adds. Called once, on the driver. It may query the source."""
 
     def key_schema(self) -> pa.Schema | None:
-        """The names and types of the key columns, in the order of a key's parts, or None if any key will do.
+        """The names and types of the key columns, in the order of a key's parts, or None if any key is accepted.
 
-        A part whose type is unknown has the type null: it is matched by its name, and takes any type.
+        A part of unknown type has the type null: it is matched by its name, and any type is accepted.
         """
         return None
 
     def __repr__(self) -> str:
-        """How messages call it; override it where one class stands for several sources, and show no secret."""
+        """The enricher's name in messages. Override it if a class has several sources, and show no secret."""
         return type(self).__qualname__
 
     async def open(self) -> None:
-        """Make clients, on the loop that will run the lookups. Called once before the first lookup."""
+        """Make clients, on the loop that runs the lookups. Called once, before the first lookup."""
 
     async def close(self) -> None:
-        """Release what `open` made. Called once, after the last lookup, also when `open` failed half-way."""
+        """Release everything that `open` made. Called once, after the last lookup, also if `open` failed."""
 
     @abstractmethod
     async def lookup(self, key: Any) -> Found:
-        """The row of a key, a sequence of rows, or None where there is none.
+        """The row of a key, a sequence of rows, or None for no row.
 
         Raises:
             EnricherError: the source could not answer.
         """
 
     async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
-        """The answers for up to `max_batch` keys, aligned with them. By default one `lookup` each, concurrently."""
+        """The answers for up to `max_batch` keys, aligned with them. By default it runs one `lookup` per key, all at
+        the same time."""
         lookups = [asyncio.ensure_future(self.lookup(key)) for key in keys]
         try:
             return await asyncio.gather(*lookups)

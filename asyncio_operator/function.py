@@ -1,7 +1,7 @@
-"""What users write to be run per element: a coroutine function, an `AsyncFunction`, or a `BlockingFunction`.
+"""The functions that users write: a coroutine function, an `AsyncFunction`, or a `BlockingFunction`.
 
-`as_async_function` makes one of the first into the second, so that the operator knows one kind only. This module does
-not know the operator, and starts nothing before `open`.
+`as_async_function` turns a coroutine function into an `AsyncFunction`, so the operator knows only one kind. This module
+does not know the operator, and starts nothing before `open`.
 """
 
 from __future__ import annotations
@@ -22,35 +22,36 @@ Out = TypeVar("Out")
 
 
 class AsyncFunction(Generic[In, Out]):
-    """A function with a life: opened once before the first call, closed once after the last.
+    """A function that is opened once before the first call, and closed once after the last.
 
     Source: Flink's ``RichAsyncFunction``.
     """
 
     max_concurrency: int | None = None
-    """More calls than this at once would only wait inside the function; None if there is no such bound."""
+    """The maximum number of calls that the function can run at the same time; further calls would wait inside it. None:
+    no maximum."""
 
     async def open(self) -> None:
-        """Make clients here: it runs on the loop that will run the calls."""
+        """Make clients here. It runs on the loop that runs the calls."""
 
     async def invoke(self, value: In) -> Out:
         """The result for one value. It may be cancelled at any await."""
-        raise NotImplementedError(f"{type(self).__name__} has to define `async def invoke(self, value)`")
+        raise NotImplementedError(f"{type(self).__name__} must define `async def invoke(self, value)`")
 
     def timeout(self, value: In) -> Out:
-        """The result of an element that passed its deadline; by default it raises `ElementTimeoutError`."""
+        """The result of an element that passed its deadline. By default it raises `ElementTimeoutError`."""
         raise ElementTimeoutError(f"no result before the deadline for element {describe(value)}")
 
     async def close(self) -> None:
-        """Release what `open` made; called once if `open` had begun, also if it failed."""
+        """Release everything that `open` made. Called once if `open` was called, also if `open` failed."""
 
 
 class BatchAsyncFunction(AsyncFunction[In, Out]):
-    """A function of many values at once, such as one query for a list of keys."""
+    """A function of several values per call, such as one query for a list of keys."""
 
     async def invoke_batch(self, values: Sequence[In]) -> Sequence[Out]:
         """The results for values, one for each, in their order. It may be cancelled at any await."""
-        raise NotImplementedError(f"{type(self).__name__} has to define `async def invoke_batch(self, values)`")
+        raise NotImplementedError(f"{type(self).__name__} must define `async def invoke_batch(self, values)`")
 
     async def invoke(self, value: In) -> Out:
         """The result for one value."""
@@ -63,16 +64,17 @@ _POOLS = threading.Lock()
 
 
 class BlockingFunction(AsyncFunction[In, Out]):
-    """An ordinary function, run in a thread pool of its own: for clients that have no asynchronous interface.
+    """An ordinary function that runs in its own thread pool: for clients without an asynchronous interface.
 
-    It sees the context variables of the call, as with ``asyncio.to_thread``. A thread cannot be cancelled: at its
-    deadline the element ends, and its place in the capacity is given back only when the thread is done.
+    It sees the context variables of the call, as with ``asyncio.to_thread``. A thread cannot be cancelled. So an
+    element ends at its deadline, but it counts against the capacity until its thread is done.
 
     Args:
         function: called with the value, in a thread.
-        max_workers: threads, and so calls at once whatever the operator's capacity. The default, 32, is the upper end
-            of what Python's own default pool takes: threads that wait for I/O cost a stack each and little else, but
-            far more of them fight for the interpreter lock. Use an asynchronous client for hundreds of calls at once.
+        max_workers: the maximum number of threads, and so of calls at the same time, whatever the capacity. The
+            default, 32, is the largest default of Python's own pool. A thread that waits for I/O costs little more than
+            its stack, but many threads compete for the interpreter lock. Use an asynchronous client for hundreds of
+            calls at the same time.
     """
 
     def __init__(self, function: Callable[[In], Out], max_workers: int = 32) -> None:
@@ -88,7 +90,7 @@ class BlockingFunction(AsyncFunction[In, Out]):
         self._opened = 0
 
     async def open(self) -> None:
-        # Several operators, on several loops, may have the same function.
+        # Several operators, on several loops, may share this function.
         with _POOLS:
             self._opened += 1
             if self._pool is None:
@@ -112,7 +114,7 @@ class BlockingFunction(AsyncFunction[In, Out]):
         try:
             return self.function(value)
         except StopIteration as error:
-            # A future cannot hold it, and whoever waits for the call would wait for ever.
+            # A future cannot hold a StopIteration, so the caller would wait forever.
             raise RuntimeError("the function raised StopIteration") from error
 
     async def close(self) -> None:
@@ -127,7 +129,7 @@ class BlockingFunction(AsyncFunction[In, Out]):
 
 
 class _PlainFunction(AsyncFunction[In, Out]):
-    """A coroutine function, with no life of its own."""
+    """A coroutine function, without `open` and `close`."""
 
     def __init__(self, function: Callable[[In], Awaitable[Out]]) -> None:
         self.invoke = function  # type: ignore[method-assign,assignment]
@@ -140,7 +142,7 @@ def as_async_function(function: Any) -> AsyncFunction[Any, Any]:
     """The function as an `AsyncFunction`.
 
     Raises:
-        ConfigurationError: it is no coroutine function of one value, or a method of it is not what it has to be.
+        ConfigurationError: it is not a coroutine function of one value, or one of its methods is wrong.
     """
     if isinstance(function, AsyncFunction):
         _check_methods(function)
@@ -148,22 +150,22 @@ def as_async_function(function: Any) -> AsyncFunction[Any, Any]:
     if gives_coroutines(function):
         takes("function", function, ELEMENT)
         return _PlainFunction(function)
-    told = f"function is {describe(function)}"
+    given = f"function is {describe(function)}"
     if inspect.iscoroutine(function):
         function.close()
-        raise ConfigurationError(f"{told}, which has been called already; pass it uncalled")
+        raise ConfigurationError(f"{given}, the result of a call; pass the function itself, without calling it")
     if inspect.isclass(function) and issubclass(function, AsyncFunction):
-        raise ConfigurationError(f"{told}, a class; pass an instance, {function.__name__}(...)")
+        raise ConfigurationError(f"{given}, a class; pass an instance, {function.__name__}(...)")
     if inspect.isasyncgenfunction(function):
-        raise ConfigurationError(f"{told}, an asynchronous generator; return a list, with flatten=True")
+        raise ConfigurationError(f"{given}, an asynchronous generator; return a list, with flatten=True")
     raise ConfigurationError(
-        f"{told}; it must be an `async def` function or an AsyncFunction. Wrap an ordinary "
+        f"{given}; it must be an `async def` function or an AsyncFunction. Wrap an ordinary "
         "function that blocks in BlockingFunction, and one that returns an awaitable in an `async def` that awaits it"
     )
 
 
 def _check_methods(function: AsyncFunction[Any, Any]) -> None:
-    """Otherwise each call would fail, and with ``on_error="skip"`` nobody would hear of it."""
+    """Check the methods now. Otherwise each call would fail, and ``on_error="skip"`` would hide that."""
     if isinstance(function, BatchAsyncFunction):
         _check_async(function, "invoke_batch(self, values)", BatchAsyncFunction.invoke_batch, "the list of elements")
     else:
@@ -180,19 +182,19 @@ def _check_methods(function: AsyncFunction[Any, Any]) -> None:
 
 
 def _check_async(function: AsyncFunction[Any, Any], wanted: str, unwritten: object = None, *arguments: str) -> None:
-    """Check a method that has to be a coroutine function of these arguments, and another one than `unwritten`."""
+    """Check that a method is a coroutine function of these arguments, and is not the inherited `unwritten`."""
     name, _, _ = wanted.partition("(")
-    told, method = f"{type(function).__name__}.{name}", getattr(function, name)
+    shown, method = f"{type(function).__name__}.{name}", getattr(function, name)
     if not callable(method):
         raise ConfigurationError(
-            f"{told} is {describe(method)}; in an AsyncFunction `{name}` is the method `async def {wanted}`; keep the "
+            f"{shown} is {describe(method)}; in an AsyncFunction `{name}` is the method `async def {wanted}`; keep the "
             "value under another name"
         )
     if getattr(method, "__func__", None) is unwritten is not None:
         raise ConfigurationError(f"{type(function).__name__} does not define `async def {wanted}`")
     if inspect.isasyncgenfunction(method):
-        raise ConfigurationError(f"{told} is an asynchronous generator; return a list, with flatten=True")
+        raise ConfigurationError(f"{shown} is an asynchronous generator; return a list, with flatten=True")
     if not gives_coroutines(method):
         blocking = ", or wrap a blocking function in BlockingFunction" if arguments else ""
-        raise ConfigurationError(f"{told} is an ordinary function; make it `async def {wanted}`{blocking}")
-    takes(told, method, *arguments)
+        raise ConfigurationError(f"{shown} is an ordinary function; make it `async def {wanted}`{blocking}")
+    takes(shown, method, *arguments)

@@ -1,6 +1,6 @@
-"""What calls have to ask before they start, and to tell when they end: rate limit, circuit breaker, capacity.
+"""The limits of a run: rate limit, circuit breaker and capacity. They are asked before a call, and hear of its end.
 
-One object for the three policies of a run. Pure: it is given the time.
+This module does not read a clock: the caller passes the time.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from asyncio_operator.policies.rate_limit import Limiter, RateLimit
 
 
 class Guards:
-    """The state of the policies in one run; each may be missing.
+    """The state of the policies in one run. Each policy may be missing.
 
     Args:
-        limiter: the window of `rate_limit`, which may have begun with another run; a new one if it is not given.
-        ages: gives the seconds by which the circuit breaker tells how old failures are, and for how long it has been
-            open; None for the time that is passed in.
+        limiter: the window of `rate_limit`, which an earlier run may have used; None: a new one.
+        ages: returns the seconds by which the circuit breaker measures the age of failures, and how long it has been
+            open. None: the time that is passed in.
 
     Attributes:
-        calls: how many are running, late ones too.
+        calls: the number of running calls, including those past their limit.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Guards:
 
     @property
     def limit(self) -> int | None:
-        """Calls at once, or None if nothing adapts it."""
+        """The maximum number of calls in flight now, or None if the capacity is not adaptive."""
         return None if self._controller is None else self._controller.limit
 
     @property
@@ -51,17 +51,17 @@ class Guards:
         return None if self._breaker is None else self._breaker.state
 
     def has_room(self) -> bool:
-        """Whether fewer calls are running than the capacity that adapts allows."""
+        """Whether the adaptive capacity allows another call."""
         return self._controller is None or self.calls < self._controller.limit
 
     def next_start(self, now: float) -> float:
-        """The earliest time, not before `now`, at which a call may start, or is refused, which is no start."""
+        """The earliest time, not before `now`, at which a call may start or is refused. A refusal is not a start."""
         if self._limiter is None or (self._breaker is not None and self._breaker.refuses(self._age(now))):
             return now
         return self._limiter.next_start(now)
 
     def refusal(self, now: float) -> CircuitOpenError | None:
-        """Why a call must not start now, if the circuit breaker refuses it; else the call is expected to start."""
+        """The error if the circuit breaker refuses a call now, or None. After None the caller must start the call."""
         if self._breaker is None:
             return None
         age = self._age(now)
@@ -80,7 +80,7 @@ class Guards:
             call.age = self._age(now)
 
     def succeeded(self, call: Call, now: float) -> None:
-        """The call has given a result."""
+        """The call has returned a result."""
         if self._breaker is not None:
             self._breaker.succeeded(self._age(now), call.age)
         if self._controller is not None:
@@ -95,12 +95,12 @@ class Guards:
             self._controller.failed(now, now - call.started, self.calls, overload)
 
     def abandoned(self, call: Call) -> None:
-        """The call is cancelled because nobody wants its result."""
+        """The call is cancelled because no element needs its result."""
         if self._breaker is not None:
             self._breaker.abandoned(call.age)
 
     def returned(self) -> None:
-        """A call is over; it has succeeded, failed, passed its limit or been abandoned before."""
+        """A call is over. `succeeded`, `failed` or `abandoned` was called for it before."""
         self.calls -= 1
 
     def _age(self, now: float) -> float:

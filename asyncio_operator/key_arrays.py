@@ -1,8 +1,8 @@
-"""The keys of Arrow columns: the rule of `keys`, for whole columns at a time.
+"""The keys of Arrow columns: the rule of `keys`, applied to whole columns.
 
-`canonical_array` makes equal keys equal bytes, so that `dictionary_encode`, `index_in` and joins of Arrow tell keys
-apart by the same rule as dictionaries of canonical keys do. Types that have one spelling per value cost nothing.
-`distinct_keys` is the way from columns of rows to Python keys; only distinct values become Python objects.
+`canonical_array` gives equal keys equal bytes. So Arrow's `dictionary_encode`, `index_in` and joins compare keys by the
+same rule as dictionaries of canonical keys. Types with one spelling per value cost nothing. `distinct_keys` converts
+columns of rows to Python keys. Only distinct values become Python objects.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from asyncio_operator.keys import NAN, canonical_key
 
 
 def canonical_array(array: pa.Array) -> pa.Array:
-    """The same keys, each in its one spelling: timestamps with a zone in UTC, 0.0 for -0.0, one NaN.
+    """The same keys in canonical form: timestamps with a zone in UTC, 0.0 for -0.0, one NaN.
 
-    So two keys of one type are the same if their bytes are. Decimals of different scales are different types: cast them
-    first. The fields of structs are made canonical, too; lists and maps are no keys.
+    Then two keys of one type are the same if their bytes are equal. Decimals of different scales are different types:
+    cast them first. Fields of structs are made canonical too. Lists and maps cannot be keys.
     """
     kind = array.type
     if kinds.is_dictionary(kind):
@@ -40,7 +40,7 @@ def canonical_array(array: pa.Array) -> pa.Array:
 
 
 def key_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """The canonical keys of a column; None for null, and for what Python cannot hold, such as a date after 9999."""
+    """The canonical keys of a column. None for null, and for a value that Python cannot hold (a date after 9999)."""
     if isinstance(column, pa.ChunkedArray):
         return [key for chunk in column.chunks for key in key_values(chunk)]
     column = canonical_array(column)
@@ -51,10 +51,10 @@ def key_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 
 
 def distinct_keys(columns: Sequence[pa.Array]) -> tuple[list[Any], Ints]:
-    """The distinct keys of rows, and for every row the number of its key, or -1 where a part of it is null.
+    """The distinct keys of rows, and for every row the number of its key, or -1 if a part of the key is null.
 
-    Keys are in the order of their first row, those of several columns are tuples. What Python cannot hold is a key that
-    no source has: it counts as null.
+    Keys are in the order of their first row. Keys of several columns are tuples. A value that Python cannot hold counts
+    as null, because no source can have it.
     """
     arrays = list(map(canonical_array, columns))
     try:
@@ -64,7 +64,7 @@ def distinct_keys(columns: Sequence[pa.Array]) -> tuple[list[Any], Ints]:
 
 
 def in_utc(array: pa.Array) -> pa.Array:
-    """The same with timestamps that have a zone in UTC, whatever the zone of the session."""
+    """The same array, with the timestamps that have a zone in UTC, whatever the zone of the session."""
     in_zone = utc_type(array.type)
     return array if in_zone == array.type else array.cast(in_zone)
 
@@ -100,17 +100,17 @@ def _distinct(arrays: Sequence[pa.Array]) -> tuple[list[Any], Ints]:
         more, values = _encode(array)
         part_codes.append(more)
         parts.append(values)
-        # Numbering anew after every column keeps the product of the cardinalities within 64 bits.
+        # The codes are numbered again after every column, so that the product of cardinalities stays within 64 bits.
         joint = np.where((codes < 0) | (more < 0), -1, codes * max(1, len(values)) + more)
         codes, _ = _encode(pa.array(joint, mask=joint < 0))
-    # Numbers rise where they are first given.
+    # A number that is greater than all before it marks the first row of its key.
     first = np.flatnonzero(np.diff(np.maximum.accumulate(codes), prepend=-1) > 0)
     parted = [_python_keys(part.take(pa.array(c[first]))) for part, c in zip(parts, part_codes, strict=True)]
     return list(zip(*parted, strict=True)), codes
 
 
 def _encode(column: pa.Array) -> tuple[Ints, pa.Array]:
-    """For every row the number of its value, -1 for null; and the values, in the order of their first row."""
+    """For every row the number of its value, or -1 for null; and the values, in the order of their first row."""
     encoded = column.dictionary_encode()
     codes = encoded.indices
     if codes.null_count:
@@ -119,7 +119,7 @@ def _encode(column: pa.Array) -> tuple[Ints, pa.Array]:
 
 
 def _python_keys(array: pa.Array) -> list[Any]:
-    """The values of a canonical array as keys. Raises ValueError or OverflowError for what Python cannot hold."""
+    """The values of a canonical array as keys. Raises ValueError or OverflowError if Python cannot hold one."""
     kind = array.type
     if kinds.is_timestamp(kind) and kind.unit == "us":
         return _since(datetime(1970, 1, 1, tzinfo=None if kind.tz is None else UTC), array.cast(pa.int64()), kind.unit)
@@ -132,7 +132,7 @@ def _python_keys(array: pa.Array) -> list[Any]:
 
 
 def _since(epoch: Any, numbers: pa.Array, unit: str) -> list[Any]:
-    """Dates or times from their numbers of days or microseconds: Arrow's own conversion takes fifty times as long."""
+    """Dates or times from their numbers of days or microseconds. Arrow's own conversion takes fifty times as long."""
     nulls = np.flatnonzero(numbers.is_null()) if numbers.null_count else ()
     spans = numbers.fill_null(0).to_numpy().astype(f"timedelta64[{unit}]").tolist()
     try:

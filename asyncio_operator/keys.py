@@ -6,14 +6,14 @@ The rule is that of Spark's join and of PostgreSQL's ``=``:
     Decimal         by value, whatever the scale: 1.10 is 1.1
     datetime        with a zone: by the instant in UTC, whatever the zone and `fold`; without a zone: by the clock face
     str             by code points
-    tuple           part by part, tuples in it too; None in any part makes no key
-    anything else   as ``==`` says
+    tuple           part by part, nested tuples too; with None in any part it is not a key
+    anything else   by ``==``
 
 Values of different types are different keys: 1, True and 1.0 are three.
 
-It is kept in two steps. `canonical_key` gives the value that all spellings of a key share: this is what enrichers are
-asked for. Canonical keys of one type may then be compared and hashed by Python. Where types may be mixed, `identity`
-adds them. `key_arrays` is the first step for Arrow columns; the bytes of `state.keys` follow the same rule.
+The rule is applied in two steps. `canonical_key` returns the value that all spellings of a key share. Enrichers get
+this value. Python can then compare and hash canonical keys of one type. If types may be mixed, `identity` adds the
+types. `key_arrays` does the first step for Arrow columns. The bytes of `state.keys` follow the same rule.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ DECIMAL_NAN: Final = Decimal("NaN")
 
 
 def canonical_key(key: Any) -> Any:
-    """The one value of all spellings of a key; None if the key, or a part of it, is None.
+    """The canonical value of a key: equal for all its spellings. None if the key, or a part of it, is None.
 
-    A datetime with a zone becomes one in UTC, -0.0 becomes 0.0, NaN becomes `NAN`; a decimal keeps its scale. A
-    subclass of float, such as ``numpy.float64``, becomes a float. Other values stay as they are.
+    A datetime with a zone is converted to UTC, -0.0 to 0.0, NaN to `NAN`. A decimal keeps its scale. A subclass of
+    float, such as ``numpy.float64``, becomes a float. Other values stay as they are.
     """
     kind = type(key)
     if kind is str or kind is int:
@@ -50,9 +50,9 @@ def canonical_key(key: Any) -> Any:
 
 
 def identity(key: Any) -> Any:
-    """What tells canonical keys apart in a dictionary: equal for the same key, and for no other.
+    """A dictionary key for a canonical key. Two are equal if and only if their keys are the same.
 
-    It has a hash if the key has one.
+    It can be hashed if the key can.
     """
     kind = type(key)
     if kind is str or kind is int:
@@ -83,7 +83,7 @@ def _datetime(key: datetime) -> datetime:
     try:
         return key.astimezone(UTC)
     except OverflowError:
-        # In UTC it lies before the year 1 or after 9999. With a fixed offset Python compares by the instant.
+        # In UTC it is before the year 1 or after 9999. With a fixed offset Python compares by the instant.
         return key.replace(tzinfo=timezone(offset), fold=0)
 
 
@@ -104,4 +104,5 @@ _CANONICAL: dict[type, Callable[[Any], Any]] = {
 }
 
 _COMPARABLE = frozenset((str, int, float, bool, bytes, Decimal, date, datetime, UUID))
-"""Types of which Python compares canonical values as keys; a part of another type may hold values of mixed types."""
+"""Types whose canonical values Python compares by the rule. A part of another type may contain values of mixed
+types."""

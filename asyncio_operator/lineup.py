@@ -1,7 +1,7 @@
-"""Which elements go into the next call: halves of a batch that failed, then those that are due again, then new ones.
+"""Decides which elements go into the next call: halves of a failed batch, then elements due for a retry, then new ones.
 
-Within a batch the order is the same; `batch_former` decides when it is full or old enough. Law: whoever has ended, or
-has left the half of a batch that it waited in, goes into no call. Pure; it is given the time.
+Within a batch the order is the same. `batch_former` decides when a batch is full or old enough. Law: an element that
+has ended, or has left its half of a failed batch, goes into no call. The caller passes the time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Lineup:
         retrying: whether an element may come back for another attempt.
 
     Attributes:
-        unfinished: elements that have been handed out and have not ended.
+        unfinished: number of elements that were handed out and have not ended.
     """
 
     def __init__(self, source: Source, batching: Batching | None, retrying: bool) -> None:
@@ -35,7 +35,7 @@ class Lineup:
 
     @property
     def over(self) -> bool:
-        """Whether no element is left, and none will come."""
+        """Whether no element is left and none can come."""
         return self._source.over and not self.unfinished and not self._source.waiting
 
     @property
@@ -44,7 +44,7 @@ class Lineup:
         return self._former is not None and len(self._former) > 0
 
     def ended(self, flight: Flight) -> None:
-        """The element has an outcome, or is abandoned: it goes into no call, wherever it waits for one."""
+        """The element has an outcome, or is abandoned. It goes into no further call."""
         flight.ended = True
         flight.split = False
         self.unfinished -= 1
@@ -64,10 +64,10 @@ class Lineup:
             self._halves.append(Call(half, half=True))
 
     def next_call(self, now: float, running: int) -> tuple[Call | None, float]:
-        """A call that may start now, or when to ask again, as `BatchFormer.closes` says it.
+        """A call that may start now, or None, and when to ask again (see `BatchFormer.closes`).
 
         Args:
-            running: calls, also those that run on past their limit.
+            running: number of running calls, including those past their limit.
         """
         while self._halves:
             half = self._halves.popleft()
@@ -83,14 +83,14 @@ class Lineup:
         return (None if batch is None else Call(batch)), self._former.closes
 
     def prepare(self, now: float) -> None:
-        """No call may start now: take in what can be taken in for one."""
+        """No call may start now. Prepare elements for the next one."""
         if self._former is None:
             self._source.prepare(now)
         else:
             self._former.fill(now)
 
     def turned(self) -> None:
-        """The loop has turned, and nothing new has come."""
+        """The loop has turned without a new element."""
         if self._former is not None:
             self._former.turned()
 
@@ -105,11 +105,12 @@ class Lineup:
         return new
 
     def _nobody_can_join(self, running: int) -> bool:
-        """Whether no other element can come to the batch that is being formed."""
+        """Whether no other element can join the batch that is being formed."""
         if self._source.is_full():
             return True
         elsewhere = self.unfinished > len(self._former or ())
         coming_back = elsewhere and self._retrying
-        # An element may wait for the key of another one, or of a call that runs on though its element has ended.
+        # In key-ordered mode an element may wait for its key: another element occupies it, or a call that still runs
+        # although its element has ended.
         getting_its_key = self._source.waiting and (elsewhere or running)
         return self._source.over and not coming_back and not getting_its_key

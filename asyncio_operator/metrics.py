@@ -1,9 +1,9 @@
-"""Counters and latency histograms, cheap enough to be kept per element and mergeable across tasks.
+"""Counters and latency histograms, cheap enough for a sample per element, and mergeable across tasks.
 
-A histogram counts samples in buckets of 1/16 of a power of two, so a percentile is exact to 3.2 % at every scale, and
-two histograms are merged by adding their buckets. A sample is an append to a list; the list is folded into the buckets
-a thousand at a time, and every sample counts. The bucket of a float is its first two bytes, sign, exponent and four
-bits of mantissa: the layout of IEEE 754 does the logarithm. Source of the idea: HdrHistogram.
+A histogram counts samples in buckets of 1/16 of a power of two. So a percentile is exact to 3.2 % at every scale, and
+two histograms are merged by adding their buckets. A sample is appended to a list, and about a thousand samples at a
+time are counted into the buckets. The bucket of a float is its first two bytes: sign, exponent and four bits of
+mantissa. So the layout of IEEE 754 computes the logarithm. Source of the idea: HdrHistogram.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 MANY_SAMPLES = 1024
-"""Samples that are counted in bulk: counting fewer at a time costs more each, and keeping more costs memory."""
+"""The number of samples counted at a time. With fewer, each sample costs more; with more, the list takes more
+memory."""
 
 _NEGATIVE = 0x8000
 
@@ -23,9 +24,8 @@ _NEGATIVE = 0x8000
 class Histogram:
     """Durations in seconds.
 
-    One thread counts: it appends to `samples`, or calls `add`, and calls `fold` when there are `MANY_SAMPLES`. Other
-    threads may read at any moment. A block that is being folded at that moment may be missing from what they read; the
-    next reading has it.
+    One thread writes: it appends to `samples`, or calls `add`, and calls `fold` when there are `MANY_SAMPLES`. Other
+    threads may read at any time. A read during a `fold` may miss the samples of that fold; the next read has them.
     """
 
     __slots__ = ("_buckets", "_max", "samples")
@@ -37,18 +37,18 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many samples there are."""
+        """The number of samples."""
         return sum(self._buckets.copy().values()) + len(self.samples)
 
     def add(self, sample: float) -> None:
-        """Append a sample, and fold when there are many."""
+        """Append a sample, and fold if there are `MANY_SAMPLES`."""
         samples = self.samples
         samples.append(sample)
         if len(samples) >= MANY_SAMPLES:
             self.fold()
 
     def fold(self) -> None:
-        """Count the samples, and empty the list of them."""
+        """Count the samples into the buckets, and empty the list."""
         samples = self.samples
         if samples:
             block = samples.copy()
@@ -56,7 +56,7 @@ class Histogram:
             self._count(block)
 
     def merge(self, other: Histogram) -> None:
-        """Add what the other one has counted."""
+        """Add the samples of another histogram."""
         read = other._folded()
         self._add(read._buckets)
         self._max = max(self._max, read._max)
@@ -64,7 +64,7 @@ class Histogram:
     def _count(self, block: list[float]) -> None:
         buckets = _counted(block)
         self._add(buckets)
-        # Looking for the largest costs as much as the counting, and is rarely of use.
+        # Finding the largest sample costs as much as counting, and is rarely needed.
         if max(buckets) >= _bucket(self._max):
             block.append(self._max)
             self._max = max(block)
@@ -72,12 +72,12 @@ class Histogram:
     def _add(self, buckets: dict[int, int]) -> None:
         mine = self._buckets
         for bucket, count in buckets.items():
-            # A clock that goes back gives negative durations.
+            # If the clock goes back, a duration is negative.
             bucket = bucket if bucket < _NEGATIVE else 0
             mine[bucket] = mine.get(bucket, 0) + count
 
     def _folded(self) -> Histogram:
-        """A copy in which all samples are counted; this one is not changed."""
+        """A copy in which all samples are counted. This histogram does not change."""
         read = Histogram()
         read._buckets, read._max = self._buckets.copy(), self._max
         samples = self.samples.copy()
@@ -86,12 +86,12 @@ class Histogram:
         return read
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
-        """What travels is counted, whatever the thread that counts does meanwhile."""
+        """A pickle has all samples counted, also if another thread writes meanwhile."""
         read = self._folded()
         return None, {"samples": read.samples, "_buckets": read._buckets, "_max": read._max}
 
     def percentiles(self) -> Latency:
-        """The figures so far; all zero if there is no sample."""
+        """The percentiles so far; all zero if there is no sample."""
         read = self._folded()
         buckets, largest = read._buckets, read._max
         wanted = [0.50, 0.95, 0.99]
@@ -106,11 +106,11 @@ class Histogram:
 
 
 def _counted(samples: Sequence[float]) -> dict[int, int]:
-    """How many samples are in each bucket.
+    """The number of samples in each bucket.
 
-    The first byte of a float is the same for nearly all samples of a block, because it spans 16 powers of two (from 30
-    microseconds to 2 seconds, say). So the second bytes are counted, which costs a third of counting both: all under
-    the first byte of the first sample, then those with another one are taken out.
+    Nearly all samples of a block have the same first byte, because it covers 16 powers of two (for example from 30
+    microseconds to 2 seconds). So only the second bytes are counted, which costs a third of counting both. All samples
+    are counted as if they had the first byte of the first sample; then those with another first byte are corrected.
     """
     count = len(samples)
     packed = struct.pack(f"<{count}d", *samples)
@@ -153,17 +153,17 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class OperatorStatistics:
-    """What an operator has done in its latest run. It counts records, not watermarks.
+    """The figures of an operator's latest run. They count records, not watermarks.
 
     Attributes:
         admitted: elements read from the input.
-        emitted: elements whose outputs were all handed over; `skipped` ones are among them.
-        in_flight: calls running now.
+        emitted: elements whose outputs were all passed on, including `skipped` ones.
+        in_flight: calls that run now.
         buffered: elements admitted and not yet emitted.
-        backing_off: elements waiting for their next attempt.
-        retries: attempts beyond an element's first.
+        backing_off: elements that wait for their next attempt.
+        retries: attempts beyond the first of an element.
         timeouts: elements that passed their deadline.
-        failures: elements that ended in an error, whatever `on_error` made of it.
+        failures: elements that ended in an error, whatever `on_error` is.
         skipped: elements dropped by ``on_error="skip"``.
         backpressure_seconds: time in which no input was read because the buffer was full.
         latency: from admission to completion of an element.

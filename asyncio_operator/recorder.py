@@ -1,6 +1,6 @@
-"""Tells a trace what happens to the flights of a run; without a trace, tells nobody.
+"""Reports to a trace what happens to the flights of a run. Without a trace it does nothing.
 
-The run and its parts call a recorder at every step of an element's life, and never ask whether anybody listens.
+The run and its parts call a recorder at every step of an element's life. They need not know whether there is a trace.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 
 class Recorder:
-    """Tells nobody."""
+    """Does nothing: the recorder of a run without a trace."""
 
     def admitted(self, flight: Flight) -> None:
-        """A record has come in."""
+        """A record was admitted."""
 
     def watermark(self, entry: Entry, number: int, now: float) -> None:
-        """A watermark has come in."""
+        """A watermark was admitted."""
 
     def attempt_started(self, flight: Flight, now: float) -> None:
         """A call starts for the element."""
 
     def attempt_ended(self, flight: Flight, outcome: Any, now: float, error: BaseException | None = None) -> None:
-        """The call has ended for the element; its attempts do not count this one yet."""
+        """The call has ended for the element. The element's attempts do not include it yet."""
 
     def backing_off(self, flight: Flight, now: float, until: float) -> None:
         """The element waits for its next attempt."""
@@ -38,20 +38,20 @@ class Recorder:
         """The element has its outcome."""
 
     def call_returned(self, flight: Flight, now: float) -> None:
-        """A call that ran on past its limit is over."""
+        """A call that ran past its limit is over."""
 
     def emitted(self, entry: Entry | None, flight: Flight | None, now: float) -> None:
-        """The outputs of a record, or the watermark that the entry stands for, have been handed over."""
+        """The outputs of a record, or the watermark of the entry, were passed on."""
 
     def circuit(self, state: str | None, now: float) -> None:
-        """The circuit breaker is in this state, perhaps as it was before."""
+        """The circuit breaker is in this state, which may be the same as before."""
 
     def ended(self, now: float) -> None:
         """The run is over."""
 
 
 class TraceRecorder(Recorder):
-    """Tells a trace. Attempts are numbered from 1; records and watermarks share one count, in input order."""
+    """Reports to a trace. Attempts are numbered from 1. Records and watermarks share one count, in input order."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -104,7 +104,7 @@ class TraceRecorder(Recorder):
         for flight in list(self._running):
             self.attempt_ended(flight, "cancelled", now)
         for flight in list(self._cut):
-            # A call of the last ones, which the run has waited for, or left behind.
+            # One of the last calls, which the run waited for or left behind.
             self.call_returned(flight, now)
         self._trace.ended(now)
 
@@ -113,7 +113,7 @@ SILENT = Recorder()
 
 
 _recording: WeakValueDictionary[int, TraceRecorder] = WeakValueDictionary()
-"""By the identity of a trace, the recorder of a run that has not ended; one that was thrown away is gone from here."""
+"""The recorders of runs that have not ended, by the identity of their trace. Weak: a discarded run is not kept."""
 
 
 def recorder_of(trace: Trace | None, now: float) -> Recorder:

@@ -4,10 +4,11 @@
     type    := word | ("decimal" | "char" | "varchar") ["(" numbers ")"]
              | "array" "<" type ">" | "map" "<" type "," type ">" | "struct" "<" columns ">"
 
-Words are case-insensitive; names in backticks may hold anything, a backtick doubled. Spark's own parser lives in the
-JVM, so a decorator at module level could not use it. The law: for every text that both accept, `as_schema` gives what
-``to_arrow_schema(StructType.fromDDL(text), timezone="UTC")`` gives, comments aside, and char and varchar are strings.
-Types whose values an enricher cannot give (intervals, variant, void, time) are refused.
+Words are case-insensitive. A name in backticks may contain any character; a backtick in it is doubled. Spark's own
+parser runs in the JVM, so a decorator at module level could not use it. Law: for every text that both accept,
+`as_schema` returns the same as ``to_arrow_schema(StructType.fromDDL(text), timezone="UTC")``, except that it drops
+comments and that char and varchar are strings. Types that an enricher cannot return (intervals, variant, void, time)
+are refused.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def as_schema(schema: pa.Schema | str) -> pa.Schema:
         )
     for name in schema.names:
         if schema.names.count(name) > 1:
-            raise ConfigurationError(f"schema: the column {name!r} stands in it twice; give each column its own name")
+            raise ConfigurationError(f"schema: the column {name!r} occurs twice; give each column its own name")
     return schema
 
 
@@ -87,7 +88,7 @@ class _Parser:
         self._next = 0
 
     def columns(self) -> list[pa.Field]:
-        """The whole text as columns; ``struct<...>`` around all of them is allowed, as in Spark."""
+        """The whole text as columns. As in Spark, they may be inside of ``struct<...>``."""
         if self._token.kind == "end":
             self._fail("no column")
         wrapped = self._is("struct") and self._is("<", self._tokens[1])
@@ -122,7 +123,7 @@ class _Parser:
         if token.kind != "word":
             self._fail("a column name was expected")
         if _NUMBER.fullmatch(token.text):
-            self._fail("a number is no column name unless it stands in backticks")
+            self._fail("a number can be a column name only in backticks")
         self._next += 1
         return token.text
 
@@ -170,7 +171,7 @@ class _Parser:
         numbers = self._numbers(at_most=2) if self._is("(") else []
         precision, scale = (*numbers, *(10, 0)[len(numbers) :])
         if not 0 <= scale <= precision or not 1 <= precision <= _MAX_PRECISION:
-            self._fail(f"a decimal has 1 to {_MAX_PRECISION} digits, of which 0 to all stand behind the point", token)
+            self._fail(f"a decimal has 1 to {_MAX_PRECISION} digits, and 0 to all of them after the point", token)
         return pa.decimal128(precision, scale)
 
     def _characters(self, token: _Token) -> pa.DataType:
@@ -204,13 +205,13 @@ class _Parser:
         return self._tokens[self._next]
 
     def _take(self, text: str) -> bool:
-        """Step over the next token if it is this mark or word."""
+        """Consume the next token if it is this mark or word. Returns whether it was."""
         found = self._is(text)
         self._next += found
         return found
 
     def _is(self, text: str, token: _Token | None = None) -> bool:
-        """Whether the next token, or the one given, is this mark or word. A name in backticks is neither."""
+        """Whether the next token, or the given one, is this mark or word. A name in backticks is neither."""
         token = token or self._token
         return token.kind in ("mark", "word") and token.text.lower() == text
 

@@ -1,7 +1,7 @@
-"""Where the lanes get their work from: the protocols of an intake, and of the windows that it hands out.
+"""The protocols of the source of work for lanes: an intake, and the windows that it hands out.
 
-A window is a run of work that all lanes share, as an iterator. What becomes of a call is the window's business; the
-lanes only say how it ended.
+A window is a piece of work that all lanes share, as an iterator. Lanes report to the window how a call ended, and the
+window handles the outcome.
 """
 
 from __future__ import annotations
@@ -11,48 +11,49 @@ from typing import Any, Protocol
 
 
 class Window(Protocol):
-    """A run of work that lanes share."""
+    """A piece of work that lanes share."""
 
     lanes: int
-    """How many lanes are in it; kept by the lanes."""
+    """The number of lanes that work in the window. The lanes keep it."""
     instant: bool
-    """Taking from it takes no time, so that the end of a call may pass for the start of the next."""
+    """Whether taking work from it takes no time. Then the end of a call counts as the start of the next."""
 
     @property
     def begin(self) -> Callable[[Any, float], float] | None:
-        """Called with a slot and the time when its call starts; gives the seconds that it may take. What this and the
-        methods below raise ends the run. None if every call may take the lanes' `timeout`, and nobody wants to know."""
+        """A function that is called with a slot and the time when its call starts, and returns the seconds that the
+        call may take. None: every call may take the lanes' `timeout`. An error that this function or a method below
+        raises ends the run."""
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        """Pairs of a slot, which says where the outcome goes, and a value to call the function with."""
+        """Yields pairs of a slot, which identifies the outcome, and a value for the function."""
 
     def complete(self, slot: Any, result: Any) -> object:
-        """The call gave a result."""
+        """The call returned a result."""
 
     def failed(self, slot: Any, error: BaseException, started: float) -> None:
         """The call, which started at this time, raised."""
 
     def timed_out(self, slot: Any, started: float) -> float | None:
-        """The call is past its limit. It is cancelled, unless this gives a new limit, in seconds from its start."""
+        """The call is past its limit. It is cancelled, unless this returns a new limit, in seconds from its start."""
 
     def returned(self, slot: Any) -> None:
-        """A call that was past its limit has returned. Nothing more will be heard of the slot."""
+        """A call that was past its limit has returned. This is the last report about the slot."""
 
     def value_of(self, slot: Any) -> Any:
-        """What the function was called with, for a message."""
+        """The value with which the function was called, for a message."""
 
     def left(self) -> None:
-        """The last lane has left the window, of which something may be left."""
+        """The last lane has left the window, which may still have work."""
 
 
 class Intake(Protocol):
-    """Where the work comes from."""
+    """The source of windows."""
 
     async def window(self) -> Window | None:
-        """The present window while something is left of it, else wait for the next; None if there will be no more.
+        """The present window if it has work left, otherwise the next one, after a wait. None if there are no more.
 
         Only one lane at a time waits here.
         """
 
     def stop(self) -> None:
-        """All is over: no window will be asked for, and no call will start."""
+        """The run ends: no window is requested any more, and no call starts."""

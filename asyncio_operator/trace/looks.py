@@ -1,6 +1,6 @@
 """How the parts of a life look: one table for the picture and the page.
 
-The colours can be told apart in grey and with every common kind of colour blindness. A tall bar is a call, which holds
+The colours differ in grey and for every common kind of colour blindness. A tall bar is a call, which holds
 a slot. A flat bar is an element that waits.
 """
 

@@ -185,7 +185,7 @@ def test_types_that_no_enricher_can_give_are_refused(ddl: str) -> None:
 
 @pytest.mark.parametrize("schema", ["a int, a string", pa.schema([("a", pa.int8()), ("a", pa.int8())])])
 def test_a_column_named_twice_is_refused(schema: Any) -> None:
-    with pytest.raises(ConfigurationError, match="'a' stands in it twice"):
+    with pytest.raises(ConfigurationError, match="'a' occurs twice"):
         as_schema(schema)
 
 

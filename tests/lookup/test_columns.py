@@ -231,7 +231,7 @@ def test_L9_a_row_is_judged_as_its_columns_are(data_type: pa.DataType) -> None:
 @pytest.mark.parametrize(
     ("value", "data_type", "remedy"),
     [
-        (MOMENT, pa.timestamp("us", "UTC"), "it has no time zone: give it the one that it is meant in"),
+        (MOMENT, pa.timestamp("us", "UTC"), "it has no time zone: add its zone"),
         (MOMENT.replace(tzinfo=BERLIN), pa.timestamp("us"), "it has a time zone, which the column cannot hold"),
     ],
     ids=["without", "with"],

@@ -46,7 +46,7 @@ def test_the_type_is_ddl_a_spark_type_an_arrow_type_or_a_schema(given: Any, mean
     [
         ("dubble", "'dubble': unknown type; known are boolean"),
         ("a double,", "at its end: a column name was expected"),
-        ("a int, a int", "the column 'a' stands in it twice"),
+        ("a int, a int", "the column 'a' occurs twice"),
         (price, "schema_or_type is <function price"),
         (spark_types.DoubleType, "schema_or_type is <class .*it must be Spark DDL"),
         (spark_types.CalendarIntervalType(), "that Spark can exchange in Arrow"),
