@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -19,10 +20,10 @@ from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.spark.distinct import enrich_distinct
 from asyncio_operator.spark.key_columns import On
-from asyncio_operator.spark.metrics import EnrichmentMetrics
+from asyncio_operator.spark.metrics import EnrichmentMetrics, report_of
 from asyncio_operator.spark.scope import tasks_of_job
-from asyncio_operator.spark.specify import enrich_task
-from asyncio_operator.spark.tracing import tracing
+from asyncio_operator.spark.specify import OPTIONS, EnrichOptions, enrich_task
+from asyncio_operator.spark.tracing import trace_of_tasks
 from asyncio_operator.spark.unknown_options import refuse_unknown
 from asyncio_operator.trace import Trace
 
@@ -110,43 +111,17 @@ def enrich(
     Raises:
         ConfigurationError: an option, a column, a type or a name is wrong, or the enricher's source is not as declared.
     """
+    options = EnrichOptions(**{name: value for name, value in locals().items() if name not in ("df", "enricher")})
     if not isinstance(df, DataFrame):
         raise ConfigurationError(f"df is of type {type(df).__name__}; it must be a Spark DataFrame")
-    task, schema = enrich_task(
-        df.schema,
-        enricher,
-        on=on,
-        how=how,
-        columns=columns,
-        prefix=prefix,
-        mode=mode,
-        capacity=capacity,
-        buffer=buffer,
-        timeout=timeout,
-        attempt_timeout=attempt_timeout,
-        retry=retry,
-        cache=cache,
-        batching=batching,
-        rate_limit=rate_limit,
-        circuit_breaker=circuit_breaker,
-        on_error=on_error,
-        status_column=status_column,
-        event_time=event_time,
-        watermark_delay=watermark_delay,
-        strategy=strategy,
-        join_hint=join_hint,
-        scope=scope,
-        tasks_at_once=tasks_of_job(df.sparkSession, scope, tasks_at_once),
-        metrics=metrics,
-        trace=None if trace is None else tracing(trace, df.sparkSession),
-    )
+    spark = df.sparkSession
+    tasks_at_once = tasks_of_job(spark, scope, tasks_at_once)
+    tracing = None if trace is None else trace_of_tasks(trace, spark)
+    options = replace(options, tasks_at_once=tasks_at_once)
+    task, schema = enrich_task(df.schema, enricher, options, report_of(metrics), tracing)
     if strategy == "distinct":
         return enrich_distinct(df, task, schema, join_hint)
     return _addressable(df).mapInArrow(task, schema)
-
-
-DEFAULTS: dict[str, Any] = {"on": None, **(enrich.__kwdefaults__ or {})}
-"""The options of `enrich` with their defaults. `on` has none."""
 
 
 def enrich_with(enricher: Enricher, **options: Any) -> Callable[[DataFrame], DataFrame]:
@@ -155,7 +130,7 @@ def enrich_with(enricher: Enricher, **options: Any) -> Callable[[DataFrame], Dat
     Raises:
         ConfigurationError: there is no such option. Wrong values are reported when the DataFrame is passed.
     """
-    refuse_unknown("enrich", options, DEFAULTS)
+    refuse_unknown("enrich", options, OPTIONS)
     if "on" not in options:
         raise ConfigurationError("on is not given: enrich_with(enricher, on='a column')")
     return lambda df: enrich(df, enricher, **options)

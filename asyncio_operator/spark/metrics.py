@@ -202,10 +202,18 @@ class EnrichmentMetrics:
                 of_tasks = f", {done} of {tasks} tasks" if stages else ""
                 print(f"{monotonic() - begun:.0f} s{of_tasks}: {now}", file=sys.stderr, flush=True)
 
-    @property
-    def report(self) -> Callable[[EnrichmentFigures], None]:
-        """The function with which a task reports its figures."""
-        return _Report(self._accumulator, self._part or "")
+
+def report_of(metrics: object) -> Callable[[EnrichmentFigures], None] | None:
+    """What a task calls with its figures when it ends; None without metrics.
+
+    Raises:
+        ConfigurationError: it is neither an `EnrichmentMetrics` nor None.
+    """
+    if metrics is None:
+        return None
+    if not isinstance(metrics, EnrichmentMetrics):
+        raise ConfigurationError(f"metrics is {describe(metrics)}; it must be an EnrichmentMetrics")
+    return _Report(metrics._accumulator, metrics._part or "")
 
 
 def _micro_batch(progress: StreamingQueryProgress) -> MicroBatch:

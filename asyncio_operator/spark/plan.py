@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pyspark.sql import DataFrame
 
@@ -21,12 +20,11 @@ from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.options import Duration, positive_duration, positive_int
 from asyncio_operator.policies.rate_limit import RateLimit
-from asyncio_operator.spark.enrich import DEFAULTS
 from asyncio_operator.spark.forecast import Caches, Pace, Whole, worked_off
 from asyncio_operator.spark.key_columns import On
 from asyncio_operator.spark.metrics import EnrichmentMetrics, EnrichmentStatistics
 from asyncio_operator.spark.scope import cores, tasks_of_job
-from asyncio_operator.spark.specify import enrich_task
+from asyncio_operator.spark.specify import EnrichOptions, enrich_task
 from asyncio_operator.spark.survey import SCHEMA, Survey, TaskFigures, figures_of
 
 SAMPLE = 1_000_000
@@ -128,16 +126,22 @@ def plan(
     tasks_at_once = tasks_of_job(df.sparkSession, scope, tasks_at_once)
     if tasks_at_once is not None:
         positive_int("tasks_at_once", tasks_at_once)
-    limits: dict[str, Any] = {"capacity": capacity, "rate_limit": rate_limit, "scope": scope}
-    limits["tasks_at_once"] = tasks_at_once if scope == "job" else None
-    # No columns: the names of added columns do not matter here, and must not cause an error.
-    asked = {"on": on, "columns": (), "cache": cache, "batching": batching}
-    task, _ = enrich_task(df.schema, enricher, **DEFAULTS | limits | asked)
+    options = EnrichOptions(
+        on=on,
+        columns=(),  # The names of added columns do not matter here, and must not cause an error.
+        capacity=capacity,
+        cache=cache,
+        batching=batching,
+        rate_limit=rate_limit,
+        scope=scope,
+        tasks_at_once=tasks_at_once if scope == "job" else None,
+    )
+    task, _ = enrich_task(df.schema, enricher, options)
     positive_int("sample", sample)
     average = None if latency is None else _average(latency)
-    options = task.options
-    pace = Pace(calls_at_most(options.capacity), options.rate_limit, average or 1.0)
-    keys_in_a_call = 1 if options.batching is None else options.batching.max_size
+    lookups = task.options
+    pace = Pace(calls_at_most(lookups.capacity), lookups.rate_limit, average or 1.0)
+    keys_in_a_call = 1 if lookups.batching is None else lookups.batching.max_size
     survey = Survey(sample, keys_in_a_call, (cache or Cache()).max_rows)
     tasks = _surveyed(df, task.layout.keys, survey)
     whole = Whole(tasks, df.count() if any(one.cut for one in tasks) else None)

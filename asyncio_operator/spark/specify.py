@@ -8,8 +8,8 @@ and its copies keep it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 
 import pyarrow as pa
 from pyspark.cloudpickle import cloudpickle
@@ -17,7 +17,7 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampNTZTyp
 
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.lookup.options import checked, require_enricher
+from asyncio_operator.lookup.options import LookupOptions, checked, require_enricher
 from asyncio_operator.lookup.stores import cache_owner
 from asyncio_operator.operator import BUFFER_FACTOR
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, calls_at_most
@@ -29,8 +29,8 @@ from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.shutdown import TASK_GRACE_PERIOD
 from asyncio_operator.spark.arrow import STATUS, Layout
+from asyncio_operator.spark.figures import EnrichmentFigures
 from asyncio_operator.spark.key_columns import On, key_positions, position_of
-from asyncio_operator.spark.metrics import EnrichmentMetrics
 from asyncio_operator.spark.scope import shared_out
 from asyncio_operator.spark.tracing import Tracing
 from asyncio_operator.spark.travel import require_portable
@@ -51,96 +51,115 @@ REMEDY = '; on_error="null" or "drop" lets the job go on without'
 """The end of the message of a failed lookup."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnrichOptions:
+    """The options of `enrich`, as the user gave them; their meaning and their checks are those of `enrich`."""
+
+    on: On
+    how: str = "left"
+    columns: Sequence[str] | None = None
+    prefix: str = ""
+    mode: str = "ordered"
+    capacity: int | AdaptiveCapacity = 100
+    buffer: int | None = None
+    timeout: Duration | None = 30.0
+    attempt_timeout: Duration | None = None
+    retry: Retry | None = None
+    cache: Cache | None = None
+    batching: Batching | None = None
+    rate_limit: RateLimit | None = None
+    circuit_breaker: CircuitBreaker | None = None
+    on_error: str = "fail"
+    status_column: str | None = None
+    event_time: str | None = None
+    watermark_delay: Duration | None = None
+    strategy: str = "inline"
+    join_hint: str | None = "broadcast"
+    scope: str = "task"
+    tasks_at_once: int | None = None
+    metrics: object = None
+    trace: object = None
+
+
+OPTIONS = tuple(field.name for field in fields(EnrichOptions))
+
+
 def enrich_task(
     schema: StructType,
     enricher: Enricher,
-    *,
-    on: On,
-    how: str,
-    columns: Sequence[str] | None,
-    prefix: str,
-    mode: str,
-    capacity: int | AdaptiveCapacity,
-    buffer: int | None,
-    timeout: Duration | None,
-    attempt_timeout: Duration | None,
-    retry: Retry | None,
-    cache: Cache | None,
-    batching: Batching | None,
-    rate_limit: RateLimit | None,
-    circuit_breaker: CircuitBreaker | None,
-    on_error: str,
-    status_column: str | None,
-    event_time: str | None,
-    watermark_delay: Duration | None,
-    strategy: str,
-    join_hint: str | None,
-    scope: str,
-    tasks_at_once: int | None,
-    metrics: EnrichmentMetrics | None,
-    trace: Tracing | None,
+    options: EnrichOptions,
+    report: Callable[[EnrichmentFigures], None] | None = None,
+    tracing: Tracing | None = None,
 ) -> tuple[EnrichTask, StructType]:
-    """The task for an input with this schema, and the schema of its output. The options are those of `enrich`, except
-    `trace`, which is the result of `tracing`.
+    """The task for an input with that schema, and the schema of its output.
+
+    Args:
+        report: reports the figures of a task for `options.metrics`.
+        tracing: reports the trace of a task for `options.trace`.
 
     Raises:
-        ConfigurationError: an option, a column, a type or a name is wrong, or the enricher's source is not as declared.
+        ConfigurationError: an option, a column, a type or a name is wrong, or the enricher's source is not as it says.
     """
     require_enricher(enricher)
-    if metrics is not None and not isinstance(metrics, EnrichmentMetrics):
-        raise ConfigurationError(f"metrics is {describe(metrics)}; it must be an EnrichmentMetrics")
-    _check_strategy(strategy, join_hint, event_time)
-    if strategy == "inline":
-        # With "distinct" only keys are sent to Python, and their types are checked as keys.
+    _check_strategy(options)
+    if options.strategy == "inline":
+        # With "distinct" only keys travel, and their types are checked as keys.
         check_passes_through(schema)
-    one_of("how", how, HOW)
-    drop_failed = one_of("on_error", on_error, ("fail", "null", "drop")) == "drop"
-    options = checked(
-        enricher,
-        capacity=capacity,
-        timeout=timeout,
-        attempt_timeout=attempt_timeout,
-        retry=retry,
-        cache=cache,
-        batching=batching,
-        rate_limit=rate_limit,
-        circuit_breaker=circuit_breaker,
-    )
-    options = shared_out(options, scope, tasks_at_once)
-    most = calls_at_most(options.capacity)
-    options = replace(
-        options,
-        ordered=one_of("mode", mode, ("ordered", "unordered")) == "ordered",
-        buffer=max(BUFFER_FACTOR * most, TWO_BATCHES) if buffer is None else positive_int("buffer", buffer),
-        fail=on_error == "fail",
-        timed=status_column is not None,
-        remedy=REMEDY,
-        grace_period=TASK_GRACE_PERIOD,
-    )
+    one_of("how", options.how, HOW)
+    drop_failed = one_of("on_error", options.on_error, ("fail", "null", "drop")) == "drop"
+    timed = options.status_column is not None
+    lookups = _lookup_options(enricher, options, timed)
     offered = _schema(enricher)
-    found = _found(enricher, offered, columns)
-    keys = key_positions(schema, enricher, on)
-    segments = _segments(schema, event_time, watermark_delay)
+    found = _found(enricher, offered, options.columns)
+    keys = key_positions(schema, enricher, options.on)
+    segments = _segments(schema, options.event_time, options.watermark_delay)
     layout = Layout(
         keys,
         found,
-        inner=how == "inner",
-        required=how == "required",
+        inner=options.how == "inner",
+        required=options.how == "required",
         drop_failed=drop_failed,
-        status=status_column is not None,
+        status=timed,
     )
-    if not options.ordered:
+    if not lookups.ordered:
         # Only unordered rows can overtake others, so ordered mode needs no segments.
         layout = replace(layout, event_time=segments[0], delay=segments[1])
-    added = _added_fields(schema, found, prefix, status_column)
-    report = None if metrics is None else metrics.report
+    added = _added_fields(schema, found, options.prefix, options.status_column)
     identity = _identity(enricher)
     owner = cache_owner(identity, offered)
-    task = EnrichTask(enricher, identity, layout, options, _in_spark(offered), owner, report, trace)
+    task = EnrichTask(enricher, identity, layout, lookups, _in_spark(offered), owner, report, tracing)
     return task, StructType([*schema.fields, *added])
 
 
-def _check_strategy(strategy: str, join_hint: str | None, event_time: str | None) -> None:
+def _lookup_options(enricher: Enricher, options: EnrichOptions, timed: bool) -> LookupOptions:
+    lookups = checked(
+        enricher,
+        capacity=options.capacity,
+        timeout=options.timeout,
+        attempt_timeout=options.attempt_timeout,
+        retry=options.retry,
+        cache=options.cache,
+        batching=options.batching,
+        rate_limit=options.rate_limit,
+        circuit_breaker=options.circuit_breaker,
+    )
+    lookups = shared_out(lookups, options.scope, options.tasks_at_once)
+    buffer = options.buffer
+    if buffer is None:
+        buffer = max(BUFFER_FACTOR * calls_at_most(lookups.capacity), TWO_BATCHES)
+    return replace(
+        lookups,
+        ordered=one_of("mode", options.mode, ("ordered", "unordered")) == "ordered",
+        buffer=positive_int("buffer", buffer),
+        fail=options.on_error == "fail",
+        timed=timed,
+        remedy=REMEDY,
+        grace_period=TASK_GRACE_PERIOD,
+    )
+
+
+def _check_strategy(options: EnrichOptions) -> None:
+    strategy, join_hint, event_time = options.strategy, options.join_hint, options.event_time
     joins = one_of("strategy", strategy, STRATEGIES) == "distinct"
     if join_hint is not None:
         one_of("join_hint", join_hint, JOIN_HINTS)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -30,23 +30,20 @@ from pyspark.util import PythonEvalType
 
 from asyncio_operator.enricher import Enricher, Found
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.spark.enrich import DEFAULTS
+from asyncio_operator.spark.figures import EnrichmentFigures
+from asyncio_operator.spark.metrics import report_of
 from asyncio_operator.spark.scope import tasks_of_job
-from asyncio_operator.spark.specify import enrich_task
+from asyncio_operator.spark.specify import OPTIONS, EnrichOptions, enrich_task
 from asyncio_operator.spark.table_function import Analyzed, Call, table_function
-from asyncio_operator.spark.tracing import tracing
+from asyncio_operator.spark.tracing import Tracing, trace_of_tasks
 from asyncio_operator.spark.types import spark_field
 from asyncio_operator.spark.unknown_options import refuse_unknown
-from asyncio_operator.spark.worker import EnrichTask
 
 NOT_IN_SQL = ("retry", "cache", "batching", "rate_limit", "circuit_breaker", "metrics", "trace")
 """Options whose values cannot be written in SQL."""
 
 OF_THE_TABLE = {"event_time": None, "watermark_delay": None}
 """Options besides `on` that can be checked only with a table."""
-
-ON_THE_DRIVER = ("metrics", "trace")
-"""Options that are sent to the workers in the task, and are not needed to analyse a call."""
 
 
 def register_lookup(spark: SparkSession, name: str, enricher: Enricher, **options: Any) -> None:
@@ -75,12 +72,12 @@ def register_lookup(spark: SparkSession, name: str, enricher: Enricher, **option
     registry: Any = getattr(spark, "udtf", None)
     if not hasattr(registry, "register"):
         raise ConfigurationError(f"spark is {describe(spark)}; it must be a SparkSession")
-    refuse_unknown("enrich", options, DEFAULTS)
+    refuse_unknown("enrich", options, OPTIONS)
     _check_name(spark, name)
     options["tasks_at_once"] = tasks_of_job(spark, options.get("scope"), options.get("tasks_at_once"))
-    if options.get("trace") is not None:
-        options["trace"] = tracing(options["trace"], spark)
-    registration, task = _registered(name, enricher, options)
+    report, trace = report_of(options.pop("metrics", None)), options.pop("trace", None)
+    tracing = None if trace is None else trace_of_tasks(trace, spark)
+    registration, task = _registered(name, enricher, options, report, tracing)
     # The class to register is in the same module as the registry, for classic Spark and for Spark Connect.
     of_session = importlib.import_module(type(registry).__module__).UserDefinedTableFunction
     registry.register(name, of_session(table_function(registration.analyze, task), None, name=name, evalType=kind))
@@ -96,24 +93,29 @@ def _check_name(spark: SparkSession, name: str) -> None:
         raise ConfigurationError(f"name is {name!r}, which is already a function of another kind: choose another name")
 
 
-def _registered(name: str, enricher: Enricher, options: dict[str, Any]) -> tuple[_Registration, bytes]:
+def _registered(
+    name: str,
+    enricher: Enricher,
+    options: dict[str, Any],
+    report: Callable[[EnrichmentFigures], None] | None,
+    tracing: Tracing | None,
+) -> tuple[_Registration, bytes]:
     """What the analysis of calls needs, and the pickle of a task with everything that depends only on the enricher.
 
     It is checked as far as possible without a table: with one whose only columns are a key of the right types.
     """
     key = enricher.key_schema() if isinstance(enricher, Enricher) else None
     columns = _key_columns(key)
-    checked = DEFAULTS | options | OF_THE_TABLE | {"on": [column.name for column in columns]}
-    task, _ = _task(StructType(columns), enricher, checked)
+    checked = EnrichOptions(**options | OF_THE_TABLE | {"on": [column.name for column in columns]})
+    _check_inline(checked)
+    task, _ = enrich_task(StructType(columns), enricher, checked, report, tracing)
     known = _Known(describe(enricher), task.answers, key, enricher.max_batch)
-    of_calls = {option: value for option, value in options.items() if option not in ON_THE_DRIVER}
-    return _Registration(name, known, of_calls), cloudpickle.dumps(task)  # type: ignore[no-untyped-call]
+    return _Registration(name, known, options), cloudpickle.dumps(task)  # type: ignore[no-untyped-call]
 
 
-def _task(table: StructType, enricher: Enricher, options: dict[str, Any]) -> tuple[EnrichTask, StructType]:
-    if options["strategy"] == "distinct":
+def _check_inline(options: EnrichOptions) -> None:
+    if options.strategy == "distinct":
         raise ConfigurationError('strategy="distinct" is for `enrich` on a DataFrame; here it is always "inline"')
-    return enrich_task(table, enricher, **options)
 
 
 def _key_columns(key: pa.Schema | None) -> list[StructField]:
@@ -153,12 +155,14 @@ class _Registration:
                     f"the table has two columns {column!r}, and Spark does not pass such a table to a table function: "
                     "rename one of them, or use enrich on the DataFrame"
                 )
-        options = DEFAULTS | self.options | _options(named)
-        if options["on"] is None:
+        given = self.options | _options(named)
+        if given.get("on") is None:
             raise ConfigurationError(
                 f"on is not given; write {self.name}(TABLE(t), on => 'column'), or register_lookup(..., on='column')"
             )
-        task, schema = _task(table, self.known, options)
+        options = EnrichOptions(**given)
+        _check_inline(options)
+        task, schema = enrich_task(table, self.known, options)
         return Analyzed(schema, call=Call(task, schema))
 
 
@@ -189,7 +193,7 @@ def _options(named: Mapping[str, AnalyzeArgument]) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for name, argument in named.items():
         option = name.lower()
-        refuse_unknown("enrich", [option], DEFAULTS)
+        refuse_unknown("enrich", [option], OPTIONS)
         if option in NOT_IN_SQL:
             raise ConfigurationError(f"{option} cannot be given in SQL; pass it to register_lookup")
         if not argument.isConstantExpression:

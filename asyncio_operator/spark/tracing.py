@@ -46,7 +46,7 @@ class Tracing:
         self.accumulator.add([trace])
 
 
-def tracing(trace: object, spark: SparkSession) -> Tracing:
+def trace_of_tasks(trace: object, spark: SparkSession) -> Tracing:
     """What tasks need to record for this trace. The trace is cleared.
 
     Raises:

@@ -21,8 +21,7 @@ from pyspark.sql.types import StructType
 from asyncio_operator import ConfigurationError, ElementTimeoutError, EnricherError, FixedBackoff, Retry
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.spark import clients
-from asyncio_operator.spark.enrich import DEFAULTS
-from asyncio_operator.spark.specify import enrich_task
+from asyncio_operator.spark.specify import EnrichOptions, enrich_task
 from enrichers import HttpEnricher, PostgresEnricher
 from tests.faults.outsides import LASTING, PASSING, SILENT, Outside, row
 from tests.faults.proxy import Mode
@@ -187,7 +186,7 @@ def test_X7_a_task_on_a_silent_network_ends_and_blames_no_call(
     task, _ = enrich_task(
         StructType().add("id", "long"),
         outside.enricher,
-        **DEFAULTS | {"on": "id", "timeout": 0.2, "capacity": capacity, "on_error": "null", "buffer": 100},
+        EnrichOptions(on="id", timeout=0.2, capacity=capacity, on_error="null", buffer=100),
     )
     connected, rows = threading.Event(), 0
     keys = 80 if outside.name == "postgres" else 4

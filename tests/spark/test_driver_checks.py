@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import threading
 import traceback
 from collections.abc import Iterator
+from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from asyncio_operator import ConfigurationError, Enricher
 from asyncio_operator.spark import EnrichmentMetrics, enrich, enrich_with
+from asyncio_operator.spark.specify import EnrichOptions
 from enrichers import FunctionEnricher
 from tests.spark.helpers import jobs
 
@@ -35,6 +38,12 @@ class Keyed(Enricher):
 
     async def lookup(self, key: Any) -> Any:
         return {"x": 1}
+
+
+def test_the_options_and_their_defaults_are_those_of_the_bundle() -> None:
+    given = {name: parameter.default for name, parameter in inspect.signature(enrich).parameters.items()}
+    bundle = {field.name: field.default for field in fields(EnrichOptions)} | {"on": inspect.Parameter.empty}
+    assert {name: default for name, default in given.items() if name not in ("df", "enricher")} == bundle
 
 
 def source(schema: Any = "x long, y string") -> FunctionEnricher:

@@ -18,9 +18,8 @@ from asyncio_operator import AsyncFunction, AsyncWaitOperator, FunctionError, Re
 from asyncio_operator.loop_thread import loop_thread
 from asyncio_operator.shutdown import TASK_GRACE_PERIOD, longest_end
 from asyncio_operator.spark import async_udf
-from asyncio_operator.spark.enrich import DEFAULTS
 from asyncio_operator.spark.rdd import PartitionTask
-from asyncio_operator.spark.specify import enrich_task
+from asyncio_operator.spark.specify import EnrichOptions, enrich_task
 from enrichers import FunctionEnricher
 from tests.core.helpers import now, virtual
 from tests.spark.helpers import wait_until
@@ -96,7 +95,7 @@ def enriched(function: Deaf) -> Iterator[Any]:
         return {"x": await function.invoke(key)}
 
     # One that ignores its cancellation together with its copies cannot travel.
-    task, _ = enrich_task(StructType().add("id", "long"), FunctionEnricher(same, "x long"), **DEFAULTS | {"on": "id"})
+    task, _ = enrich_task(StructType().add("id", "long"), FunctionEnricher(same, "x long"), EnrichOptions(on="id"))
     return of_rows(replace(task, enricher=FunctionEnricher(look_up, "x long"), fingerprint="deaf"), "id")
 
 

@@ -131,12 +131,9 @@ def test_X2_keys_whose_rows_have_to_stay_leave_room_for_the_one_that_these_wait_
 
 
 def _layout(schema: Any, enricher: Any, mode: str, **options: Any) -> Any:
-    from asyncio_operator.spark import enrich
-    from asyncio_operator.spark.specify import enrich_task
+    from asyncio_operator.spark.specify import EnrichOptions, enrich_task
 
-    defaults = enrich.__kwdefaults__
-    assert defaults is not None
-    task, _ = enrich_task(schema, enricher, **{**defaults, "on": "value", "mode": mode, **options})
+    task, _ = enrich_task(schema, enricher, EnrichOptions(on="value", mode=mode, **options))
     return task.layout
 
 

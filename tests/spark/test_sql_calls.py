@@ -11,8 +11,7 @@ from pyspark.cloudpickle import cloudpickle
 from pyspark.sql.types import LongType, StructField, StructType
 
 from asyncio_operator import StateError
-from asyncio_operator.spark.enrich import DEFAULTS
-from asyncio_operator.spark.specify import enrich_task
+from asyncio_operator.spark.specify import EnrichOptions, enrich_task
 from asyncio_operator.spark.table_function import WORTH_A_TRIP, Analyzed, Call, table_function
 from enrichers import FunctionEnricher
 
@@ -26,7 +25,7 @@ async def ten_times(key: int) -> Any:
 def functions() -> Iterator[Any]:
     """What PySpark has in a task: one object for each partition."""
     enricher = FunctionEnricher(ten_times, "x long")
-    task, schema = enrich_task(StructType([StructField("id", LongType())]), enricher, **DEFAULTS | {"on": "id"})
+    task, schema = enrich_task(StructType([StructField("id", LongType())]), enricher, EnrichOptions(on="id"))
     made = table_function(lambda arguments, named: Analyzed(schema), cloudpickle.dumps(task))
     call = Call(task, schema)
     while True:

@@ -7,7 +7,7 @@ import re
 import pytest
 from pyspark.sql import SparkSession
 
-from asyncio_operator.spark.enrich import DEFAULTS
+from asyncio_operator.spark.specify import OPTIONS
 from asyncio_operator.spark.sql import NOT_IN_SQL
 from tests.pages import DOCS, run_programs
 
@@ -22,9 +22,9 @@ def test_the_programs_of_the_page_run(spark: SparkSession) -> None:
 def test_the_page_names_every_option_that_sql_cannot_write() -> None:
     sentence = TEXT.partition("\n`retry`, ")[1] + TEXT.partition("\n`retry`, ")[2].partition(" are objects")[0]
     assert tuple(re.findall(r"`([a-z_]+)`", sentence)) == NOT_IN_SQL
-    assert set(NOT_IN_SQL) < set(DEFAULTS)
+    assert set(NOT_IN_SQL) < set(OPTIONS)
 
 
 def test_every_option_in_the_table_of_values_is_one() -> None:
     table = TEXT.partition("| value in Python |")[2].partition("\n\n")[0]
-    assert set(re.findall(r"`(?:\w+=.*?)?(\w+) =>", table)) <= set(DEFAULTS)
+    assert set(re.findall(r"`(?:\w+=.*?)?(\w+) =>", table)) <= set(OPTIONS)
