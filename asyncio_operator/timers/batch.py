@@ -8,19 +8,18 @@ new key. Registrations in these callbacks are ignored, for nothing would ever fi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from asyncio_operator.clock import Clock, milliseconds
+from asyncio_operator.clock import Clock
 from asyncio_operator.errors import StateError, describe
 from asyncio_operator.state.batch_set import BatchPriorityQueueSet
 from asyncio_operator.state.keys import Key, serialize_key
 from asyncio_operator.timers.queues import key_of, timestamp_of
-from asyncio_operator.timers.service import Callback, check_callback, current_timer, of_namespace
-from asyncio_operator.timers.timer import ALL, MAX_TIMESTAMP, MIN_TIMESTAMP, All, Timer, check_timestamp
+from asyncio_operator.timers.service import Callback, TimerService, check_callback, current_timer
+from asyncio_operator.timers.timer import MAX_TIMESTAMP, MIN_TIMESTAMP, Timer, check_timestamp
 
 
-class BatchTimerService:
-    """Timers of one key at a time, with the face of `InternalTimerService`.
+class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
+    """Timers of one key at a time. The watermark is 2**63 - 1 while the timers of a key fire, else -2**63. Timers that
+    are registered meanwhile are ignored.
 
     Args:
         on_event_time: called with each event-time timer that fires.
@@ -40,10 +39,9 @@ class BatchTimerService:
     ) -> None:
         self._on_event_time = check_callback("on_event_time", on_event_time)
         self._on_processing_time = check_callback("on_processing_time", on_processing_time)
-        self._now = milliseconds(clock)
-        self._event: BatchPriorityQueueSet[Timer] = BatchPriorityQueueSet(timestamp_of, key_of)
-        self._processing: BatchPriorityQueueSet[Timer] = BatchPriorityQueueSet(timestamp_of, key_of)
-        self._watermark = MIN_TIMESTAMP
+        event: BatchPriorityQueueSet[Timer] = BatchPriorityQueueSet(timestamp_of, key_of)
+        processing: BatchPriorityQueueSet[Timer] = BatchPriorityQueueSet(timestamp_of, key_of)
+        super().__init__(event, processing, clock)
         self._key: Key | None = None
         self._key_bytes = b""
         self._flushing = False
@@ -74,39 +72,6 @@ class BatchTimerService:
         self._flush()
         self._key, self._key_bytes = key, name
 
-    @property
-    def current_watermark(self) -> int:
-        """-2**63, and 2**63 - 1 while the timers of a key fire."""
-        return self._watermark
-
-    def current_processing_time(self) -> int:
-        """The clock's time, in whole milliseconds."""
-        return self._now()
-
-    def register_event_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
-        """Registers a timer for the current key; a second time, or while timers fire, changes nothing.
-
-        Raises:
-            StateError: no current key, or a wrong timestamp or namespace.
-        """
-        timer = current_timer(self.current_key, timestamp, namespace)
-        if not self._flushing:
-            self._event.add(timer)
-
-    def delete_event_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
-        """Deletes a timer of the current key, if it is there; raises as registering does."""
-        self._event.remove(current_timer(self.current_key, timestamp, namespace))
-
-    def register_processing_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
-        """As `register_event_time_timer`."""
-        timer = current_timer(self.current_key, timestamp, namespace)
-        if not self._flushing:
-            self._processing.add(timer)
-
-    def delete_processing_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
-        """As `delete_event_time_timer`."""
-        self._processing.remove(current_timer(self.current_key, timestamp, namespace))
-
     def advance_watermark(self, timestamp: int) -> None:
         """The end of input, 2**63 - 1, fires all timers of the last key; any other watermark does nothing.
 
@@ -124,14 +89,6 @@ class BatchTimerService:
         """None: nobody has to wake."""
         return None
 
-    def event_time_timers(self, namespace: Key | All | None = ALL) -> Iterator[Timer]:
-        """The event-time timers, of all namespaces or of one, in any order."""
-        return of_namespace(self._event, namespace)
-
-    def processing_time_timers(self, namespace: Key | All | None = ALL) -> Iterator[Timer]:
-        """The processing-time timers, of all namespaces or of one, in any order."""
-        return of_namespace(self._processing, namespace)
-
     def snapshot(self, key_group: int) -> bytes:
         """Raises StateError: a batch is not snapshotted, it is run again."""
         raise StateError("a BatchTimerService has no snapshots: a batch that failed is run again")
@@ -139,6 +96,11 @@ class BatchTimerService:
     def restore(self, key_group: int, data: bytes) -> None:
         """Raises StateError: a batch is not restored, it is run again."""
         raise StateError("a BatchTimerService restores no snapshots: a batch that failed is run again")
+
+    def _register(self, queue: BatchPriorityQueueSet[Timer], timestamp: int, namespace: Key | None) -> None:
+        timer = current_timer(self.current_key, timestamp, namespace)
+        if not self._flushing:
+            queue.add(timer)
 
     def _flush(self) -> None:
         self._flushing, self._watermark = True, MAX_TIMESTAMP

@@ -14,8 +14,9 @@ Source: Flink's ``InternalTimerServiceImpl``.
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from asyncio_operator.clock import Clock, milliseconds
 from asyncio_operator.errors import ConfigurationError, StateError, describe
@@ -23,7 +24,7 @@ from asyncio_operator.state.key_groups import check_group
 from asyncio_operator.state.key_groups import key_group as key_group_of
 from asyncio_operator.state.keys import Key, serialize_key
 from asyncio_operator.state.layout import serialize_namespace
-from asyncio_operator.state.priority_queue import PriorityQueue
+from asyncio_operator.state.priority_queue import PriorityQueue, PriorityQueueSet
 from asyncio_operator.state.serializers import BUILTIN
 from asyncio_operator.timers.queues import HeapQueues, TimerQueues, check_queues
 from asyncio_operator.timers.timer import (
@@ -43,7 +44,71 @@ SNAPSHOT_FORMAT = 1
 Callback = Callable[[Timer], Any]
 
 
-class InternalTimerService:
+Q = TypeVar("Q", bound=PriorityQueue[Timer])
+
+
+class TimerService(ABC, Generic[Q]):
+    """What the timer services have in common: timers of the current key are registered, deleted and listed.
+
+    Args:
+        event, processing: the sets that hold the timers.
+        clock: seconds as a float; None is the system's.
+    """
+
+    def __init__(self, event: Q, processing: Q, clock: Clock | None) -> None:
+        self._now = milliseconds(clock)
+        self._event = event
+        self._processing = processing
+        self._watermark = MIN_TIMESTAMP
+
+    @property
+    @abstractmethod
+    def current_key(self) -> Key | None:
+        """The key whose timers are registered and deleted; None before the first."""
+
+    @property
+    def current_watermark(self) -> int:
+        """The last watermark, milliseconds; -2**63 before the first."""
+        return self._watermark
+
+    def current_processing_time(self) -> int:
+        """The clock's time, in whole milliseconds."""
+        return self._now()
+
+    def register_event_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
+        """Registers a timer for the current key; a second time changes nothing. One behind the watermark fires at the
+        next.
+
+        Raises:
+            StateError: no current key, one outside the range, or a wrong timestamp or namespace.
+        """
+        self._register(self._event, timestamp, namespace)
+
+    def delete_event_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
+        """Deletes a timer of the current key, if it is there; raises as registering does."""
+        self._event.remove(current_timer(self.current_key, timestamp, namespace))
+
+    def register_processing_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
+        """As `register_event_time_timer`; one in the past fires at the next `advance_processing_time`."""
+        self._register(self._processing, timestamp, namespace)
+
+    def delete_processing_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
+        """As `delete_event_time_timer`."""
+        self._processing.remove(current_timer(self.current_key, timestamp, namespace))
+
+    def event_time_timers(self, namespace: Key | All | None = ALL) -> Iterator[Timer]:
+        """The event-time timers, of all namespaces or of one, in any order."""
+        return of_namespace(self._event, namespace)
+
+    def processing_time_timers(self, namespace: Key | All | None = ALL) -> Iterator[Timer]:
+        """The processing-time timers, of all namespaces or of one, in any order."""
+        return of_namespace(self._processing, namespace)
+
+    def _register(self, queue: Q, timestamp: int, namespace: Key | None) -> None:
+        queue.add(current_timer(self.current_key, timestamp, namespace))
+
+
+class InternalTimerService(TimerService[PriorityQueueSet[Timer]]):
     """Timers of a range of key groups.
 
     Args:
@@ -66,44 +131,20 @@ class InternalTimerService:
     ) -> None:
         self._on_event_time = check_callback("on_event_time", on_event_time)
         self._on_processing_time = check_callback("on_processing_time", on_processing_time)
-        self._now = milliseconds(clock)
         queues = HeapQueues() if queues is None else check_queues(queues)
+        super().__init__(queues("event_time_timers"), queues("processing_time_timers"), clock)
         self._key_groups = queues.key_groups
         self._max_parallelism = queues.max_parallelism
-        self._event = queues("event_time_timers")
-        self._processing = queues("processing_time_timers")
-        self._watermark = MIN_TIMESTAMP
-        self.current_key: Key | None = None
+        self._key: Key | None = None
 
     @property
-    def current_watermark(self) -> int:
-        """The last watermark, milliseconds; -2**63 before the first."""
-        return self._watermark
+    def current_key(self) -> Key | None:
+        """The key of the timer that fires, or the key that was set last."""
+        return self._key
 
-    def current_processing_time(self) -> int:
-        """The clock's time, in whole milliseconds."""
-        return self._now()
-
-    def register_event_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
-        """Registers a timer for the current key; a second time changes nothing. One behind the watermark fires at the
-        next.
-
-        Raises:
-            StateError: no current key, one outside the range, or a wrong timestamp or namespace.
-        """
-        self._event.add(current_timer(self.current_key, timestamp, namespace))
-
-    def delete_event_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
-        """Deletes a timer of the current key, if it is there; raises as registering does."""
-        self._event.remove(current_timer(self.current_key, timestamp, namespace))
-
-    def register_processing_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
-        """As `register_event_time_timer`; one in the past fires at the next `advance_processing_time`."""
-        self._processing.add(current_timer(self.current_key, timestamp, namespace))
-
-    def delete_processing_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
-        """As `delete_event_time_timer`."""
-        self._processing.remove(current_timer(self.current_key, timestamp, namespace))
+    @current_key.setter
+    def current_key(self, key: Key | None) -> None:
+        self._key = key
 
     def advance_watermark(self, timestamp: int) -> None:
         """Sets the watermark, then fires every event-time timer up to it; an older watermark does nothing.
@@ -128,14 +169,6 @@ class InternalTimerService:
         """When `advance_processing_time` is next needed, milliseconds; None while there is no processing-time timer."""
         first = self._processing.peek()
         return None if first is None else first.timestamp
-
-    def event_time_timers(self, namespace: Key | All | None = ALL) -> Iterator[Timer]:
-        """The event-time timers, of all namespaces or of one, in any order."""
-        return of_namespace(self._event, namespace)
-
-    def processing_time_timers(self, namespace: Key | All | None = ALL) -> Iterator[Timer]:
-        """The processing-time timers, of all namespaces or of one, in any order."""
-        return of_namespace(self._processing, namespace)
 
     def snapshot(self, key_group: int) -> bytes:
         """The timers of a key group.
@@ -179,7 +212,7 @@ class InternalTimerService:
     def _fire(self, queue: PriorityQueue[Timer], until: int, callback: Callback) -> None:
         while (first := queue.peek()) is not None and first.timestamp <= until:
             queue.poll()
-            self.current_key = first.key
+            self._key = first.key
             callback(first)
 
     def __repr__(self) -> str:
