@@ -325,6 +325,25 @@ def test_L7_what_is_damaged_is_cleared_and_logged(tmp_path, caplog, damage):
     assert "is cleared" in caplog.text
 
 
+@pytest.mark.parametrize("place", range(-200, 0, 17))
+def test_L7_a_flipped_bit_in_the_log_of_a_killed_worker_clears_the_cache_and_is_logged(tmp_path, caplog, place):
+    cache = on_disk(tmp_path / "alive")
+    for key in range(50):
+        cache.put(key, ROW)
+    shutil.copytree(tmp_path / "alive" / "0", tmp_path / "killed" / "0")
+    cache.close()
+    log = max((tmp_path / "killed" / "0").glob("*.log"), key=lambda path: path.stat().st_size)
+    data = bytearray(log.read_bytes())
+    data[place] ^= 4
+    log.write_bytes(data)
+    cache = on_disk(tmp_path / "killed")
+    assert not kept(cache, *range(50))
+    cache.put("a", ROW)
+    assert cache.get("a") == ROW
+    cache.close()
+    assert "is cleared" in caplog.text
+
+
 def test_a_directory_that_cannot_be_used_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match=r"file.* of a cache cannot be used: .*; give a directory"):

@@ -6,7 +6,8 @@ end with `close`. What is only read, a snapshot or a directory that is looked at
 `view`, so that nothing in it changes and it may lie on a medium that cannot be written.
 
 Every write is in the write-ahead log, in the operating system's memory at least, when it returns: it survives the
-death of the process, but not the loss of power, in which the last writes may go, in order, and nothing else.
+death of the process, but not the loss of power, in which the last writes may go, in order, and nothing else. A log that
+is damaged in any other way than by being cut short at its end is an error, never less data.
 
 What was deleted stays in the way of iterators until RocksDB rewrites the file it is in. A read that has to pass too
 much of it, all at once, has the files of its range rewritten: so filling and clearing one place over and over costs the
@@ -37,6 +38,7 @@ from asyncio_operator.errors import StateError, describe_error
 from asyncio_operator.policies.rocksdb import RocksDBOptions, check_rocksdb
 from asyncio_operator.state.directories import check_directory
 from asyncio_operator.state.rocksdb.cursor import Cursor, Row
+from asyncio_operator.state.rocksdb.log import damage_of
 from asyncio_operator.state.rocksdb.settings import rewriting, settings_of
 from asyncio_operator.state.rocksdb.view import FOREIGN, is_abandoned, is_foreign, leave, view_of
 
@@ -85,7 +87,9 @@ class Database:
         self._cursors: weakref.WeakSet[Cursor] = weakref.WeakSet()
         self._view: Path | None = None
         names = self._list()
-        if look is not None and names:
+        if look is None:
+            self._check_log()
+        elif names:
             self._show(look)
         self._read_only = read_only
         access = AccessType.read_only(False) if read_only else AccessType.read_write()
@@ -284,6 +288,14 @@ class Database:
             look(seen)
         finally:
             seen.close()
+
+    def _check_log(self) -> None:
+        found = damage_of(self.path)
+        if found is not None:
+            raise StateError(
+                f"the RocksDB directory {self.path} is damaged: restore a snapshot into another directory (a record of "
+                f"the write-ahead log is wrong: {found})"
+            )
 
     def _list(self) -> list[str]:
         """The column families of an existing directory; none if there is nothing yet."""
