@@ -37,6 +37,7 @@ from asyncio_operator.state.priority_queue import PriorityQueue, PriorityQueueSe
 from asyncio_operator.state.serializers import BuiltinSerializer, Serializer
 from asyncio_operator.state.snapshot import HeapSnapshot, StateSnapshot
 from asyncio_operator.state.states import AggregatingState, ListState, MapState, ReducingState, ValueState
+from asyncio_operator.state.statistics import StateStatistics
 from asyncio_operator.state.ttl_config import (
     CleanupFullSnapshot,
     CleanupInCompaction,
@@ -80,6 +81,7 @@ __all__ = [
     "StateBackend",
     "StateMeta",
     "StateSnapshot",
+    "StateStatistics",
     "StateTtlConfig",
     "StateVisibility",
     "UpdateType",

@@ -33,6 +33,7 @@ from asyncio_operator.state.layout import group_prefix, group_width, key_address
 from asyncio_operator.state.serializers import Serializer
 from asyncio_operator.state.snapshot import StateSnapshot
 from asyncio_operator.state.states import AggregatingState, ListState, MapState, ReducingState, ValueState
+from asyncio_operator.state.statistics import StateStatistics
 from asyncio_operator.state.table import Batch, Codec, Table
 from asyncio_operator.state.ttl import TtlCells
 from asyncio_operator.state.ttl_config import Cleanup, CleanupInCompaction, CleanupIncrementally
@@ -212,6 +213,15 @@ class StateBackend(ABC):
             raise StateError(f"restore({describe(snapshots)}): restore() takes a sequence of what snapshot() gave")
         self.load(list(snapshots))
         self._restored = True
+
+    def statistics(self) -> StateStatistics:
+        """What the backend takes of memory and disk now; all figures are 0 unless a backend measures them.
+
+        Raises:
+            StateError: the backend is closed.
+        """
+        self.check_open()
+        return StateStatistics()
 
     @abstractmethod
     def snapshot(self) -> StateSnapshot:

@@ -8,11 +8,19 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 
 import pytest
 
-from asyncio_operator.state import RocksDBOptions, RocksDBStateBackend, ValueStateDescriptor
+from asyncio_operator.errors import StateError
+from asyncio_operator.state import (
+    HeapStateBackend,
+    RocksDBOptions,
+    RocksDBStateBackend,
+    StateStatistics,
+    ValueStateDescriptor,
+)
 from asyncio_operator.state.rocksdb.settings import settings_of
 
 MIB = 1 << 20
@@ -136,3 +144,50 @@ def test_S14_a_checkpoint_of_a_small_state_is_small(tmp_path):
         snapshot = backend.snapshot()
         assert size_of(snapshot.directory) < 2 * RocksDBOptions().max_log_bytes  # type: ignore[attr-defined]
         shutil.rmtree(snapshot.directory)  # type: ignore[attr-defined]
+
+
+def test_S14_statistics_say_what_is_used(tmp_path):
+    options = RocksDBOptions(write_buffer_bytes=32 * MIB, max_log_bytes=8 * MIB, background_jobs=4)
+    with RocksDBStateBackend(tmp_path / "state", options=options) as backend:
+        empty = backend.statistics()
+        assert empty.log < 1_000
+        assert empty.pending_compaction == 0
+        states = [backend.value_state(ValueStateDescriptor(name)) for name in "ab"]
+        for number in range(4_000):
+            backend.set_current_key(number)
+            states[number % 2].update("x" * 1_000)
+        full = backend.statistics()
+        assert 4_000_000 < full.memory < options.write_buffer_bytes
+        assert 4_000_000 < full.log < full.disk < full.log + 2 * MIB
+        backend.compact()
+        merged = backend.statistics()
+        assert merged.memory < MIB
+        assert merged.disk < full.disk
+        for number in range(4_000):
+            backend.set_current_key(number)
+            states[number % 2].value()
+        assert (
+            empty.shared_cache <= merged.shared_cache < backend.statistics().shared_cache <= options.block_cache_bytes
+        )
+        with pytest.raises(FrozenInstanceError):
+            full.log = 0  # type: ignore[misc]
+    with pytest.raises(StateError, match="closed"):
+        backend.statistics()
+
+
+def test_S14_statistics_count_states_that_nobody_asked_for(tmp_path):
+    with RocksDBStateBackend(tmp_path / "state") as backend:
+        backend.set_current_key("k")
+        backend.value_state(ValueStateDescriptor("v")).update("x" * MIB)
+    with RocksDBStateBackend(tmp_path / "state") as backend:
+        figures = backend.statistics()
+        assert figures.disk > 0
+        assert figures == backend.statistics()
+
+
+def test_S14_a_heap_backend_measures_nothing():
+    backend = HeapStateBackend()
+    assert backend.statistics() == StateStatistics(0, 0, 0, 0, 0)
+    backend.close()
+    with pytest.raises(StateError, match="closed"):
+        backend.statistics()

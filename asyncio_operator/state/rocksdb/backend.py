@@ -23,6 +23,7 @@ from asyncio_operator.state.rocksdb.snapshot import RocksDBSnapshot
 from asyncio_operator.state.rocksdb.table import RocksDBTable
 from asyncio_operator.state.serializers import Serializer
 from asyncio_operator.state.snapshot import StateSnapshot, merge_states
+from asyncio_operator.state.statistics import StateStatistics
 from asyncio_operator.state.table import Batch, Codec, Table
 from asyncio_operator.state.ttl import remove_expired
 from asyncio_operator.state.ttl_config import CleanupFullSnapshot
@@ -99,6 +100,10 @@ class RocksDBStateBackend(StateBackend):
         """As of `StateBackend`; then RocksDB rewrites every file, without what was deleted."""
         super().compact()
         self._database.compact()
+
+    def statistics(self) -> StateStatistics:
+        self.check_open()
+        return self._database.statistics()
 
     def snapshot(self) -> StateSnapshot:
         """A checkpoint beside the directory: hard links, not a copy.

@@ -38,9 +38,11 @@ from asyncio_operator.errors import StateError, describe_error
 from asyncio_operator.policies.rocksdb import RocksDBOptions, check_rocksdb
 from asyncio_operator.state.directories import check_directory
 from asyncio_operator.state.rocksdb.cursor import Cursor, Row
+from asyncio_operator.state.rocksdb.figures import figures_of
 from asyncio_operator.state.rocksdb.log import damage_of
 from asyncio_operator.state.rocksdb.settings import rewriting, settings_of
 from asyncio_operator.state.rocksdb.view import FOREIGN, is_abandoned, is_foreign, leave, view_of
+from asyncio_operator.state.statistics import StateStatistics
 
 T = TypeVar("T")
 
@@ -184,6 +186,13 @@ class Database:
                 self.family(name).compact_range(None, None, rewriting())
             except Exception as error:
                 raise self.error(error, name) from error
+
+    def statistics(self) -> StateStatistics:
+        """What it takes of memory and disk now."""
+        try:
+            return figures_of(self.path, map(self.family, sorted(self._names)), self._settings.cache_usage())
+        except Exception as error:
+            raise self.error(error) from error
 
     def checkpoint(self, target: Path) -> None:
         """Makes a directory that holds this database as it is now: hard links to its table files, and its log."""

@@ -80,6 +80,10 @@ class Settings:
         options.set_block_based_table_factory(blocks)
         return options
 
+    def cache_usage(self) -> int:
+        """Bytes in the block cache that is shared."""
+        return self._shared.cache.get_usage()
+
     def release(self) -> None:
         """Returns the part of the write buffers; called again it does nothing."""
         with self._shared.lock:
