@@ -86,6 +86,8 @@ class LookupCache:
             slot = self._slots.get(name)
             if slot is None:
                 return ABSENT
+            if self._backend.closed:
+                self._backend.check_open()  # In a forked child, where nothing may touch what is stored.
             codec, now, stored = self._codec, self._now(), self._load(slot)
             if self._life(stored).is_over(stored, now) or (self._used is not None and not self._use(slot, now)):
                 if not self._options.stale_if_error:
@@ -134,6 +136,7 @@ class LookupCache:
     def _discard(self, key: Any) -> None:
         """Forget a key."""
         try:
+            self._backend.check_open()
             self._remove(identity(key))
         except Exception as error:
             self._tell("cannot be removed", key, error)
@@ -160,6 +163,7 @@ class LookupCache:
     def _stored(self, key: Any) -> Any:
         try:
             slot = self._slots.get(identity(key))
+            self._backend.check_open()
             return None if slot is None else self._load(slot)
         except Exception as error:
             self._tell("cannot be read", key, error)

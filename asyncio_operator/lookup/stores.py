@@ -77,7 +77,10 @@ def open_cache(options: Cache, owner: str, clock: Clock | None = None) -> Lookup
 
 def _lease(directory: Path, specification: str, open_state: OpenState) -> Place:
     """Locks a place: a free one that holds answers of the specification, else the first free one, cleared."""
+    from asyncio_operator.state import RocksDBStateBackend
+
     try:
+        RocksDBStateBackend.check_process()  # Otherwise no place could be opened, and each would be cleared.
         directory.mkdir(parents=True, exist_ok=True)
         for path in _existing(directory):
             if (place := _locked_place(path)) is not None:

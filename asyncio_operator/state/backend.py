@@ -78,6 +78,7 @@ class StateBackend(ABC):
         self.slot: bytes | None = None
         self.metas: dict[str, StateMeta] = {}
         self.closed = False
+        self._why_closed = f"is closed: {self.remedy}"
         self._key: Key | None = None
         self._key_bytes = b""
         self._namespace_bytes = NONE
@@ -310,11 +311,12 @@ class StateBackend(ABC):
     def check_open(self) -> None:
         """Raises StateError if the backend is closed."""
         if self.closed:
-            raise StateError(f"{self!r} is closed: {self.remedy}")
+            raise StateError(f"{self!r} {self._why_closed}")
 
-    def mark_closed(self) -> None:
-        """Marks the backend closed, so that every state refuses to work."""
+    def mark_closed(self, why: str | None = None) -> None:
+        """Marks the backend closed, so that every state refuses to work; `why` ends the message of the refusals."""
         self.closed = True
+        self._why_closed = why or self._why_closed
         self.slot = None
         self._memo.clear()
         self._group_prefixes.clear()

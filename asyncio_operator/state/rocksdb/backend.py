@@ -18,6 +18,7 @@ from asyncio_operator.state.backend import StateBackend
 from asyncio_operator.state.descriptors import StateMeta
 from asyncio_operator.state.key_groups import KeyGroupRange
 from asyncio_operator.state.rocksdb.database import Database
+from asyncio_operator.state.rocksdb.processes import FOREIGN_PROCESS, belongs_here, check_process
 from asyncio_operator.state.rocksdb.records import Records
 from asyncio_operator.state.rocksdb.snapshot import RocksDBSnapshot
 from asyncio_operator.state.rocksdb.table import RocksDBTable
@@ -34,6 +35,8 @@ RESTORE_BATCH = 1000
 
 class RocksDBStateBackend(StateBackend):
     """Keyed state in a directory that this backend alone uses; other arguments and errors as of `StateBackend`.
+
+    It belongs to the process that opened it. In a forked child every use is a StateError, and `close` does nothing.
 
     Args:
         options: limits of memory, log and threads; None is the defaults.
@@ -66,6 +69,12 @@ class RocksDBStateBackend(StateBackend):
             self._database.close()
             raise
         self._tables: dict[str, RocksDBTable] = {}
+        belongs_here(self)
+
+    @staticmethod
+    def check_process() -> None:
+        """Raises StateError where no directory can be opened: in a forked child of a process that has used RocksDB."""
+        check_process("a RocksDB directory")
 
     @property
     def directory(self) -> Path:
@@ -142,6 +151,11 @@ class RocksDBStateBackend(StateBackend):
         self.mark_closed()
         self._tables.clear()
         self._database.close()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: every use is a StateError from here on, and `close` does nothing."""
+        if not self.closed:
+            self.mark_closed(FOREIGN_PROCESS)
 
     def _table(self, name: str) -> RocksDBTable:
         found = self._tables.get(name)

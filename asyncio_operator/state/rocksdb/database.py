@@ -1,9 +1,10 @@
 """One RocksDB directory: opening and closing it, its column families, reading ranges, and its errors as StateErrors.
 
-A directory belongs to one process and one `Database` at a time; RocksDB's lock file sees to that. RocksDB keeps the
-lock until the last iterator and the last handle are gone: those that outlive the call that made them are known here and
-end with `close`. What is only read, a snapshot or a directory that is looked at before it is opened, is read through a
-`view`, so that nothing in it changes and it may lie on a medium that cannot be written.
+A directory belongs to one process and one `Database` at a time: `processes` locks it before anything is read, and
+leaves it to the parent after a fork. RocksDB keeps its own lock until the last iterator and the last handle are gone:
+those that outlive the call that made them are known here and end with `close`. What is only read, a snapshot or a
+directory that is looked at before it is opened, is read through a `view`, so that nothing in it changes and it may lie
+on a medium that cannot be written.
 
 Every write is in the write-ahead log, in the operating system's memory at least, when it returns: it survives the
 death of the process, but not the loss of power, in which the last writes may go, in order, and nothing else. A log that
@@ -40,6 +41,13 @@ from asyncio_operator.state.directories import check_directory
 from asyncio_operator.state.rocksdb.cursor import Cursor, Row
 from asyncio_operator.state.rocksdb.figures import figures_of
 from asyncio_operator.state.rocksdb.log import damage_of
+from asyncio_operator.state.rocksdb.processes import (
+    FOREIGN_PROCESS,
+    DirectoryLock,
+    belongs_here,
+    check_process,
+    keep,
+)
 from asyncio_operator.state.rocksdb.settings import rewriting, settings_of
 from asyncio_operator.state.rocksdb.view import FOREIGN, is_abandoned, is_foreign, leave, view_of
 from asyncio_operator.state.statistics import StateStatistics
@@ -88,27 +96,25 @@ class Database:
         self._patience: dict[str, int] = {}
         self._cursors: weakref.WeakSet[Cursor] = weakref.WeakSet()
         self._view: Path | None = None
-        names = self._list()
-        if look is None:
-            self._check_log()
-        elif names:
-            self._show(look)
         self._read_only = read_only
-        access = AccessType.read_only(False) if read_only else AccessType.read_write()
-        self._settings = settings_of(self.options, read_only)
-        native = self._settings.native
+        self.why_closed = "is closed: open it again"
+        lock = None if read_only else self._lock()
         try:
-            if read_only:
-                self._view = view_of(self.path)
-            else:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = Rdict(str(self._view or self.path), native(), {name: native() for name in names}, access)
-        except Exception as error:
-            leave(self._view)
-            self._settings.release()
-            raise self.error(error) from error
+            names = self._list()
+            if look is None:
+                self._check_log()
+            elif names:
+                self._show(look)
+            self._settings = settings_of(self.options, read_only)
+            self._db = self._open(names)
+        except BaseException:
+            if lock is not None:
+                lock.release()
+            raise
         self._families["default"] = self._db
         self._names = set(names) | {"default"}
+        self._directory_lock = lock  # Last: objects go in the order of their attributes, and RocksDB has to go before.
+        belongs_here(self)
 
     def names(self) -> set[str]:
         """The names of the column families."""
@@ -221,8 +227,21 @@ class Database:
                 failure = failure or error
         leave(self._view)
         self._settings.release()
+        if self._directory_lock is not None:
+            self._directory_lock.release()
         if failure is not None:
             raise self.error(failure) from failure
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: marks it closed, and touches nothing native, now or when it is freed."""
+        if self.closed:
+            return
+        self.closed, self.why_closed = True, FOREIGN_PROCESS
+        keep(self)
+        for cursor in list(self._cursors):
+            cursor.leave_to_parent()
+        if self._directory_lock is not None:
+            self._directory_lock.leave()
 
     def error(self, error: Exception, name: str = "default") -> StateError:
         """The StateError for an error of RocksDB: names the directory, the column family and the remedy."""
@@ -230,13 +249,13 @@ class Database:
             return error
         where = f"the RocksDB directory {self.path}" + ("" if name == "default" else f", column family {name!r},")
         if isinstance(error, DbClosedError):
-            return StateError(f"{where} is closed: open it again")
+            return StateError(f"{where} {self.why_closed}")
         text = describe_error(error).removeprefix("Exception: ")
         if self._view is not None:
             text = text.replace(str(self._view), str(self.path))
         # What the path is called says nothing about the cause.
         cause = text.replace(str(self.path), "")
-        if "lock hold by" in cause or "While lock file" in cause:
+        if isinstance(error, BlockingIOError) or "lock hold by" in cause or "While lock file" in cause:
             return StateError(
                 f"{where} is in use by another backend, here or in another process: "
                 f"close that one, or take another directory ({text})"
@@ -284,6 +303,32 @@ class Database:
         self._patience[name] = worth
         if patience >= worth:
             family.compact_range(start, end, rewriting())
+
+    def _lock(self) -> DirectoryLock:
+        """The lock of the directory, which is made if it is missing."""
+        check_process(f"the RocksDB directory {self.path}")
+        try:
+            while True:
+                if not self.path.exists():
+                    self.path.mkdir(parents=True, exist_ok=True)
+                try:
+                    return DirectoryLock(self.path)
+                except FileNotFoundError:
+                    continue  # It was removed meanwhile.
+        except Exception as error:
+            raise self.error(error) from error
+
+    def _open(self, names: list[str]) -> Rdict:
+        try:
+            access = AccessType.read_write()
+            if self._read_only:
+                self._view, access = view_of(self.path), AccessType.read_only(False)
+            native = self._settings.native
+            return Rdict(str(self._view or self.path), native(), {name: native() for name in names}, access)
+        except Exception as error:
+            leave(self._view)
+            self._settings.release()
+            raise self.error(error) from error
 
     def _show(self, look: Callable[[Database], object]) -> None:
         try:

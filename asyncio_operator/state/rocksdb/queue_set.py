@@ -31,6 +31,7 @@ from asyncio_operator.state.keys import Key
 from asyncio_operator.state.priority_queue import PriorityQueueSet, check_function
 from asyncio_operator.state.rocksdb.cursor import Row
 from asyncio_operator.state.rocksdb.database import Database
+from asyncio_operator.state.rocksdb.processes import belongs_here
 from asyncio_operator.state.serializers import BUILTIN, Serializer, check_serializer
 from asyncio_operator.state.table import checked
 
@@ -53,6 +54,9 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
             one's do not; `KeySerializer`'s do, for elements that are tuples (priority, ...) of key types.
         cache_size: elements in memory at most, from 1.
         options: limits of memory, log and threads; None is the defaults.
+
+    It belongs to the process that opened it. In a forked child every use but `len` is a StateError, and `close` does
+    nothing.
 
     Raises:
         ConfigurationError: the range, the maximum parallelism, the serialiser, the cache size or the options are wrong.
@@ -107,6 +111,7 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
             self._database.close()
             raise
         self._complete = self._size == 0
+        belongs_here(self)
 
     def add(self, element: T) -> bool:
         """False if an equal element is inside, or the head surely has not changed.
@@ -209,6 +214,13 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
             self._cache.clear()
             self._database.close()
 
+    def leave_to_parent(self) -> None:
+        """In a forked child: every use is a StateError from here on, and `close` does nothing."""
+        self._database.leave_to_parent()
+        self._pending.clear()
+        self._cache.clear()
+        self._complete = False
+
     def __len__(self) -> int:
         return self._size
 
@@ -307,7 +319,7 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
 
     def _check_open(self) -> None:
         if self._database.closed:
-            raise StateError(f"the queue {self._database.path} is closed: open it again")
+            raise StateError(f"the queue {self._database.path} {self._database.why_closed}")
 
     def _check(self) -> None:
         """Every invariant of the structure, for tests."""
