@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from asyncio_operator.clock import Clock, milliseconds
@@ -225,8 +226,12 @@ class StateBackend(ABC):
         return StateStatistics()
 
     @abstractmethod
-    def snapshot(self) -> StateSnapshot:
-        """A point in time of everything stored; the backend stays usable, and the snapshot outlives it."""
+    def snapshot(self, directory: str | Path | None = None) -> StateSnapshot:
+        """A point in time of everything stored; the backend stays usable, and the snapshot outlives it.
+
+        Args:
+            directory: where a RocksDB backend puts it; None is beside its own. A heap backend's snapshot is in memory.
+        """
 
     @abstractmethod
     def close(self) -> None:

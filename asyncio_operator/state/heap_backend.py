@@ -10,10 +10,11 @@ State that came with a snapshot and was not asked for stays as it came, as bytes
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from asyncio_operator.clock import Clock
-from asyncio_operator.errors import StateError
+from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.state.backend import StateBackend
 from asyncio_operator.state.descriptors import StateMeta
 from asyncio_operator.state.heap_table import HeapTable, HeapValueTable
@@ -125,8 +126,18 @@ class HeapStateBackend(StateBackend):
         self._sequence += 1
         return self._sequence
 
-    def snapshot(self) -> StateSnapshot:
-        """The rows of every state, serialised now: a copy of all data, in time proportional to it."""
+    def snapshot(self, directory: str | Path | None = None) -> StateSnapshot:
+        """The rows of every state, serialised now: a copy of all data, in time proportional to it.
+
+        Raises:
+            ConfigurationError: a directory is given, because the copy is in memory.
+            StateError: the backend is closed.
+        """
+        if directory is not None:
+            raise ConfigurationError(
+                f"directory={describe(directory)}: a snapshot of a heap backend is in memory; "
+                "checkpoint(path, backend) writes it to a directory"
+            )
         self.settle()
         expired = {cells.name: cells.is_expired for cells in self.ttl_cells(CleanupFullSnapshot)}
         groups = {name: self._rows_by_group(name, expired.get(name)) for name in self._tables}

@@ -16,6 +16,7 @@ from asyncio_operator.clock import Clock
 from asyncio_operator.policies.rocksdb import RocksDBOptions
 from asyncio_operator.state.backend import StateBackend
 from asyncio_operator.state.descriptors import StateMeta
+from asyncio_operator.state.directories import check_directory
 from asyncio_operator.state.key_groups import KeyGroupRange
 from asyncio_operator.state.rocksdb.database import Database
 from asyncio_operator.state.rocksdb.processes import FOREIGN_PROCESS, belongs_here, check_process
@@ -114,14 +115,22 @@ class RocksDBStateBackend(StateBackend):
         self.check_open()
         return self._database.statistics()
 
-    def snapshot(self) -> StateSnapshot:
-        """A checkpoint beside the directory: hard links, not a copy.
+    def snapshot(self, directory: str | Path | None = None) -> StateSnapshot:
+        """A checkpoint: hard links on the volume of the backend's directory, a copy on any other volume.
 
         A state that leaves expired entries out of snapshots has them deleted in the checkpoint, whose time is then
         proportional to that state.
+
+        Args:
+            directory: is made, with its parents, and must not exist. None is a new one beside the backend's directory,
+                or in it where that is the root of a volume.
+
+        Raises:
+            ConfigurationError: `directory` is no path.
+            StateError: the backend is closed, `directory` exists, or it cannot be made.
         """
         self.settle()
-        target = self.directory.with_name(f"{self.directory.name}.snapshot-{uuid4().hex}")
+        target = self._snapshot_place() if directory is None else check_directory(directory)
         self._database.checkpoint(target)
         try:
             self._leave_out_expired(target)
@@ -156,6 +165,12 @@ class RocksDBStateBackend(StateBackend):
         """In a forked child: every use is a StateError from here on, and `close` does nothing."""
         if not self.closed:
             self.mark_closed(FOREIGN_PROCESS)
+
+    def _snapshot_place(self) -> Path:
+        name = f"{self.directory.name}.snapshot-{uuid4().hex}"
+        if self.directory.stat().st_dev != self.directory.parent.stat().st_dev:
+            return self.directory / name
+        return self.directory.with_name(name)
 
     def _table(self, name: str) -> RocksDBTable:
         found = self._tables.get(name)

@@ -19,6 +19,7 @@ This module does not know what the column families hold.
 
 from __future__ import annotations
 
+import os
 import re
 import weakref
 from collections.abc import Callable, Iterator
@@ -49,7 +50,7 @@ from asyncio_operator.state.rocksdb.processes import (
     keep,
 )
 from asyncio_operator.state.rocksdb.settings import rewriting, settings_of
-from asyncio_operator.state.rocksdb.view import FOREIGN, is_abandoned, is_foreign, leave, view_of
+from asyncio_operator.state.rocksdb.view import FOREIGN, contents, is_abandoned, is_foreign, leave, view_of
 from asyncio_operator.state.statistics import StateStatistics
 
 T = TypeVar("T")
@@ -201,7 +202,17 @@ class Database:
             raise self.error(error) from error
 
     def checkpoint(self, target: Path) -> None:
-        """Makes a directory that holds this database as it is now: hard links to its table files, and its log."""
+        """Makes a directory that holds this database as it is now: its table files, as hard links on the same volume.
+
+        Raises:
+            StateError: there is something at `target` already, or it cannot be made.
+        """
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if os.path.lexists(target):
+                raise FileExistsError(f"{target} exists")
+        except OSError as error:
+            raise StateError(f"a snapshot cannot be put at {target}: take another place ({error})") from error
         try:
             Checkpoint(self._db).create_checkpoint(str(target))
         except Exception as error:
@@ -354,7 +365,7 @@ class Database:
     def _list(self) -> list[str]:
         """The column families of an existing directory; none if there is nothing yet."""
         try:
-            if not self.path.exists() or (self.path.is_dir() and not any(self.path.iterdir())):
+            if not self.path.exists() or (self.path.is_dir() and not contents(self.path)):
                 return []
             if not (self.path / "CURRENT").is_file():
                 if is_abandoned(self.path):

@@ -66,14 +66,21 @@ def leave(view: Path | None) -> None:
         shutil.rmtree(view, ignore_errors=True)
 
 
+def contents(directory: Path) -> list[Path]:
+    """What somebody has put into a directory: not the `lost+found` that the root of a volume has by itself."""
+    return [entry for entry in directory.iterdir() if entry.name != "lost+found" or not entry.is_dir()]
+
+
 def is_abandoned(directory: Path) -> bool:
     """Whether it holds only what a process leaves that died while making a database."""
-    return directory.is_dir() and all(_is_made_first(entry) for entry in directory.iterdir())
+    return directory.is_dir() and all(_is_made_first(entry) for entry in contents(directory))
 
 
 def _is_made_first(entry: Path) -> bool:
     for name, beginning in _MADE_FIRST:
         if re.fullmatch(name, entry.name) and entry.is_file():
+            if entry.stat().st_size == 0:
+                return True  # Not opened: closing a lock file that is in use here would end RocksDB's lock.
             with entry.open("rb") as file:
                 data = file.read(200)
             return not data or re.fullmatch(beginning, data, re.DOTALL) is not None

@@ -1,0 +1,155 @@
+"""Where snapshots of RocksDB backends are put, and what the root of a volume has by itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from asyncio_operator.errors import ConfigurationError, StateError
+from asyncio_operator.state import (
+    CleanupFullSnapshot,
+    HeapStateBackend,
+    RocksDBSnapshot,
+    RocksDBStateBackend,
+    StateSnapshot,
+    StateTtlConfig,
+    ValueStateDescriptor,
+)
+from asyncio_operator.testing.clock import ManualClock
+
+VALUE = ValueStateDescriptor("value")
+COUNT = 500
+
+
+def filled(directory: Path) -> RocksDBStateBackend:
+    backend = RocksDBStateBackend(directory)
+    value = backend.value_state(VALUE)
+    for key in range(COUNT):
+        backend.set_current_key(key)
+        value.update(os.urandom(100))
+    return backend
+
+
+def place_of(snapshot: StateSnapshot) -> Path:
+    assert isinstance(snapshot, RocksDBSnapshot)
+    return snapshot.directory
+
+
+def is_linked(directory: Path) -> bool:
+    return all(path.stat().st_nlink > 1 for path in directory.glob("*.sst"))
+
+
+def restored(directory: Path) -> int:
+    backend = HeapStateBackend()
+    backend.restore([RocksDBSnapshot(directory)])
+    return backend.num_entries()
+
+
+@pytest.fixture
+def volume(tmp_path):
+    """A mounted volume of its own; only root can make one."""
+    path = tmp_path / "volume"
+    path.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(path)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("a volume cannot be mounted here")
+    yield path
+    subprocess.run(["umount", str(path)], check=True)
+
+
+@pytest.fixture
+def other_volume(tmp_path):
+    """A directory on another volume than the tests' own."""
+    here = tmp_path.stat().st_dev
+    writable = (path for path in (Path("/dev/shm"), Path("/var/tmp"), Path.home()) if os.access(path, os.W_OK))
+    other = next((path for path in writable if path.stat().st_dev != here), None)
+    if other is None:
+        pytest.skip("there is no second volume here")
+    place = other / f"asyncio-operator-{os.getpid()}"
+    yield place
+    subprocess.run(["rm", "-rf", str(place)], check=True)
+
+
+def test_S9_a_snapshot_is_put_where_it_is_asked_for_with_its_parents(tmp_path):
+    with filled(tmp_path / "state") as backend:
+        place = place_of(backend.snapshot(tmp_path / "some" / "where"))
+        assert place == tmp_path / "some" / "where"
+        assert is_linked(place)
+        assert place_of(backend.snapshot(directory=str(tmp_path / "state" / "within"))) == tmp_path / "state" / "within"
+    assert restored(place) == COUNT
+    with RocksDBStateBackend(tmp_path / "state") as again:
+        assert again.num_entries() == COUNT
+    assert restored(tmp_path / "state" / "within") == COUNT
+
+
+def test_S9_a_snapshot_on_another_volume_is_a_copy(other_volume, tmp_path):
+    with filled(tmp_path / "state") as backend:
+        place = place_of(backend.snapshot(other_volume / "snapshot"))
+    assert not is_linked(place)
+    assert restored(place) == COUNT
+
+
+@pytest.mark.parametrize("kind", ["directory", "file"])
+def test_S9_a_snapshot_replaces_nothing(kind, tmp_path):
+    place = tmp_path / "snapshot"
+    if kind == "directory":
+        place.mkdir()
+    else:
+        place.write_text("a diary")
+    with filled(tmp_path / "state") as backend, pytest.raises(StateError, match=r"snapshot exists.*|exists\)$"):
+        backend.snapshot(place)
+    assert place.is_dir() == (kind == "directory")
+
+
+def test_S9_a_snapshot_that_cannot_be_put_there_says_why(tmp_path):
+    (tmp_path / "file").write_text("a diary")
+    with filled(tmp_path / "state") as backend:
+        with pytest.raises(StateError, match=r"cannot be put at .*file/snapshot: take another place"):
+            backend.snapshot(tmp_path / "file" / "snapshot")
+        with pytest.raises(ConfigurationError, match="a path is needed"):
+            backend.snapshot("")
+        backend.num_entries()
+
+
+def test_S9_a_snapshot_in_memory_takes_no_directory(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"in memory.*checkpoint\(path, backend\)"):
+        HeapStateBackend().snapshot(tmp_path / "snapshot")
+
+
+def test_E6_a_snapshot_elsewhere_leaves_the_expired_out(tmp_path):
+    clock = ManualClock()
+    descriptor = ValueStateDescriptor("value", ttl=StateTtlConfig(10.0, cleanup=CleanupFullSnapshot()))
+    with RocksDBStateBackend(tmp_path / "state", clock=clock) as backend:
+        backend.set_current_key(1)
+        backend.value_state(descriptor).update(1)
+        clock.advance(11.0)
+        place = place_of(backend.snapshot(tmp_path / "snapshot"))
+        assert backend.num_entries() == 1
+    assert restored(place) == 0
+
+
+def test_S9_a_snapshot_of_a_whole_volume_stays_on_it(volume):
+    with filled(volume) as backend:
+        place = place_of(backend.snapshot())
+        assert place.parent == volume
+        assert is_linked(place)
+    assert restored(place) == COUNT
+    with RocksDBStateBackend(volume) as again:
+        assert again.num_entries() == COUNT
+
+
+def test_S11_the_lost_and_found_of_a_volume_is_nobodys_data(tmp_path):
+    (tmp_path / "lost+found").mkdir()
+    filled(tmp_path).close()
+    with RocksDBStateBackend(tmp_path) as again:
+        assert again.num_entries() == COUNT
+    assert (tmp_path / "lost+found").is_dir()
+
+
+def test_S11_a_file_called_lost_and_found_is_left_alone(tmp_path):
+    (tmp_path / "lost+found").write_text("a diary")
+    with pytest.raises(StateError, match="not empty"):
+        RocksDBStateBackend(tmp_path)
