@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callab
 from typing import Any, Protocol, runtime_checkable
 
 from asyncio_operator.errors import ConfigurationError
-from asyncio_operator.waiting import error_of, start_task
+from asyncio_operator.waiting import start_task
 
 logger = logging.getLogger("asyncio_operator")
 
@@ -144,15 +144,18 @@ class Reader:
     A lane that waits for nothing else waits for the input itself (`ready`); where other news may come first, a task
     waits for it (`read_ahead`). Law O18: once stopped it gives nothing, whatever the input does with its cancellation.
     What the input gave all the same is in `to_come`, so that no element is lost.
+
+    Attributes:
+        reading: the task that waits for the input, if one does.
     """
 
     def __init__(self, elements: Input) -> None:
         self.instant = elements.instant
+        self.reading: asyncio.Task[None] | None = None
         self._input = elements
         self._over = False
         self._stopped = False
         self._elements: Iterator[Any] | None = None
-        self._reading: asyncio.Task[None] | None = None
         self._error: BaseException | None = None
 
     @property
@@ -168,16 +171,20 @@ class Reader:
 
     def read_ahead(self, news: Callable[[], None]) -> None:
         """Wait for the input in a task, unless one waits already, and then call `news`."""
-        if self._reading is None and not self.over:
-            self._reading = start_task(self._wait(news))
+        if self.reading is None and not self.over:
+            self.reading = start_task(self._wait(news))
 
     async def _wait(self, news: Callable[[], None]) -> None:
         """An error is kept for the next `read`, because ``SystemExit`` would pass through the loop."""
+        loop = asyncio.get_running_loop()
         try:
             await self.ready()
         except BaseException as error:
+            if not loop.is_running():
+                # The loop is gone, and this coroutine is being thrown away.
+                raise
             self._error = error
-        self._reading = None
+        self.reading = None
         news()
 
     def __iter__(self) -> Iterator[Any]:
@@ -210,12 +217,12 @@ class Reader:
     def stop(self) -> None:
         """Nothing is read any more."""
         self._stopped = True
-        if self._reading is not None:
-            self._reading.cancel()
+        if self.reading is not None:
+            self.reading.cancel()
 
     async def close(self, grace_period: float) -> None:
-        """Wait until nothing is read, and let go of the input. This takes `grace_period` seconds at most: an input that
-        ignores its cancellation, or goes on closing, is left behind.
+        """Wait until nothing is read, and let go of the input, for `grace_period` seconds. An input that ignores its
+        cancellation is left behind, and one that is still closing is cancelled.
 
         Raises:
             BaseException: closing the input failed.
@@ -224,20 +231,20 @@ class Reader:
         self._elements = None
         loop = asyncio.get_running_loop()
         ends = loop.time() + grace_period
-        reading = self._reading
+        reading = self.reading
         if reading is not None:
             await asyncio.wait([reading], timeout=grace_period)
             if not reading.done():
                 logger.error(
                     "the input ignored its cancellation for the grace period of %.1f s and is left behind", grace_period
                 )
-        releasing = start_task(error_of(self._input.release))
-        # Without any time left it is still given a turn.
-        await asyncio.wait([releasing], timeout=max(0.0, ends - loop.time()))
-        if not releasing.done():
-            releasing.cancel()
+        limit = asyncio.timeout_at(ends)
+        try:
+            async with limit:
+                await self._input.release()
+        except TimeoutError:
+            if not limit.expired():
+                raise
             logger.error(
-                "closing the input took longer than the grace period of %.1f s, and is left behind", grace_period
+                "closing the input took longer than the grace period of %.1f s, and was cancelled", grace_period
             )
-        elif (error := releasing.result()) is not None:
-            raise error

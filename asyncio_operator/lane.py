@@ -1,5 +1,8 @@
 """One lane: what `lanes` and the registry of deadlines know of it; and the cancellations that it may meet with.
 
+Law O17: what a call leaves open keeps the call's context, and nothing in that holds the run: `present_run` is a mark,
+and `running_call` knows the lane alone.
+
 Everything on a loop can cancel every task of it. A lane takes back what hit a call; what hits the run is told as the
 failure of the function that must have done it, because a bare ``CancelledError`` says neither who nor why.
 """
@@ -41,6 +44,10 @@ class Lane:
     @property
     def busy(self) -> bool:
         return self.slot is not IDLE and not self.expired
+
+    def time_left(self, clock: Callable[[], float]) -> Callable[[], float]:
+        """Gives the seconds that are left for the lane's call. It holds the lane, and so nothing of an ended run."""
+        return lambda: inf if self.slot is IDLE else self.started + self.limit - clock()
 
 
 def uncancel(task: asyncio.Task[None]) -> None:

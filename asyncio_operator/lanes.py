@@ -93,6 +93,10 @@ class Lanes:
         # A copy, because another thread may ask.
         return sum(lane.slot is not IDLE for lane in list(self._lanes))
 
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """The tasks of the lanes."""
+        return [lane.task for lane in self._lanes]
+
     def resize(self, capacity: int) -> None:
         """From now on, start a call only while fewer than `capacity` are running."""
         if capacity == self._capacity or self._stopping:
@@ -154,10 +158,8 @@ class Lanes:
         """A new lane is the seeker from birth; see `_appoint`."""
         appointed = True
         failure: BaseException | None = None
-        # What a call leaves open keeps its context: neither holds the run, nor anything of its input (O17).
-        clock = self._clock
         present_run.set(self._mark)
-        running_call.set(lambda: inf if lane.slot is IDLE else lane.started + lane.limit - clock())
+        running_call.set(lane.time_left(self._clock))
         try:
             while (window := await self._seek(appointed)) is not None:
                 appointed = False
@@ -202,9 +204,8 @@ class Lanes:
 
     async def _work(self, lane: Lane, window: Window) -> None:
         clock, invoke, complete, latency = self._clock, self._invoke, window.complete, self.latency
-        lanes, samples = self._lanes, latency.samples
+        lanes, samples, instant, begin = self._lanes, latency.samples, window.instant, window.begin
         record, cancelling = samples.append, lane.task.cancelling
-        instant, begin = window.instant, window.begin
         window.lanes += 1
         now = clock()
         turn_ends = self._turn.ends(now)

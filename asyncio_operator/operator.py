@@ -21,6 +21,7 @@ from asyncio_operator.function import AsyncFunction, BatchAsyncFunction, as_asyn
 from asyncio_operator.inputs import as_input
 from asyncio_operator.metrics import OperatorStatistics
 from asyncio_operator.outcomes import Handling, OnError
+from asyncio_operator.outputs import Outputs
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, calls_at_most
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
@@ -165,7 +166,11 @@ class AsyncWaitOperator:
 
         A value gives its result, a `Record` a `Record` with the same timestamp, a `Watermark` itself. The run starts
         with the first step. ``aclose()`` on the returned generator ends it early: what runs is cancelled and awaited,
-        and the function is closed.
+        the function is closed, and so is an asynchronous generator that the run reads (another run, for example).
+
+        A cancellation while the consumer waits for an output ends the run too, so ``asyncio.wait_for(anext(outputs),
+        1.0)`` ends it at its timeout, and the next step raises a `StateError`. To wait for a limited time put the step
+        into a task, ``step = asyncio.ensure_future(anext(outputs))``, and ``await asyncio.wait([step], timeout=1.0)``.
 
         Args:
             restore: what an earlier run had in flight; it goes in before the input.
@@ -173,7 +178,8 @@ class AsyncWaitOperator:
         Raises:
             ConfigurationError: `elements` is not iterable, or `restore` is no snapshot.
             FunctionError: the function, or a hook, failed, and `on_error` did not deal with it.
-            StateError: the operator's latest run has not ended.
+            StateError: the operator's latest run has not ended; the consumer was cancelled in an earlier step; or the
+                step is made on another loop than the first one.
         """
         if not isinstance(restore, OperatorSnapshot | None):
             raise ConfigurationError(f"restore is {describe(restore)}; it must be what operator.snapshot() gave")
@@ -188,7 +194,7 @@ class AsyncWaitOperator:
         invoke = function.invoke_batch if isinstance(function, BatchAsyncFunction) else function.invoke
         queue = self._new_queue()
         elements = as_input(elements)
-        return Run(function, invoke, queue, elements, options, restore, self._starting, in_transit).outputs()
+        return Outputs(Run(function, invoke, queue, elements, options, restore, self._starting, in_transit))
 
     def _new_queue(self) -> StreamElementQueue:
         key = self._key
@@ -198,7 +204,8 @@ class AsyncWaitOperator:
         return queue(self._buffer)
 
     def _starting(self, run: Run) -> None:
-        if self._run is not None and not self._run.done() and self._process == os.getpid():
+        latest = None if self._process != os.getpid() else self._run
+        if latest is not None and not latest.done() and not latest.strand():
             raise StateError(
                 "the operator is running; end that run first, with `aclose()` on what process() gave (a loop that may "
                 "be left early: `async with contextlib.aclosing(...)`) or `close()` on the iterator, or make a second "

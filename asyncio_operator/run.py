@@ -10,6 +10,7 @@ threads.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections import deque
@@ -21,7 +22,7 @@ from asyncio_operator.admission import Admission
 from asyncio_operator.attempts import Attempts
 from asyncio_operator.buffer import Buffer
 from asyncio_operator.elements import Record, Watermark
-from asyncio_operator.errors import FunctionError, describe, describe_error
+from asyncio_operator.errors import FunctionError, StateError, describe, describe_error
 from asyncio_operator.flights import Attempting
 from asyncio_operator.function import AsyncFunction
 from asyncio_operator.guards import Guards
@@ -39,7 +40,7 @@ from asyncio_operator.shutdown import FINAL_WAIT, longest_end
 from asyncio_operator.snapshot import OperatorSnapshot
 from asyncio_operator.supply import Supply
 from asyncio_operator.trace import Trace
-from asyncio_operator.waiting import clock_of, error_of, start_task, wake
+from asyncio_operator.waiting import clock_of, drop, error_of, start_task, wait_through, wake
 
 logger = logging.getLogger("asyncio_operator")
 
@@ -113,6 +114,7 @@ class Run:
         self._attempts: Attempts | None = None
         self._recorder = SILENT
         self._life: asyncio.Task[BaseException | None] | None = None
+        self._last_tasks: list[asyncio.Task[BaseException | None]] = []
         self._dead = False
 
     def _start(self) -> None:
@@ -156,9 +158,34 @@ class Run:
         self._life = start_task(self._live())
         self._life.add_done_callback(lambda _: wake(buffer.ready))
 
+    @property
+    def begun(self) -> bool:
+        """Whether its first step was made."""
+        return self._starting is None
+
     def done(self) -> bool:
         """Whether every call has ended and the function is closed."""
         return self._dead if self._life is None else self._life.done()
+
+    def strand(self) -> bool:
+        """Whether the run's loop was closed before the run: then nothing of it can go on, and it is over.
+
+        It is reported once, here: asyncio would complain of every task by itself, and say nothing of the run.
+        """
+        life = self._life
+        if life is None or life.done() or not life.get_loop().is_closed():
+            return False
+        if not self._dead:
+            self._dead = True
+            logger.warning(
+                "the event loop was closed while a run of %s was open: its calls are dropped, and the function may not "
+                "have been closed; end a run before its loop, as asyncio.run does",
+                describe(self._function),
+            )
+            for task in (life, self._reader.reading, *self._driver.tasks(), *self._last_tasks):
+                if task is not None:
+                    drop(task)
+        return True
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
@@ -244,17 +271,24 @@ class Run:
         loop = self.loop
         if loop is None or not loop.is_running():
             # The loop is gone, and this coroutine is being thrown away: there is one step left to take.
-            error = await error_of(self._function.close)
-            return [] if error is None else [("the function", error)]
+            closing_step = error_of(self._function.close)
+            with contextlib.suppress(StopIteration):
+                closing_step.send(None)
+            closing_step.close()
+            return []
         grace = self._options.grace_period
         reading = start_task(error_of(lambda: self._reader.close(grace)))
-        interrupted = await _wait_for(reading, grace + FINAL_WAIT)
+        self._last_tasks.append(reading)
+        interrupted = await wait_through(reading, grace + FINAL_WAIT)
         closing = start_task(error_of(self._function.close))
-        interrupted = await _wait_for(closing, grace) or interrupted
+        self._last_tasks.append(closing)
+        interrupted = await wait_through(closing, grace) or interrupted
         errors = {"the input": reading.result() if reading.done() else None}
+        if not reading.done():
+            logger.error("closing the input ignores its cancellation, and is left behind")
         if not closing.done():
             closing.cancel()
-            await _wait_for(closing, FINAL_WAIT)
+            await wait_through(closing, FINAL_WAIT)
             errors["the function"] = TimeoutError(
                 f"closing the function took longer than grace_period={grace} s and was cancelled; raise grace_period, "
                 "or close faster"
@@ -264,8 +298,12 @@ class Run:
             errors["the function"] = interrupted if error is None else error
         return [(what, error) for what, error in errors.items() if error is not None]
 
-    async def outputs(self) -> AsyncGenerator[Any, None]:
-        """The outputs as they may leave; ends when everything has ended and the function is closed."""
+    async def outputs(self, cut: Callable[[], None]) -> AsyncGenerator[Any, None]:
+        """The outputs as they may leave; ends when everything has ended and the function is closed.
+
+        Args:
+            cut: called if the consumer is cancelled while it waits, which ends the run.
+        """
         try:
             self._start()
         except BaseException:
@@ -304,9 +342,19 @@ class Run:
                         yield Record(outputs[-1], element.timestamp) if kind is Record else outputs[-1]
                 if self.done():
                     return
-                ready = buffer.ready = asyncio.get_running_loop().create_future()
+                loop = asyncio.get_running_loop()
+                if loop is not self.loop:
+                    raise StateError(
+                        "the run began on another event loop, to which it belongs; read its outputs there, or begin a "
+                        "run with operator.process(...) in each loop"
+                    )
+                ready = buffer.ready = loop.create_future()
                 await ready
-        except (asyncio.CancelledError, GeneratorExit):
+        except asyncio.CancelledError:
+            self._abandoned = True
+            cut()
+            raise
+        except GeneratorExit:
             self._abandoned = True
             raise
         finally:
@@ -317,8 +365,12 @@ class Run:
 
     async def _end(self) -> None:
         """Cancel what runs, wait for it, and raise what the run failed of."""
-        life = self._life
-        if life is None or life.get_loop().is_closed():
+        life, loop = self._life, self.loop
+        if life is None or loop is None or loop.is_closed():
+            return
+        if loop is not asyncio.get_running_loop() and not life.done():
+            # Nothing on this loop can wait for it.
+            loop.call_soon_threadsafe(life.cancel)
             return
         if not life.done():
             self._abandoned = True
@@ -341,21 +393,6 @@ class Run:
 def stray_run(name: str) -> FunctionError:
     """What a run of that function fails of whose task is cancelled by somebody who does not read its results."""
     return stray_cancellation(f"the run of {name} was cancelled, and not by whoever reads its results")
-
-
-async def _wait_for(task: asyncio.Task[Any], seconds: float) -> asyncio.CancelledError | None:
-    """Wait for a task, also when cancelled: whoever cancels waits as long. Gives the cancellation."""
-    loop = asyncio.get_running_loop()
-    ends = loop.time() + seconds
-    interrupted: asyncio.CancelledError | None = None
-    while True:
-        try:
-            # Without any time it is still given a turn.
-            await asyncio.wait([task], timeout=max(0.0, ends - loop.time()))
-        except asyncio.CancelledError as error:
-            interrupted = error
-        if task.done() or loop.time() >= ends:
-            return interrupted
 
 
 def _none_used(entry: Entry) -> int:

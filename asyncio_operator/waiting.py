@@ -4,6 +4,7 @@ another clock, and that clock."""
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
 from typing import Any, TypeVar
@@ -52,6 +53,14 @@ def start_task(coroutine: Coroutine[Any, Any, T], context: Context | None = None
     return asyncio.Task(coroutine, loop=asyncio.get_running_loop(), context=context)
 
 
+def drop(task: Any) -> None:
+    """Let the garbage collector have a task whose loop was closed, without a complaint of asyncio's."""
+    # The switch that asyncio.gather uses for this, too.
+    task._log_destroy_pending = False
+    if inspect.getcoroutinestate(task.get_coro()) == inspect.CORO_CREATED:
+        task.get_coro().close()
+
+
 async def error_of(work: Callable[[], Awaitable[object]]) -> BaseException | None:
     """Call and await it, and return the error that it raises: ``SystemExit`` of a task would pass through the loop."""
     try:
@@ -59,6 +68,21 @@ async def error_of(work: Callable[[], Awaitable[object]]) -> BaseException | Non
     except BaseException as error:
         return error
     return None
+
+
+async def wait_through(task: asyncio.Task[Any], seconds: float) -> asyncio.CancelledError | None:
+    """Wait for a task, also when cancelled: the code that cancels waits as long. Gives the cancellation."""
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + seconds
+    interrupted: asyncio.CancelledError | None = None
+    while True:
+        try:
+            # Without any time it is still given a turn.
+            await asyncio.wait([task], timeout=max(0.0, ends - loop.time()))
+        except asyncio.CancelledError as error:
+            interrupted = error
+        if task.done() or loop.time() >= ends:
+            return interrupted
 
 
 def wake(waiter: asyncio.Future[None] | None) -> None:

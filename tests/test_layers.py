@@ -49,7 +49,7 @@ LAYERS = (
     core(3, "waiting windows turn lane lanes inputs flights guards sources snapshot batch_former recorder", "pyspark"),
     core(3, "buffer outcomes admission supply lineup attempts", "pyspark"),
     core(3, "lookup", "pyspark"),
-    core(3, "operator run told_errors bridge channels loop_thread loop_watch", "pyspark"),
+    core(3, "operator outputs run told_errors bridge channels loop_thread loop_watch", "pyspark"),
     Row(3, (CORE,), ("pyspark",)),
     core(4, "testing", "pyspark"),
     core(4, "spark", ""),

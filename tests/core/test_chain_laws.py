@@ -177,7 +177,7 @@ async def test_O17_an_input_that_goes_on_closing_is_left_behind_after_the_grace_
         await outputs.aclose()
     assert now() == start + 5.0
     assert [record.getMessage() for record in caplog.records] == [
-        "closing the input took longer than the grace period of 5.0 s, and is left behind"
+        "closing the input took longer than the grace period of 5.0 s, and was cancelled"
     ]
     assert function.events[-1] == "close"
     await asyncio.sleep(0.01)
