@@ -24,6 +24,7 @@ class Admission:
     def __init__(self, buffer: Buffer, reader: Reader, outcomes: Outcomes) -> None:
         self.lanes = 0
         self.instant = reader.instant
+        self.runs_code = reader.runs_code
         self.complete = outcomes.complete
         self._buffer = buffer
         self._reader = reader

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextvars import copy_context
 from math import inf, nextafter
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,8 @@ class Attempts:
         retries: attempts beyond the first of an element.
     """
 
+    runs_code = True
+
     def __init__(
         self,
         source: Source,
@@ -86,6 +89,7 @@ class Attempts:
         self._now = clock
         self._random = random
         self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
         self._waits = Waits()
         self._lineup = Lineup(source, options.batching, options.retry is not None)
         self._next: tuple[Call, Any] | None = None
@@ -253,7 +257,7 @@ class Attempts:
         attempts = flight.attempts + 1
         if self._retry is not None and self._retry.if_result is not None:
             try:
-                again = self._retry.unsatisfied(result)
+                again = self._context.copy().run(self._retry.unsatisfied, result)
             except BaseException as error:
                 remedy = "make it say whether the result will not do"
                 self._outcomes.failures += 1

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
@@ -21,6 +22,11 @@ from asyncio_operator.waiting import start_task
 logger = logging.getLogger("asyncio_operator")
 
 NOTHING: Any = object()
+
+_PLAIN: tuple[Iterable[Any], ...] = ([], (), range(0), range(1 << 70), {}, {}.values(), {}.items(), set(), deque(), "")
+
+PLAIN_ITERATORS = frozenset(type(iter(plain)) for plain in _PLAIN)
+"""Iterators that run no code of the user, and take no time worth measuring."""
 
 
 @runtime_checkable
@@ -52,10 +58,9 @@ class Input(Protocol):
 class SyncInput:
     """An ordinary iterable, read on the loop: what it blocks, it blocks for all."""
 
-    instant = False
-
     def __init__(self, elements: Iterable[Any]) -> None:
         self._elements = iter(elements)
+        self.instant = type(self._elements) in PLAIN_ITERATORS
         self._ended = False
 
     async def ready(self) -> bool:
@@ -151,6 +156,7 @@ class Reader:
 
     def __init__(self, elements: Input) -> None:
         self.instant = elements.instant
+        self.runs_code = isinstance(elements, AsyncInput) or not elements.instant
         self.reading: asyncio.Task[None] | None = None
         self._input = elements
         self._over = False

@@ -10,13 +10,20 @@ failure of the function that must have done it, because a bare ``CancelledError`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextvars import ContextVar
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextvars import Context, ContextVar, copy_context
+from itertools import repeat
 from math import inf
-from typing import Any
+from typing import Any, TypeVar
 
-from asyncio_operator.errors import FunctionError
+from asyncio_operator.contexts import apart_if_changed, call_within
+from asyncio_operator.errors import FunctionError, describe
 from asyncio_operator.windows import Window
+
+logger = logging.getLogger("asyncio_operator")
+
+T = TypeVar("T")
 
 IDLE: Any = object()
 
@@ -26,13 +33,34 @@ context."""
 
 
 class Lane:
-    """One place for a call."""
+    """One place for a call.
 
-    __slots__ = ("due", "expired", "limit", "slot", "started", "task", "watched", "window")
+    Attributes:
+        context: that of its task, as it was at first.
+        invoke: makes a call, in `context` whatever that of the task is now.
+        apart: whether the context of its task has changed since; see `contexts`.
+    """
+
+    __slots__ = (
+        "apart",
+        "context",
+        "due",
+        "expired",
+        "invoke",
+        "limit",
+        "slot",
+        "started",
+        "task",
+        "watched",
+        "window",
+    )
 
     def __init__(self, limit: float) -> None:
         self.task: asyncio.Task[None]
         self.window: Window
+        self.context: Context
+        self.invoke: Callable[[Any], Awaitable[Any]]
+        self.apart = False
         self.slot: Any = IDLE
         self.started = 0.0
         self.limit = limit
@@ -40,6 +68,20 @@ class Lane:
         # A lane without a limit needs no watching.
         self.watched = limit == inf
         self.expired = False
+
+    def begin(self, invoke: Callable[[Any], Awaitable[Any]], apart: bool) -> None:
+        """To be called in the lane's task, before the first call."""
+        self.context, self.apart = copy_context(), apart
+        self.invoke = apart_if_changed(self.context, invoke)
+
+    def apart_or_here(self, function: Callable[[], Awaitable[T]]) -> Awaitable[T]:
+        """Calls it in the context that the lane had at first."""
+        return call_within(self.context.copy(), function) if self.apart else function()
+
+    def work(self, window: Window) -> Iterator[tuple[Any, Any]]:
+        """The work of the window, taken in the context that the lane had at first."""
+        work = iter(window)
+        return map(self.context.copy().run, repeat(work.__next__)) if self.apart else work
 
     @property
     def busy(self) -> bool:
@@ -77,3 +119,31 @@ def stray_cancellation(what: str, element: str = "") -> FunctionError:
         "that cancels others: what asyncio.all_tasks() gives belongs to all who are on the event loop",
         element=element,
     )
+
+
+async def wait_for_calls(lanes: set[Lane], grace_period: float) -> asyncio.CancelledError | None:
+    """Wait until the lanes have ended, which leave the set. What is left after the grace period, in seconds, is logged.
+
+    A cancellation does not end the wait, and is returned.
+    """
+    running = {lane.task for lane in lanes}
+    loop = asyncio.get_running_loop()
+    ends, left = loop.time() + grace_period, grace_period
+    interrupted: asyncio.CancelledError | None = None
+    while running:
+        try:
+            _, running = await asyncio.wait(running, timeout=left)
+        except asyncio.CancelledError as error:
+            interrupted = error
+            running = {task for task in running if not task.done()}
+        left = ends - loop.time()
+        if left <= 0:
+            break
+    for lane in lanes:
+        if lane.task in running:
+            logger.error(
+                "%s ignored its cancellation for the grace period of %.1f s and is left behind",
+                "the input" if lane.slot is IDLE else f"a call for element {describe(lane.window.value_of(lane.slot))}",
+                grace_period,
+            )
+    return interrupted

@@ -22,13 +22,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextvars import copy_context
 from math import inf
 from typing import Any
 
-from asyncio_operator.clock import running_call
+from asyncio_operator.clock import monotonic, running_call
+from asyncio_operator.contexts import apart_from, has_lookalikes
 from asyncio_operator.deadlines import Deadlines
 from asyncio_operator.errors import describe
-from asyncio_operator.lane import IDLE, Lane, RunEnd, present_run, stray_cancellation, uncancel
+from asyncio_operator.lane import IDLE, Lane, RunEnd, present_run, stray_cancellation, uncancel, wait_for_calls
 from asyncio_operator.metrics import MANY_SAMPLES, Histogram
 from asyncio_operator.turn import Turn
 from asyncio_operator.waiting import COARSEST, Alarm, start_task
@@ -73,6 +75,8 @@ class Lanes:
         self._grace_period = grace_period
         self._name = name
         self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
+        self._all_apart = has_lookalikes(self._context)
         self._finished = RunEnd(self._loop, self._cancelled)
         self._lanes: set[Lane] = set()
         self._late: set[Lane] = set()
@@ -122,9 +126,12 @@ class Lanes:
             await self._finished
         finally:
             self.stop()
-            await self._wait_for_calls()
+            interrupted = await wait_for_calls(self._lanes, self._grace_period)
+            self.latency.fold()
             if self._failure is not None:
                 raise self._failure
+            if interrupted is not None:
+                raise interrupted
 
     def fail(self, error: BaseException) -> None:
         """End the run with this error, unless it has ended already. All calls are cancelled here and now."""
@@ -160,8 +167,9 @@ class Lanes:
         failure: BaseException | None = None
         present_run.set(self._mark)
         running_call.set(lane.time_left(self._clock))
+        lane.begin(self._invoke, self._all_apart)
         try:
-            while (window := await self._seek(appointed)) is not None:
+            while (window := await self._seek(lane, appointed)) is not None:
                 appointed = False
                 lane.window = window
                 await self._work(lane, window)
@@ -179,7 +187,7 @@ class Lanes:
             self.fail(failure)
         self._check_finished()
 
-    async def _seek(self, appointed: bool) -> Window | None:
+    async def _seek(self, lane: Lane, appointed: bool) -> Window | None:
         """Wait for one's turn to be the seeker, and then for work."""
         if self._seeking and not appointed and not self._drained:
             turn: asyncio.Future[bool] = self._loop.create_future()
@@ -192,7 +200,7 @@ class Lanes:
         self._seeking = True
         if self._turn.is_over(self._clock()):
             await asyncio.sleep(0)
-        window = await self._intake.window()
+        window = await lane.apart_or_here(self._intake.window)
         self._seeking = False
         if window is None:
             self._drained = True
@@ -203,13 +211,18 @@ class Lanes:
         return window
 
     async def _work(self, lane: Lane, window: Window) -> None:
-        clock, invoke, complete, latency = self._clock, self._invoke, window.complete, self.latency
-        lanes, samples, instant, begin = self._lanes, latency.samples, window.instant, window.begin
-        record, cancelling = samples.append, lane.task.cancelling
+        clock, complete, instant, begin = self._clock, window.complete, window.instant, window.begin
+        record, cancelling = self.latency.samples.append, lane.task.cancelling
+        context, apart = lane.context, lane.apart
+        invoke, present = self._invoke, copy_context
+        if apart:
+            invoke, present = apart_from(context, invoke), context.copy
+        elif window.runs_code:
+            invoke = lane.invoke
         window.lanes += 1
         now = clock()
-        turn_ends = self._turn.ends(now)
-        for slot, value in window:
+        turn_ends, may_stand = self._turn.ends(now), clock is not monotonic
+        for slot, value in lane.work(window):
             if not self._seeking:
                 self._appoint()
             lane.slot = slot
@@ -233,18 +246,31 @@ class Lanes:
             if cancelling():
                 await self._absorb(lane)
             now = clock()
+            try:
+                if present() != context:
+                    lane.apart, turn_ends = True, -inf
+            except Exception:  # values that cannot be compared
+                lane.apart, turn_ends = True, -inf
             if late:
-                continue
+                if lane.apart is apart:
+                    continue
+                break
             record(now - started)
-            if len(samples) >= MANY_SAMPLES:
-                latency.fold()
-            if now > turn_ends or now == started:
-                turn_ends = self._turn.ends(now)
-                if now > turn_ends or len(lanes) > self._capacity or (now == started and not self._turn.stands()):
+            if may_stand or now > turn_ends:
+                turn_ends = self._turn_end(now, started)
+                if now > turn_ends or lane.apart is not apart:
                     break
         window.lanes -= 1
         if not window.lanes:
             window.left()
+
+    def _turn_end(self, now: float, started: float) -> float:
+        """Until when a lane whose call has ended now may go on with its window."""
+        if len(self.latency.samples) >= MANY_SAMPLES:
+            self.latency.fold()
+        if len(self._lanes) > self._capacity or (now == started and not self._turn.stands()):
+            return -inf
+        return self._turn.ends(now)
 
     async def _absorb(self, lane: Lane) -> None:
         """Take back a cancellation of its own task that a call has left behind, before it hits the next one."""
@@ -264,7 +290,7 @@ class Lanes:
         elif len(self._lanes) < self._capacity and not self._drained:
             self._seeking = True
             lane = Lane(self._timeout)
-            lane.task = start_task(self._live(lane))
+            lane.task = start_task(self._live(lane), self._context.copy())
             self._lanes.add(lane)
 
     def _call_failed(self, lane: Lane, error: BaseException) -> bool:
@@ -369,31 +395,3 @@ class Lanes:
         for lane in self._lanes - self._late:
             lane.expired = True
             lane.task.cancel()
-
-    async def _wait_for_calls(self) -> None:
-        running = {lane.task for lane in self._lanes}
-        ends = self._loop.time() + self._grace_period
-        interrupted: asyncio.CancelledError | None = None
-        left = self._grace_period
-        while running:
-            try:
-                _, running = await asyncio.wait(running, timeout=left)
-            except asyncio.CancelledError as error:
-                interrupted = error
-                running = {task for task in running if not task.done()}
-            left = ends - self._loop.time()
-            if left <= 0:
-                break
-        self.latency.fold()
-        for lane in self._lanes:
-            if lane.task in running:
-                self._report_left_behind(lane)
-        if interrupted is not None and self._failure is None:
-            raise interrupted
-
-    def _report_left_behind(self, lane: Lane) -> None:
-        logger.error(
-            "%s ignored its cancellation for the grace period of %.1f s and is left behind",
-            "the input" if lane.slot is IDLE else f"a call for element {describe(lane.window.value_of(lane.slot))}",
-            self._grace_period,
-        )

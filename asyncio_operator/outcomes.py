@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass
 from types import CoroutineType
 from typing import Any
@@ -36,7 +37,7 @@ class Handling:
 
 
 class Outcomes:
-    """Ends the elements of a run, and counts how.
+    """Ends the elements of a run, and counts how. Every hook runs in a context of its own (law O17).
 
     Args:
         on_late: the function's `timeout`.
@@ -50,6 +51,7 @@ class Outcomes:
         self._flatten = handling.flatten
         self._on_late = handling.on_timeout or on_late
         self._buffer = buffer
+        self._context = copy_context()
 
     def complete(self, entry: Entry, result: Any, attempts: int = 1, what: str = FUNCTION) -> str:
         """End an element with a result of the function, or of a hook, after so many attempts; how it has ended:
@@ -88,7 +90,7 @@ class Outcomes:
             self.skipped += 1
         elif callable(on_error):
             try:
-                result = plain_result("on_error", on_error(value, error))
+                result = plain_result("on_error", self._context.copy().run(on_error, value, error))
                 outputs = outputs_of(result) if self._flatten else (result,)
             except BaseException as hook_error:
                 remedy = "make it return a result"
@@ -112,7 +114,7 @@ class Outcomes:
             return "skipped" if self.failed(entry, error, attempts, remedy=IN_TIME) == "skipped" else "timeout"
         hook = "on_timeout" if self._handling.on_timeout is not None else "the function's timeout"
         try:
-            result = self._on_late(value)
+            result = self._context.copy().run(self._on_late, value)
         except BaseException as hook_error:
             self.failed(entry, hook_error, attempts, hook)
         else:

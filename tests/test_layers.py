@@ -46,7 +46,11 @@ LAYERS = (
     core(1, "watermarks metrics trace", "asyncio random"),
     core(2, "timers deadlines", "asyncio random"),
     core(2, "function enricher schema columns key_arrays", "pyspark random"),
-    core(3, "waiting windows turn lane lanes inputs flights guards sources snapshot batch_former recorder", "pyspark"),
+    core(
+        3,
+        "waiting windows turn contexts lane lanes inputs flights guards sources snapshot batch_former recorder",
+        "pyspark",
+    ),
     core(3, "buffer outcomes admission supply lineup attempts", "pyspark"),
     core(3, "lookup", "pyspark"),
     core(3, "operator outputs run told_errors bridge channels loop_thread loop_watch", "pyspark"),

@@ -29,6 +29,7 @@ class KeyWindow:
     """
 
     instant = True
+    runs_code = False
     begin = None
 
     def __init__(
