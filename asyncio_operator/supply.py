@@ -32,7 +32,7 @@ class Supply:
         self.wants_input = False
         self.waiting = 0
         self._buffer = buffer
-        self._restored = deque(restored)
+        self._next = deque(restored)
         self._reader = reader
         self._recorder = recorder
         self._number = 0
@@ -41,7 +41,7 @@ class Supply:
     @property
     def over(self) -> bool:
         """Whether no element will come any more."""
-        return self._reader.over and not self._restored
+        return self._reader.over and not self._next
 
     def take(self, now: float) -> Flight | None:
         """The next element that may have its first attempt, if there is one."""
@@ -59,7 +59,7 @@ class Supply:
                 return
             if self._buffer.is_full():
                 return
-            element, attempts = self._restored.popleft() if self._restored else (self._reader.read(), 0)
+            element, attempts = self._next.popleft() if self._next else (self._reader.read(), 0)
             if element is NOTHING:
                 self.wants_input = not self._reader.over
                 return
@@ -76,18 +76,24 @@ class Supply:
             self._buffer.completed()
             return None
         value = element.value if type(element) is Record else element
-        try:
-            entry = queue.put(element)
-        except BaseException as error:
-            # A snapshot of the failed run holds it.
-            self._restored.appendleft((element, attempts))
-            remedy = "it is called with the value (of a Record: its value), and must give a key that can be hashed"
-            raise function_error("key", value, error, remedy, attempts) from error
+        entry = queue.put(element) if self.keyed is None else self._put_by_key(element, value, attempts)
         flight = self.flights[entry] = Flight(entry, value, number, now, attempts)
         self._buffer.admitted += 1
         self.waiting += 1
         self._recorder.admitted(flight)
         return flight
+
+    def _put_by_key(self, element: Any, value: Any, attempts: int) -> Entry:
+        """Put an element into its queue. Until it is there it is among those that go in next: `key`, which may take a
+        snapshot, or fail, is called for it (O10)."""
+        self._next.appendleft((element, attempts))
+        try:
+            entry = self._buffer.queue.put(element)
+        except BaseException as error:
+            remedy = "it is called with the value (of a Record: its value), and must give a key that can be hashed"
+            raise function_error("key", value, error, remedy, attempts) from error
+        self._next.popleft()
+        return entry
 
     def read_ahead(self, news: Callable[[], None]) -> None:
         self._reader.read_ahead(news)
@@ -103,7 +109,7 @@ class Supply:
 
     def to_come(self) -> list[tuple[Any, int]]:
         """What was restored, or read, and has not been admitted, with the attempts that it has used."""
-        return [*self._restored, *[(element, 0) for element in self._reader.to_come()]]
+        return [*self._next, *[(element, 0) for element in self._reader.to_come()]]
 
     def attempts_of(self, entry: Entry) -> int:
         """Attempts for the element that have ended in failure."""
