@@ -12,18 +12,17 @@ to a user makes a copy.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final
 
-from asyncio_operator.errors import describe, describe_error
-from asyncio_operator.keys import canonical_key, identity
+from asyncio_operator.errors import StateError, describe, describe_error
+from asyncio_operator.lookup.order import Order, OrderInMemory
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state.backend import StateBackend
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.state.descriptors import ValueStateDescriptor
-from asyncio_operator.state.layout import parse_slot
 from asyncio_operator.state.serializers import BuiltinSerializer
+from asyncio_operator.state.table import Table
 from asyncio_operator.state.ttl import TtlCells
 from asyncio_operator.state.ttl_config import StateTtlConfig
 
@@ -55,45 +54,54 @@ class LookupCache:
         refreshes: whether old answers are refreshed.
 
     Args:
+        make_order: makes the order of use for the table of the answers and that of their uses.
         backend: used by this cache only. It also holds the name that `stores` writes.
         release: closes the backend. Called once, when the cache is closed.
     """
 
-    def __init__(self, options: Cache, backend: StateBackend, release: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        options: Cache,
+        backend: StateBackend,
+        make_order: Callable[[Table, Table | None], Order] = OrderInMemory,
+        release: Callable[[], None] | None = None,
+    ) -> None:
         self._options = options
         self._backend = backend
         self._release = release or backend.close
         self._now = backend.now
         self._written = self._cells("answers", options.expire_after_write)
         self._codec = self._written.codec
-        self._load, self._store = self._written.table.get_slot, self._written.table.put_slot
+        self._load = self._written.table.get_slot
         self._miss = self._codec.encode(None)
         self._missing = self._view(options.missing_ttl)
         self._fresh = self._view(options.refresh_after)
         self.refreshes = options.refresh_after is not None
         self._used = None if options.expire_after_access is None else self._cells("used", options.expire_after_access)
         self._told: set[str] = set()
-        self._slots = self._kept_before()
+        self._order = make_order(self._written.table, None if self._used is None else self._used.table)
+        self._name, self._slot_of, self._count_use = self._order.name, self._order.get, self._order.use
 
     def __len__(self) -> int:
         """The number of keys in the cache, expired ones included."""
-        return len(self._slots)
+        return len(self._order)
 
     def get(self, key: Any) -> Any:
         """The answer for a key, None for a miss, or ABSENT if the cache has no live answer. Counts as a use."""
         try:
-            name = identity(key)
-            slot = self._slots.get(name)
+            name = self._name(key)
+            slot = self._slot_of(name)
             if slot is None:
                 return ABSENT
-            if self._backend.closed:
-                self._backend.check_open()  # In a forked child, where nothing may touch what is stored.
-            codec, now, stored = self._codec, self._now(), self._load(slot)
+            stored = self._load(slot)
+            if stored is None:
+                return ABSENT
+            codec, now = self._codec, self._now()
             if self._life(stored).is_over(stored, now) or (self._used is not None and not self._use(slot, now)):
                 if not self._options.stale_if_error:
-                    self._remove(name)
+                    self._order.remove(name)
                 return ABSENT
-            self._slots.move_to_end(name)
+            self._count_use(name)
             return codec.decode(codec.unstamp(stored))
         except Exception as error:
             self._tell("cannot be read", key, error)
@@ -116,28 +124,29 @@ class LookupCache:
             return
         try:
             self._backend.set_current_key(key)
-            slot, name = self._backend.require_slot(), identity(key)
+            slot, name = self._backend.require_slot(), self._name(key)
             now = self._now()
-            self._store(slot, self._codec.stamp(now, self._codec.encode(answer)))
-            if self._used is not None:
-                self._used.table.put_slot(slot, self._used.codec.stamp(now, self._used.codec.encode(True)))
-            self._slots[name] = slot
-            self._slots.move_to_end(name)
+            stored = self._codec.stamp(now, self._codec.encode(answer))
+            used = None if self._used is None else self._used.codec.stamp(now, self._used.codec.encode(True))
+            self._order.put(name, slot, stored, used)
             self._make_room(now)
         except Exception as error:
             self._tell("cannot be kept", key, error)
 
     def close(self) -> None:
         """Release files and memory. A second call does nothing."""
-        self._slots.clear()
-        if not self._backend.closed:
-            self._release()
+        if self._backend.closed:
+            return
+        try:
+            self._order.close()
+        except StateError as error:
+            logger.warning("the order of use of a cache is not written: %s", describe_error(error))
+        self._release()
 
     def _discard(self, key: Any) -> None:
         """Forget a key."""
         try:
-            self._backend.check_open()
-            self._remove(identity(key))
+            self._order.remove(self._name(key))
         except Exception as error:
             self._tell("cannot be removed", key, error)
 
@@ -162,8 +171,7 @@ class LookupCache:
 
     def _stored(self, key: Any) -> Any:
         try:
-            slot = self._slots.get(identity(key))
-            self._backend.check_open()
+            slot = self._slot_of(self._name(key))
             return None if slot is None else self._load(slot)
         except Exception as error:
             self._tell("cannot be read", key, error)
@@ -182,16 +190,17 @@ class LookupCache:
 
     def _make_room(self, now: int) -> None:
         """Remove the least recently used answers above the limit, then expired ones among the next `SWEPT`."""
-        slots = self._slots
-        while len(slots) > self._options.max_rows:
-            self._remove(next(iter(slots)))
+        order = self._order
+        while len(order) > self._options.max_rows:
+            order.remove(order.oldest())
         if self._options.stale_if_error:
             return
         for _ in range(SWEPT):
-            name = next(iter(slots), None)
-            if name is None or not self._is_over(slots[name], now):
+            name = order.oldest()
+            slot = None if name is None else self._slot_of(name)
+            if slot is None or not self._is_over(slot, now):
                 return
-            self._remove(name)
+            order.remove(name)
 
     def _is_over(self, slot: bytes, now: int) -> bool:
         stored = self._load(slot)
@@ -201,22 +210,6 @@ class LookupCache:
             return False
         used = self._used.table.get_slot(slot)
         return used is None or self._used.is_over(used, now)
-
-    def _remove(self, name: Any) -> None:
-        slot = self._slots.pop(name, None)
-        if slot is not None:
-            self._written.table.delete(slot, b"")
-            if self._used is not None:
-                self._used.table.delete(slot, b"")
-
-    def _kept_before(self) -> OrderedDict[Any, bytes]:
-        """The slots that the backend already holds, sorted by the last recorded use."""
-        width, used = self._backend.group_width, self._used
-        rows = []
-        for slot, sub, stored in self._written.table.entries():
-            last = None if used is None else used.table.get_slot(slot + sub)
-            rows.append((self._codec.timestamp(stored if last is None else last), slot + sub))
-        return OrderedDict((identity(canonical_key(parse_slot(slot, width)[0])), slot) for _, slot in sorted(rows))
 
     def _tell(self, what: str, key: Any, error: Exception) -> None:
         if what not in self._told:

@@ -18,19 +18,25 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from asyncio_operator.clock import Clock
 from asyncio_operator.errors import ConfigurationError, StateError, describe_error
 from asyncio_operator.lookup.cache import SPECIFICATION, LookupCache
+from asyncio_operator.lookup.order import OrderOnDisk
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.rocksdb import RocksDBOptions
 from asyncio_operator.specification import fingerprint
-from asyncio_operator.state.backend import StateBackend
 from asyncio_operator.state.directories import check_directory
 from asyncio_operator.state.heap_backend import HeapStateBackend
 
-OpenState = Callable[[Path], StateBackend]
+if TYPE_CHECKING:
+    from asyncio_operator.state import RocksDBStateBackend
+
+FORMAT: Final = 2
+"""Of what a cache writes to disk."""
+
+OpenState = Callable[[Path], "RocksDBStateBackend"]
 
 logger = logging.getLogger("asyncio_operator")
 
@@ -48,7 +54,7 @@ def cache_owner(enricher: str, schema: Iterable[Any]) -> str:
 
 def cache_name(owner: str, options: Cache) -> str:
     """The name of a cache. Caches with equal names may share answers. `owner` is the result of `cache_owner`."""
-    return fingerprint((owner, options))
+    return fingerprint((owner, options, FORMAT))
 
 
 def open_cache(options: Cache, owner: str, clock: Clock | None = None) -> LookupCache:
@@ -64,15 +70,19 @@ def open_cache(options: Cache, owner: str, clock: Clock | None = None) -> Lookup
     place = _lease(check_directory(str(options.directory)), name, open_state)
     try:
         try:
-            return LookupCache(options, place.backend, place.release)
+            return _cache_in(place, options)
         except StateError:
             # Damage may show only when the answers are read.
             place.backend.close()
             place.clear(name, open_state)
-            return LookupCache(options, place.backend, place.release)
+            return _cache_in(place, options)
     except BaseException:
         place.release()
         raise
+
+
+def _cache_in(place: Place, options: Cache) -> LookupCache:
+    return LookupCache(options, place.backend, partial(OrderOnDisk, place.backend), place.release)
 
 
 def _lease(directory: Path, specification: str, open_state: OpenState) -> Place:
@@ -102,7 +112,7 @@ class Place:
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
-        self.backend: StateBackend
+        self.backend: RocksDBStateBackend
         self._lock = lock
         _locked.add(path)
 
@@ -157,7 +167,7 @@ class Place:
                 _locked.discard(self.path)
 
 
-def _open_state(path: Path, options: RocksDBOptions | None, clock: Clock | None) -> StateBackend:
+def _open_state(path: Path, options: RocksDBOptions | None, clock: Clock | None) -> RocksDBStateBackend:
     from asyncio_operator.state import RocksDBStateBackend
 
     return RocksDBStateBackend(path, max_parallelism=1, clock=clock, options=options)

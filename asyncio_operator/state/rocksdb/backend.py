@@ -23,6 +23,7 @@ from asyncio_operator.state.rocksdb.processes import FOREIGN_PROCESS, belongs_he
 from asyncio_operator.state.rocksdb.records import Records
 from asyncio_operator.state.rocksdb.snapshot import RocksDBSnapshot
 from asyncio_operator.state.rocksdb.table import RocksDBTable
+from asyncio_operator.state.rocksdb.use_order import OrderOfUse
 from asyncio_operator.state.serializers import Serializer
 from asyncio_operator.state.snapshot import StateSnapshot, merge_states
 from asyncio_operator.state.statistics import StateStatistics
@@ -110,6 +111,10 @@ class RocksDBStateBackend(StateBackend):
         """As of `StateBackend`; then RocksDB rewrites every file, without what was deleted."""
         super().compact()
         self._database.compact()
+
+    def order_of_use(self) -> OrderOfUse:
+        """The order in which slots of this backend were used, for a cache; once for a backend."""
+        return OrderOfUse(self._database, self.next_sequence)
 
     def statistics(self) -> StateStatistics:
         self.check_open()
