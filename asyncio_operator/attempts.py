@@ -55,8 +55,6 @@ class Attempts:
         retries: attempts beyond the first of an element.
     """
 
-    runs_code = True
-
     def __init__(
         self,
         source: Source,
@@ -72,6 +70,7 @@ class Attempts:
     ) -> None:
         self.lanes = 0
         self.instant = instant
+        self.runs_code = True
         self.calls = 0
         self.retries = 0
         self.latency = Histogram()
@@ -161,8 +160,7 @@ class Attempts:
     def _take(self) -> tuple[Call, Any] | None:
         next_call, self._next = self._next or self._start(), None
         if next_call is None and self._try_again < inf:
-            # Whoever seeks waits for something else, and does not know when to ask again.
-            self.news()
+            self.news()  # The lane that seeks waits for something else, and does not know when to ask again.
         return next_call
 
     def _start(self) -> tuple[Call, Any] | None:
@@ -227,12 +225,7 @@ class Attempts:
                 self.retries += 1
             flight.begun = started
             self._recorder.attempt_started(flight, started)
-        return self._limit(call) - started
-
-    def _limit(self, call: Call) -> float:
-        """When the call has to be looked at: the first deadline of its elements, or the end of their attempt."""
-        present, most = call.present, self._attempt_timeout
-        return present[0].limit(most) if len(present) == 1 else min([flight.limit(most) for flight in present])
+        return call.limit(self._attempt_timeout) - started
 
     def complete(self, call: Call, result: Any) -> None:
         now = self._now()
@@ -297,7 +290,7 @@ class Attempts:
             if self._keyed is not None:
                 self._keyed.hold(flight.entry)
             self._pass_limit(flight, now)
-        return self._limit(call) - started if going_on else None
+        return call.limit(self._attempt_timeout) - started if going_on else None
 
     def _pass_limit(self, flight: Flight, now: float) -> None:
         """An attempt has reached the element's deadline, or its own limit."""
@@ -318,6 +311,9 @@ class Attempts:
             self._recorder.call_returned(flight, self._now())
             if self._keyed is not None and not flight.late:
                 self._keyed.release(flight.entry)
+                if flight.held and not flight.ended:
+                    self._lineup.again(flight)
+                flight.held = False
                 self.news()
 
     def value_of(self, call: Call) -> Any:
@@ -383,8 +379,11 @@ class Attempts:
             if flight.deadline < now:
                 self._end(flight, now, self._outcomes.timed_out, flight.attempts)
             else:
-                self._lineup.again(flight)
                 self._waits.guard(flight, flight.deadline)
+                # Law Q7: calls of one key never overlap, so the next attempt waits for a call that was cut.
+                flight.held = self._keyed is not None and flight.late > 0
+                if not flight.held:
+                    self._lineup.again(flight)
 
     def _set_alarm(self, earliest: float = -inf) -> None:
         due = max(self._waits.next_due(), earliest)

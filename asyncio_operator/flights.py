@@ -45,6 +45,7 @@ class Flight:
         started: when its first attempt started.
         wakes: when it has to be looked at, while it is in `Waits`.
         split: whether it waits for a call as part of a batch that failed.
+        held: whether its next attempt waits until a call that was cut has returned.
         late: calls for it that run on though they are past their limit.
     """
 
@@ -56,6 +57,7 @@ class Flight:
         "deadline",
         "ended",
         "entry",
+        "held",
         "late",
         "number",
         "split",
@@ -75,6 +77,7 @@ class Flight:
         self.started = 0.0
         self.wakes = inf
         self.split = False
+        self.held = False
         self.late = 0
         self.ended = False
         self.call: Call | None = None
@@ -105,6 +108,13 @@ class Call:
         self.half = half
         self.started = 0.0
         self.age = 0.0
+
+    def limit(self, attempt_timeout: float) -> float:
+        """When it has to be looked at: the first deadline of its elements, or the end of their attempt."""
+        present = self.present
+        if len(present) == 1:
+            return present[0].limit(attempt_timeout)
+        return min([flight.limit(attempt_timeout) for flight in present])
 
     @property
     def present(self) -> list[Flight]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from typing import Any
 
@@ -10,7 +11,15 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from asyncio_operator import AsyncWaitOperator, Batching, CircuitBreaker, FunctionError, Record, Watermark
+from asyncio_operator import (
+    AsyncWaitOperator,
+    Batching,
+    BlockingFunction,
+    CircuitBreaker,
+    FunctionError,
+    Record,
+    Watermark,
+)
 from asyncio_operator.testing import VirtualTimeLoop
 from tests.core.attempts import BAD, Act, Batches, Script, retry
 from tests.core.helpers import Source, collect, collect_timed, fail, forever, late, now, process, run_on, same, virtual
@@ -66,12 +75,76 @@ async def test_Q7_a_key_is_taken_until_the_call_has_returned():
 
 
 @virtual
-async def test_Q7_also_if_that_is_an_earlier_attempt():
-    """The second attempt ends the record at 3; the call of the first is over at 7."""
-    script = Script({"a1": [Act(9.0, deaf=5.0)]})
+async def test_Q7_the_next_attempt_waits_until_a_call_that_was_cut_has_returned():
+    """The first call is cut at 2, its back-off is over at 3, and it returns at 7."""
+    script = PerKey({"a1": [Act(9.0, deaf=5.0)]})
     operator = operator_of(script, attempt_timeout=2.0, retry=retry(delay=1.0))
     got = await collect_timed(operator.process(["a1", "a2", "b1"]))
-    assert got == [("b1", 0), ("a1", 3), ("a2", 7)]
+    assert script.times("a1") == [0, 7]
+    assert got == [("b1", 0), ("a1", 7), ("a2", 7)]
+
+
+@virtual
+async def test_Q7_with_one_place_too():
+    script = PerKey({"a1": [Act(9.0, deaf=5.0)] * 2})
+    operator = operator_of(script, attempt_timeout=2.0, retry=retry(delay=0.0), capacity=1)
+    assert await collect_timed(operator.process(["a1", "b1"])) == [("a1", 14), ("b1", 14)]
+    assert script.times("a1") == [0, 7, 14]
+
+
+@virtual
+async def test_Q7_the_deadline_ends_a_record_whose_next_attempt_waits_for_a_cut_call():
+    script = PerKey({"a1": [Act(9.0, deaf=50.0)]})
+    operator = operator_of(script, timeout=10.0, on_timeout=late, attempt_timeout=2.0, retry=retry(delay=1.0))
+    got = await collect_timed(operator.process(["a1", "a2", "b1"]))
+    assert got == [("b1", 0), (("late", "a1"), 10), ("a2", 52)]
+
+
+@virtual
+async def test_Q7_in_batches_too():
+    async def act(values: list[str], number: int) -> list[str]:
+        if number == 0:
+            try:
+                await asyncio.sleep(9)
+            except asyncio.CancelledError:
+                await asyncio.sleep(5)
+        return values
+
+    batches = Batches(act)
+    options = {"batching": Batching(2), "attempt_timeout": 2.0, "retry": retry(delay=1.0)}
+    got = await collect_timed(operator_of(batches, **options).process(["a1", "b1", "c1", "a2"]))
+    assert batches.times[1] < 7 <= batches.times[2]
+    assert sorted(got) == [("a1", 7), ("a2", 7), ("b1", 7), ("c1", batches.times[1])]
+
+
+@virtual
+async def test_O9_closing_while_an_attempt_waits_for_a_cut_call_takes_the_grace_period(caplog):
+    script = PerKey({"a1": [Act(9.0, deaf=1000.0)]})
+    operator = operator_of(script, attempt_timeout=2.0, retry=retry(delay=1.0), grace_period=5.0)
+    run = operator.process(["a1", "a2", "b1"])
+    assert await anext(run) == "b1"
+    await asyncio.sleep(20)
+    await run.aclose()
+    assert now() == 25
+    assert "a call for element 'a1'" in caplog.text
+
+
+def test_Q7_threads_of_one_key_never_overlap():
+    """A thread cannot be cancelled: the next attempt waits until it is done."""
+    running, calls = Counter[str](), Counter[str]()
+
+    def call(value: str) -> str:
+        running[value[0]] += 1
+        assert running[value[0]] == 1
+        calls[value] += 1
+        time.sleep(0.05 if calls[value] == 1 else 0)
+        running[value[0]] -= 1
+        return value
+
+    blocking = BlockingFunction(call, max_workers=4)
+    operator = operator_of(blocking, attempt_timeout=0.01, retry=retry(5, delay=0.0))
+    assert sorted(operator(["a1", "a2", "b1"])) == ["a1", "a2", "b1"]
+    assert calls["a1"] >= 2
 
 
 @virtual
@@ -266,33 +339,30 @@ ACTS = st.builds(
 
 
 @given(
-    elements=st.lists(st.tuples(KEYS, st.lists(ACTS, max_size=2)), max_size=20),
+    elements=st.lists(st.tuples(KEYS, st.lists(ACTS, max_size=3)), max_size=20),
     marks=st.sets(st.integers(0, 20), max_size=4),
     capacity=st.integers(1, 4),
     buffer=st.integers(1, 12),
     timeout=st.sampled_from([0, 3.0, 6.0]),
     attempt_timeout=st.sampled_from([None, 1.5]),
+    delay=st.sampled_from([0.0, 1.0, 5.0]),
 )
-def test_Q7_on_random_schedules(elements, marks, capacity, buffer, timeout, attempt_timeout):
+def test_Q7_on_random_schedules(elements, marks, capacity, buffer, timeout, attempt_timeout, delay):
+    """Calls of one key never overlap, and every element ends, whatever is cut and goes on."""
     acts = {f"{key}{number}": acts for number, (key, acts) in enumerate(elements)}
-
-    class Checked(Script):
-        async def __call__(self, value: Any) -> Any:
-            if [one for one, calls in self.running.items() if calls and one[0] == value[0] and one != value]:
-                pytest.fail("Q7: two records of one key run")
-            return await super().__call__(value)
 
     async def main():
         given_in: list[Any] = []
         for number, value in enumerate(acts):
             given_in += [Watermark(number)] if number in marks else []
             given_in.append(value)
-        script = Checked(acts)
+        script = PerKey(acts)
         operator = operator_of(
             script, capacity=capacity, buffer=buffer, timeout=timeout, attempt_timeout=attempt_timeout,
-            retry=retry(2, 1.0), on_error=lambda v, e: v, on_timeout=lambda v: v,
+            retry=retry(3, delay), on_error=lambda v, e: v, on_timeout=lambda v: v,
         )  # fmt: skip
         got = await collect(operator.process(given_in))
+        assert not script.running.total()
         assert Counter(map(str, got)) == Counter(map(str, given_in))
         assert script.most <= capacity
         for key in "abc":
