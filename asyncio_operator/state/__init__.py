@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.state.backend import StateBackend
 from asyncio_operator.state.batch_set import BatchPriorityQueueSet
+from asyncio_operator.state.checkpoints import CheckpointedService, checkpoint, restore_checkpoint
 from asyncio_operator.state.descriptors import (
     AggregateFunction,
     AggregatingStateDescriptor,
@@ -57,6 +58,7 @@ __all__ = [
     "AggregatingStateDescriptor",
     "BatchPriorityQueueSet",
     "BuiltinSerializer",
+    "CheckpointedService",
     "CleanupFullSnapshot",
     "CleanupInCompaction",
     "CleanupIncrementally",
@@ -87,10 +89,12 @@ __all__ = [
     "UpdateType",
     "ValueState",
     "ValueStateDescriptor",
+    "checkpoint",
     "default_max_parallelism",
     "key_group",
     "key_group_range",
     "operator_index",
+    "restore_checkpoint",
 ]
 if TYPE_CHECKING or find_spec("rocksdict"):  # so that a star import works without it
     __all__ += ["RocksDBCachingPriorityQueueSet", "RocksDBSnapshot", "RocksDBStateBackend"]

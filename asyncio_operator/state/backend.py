@@ -70,6 +70,9 @@ class StateBackend(ABC):
     remedy: ClassVar[str] = "make a new backend, and restore a snapshot into it"
     """What to do when it is closed."""
 
+    snapshots_on_disk: ClassVar[bool] = False
+    """Whether `snapshot` makes a directory."""
+
     def __init__(self, key_groups: KeyGroupRange | None, max_parallelism: int, clock: Clock | None) -> None:
         self.key_groups = resolve_key_groups(key_groups, max_parallelism)
         self.max_parallelism = max_parallelism

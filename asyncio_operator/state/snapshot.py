@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from asyncio_operator.errors import StateError, StateMigrationError
 from asyncio_operator.state.descriptors import StateMeta
@@ -29,7 +30,10 @@ class StateSnapshot(ABC):
         key_groups: the range of the backend.
         sequence: no sequence number from here on occurs in it.
         states: what is known of each state, by name.
+        in_order: whether `rows` come in the order of their addresses.
     """
+
+    in_order: ClassVar[bool] = False
 
     format: int
     max_parallelism: int

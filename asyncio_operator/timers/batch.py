@@ -8,13 +8,24 @@ new key. Registrations in these callbacks are ignored, for nothing would ever fi
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from asyncio_operator.clock import Clock
 from asyncio_operator.errors import StateError, describe
 from asyncio_operator.state.batch_set import BatchPriorityQueueSet
-from asyncio_operator.state.keys import Key, serialize_key
+from asyncio_operator.state.key_groups import KeyGroupRange, key_group
+from asyncio_operator.state.keys import Key, KeySerializer, serialize_key
+from asyncio_operator.state.serializers import BUILTIN
 from asyncio_operator.timers.queues import key_of, timestamp_of
 from asyncio_operator.timers.service import Callback, TimerService, check_callback, current_timer
-from asyncio_operator.timers.timer import MAX_TIMESTAMP, MIN_TIMESTAMP, Timer, check_timestamp
+from asyncio_operator.timers.timer import (
+    MAX_TIMESTAMP,
+    MIN_TIMESTAMP,
+    Timer,
+    check_timestamp,
+    deserialize_timer,
+    serialize_timer,
+)
 
 
 class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
@@ -29,6 +40,8 @@ class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
     Raises:
         ConfigurationError: a callback is async, it or the clock cannot be called.
     """
+
+    checkpoint_kind = "batch timers"
 
     def __init__(
         self,
@@ -97,6 +110,36 @@ class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
         """Raises StateError: a batch is not restored, it is run again."""
         raise StateError("a BatchTimerService restores no snapshots: a batch that failed is run again")
 
+    def checkpoint_groups(self, key_groups: KeyGroupRange, max_parallelism: int) -> dict[int, bytes]:
+        """The key that is present, and its timers, under its key group; nothing before the first key."""
+        if self._key is None:
+            return {}
+        timers = {kind: [serialize_timer(timer) for timer in queue] for kind, queue in self._queues().items()}
+        return {key_group(self._key, max_parallelism): BUILTIN.serialize({"key": self._key_bytes, **timers})}
+
+    def prepare_restore(
+        self, key_groups: KeyGroupRange, max_parallelism: int, groups: Mapping[int, bytes]
+    ) -> Callable[[], None]:
+        if self._key is not None:
+            raise StateError(f"{self!r} has a key already: restore a checkpoint into a new service")
+        if len(groups) > 1:
+            raise StateError(
+                f"the checkpoints hold keys of the key groups {sorted(groups)}, and a BatchTimerService has one key "
+                "at a time: give each service the checkpoint of one"
+            )
+        found = [_parsed(data, group, max_parallelism) for group, data in groups.items()]
+
+        def add() -> None:
+            for key, event, processing in found:
+                self._key, self._key_bytes = key, serialize_key(key)
+                self._event.add_all(event)
+                self._processing.add_all(processing)
+
+        return add
+
+    def _queues(self) -> dict[str, BatchPriorityQueueSet[Timer]]:
+        return {"event": self._event, "processing": self._processing}
+
     def _register(self, queue: BatchPriorityQueueSet[Timer], timestamp: int, namespace: Key | None) -> None:
         timer = current_timer(self.current_key, timestamp, namespace)
         if not self._flushing:
@@ -117,3 +160,17 @@ class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
             f"<BatchTimerService, {len(self._event)} event-time and {len(self._processing)} processing-time timers "
             f"of key {describe(self.current_key)}>"
         )
+
+
+def _parsed(data: bytes, group: int, max_parallelism: int) -> tuple[Key, list[Timer], list[Timer]]:
+    try:
+        found = BUILTIN.deserialize(data)
+        key = KeySerializer().deserialize(found["key"])
+        event, processing = ([deserialize_timer(raw) for raw in found[kind]] for kind in ("event", "processing"))
+    except (LookupError, TypeError, StateError) as error:
+        raise StateError(f"{describe(data)} are no timers of a batch: restore another checkpoint") from error
+    if key_group(key, max_parallelism) != group or any(
+        serialize_key(timer.key) != found["key"] for timer in (*event, *processing)
+    ):
+        raise StateError(f"damaged timers of a batch: not all are of key {describe(key)} in key group {group}")
+    return key, event, processing

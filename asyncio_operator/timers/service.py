@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Generic, TypeVar
 
 from asyncio_operator.clock import Clock, milliseconds
 from asyncio_operator.errors import ConfigurationError, StateError, describe
-from asyncio_operator.state.key_groups import check_group
+from asyncio_operator.state.key_groups import KeyGroupRange, check_group
 from asyncio_operator.state.key_groups import key_group as key_group_of
 from asyncio_operator.state.keys import Key, serialize_key
 from asyncio_operator.state.layout import serialize_namespace
@@ -54,6 +54,9 @@ class TimerService(ABC, Generic[Q]):
         event, processing: the sets that hold the timers.
         clock: seconds as a float; None is the system's.
     """
+
+    checkpoint_kind: ClassVar[str]
+    """What a checkpoint calls such a service."""
 
     def __init__(self, event: Q, processing: Q, clock: Clock | None) -> None:
         self._now = milliseconds(clock)
@@ -104,6 +107,25 @@ class TimerService(ABC, Generic[Q]):
         """The processing-time timers, of all namespaces or of one, in any order."""
         return of_namespace(self._processing, namespace)
 
+    @abstractmethod
+    def checkpoint_groups(self, key_groups: KeyGroupRange, max_parallelism: int) -> dict[int, bytes]:
+        """The timers for a checkpoint of a backend with these key groups, by key group.
+
+        Raises:
+            ConfigurationError: the service has other key groups.
+        """
+
+    @abstractmethod
+    def prepare_restore(
+        self, key_groups: KeyGroupRange, max_parallelism: int, groups: Mapping[int, bytes]
+    ) -> Callable[[], None]:
+        """Checks what `checkpoint_groups` gave; the function that is returned adds it.
+
+        Raises:
+            ConfigurationError: the service has other key groups.
+            StateError: there are timers already, or the bytes are not those of timers of their group.
+        """
+
     def _register(self, queue: Q, timestamp: int, namespace: Key | None) -> None:
         queue.add(current_timer(self.current_key, timestamp, namespace))
 
@@ -120,6 +142,8 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]]):
     Raises:
         ConfigurationError: a callback is async, it or the clock cannot be called, or `queues` makes no sets.
     """
+
+    checkpoint_kind = "timers"
 
     def __init__(
         self,
@@ -176,15 +200,7 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]]):
         Raises:
             StateError: the key group is outside the range.
         """
-        return BUILTIN.serialize(
-            {
-                "format": SNAPSHOT_FORMAT,
-                "max_parallelism": self._max_parallelism,
-                "key_group": key_group,
-                "event": [serialize_timer(timer) for timer in self._event.subset_for_key_group(key_group)],
-                "processing": [serialize_timer(timer) for timer in self._processing.subset_for_key_group(key_group)],
-            }
-        )
+        return self._serialized(key_group, self._timers_of(key_group))
 
     def restore(self, key_group: int, data: bytes) -> None:
         """Adds the timers of a key group that a snapshot holds; overdue ones fire at the next advance.
@@ -193,6 +209,36 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]]):
             StateError: the key group is outside the range, or the data are no snapshot of it, or of another version or
                 maximum parallelism. Nothing is added then.
         """
+        self._add(*self._parsed(key_group, data))
+
+    def checkpoint_groups(self, key_groups: KeyGroupRange, max_parallelism: int) -> dict[int, bytes]:
+        self._check_key_groups(key_groups, max_parallelism)
+        found = ((group, self._timers_of(group)) for group in key_groups)
+        return {group: self._serialized(group, timers) for group, timers in found if any(timers)}
+
+    def prepare_restore(
+        self, key_groups: KeyGroupRange, max_parallelism: int, groups: Mapping[int, bytes]
+    ) -> Callable[[], None]:
+        self._check_key_groups(key_groups, max_parallelism)
+        if self._event or self._processing:
+            raise StateError(f"{self!r} has timers already: restore a checkpoint into a new service, with empty queues")
+        found = [self._parsed(group, data) for group, data in groups.items()]
+
+        def add() -> None:
+            for event, processing in found:
+                self._add(event, processing)
+
+        return add
+
+    def _timers_of(self, key_group: int) -> tuple[list[Timer], list[Timer]]:
+        return self._event.subset_for_key_group(key_group), self._processing.subset_for_key_group(key_group)
+
+    def _serialized(self, key_group: int, timers: tuple[list[Timer], list[Timer]]) -> bytes:
+        event, processing = ([serialize_timer(timer) for timer in kind] for kind in timers)
+        about = {"format": SNAPSHOT_FORMAT, "max_parallelism": self._max_parallelism, "key_group": key_group}
+        return BUILTIN.serialize({**about, "event": event, "processing": processing})
+
+    def _parsed(self, key_group: int, data: bytes) -> tuple[list[Timer], list[Timer]]:
         check_group(key_group, self._key_groups)
         found = _body(key_group, data)
         wanted = {"format": SNAPSHOT_FORMAT, "max_parallelism": self._max_parallelism, "key_group": key_group}
@@ -206,8 +252,18 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]]):
         for timer in (*timers["event"], *timers["processing"]):
             if key_group_of(timer.key, self._max_parallelism) != key_group:
                 raise StateError(f"damaged timer snapshot: {timer} does not belong to key group {key_group}")
-        self._event.add_all(timers["event"])
-        self._processing.add_all(timers["processing"])
+        return timers["event"], timers["processing"]
+
+    def _add(self, event: list[Timer], processing: list[Timer]) -> None:
+        self._event.add_all(event)
+        self._processing.add_all(processing)
+
+    def _check_key_groups(self, key_groups: KeyGroupRange, max_parallelism: int) -> None:
+        if (key_groups, max_parallelism) != (self._key_groups, self._max_parallelism):
+            raise ConfigurationError(
+                f"{self!r} and a backend of key groups {key_groups} of {max_parallelism} cannot share a checkpoint: "
+                "give both the same key groups and maximum parallelism"
+            )
 
     def _fire(self, queue: PriorityQueue[Timer], until: int, callback: Callback) -> None:
         while (first := queue.peek()) is not None and first.timestamp <= until:

@@ -47,6 +47,7 @@ class RocksDBStateBackend(StateBackend):
         StateError: the directory is locked, damaged, foreign, or of another version, range or maximum parallelism.
     """
 
+    snapshots_on_disk = True
     remedy = "open the directory again with a new RocksDBStateBackend"
 
     def __init__(

@@ -1,0 +1,187 @@
+"""Checkpoints: a backend and its timer services at one moment, as a directory.
+
+`checkpoint_format` says what is in the directory. It is written under another name, forced to the disk and renamed, so
+a checkpoint is whole or absent, also after a loss of power. The law: `restore_checkpoint` gives what the backend and
+the services had when `checkpoint` was called, to a backend of any kind and any range of key groups.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, runtime_checkable
+from uuid import uuid4
+
+from asyncio_operator.errors import ConfigurationError, StateError, describe
+from asyncio_operator.state.backend import StateBackend
+from asyncio_operator.state.checkpoint_format import (
+    ROWS,
+    STATE,
+    TIMERS,
+    CheckpointFiles,
+    append_segment,
+    write_manifest,
+    write_rows,
+)
+from asyncio_operator.state.directories import check_directory
+from asyncio_operator.state.key_groups import KeyGroupRange
+
+
+@runtime_checkable
+class CheckpointedService(Protocol):
+    """What a checkpoint asks of a timer service; `InternalTimerService` and `BatchTimerService` have it."""
+
+    checkpoint_kind: ClassVar[str]
+
+    def checkpoint_groups(self, key_groups: KeyGroupRange, max_parallelism: int, /) -> dict[int, bytes]: ...
+
+    def prepare_restore(
+        self, key_groups: KeyGroupRange, max_parallelism: int, groups: Mapping[int, bytes], /
+    ) -> Callable[[], None]: ...
+
+
+def checkpoint(path: str | Path, backend: StateBackend, *services: CheckpointedService) -> None:
+    """Writes a checkpoint of a backend and its timer services; all stay usable.
+
+    A RocksDB backend on the volume of `path` gives hard links, so the cost is what changed since its last flush; any
+    other backend is written in full, and so are all timers. Watermarks are not part of it.
+
+    Args:
+        path: the directory to make; its parents are made if they are missing.
+        backend: the keyed state.
+        services: `InternalTimerService` or `BatchTimerService`, of the same key groups as the backend.
+
+    Raises:
+        ConfigurationError: an argument is of another type, or a service has other key groups than the backend.
+        StateError: there is something at `path`, the backend is closed, or the disk cannot be written. Nothing is left.
+    """
+    target = check_directory(path)
+    _check(backend, services)
+    if os.path.lexists(target):
+        raise StateError(f"there is something at {target} already: take another path for the checkpoint")
+    part = target.with_name(f".{target.name[:100]}.{uuid4().hex}.part")
+    try:
+        part.mkdir(parents=True)
+        manifest: dict[str, Any] = {
+            "max_parallelism": backend.max_parallelism,
+            "key_groups": [backend.key_groups.start, backend.key_groups.end],
+            "state": _write_state(part, backend),
+            "services": _write_timers(part, backend, services),
+        }
+        write_manifest(part, manifest)
+        _force_to_disk(part)
+        part.rename(target)
+        _force(target.parent)
+    except OSError as error:
+        raise StateError(
+            f"the checkpoint {target} cannot be written: see to the cause, or take another path ({error})"
+        ) from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def restore_checkpoint(
+    path: str | Path | Sequence[str | Path], backend: StateBackend, *services: CheckpointedService
+) -> None:
+    """Restores a checkpoint into a new, empty backend and new services, before any state is asked for.
+
+    Args:
+        path: the checkpoint, or, to restore other key groups, all those that hold a part of the backend's.
+        backend: of any kind, and the same maximum parallelism.
+        services: as many as were written, in the same order, of the same classes.
+
+    Raises:
+        ConfigurationError: an argument is of another type, or a service has other key groups than the backend.
+        StateError: a checkpoint is missing, damaged, never completed, of another version or maximum parallelism or
+            number of services; two hold one key group, or a key group is in none; the backend or a service is not
+            empty. Backend and services are then as they were, unless a disk failed.
+        StateMigrationError: the checkpoints disagree about a state.
+    """
+    paths = [path] if isinstance(path, str | Path) or not isinstance(path, Sequence) else path
+    found = [CheckpointFiles(check_directory(each)) for each in paths]
+    _check(backend, services)
+    backend.check_open()
+    for each in found:
+        _check_fits(each, backend, services)
+    _check_covered(found, backend)
+    ready = [
+        service.prepare_restore(backend.key_groups, backend.max_parallelism, _timers(found, index, backend.key_groups))
+        for index, service in enumerate(services)
+    ]
+    backend.restore([each.snapshot() for each in found])
+    for add in ready:
+        add()
+
+
+def _check(backend: StateBackend, services: Sequence[CheckpointedService]) -> None:
+    if not isinstance(backend, StateBackend):
+        raise ConfigurationError(f"backend={describe(backend)}: a StateBackend is needed")
+    for service in services:
+        if isinstance(service, type) or not isinstance(service, CheckpointedService):
+            raise ConfigurationError(
+                f"services: {describe(service)} is no timer service: an InternalTimerService or a BatchTimerService "
+                "is needed"
+            )
+
+
+def _check_fits(files: CheckpointFiles, backend: StateBackend, services: Sequence[CheckpointedService]) -> None:
+    if files.max_parallelism != backend.max_parallelism:
+        raise StateError(
+            f"the checkpoint {files.path} was taken with max_parallelism={files.max_parallelism}, this backend has "
+            f"{backend.max_parallelism}: the maximum parallelism of state never changes, make the backend with "
+            "the old one"
+        )
+    kinds, given = [each["kind"] for each in files.services], [service.checkpoint_kind for service in services]
+    if kinds != given:
+        raise StateError(
+            f"the checkpoint {files.path} holds the services {kinds}, and {given} are to be restored: "
+            "give as many services as were written, in the same order"
+        )
+
+
+def _check_covered(found: Sequence[CheckpointFiles], backend: StateBackend) -> None:
+    missing = [group for group in backend.key_groups if not any(group in each.key_groups for each in found)]
+    if missing:
+        paths = ", ".join(str(each.path) for each in found)
+        raise StateError(
+            f"key group {missing[0]} of {backend.key_groups} is in none of the checkpoints {paths}: give all that hold "
+            "a part of the backend's key groups"
+        )
+
+
+def _timers(found: Sequence[CheckpointFiles], index: int, key_groups: KeyGroupRange) -> dict[int, bytes]:
+    return {group: data for each in found for group, data in each.timers(index).items() if group in key_groups}
+
+
+def _write_state(part: Path, backend: StateBackend) -> dict[str, Any]:
+    if backend.snapshots_on_disk:
+        backend.snapshot(part / STATE)
+        return {"kind": "rocksdb"}
+    with (part / ROWS).open("xb") as file:
+        return write_rows(backend.snapshot(), file)
+
+
+def _write_timers(part: Path, backend: StateBackend, services: Sequence[CheckpointedService]) -> list[dict[str, Any]]:
+    written = []
+    with (part / TIMERS).open("xb") as file:
+        for service in services:
+            groups = service.checkpoint_groups(backend.key_groups, backend.max_parallelism)
+            segments = {str(group): append_segment(file, data) for group, data in groups.items()}
+            written.append({"kind": service.checkpoint_kind, "segments": segments})
+    return written
+
+
+def _force_to_disk(directory: Path) -> None:
+    for entry in directory.rglob("*"):
+        _force(entry)
+    _force(directory)
+
+
+def _force(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

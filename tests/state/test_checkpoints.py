@@ -1,0 +1,457 @@
+"""Checkpoints: a backend and its timer services at one moment, whole or absent."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import pytest
+
+from asyncio_operator.errors import ConfigurationError, StateError, StateMigrationError
+from asyncio_operator.state import (
+    AggregatingStateDescriptor,
+    CleanupFullSnapshot,
+    HeapStateBackend,
+    KeyGroupRange,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    RocksDBStateBackend,
+    StateBackend,
+    StateTtlConfig,
+    ValueStateDescriptor,
+    checkpoint,
+    key_group_range,
+    restore_checkpoint,
+)
+from asyncio_operator.testing.clock import ManualClock
+from asyncio_operator.timers import BatchTimerService, HeapQueues, InternalTimerService, RocksDBQueues
+
+KINDS = ("heap", "rocksdb")
+KEYS = (1, True, "text", (1, "a"), b"bytes", -(2**70))
+END = 2**63 - 1
+
+
+class Json:
+    name = "json-1"
+
+    def serialize(self, value: Any) -> bytes:
+        return json.dumps(value).encode()
+
+    def deserialize(self, data: bytes) -> Any:
+        return json.loads(data)
+
+
+class Sum:
+    def create_accumulator(self) -> tuple[int, int]:
+        return 0, 0
+
+    def add(self, value: int, accumulator: tuple[int, int]) -> tuple[int, int]:
+        return accumulator[0] + value, accumulator[1] + 1
+
+    def get_result(self, accumulator: tuple[int, int]) -> float:
+        return accumulator[0] / accumulator[1]
+
+    def merge(self, a: Any, b: Any) -> Any:
+        raise NotImplementedError
+
+
+VALUE = ValueStateDescriptor("value")
+JSON = ValueStateDescriptor("json", serializer=Json())
+LIST, MAP = ListStateDescriptor("list"), MapStateDescriptor("map")
+REDUCING = ReducingStateDescriptor("reducing", lambda a, b: a + b)
+AGGREGATING = AggregatingStateDescriptor("aggregating", Sum())
+LIVES = MapStateDescriptor("lives", ttl=StateTtlConfig(10.0, cleanup=()))
+
+
+class Job:
+    """A backend with a timer service for each container of timers, and one for batches."""
+
+    def __init__(
+        self, kind: str, directory: Path, key_groups: KeyGroupRange | None = None, max_parallelism: int = 128
+    ) -> None:
+        groups = key_groups or KeyGroupRange(0, max_parallelism - 1)
+        self.clock = ManualClock()
+        self.fired: list[Any] = []
+        given: dict[str, Any] = {"key_groups": groups, "max_parallelism": max_parallelism, "clock": self.clock}
+        self.backend: StateBackend
+        if kind == "heap":
+            self.backend = HeapStateBackend(**given)
+            queues: Any = HeapQueues(groups, max_parallelism)
+        else:
+            self.backend = RocksDBStateBackend(directory / "state", **given)
+            queues = RocksDBQueues(directory / "timers", groups, max_parallelism, cache_size=4)
+        self.queues = queues
+        heard: dict[str, Any] = {"on_event_time": self.fired.append, "on_processing_time": self.fired.append}
+        self.timers = InternalTimerService(**heard, clock=self.clock, queues=queues)
+        self.batch = BatchTimerService(**heard)
+
+    def fill(self, keys: Any = KEYS) -> None:
+        for key, namespace in itertools.product(keys, (None, "n", 7)):
+            self.backend.set_current_key(key)
+            self.backend.set_current_namespace(namespace)
+            self.backend.value_state(VALUE).update((key, namespace))
+            self.backend.value_state(JSON).update({"n": namespace})
+            self.backend.list_state(LIST).add_all([3, 1, 2, 1])
+            self.backend.map_state(MAP).put_all({2: None, 1: "one", "x": [1]})
+            self.backend.map_state(LIVES).put_all({"a": 1})
+            self.backend.reducing_state(REDUCING).add(1)
+            self.backend.reducing_state(REDUCING).add(5)
+            self.backend.aggregating_state(AGGREGATING).add(4)
+            self.timers.current_key = key
+            self.timers.register_event_time_timer(5, namespace)
+            self.timers.register_processing_time_timer(-3, namespace)
+        self.batch.current_key = key
+        self.batch.register_event_time_timer(9, "n")
+        self.batch.register_processing_time_timer(8)
+
+    def save(self, path: Path) -> None:
+        checkpoint(path, self.backend, self.timers, self.batch)
+
+    def load(self, *paths: Path) -> None:
+        restore_checkpoint(paths if len(paths) > 1 else paths[0], self.backend, self.timers, self.batch)
+
+    def contents(self, keys: Any = KEYS) -> list[Any]:
+        found: list[Any] = [self.batch.current_key]
+        for key, namespace in itertools.product(keys, (None, "n", 7)):
+            self.backend.set_current_key(key)
+            self.backend.set_current_namespace(namespace)
+            found.append(
+                (
+                    self.backend.value_state(VALUE).value(),
+                    self.backend.value_state(JSON).value(),
+                    self.backend.list_state(LIST).get(),
+                    list(self.backend.map_state(MAP).items()),
+                    list(self.backend.map_state(LIVES).items()),
+                    self.backend.reducing_state(REDUCING).get(),
+                    self.backend.aggregating_state(AGGREGATING).get(),
+                )
+            )
+        for service in (self.timers, self.batch):
+            found += [sorted(map(repr, service.event_time_timers()))]
+            found += [sorted(map(repr, service.processing_time_timers()))]
+        return found
+
+    def close(self) -> None:
+        self.backend.close()
+        if isinstance(self.queues, RocksDBQueues):
+            self.queues.close()
+
+
+@pytest.fixture
+def new(tmp_path):
+    numbers, made = itertools.count(), []
+
+    def make(kind: str, key_groups: KeyGroupRange | None = None, max_parallelism: int = 128) -> Job:
+        made.append(Job(kind, tmp_path / f"job-{next(numbers)}", key_groups, max_parallelism))
+        return made[-1]
+
+    yield make
+    for job in made:
+        job.close()
+
+
+@pytest.mark.parametrize("target", KINDS)
+@pytest.mark.parametrize("source", KINDS)
+def test_S15_a_checkpoint_restores_into_every_kind_of_backend(source, target, new, tmp_path):
+    job = new(source)
+    job.fill()
+    before = job.contents()
+    job.save(tmp_path / "some" / "checkpoint")
+    job.fill()
+    assert job.contents() != before
+    first, again = new(target), new(target)
+    for restored in (first, again):
+        restored.load(tmp_path / "some" / "checkpoint")
+        assert restored.contents() == before
+    again.clock.advance(10.0)
+    again.backend.set_current_key("text")
+    assert list(again.backend.map_state(LIVES).items()) == []
+    again.backend.list_state(LIST).add("later")
+    assert again.backend.list_state(LIST).get()[-1] == "later"
+    assert [path.name for path in (tmp_path / "some").iterdir()] == ["checkpoint"]
+
+
+def test_S15_the_timers_of_a_batch_fire_after_it_was_restored(new, tmp_path):
+    job = new("heap")
+    job.fill()
+    job.save(tmp_path / "checkpoint")
+    again = new("heap")
+    again.load(tmp_path / "checkpoint")
+    again.batch.current_key = KEYS[-1]
+    assert again.fired == []
+    again.batch.current_key = "next"
+    assert [(timer.timestamp, timer.key, timer.namespace) for timer in again.fired] == [
+        (9, KEYS[-1], "n"),
+        (8, KEYS[-1], None),
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_S15_an_empty_job_has_a_checkpoint(kind, new, tmp_path):
+    new(kind).save(tmp_path / "checkpoint")
+    again = new("heap")
+    again.load(tmp_path / "checkpoint")
+    assert again.backend.num_entries() == 0
+    again.fill()
+
+
+@pytest.mark.parametrize(("old", "parallelism"), [(2, 3), (3, 2), (4, 1), (1, 4)])
+@pytest.mark.parametrize("kinds", [("heap", "rocksdb"), ("rocksdb", "heap")])
+def test_T5_after_a_rescale_from_checkpoints_every_timer_fires_once_and_no_entry_is_lost(
+    kinds, old, parallelism, tmp_path
+):
+    """The jobs of the batches are left out: a batch has one key, and belongs to one of them."""
+    paths = [tmp_path / f"checkpoint-{index}" for index in range(old)]
+    for index, path in enumerate(paths):
+        job = Job(kinds[index % 2], tmp_path / f"old-{index}", key_group_range(128, old, index))
+        for key in range(300):
+            try:
+                job.backend.set_current_key(key)
+            except StateError:
+                continue
+            job.backend.value_state(VALUE).update(key)
+            job.timers.current_key = key
+            job.timers.register_event_time_timer(key)
+            job.timers.register_processing_time_timer(-key)
+        checkpoint(path, job.backend, job.timers)
+        job.close()
+    fired: list[Any] = []
+    values: list[Any] = []
+    for index in range(parallelism):
+        job = Job(kinds[index % 2], tmp_path / f"new-{index}", key_group_range(128, parallelism, index))
+        restore_checkpoint([str(path) for path in paths], job.backend, job.timers)
+        keys = list(job.backend.keys("value"))
+        for key in keys:
+            job.backend.set_current_key(key)
+            values.append(job.backend.value_state(VALUE).value())
+        job.timers.advance_watermark(END)
+        job.timers.advance_processing_time()
+        assert {timer.key for timer in job.fired} == set(keys)
+        fired += job.fired
+        job.close()
+    assert sorted(values) == list(range(300))
+    assert len(fired) == 600
+    assert len(set(fired)) == 599  # Key 0 has an event and a processing timer that are equal.
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_S15_a_checkpoint_is_read_without_pickle_and_without_the_job(kind, new, tmp_path):
+    job = new(kind)
+    job.fill()
+    job.save(tmp_path / "checkpoint")
+    job.close()
+    program = (
+        "import sys\n"
+        "for name in ('pickle', '_pickle', 'cloudpickle', 'marshal'):\n"
+        "    sys.modules[name] = None\n"
+        "from asyncio_operator.state import HeapStateBackend, restore_checkpoint\n"
+        "from asyncio_operator.timers import BatchTimerService, InternalTimerService\n"
+        "backend, timers = HeapStateBackend(), InternalTimerService()\n"
+        "restore_checkpoint(sys.argv[1], backend, timers, BatchTimerService())\n"
+        "print(backend.num_entries(), len(list(timers.event_time_timers())))\n"
+    )
+    if kind == "rocksdb":
+        program = program.replace("'pickle', '_pickle', ", "")  # rocksdict itself imports it.
+    command = [sys.executable, "-c", program, str(tmp_path / "checkpoint")]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+    assert ended.stdout.split() == [str(len(KEYS) * 3 * 12), str(len(KEYS) * 3)], ended.stderr
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_S15_nothing_is_written_over(kind, new, tmp_path):
+    job = new(kind)
+    for make in (Path.mkdir, Path.touch):
+        place = tmp_path / "place"
+        make(place)
+        with pytest.raises(StateError, match=r"something at .*place already: take another path"):
+            job.save(place)
+        shutil.rmtree(place) if place.is_dir() else place.unlink()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_S15_a_checkpoint_that_lacks_a_file_or_a_piece_of_one_is_damaged(kind, new, tmp_path):
+    job = new(kind)
+    job.fill()
+    job.save(tmp_path / "whole")
+    files = [path.relative_to(tmp_path / "whole") for path in (tmp_path / "whole").rglob("*") if path.is_file()]
+    assert len(files) >= 3
+    for number, (name, cut) in enumerate(itertools.product(files, (None, 0, 1))):
+        torn = tmp_path / f"torn-{number}"
+        shutil.copytree(tmp_path / "whole", torn)
+        data = (torn / name).read_bytes()
+        if cut is None:
+            (torn / name).unlink()
+        elif data:
+            (torn / name).write_bytes(data[:-1] if cut else b"")
+        else:
+            continue
+        again = new("heap")
+        with pytest.raises(StateError, match=rf"torn-{number}.*restore another one"):
+            again.load(torn)
+        again.load(tmp_path / "whole")  # It was left as it was.
+
+
+def test_S15_a_flipped_bit_anywhere_in_a_checkpoint_is_a_state_error(new, tmp_path):
+    job = new("heap")
+    job.fill(KEYS[:1])
+    job.save(tmp_path / "checkpoint")
+    for path in sorted((tmp_path / "checkpoint").iterdir()):
+        whole = path.read_bytes()
+        for place in range(0, len(whole), 7):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
+            backend, timers, batch = HeapStateBackend(), InternalTimerService(), BatchTimerService()
+            with pytest.raises(StateError, match="checkpoint"):
+                restore_checkpoint(tmp_path / "checkpoint", backend, timers, batch)
+            assert backend.num_entries() == 0
+            assert not list(timers.event_time_timers())
+        path.write_bytes(whole)
+    new("heap").load(tmp_path / "checkpoint")
+
+
+def rewritten(path: Path, **changes: Any) -> None:
+    """Writes the manifest again as a later version would."""
+    head, _, body = (path / "CHECKPOINT").read_bytes().partition(b"\n")
+    version = changes.pop("version", head.split()[2].decode())
+    manifest = json.loads(body)
+    manifest["state"].update(changes)
+    body = json.dumps(manifest).encode()
+    (path / "CHECKPOINT").write_bytes(f"asyncio-operator checkpoint {version} {crc32(body):08x}\n".encode() + body)
+
+
+def test_S15_a_checkpoint_of_another_version_is_refused(new, tmp_path):
+    for name, change in (("checkpoint", {"version": "2"}), ("layout", {"layout": 9})):
+        new("heap").save(tmp_path / name)
+        rewritten(tmp_path / name, **change)
+        with pytest.raises(StateError, match=rf"{name} has .*format [29].*restore it with the version that wrote it"):
+            new("heap").load(tmp_path / name)
+
+
+def test_S15_what_does_not_fit_is_refused_and_named(new, tmp_path):
+    job = new("heap")
+    job.fill()
+    job.save(tmp_path / "whole")
+    half = new("heap", KeyGroupRange(0, 63))
+    checkpoint(tmp_path / "half", half.backend, half.timers, half.batch)
+    with pytest.raises(StateError, match=r"whole was taken with max_parallelism=128, this backend has 64"):
+        new("heap", None, 64).load(tmp_path / "whole")
+    with pytest.raises(StateError, match=r"key group 64 of .* is in none of the checkpoints .*half"):
+        new("heap").load(tmp_path / "half")
+    with pytest.raises(StateError, match=r"hold the same key groups"):
+        new("heap").load(tmp_path / "half", tmp_path / "whole")
+    with pytest.raises(StateError, match=r"whole holds the services \['timers', 'batch timers'\], and \['timers'\]"):
+        restore_checkpoint(tmp_path / "whole", HeapStateBackend(), InternalTimerService())
+    with pytest.raises(StateError, match=r"nothing.*look at the path"):
+        new("heap").load(tmp_path / "nothing")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(StateError, match=r"empty is no checkpoint, or was never completed"):
+        new("heap").load(tmp_path / "empty")
+    with pytest.raises(StateError, match="has timers already"):
+        restore_checkpoint(tmp_path / "whole", HeapStateBackend(), job.timers, BatchTimerService())
+    with pytest.raises(StateError, match="has a key already"):
+        restore_checkpoint(tmp_path / "whole", HeapStateBackend(), InternalTimerService(), job.batch)
+    with pytest.raises(StateError, match="comes too late"):
+        restore_checkpoint(tmp_path / "whole", job.backend, InternalTimerService(), BatchTimerService())
+    other = InternalTimerService(queues=HeapQueues(KeyGroupRange(0, 5)))
+    for action in (
+        lambda: checkpoint(tmp_path / "another", job.backend, other),
+        lambda: restore_checkpoint(tmp_path / "whole", HeapStateBackend(), other, BatchTimerService()),
+    ):
+        with pytest.raises(ConfigurationError, match="cannot share a checkpoint"):
+            action()
+    assert not (tmp_path / "another").exists()
+    closed = HeapStateBackend()
+    closed.close()
+    with pytest.raises(StateError, match="is closed"):
+        checkpoint(tmp_path / "another", closed)
+    for arguments in (("", HeapStateBackend()), (tmp_path / "a", "backend"), (tmp_path / "a", HeapStateBackend(), Job)):
+        with pytest.raises(ConfigurationError, match="needed"):
+            checkpoint(*arguments)
+    assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith("job-")) == [
+        "empty",
+        "half",
+        "whole",
+    ]
+
+
+def test_S10_a_checkpoint_with_other_serialisers_is_refused_when_the_state_is_asked_for(new, tmp_path):
+    job = new("heap")
+    job.fill()
+    job.save(tmp_path / "checkpoint")
+    again = new("rocksdb")
+    again.load(tmp_path / "checkpoint")
+    with pytest.raises(StateMigrationError, match="json-1"):
+        again.backend.value_state(ValueStateDescriptor("json"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_E6_the_expired_are_left_out_of_a_checkpoint(kind, new, tmp_path):
+    job = new(kind)
+    descriptor = ValueStateDescriptor("short", ttl=StateTtlConfig(10.0, cleanup=CleanupFullSnapshot()))
+    job.backend.set_current_key(1)
+    job.backend.value_state(descriptor).update(1)
+    job.clock.advance(10.0)
+    job.save(tmp_path / "checkpoint")
+    again = new("heap")
+    again.load(tmp_path / "checkpoint")
+    assert again.backend.num_entries() == 0
+    assert job.backend.num_entries() == 1
+
+
+def test_S15_a_checkpoint_that_cannot_be_written_leaves_nothing(new, tmp_path):
+    job = new("heap")
+    job.fill()
+    (tmp_path / "file").touch()
+    with pytest.raises(StateError, match=r"file/checkpoint cannot be written: see to the cause, or take another path"):
+        job.save(tmp_path / "file" / "checkpoint")
+    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("job-")] == ["file"]
+    job.backend.num_entries()
+
+
+WRITER = """
+import itertools, sys
+from asyncio_operator.state import *
+from asyncio_operator.timers import *
+
+kind, directory = sys.argv[1:]
+backend = HeapStateBackend() if kind == "heap" else RocksDBStateBackend(directory + "/state")
+timers = InternalTimerService()
+value = backend.value_state(ValueStateDescriptor("value"))
+for number in itertools.count(1):
+    for key in range(50):
+        backend.set_current_key(key)
+        value.update(number)
+        timers.current_key = key
+        timers.register_event_time_timer(number)
+    checkpoint(f"{directory}/{number}", backend, timers)
+    print(number, flush=True)
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_S15_a_process_that_is_killed_leaves_every_checkpoint_whole_or_absent(kind, tmp_path):
+    command = [sys.executable, "-c", WRITER, kind, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        seen = [writer.stdout.readline() for _ in range(10)]
+        writer.send_signal(signal.SIGKILL)
+        seen += writer.stdout.readlines()
+    acknowledged = int([line for line in seen if line.endswith("\n")][-1])
+    found = sorted(int(path.name) for path in tmp_path.iterdir() if path.name.isdecimal())
+    assert found[:acknowledged] == list(range(1, acknowledged + 1))
+    assert len(found) <= acknowledged + 1
+    for number in found:
+        backend, timers = HeapStateBackend(), InternalTimerService()
+        restore_checkpoint(tmp_path / str(number), backend, timers)
+        value = backend.value_state(VALUE)
+        for key in range(50):
+            backend.set_current_key(key)
+            assert value.value() == number
+        assert len(list(timers.event_time_timers())) == 50 * number
