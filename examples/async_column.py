@@ -3,9 +3,9 @@
     .venv/bin/python examples/async_column.py
     .venv/bin/python examples/async_column.py --orders 20000
 
-The service knows the price of a product in a country, takes some milliseconds for it, and answers 503 now and then. An
-offer depends on product, country and number of pieces, so it is no lookup by a key: it is a column function, for
-DataFrames and for SQL. `Offer` is the function, `offer` its options; the rest starts the service and Spark, and prints.
+The service returns the price of a product in a country. It takes some milliseconds, and sometimes answers 503. An offer
+depends on product, country and number of pieces, so it is not a lookup by key. It is a column function, for DataFrames
+and SQL. `Offer` is the function, `offer` sets its options. The rest starts the service and Spark, and prints.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
     from asyncio_operator.testing import FakeService
 
 PRICES = {("tea", "NL"): 2.5, ("tea", "FR"): 2.25, ("ink", "NL"): 4.0, ("ink", "FR"): 4.75, ("paper", "FR"): 8.0}
-"""What a piece costs; paper is not sold in NL."""
+"""The price of a piece. Paper is not sold in NL."""
 
 ORDERS = 2_000
 
 
 class Offer(AsyncFunction[tuple[str, str, int], dict[str, Any] | None]):
-    """The offer for a product, a country and a number of pieces, by the prices of a service."""
+    """The offer for a product, a country and a number of pieces, with the prices of a service."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     async def open(self) -> None:
-        """Once in every task, where the calls run: a client belongs to the loop that made it."""
+        """Makes the client, once in every task, on the loop of the calls: a client belongs to the loop that made it."""
         import aiohttp
 
         self.session: aiohttp.ClientSession = aiohttp.ClientSession()
 
     async def invoke(self, value: tuple[str, str, int]) -> dict[str, Any] | None:
-        """One row; None is null."""
+        """The result for one row. None is null."""
         product, country, pieces = value
         async with self.session.get(f"{self.url}/rows/{product}/{country}") as answer:
             if answer.status == 404:
@@ -55,7 +55,7 @@ class Offer(AsyncFunction[tuple[str, str, int], dict[str, Any] | None]):
         return {"price": price, "rebate": rebate, "total": pieces * price * (1 - rebate)}
 
     async def close(self) -> None:
-        """When the task ends."""
+        """Closes the client when the task ends."""
         await self.session.close()
 
 
@@ -74,7 +74,7 @@ def offer(url: str) -> ColumnFunction:
 
 
 def service() -> FakeService:
-    """The service, on a thread of this process while it is entered."""
+    """The service. Inside the `with` block it runs on a thread of this process."""
     from asyncio_operator.testing import FakeService
 
     rows = {key: {"price": price} for key, price in PRICES.items()}
@@ -92,7 +92,7 @@ def orders_of(spark: SparkSession, count: int) -> DataFrame:
 
 
 def demo(stage: Stage, options: argparse.Namespace) -> None:
-    """Everything, from nothing to the totals."""
+    """Runs the whole demo."""
     require_java()
     directory = stage.enter(workspace("async-column"))
     with step("Starting the service and Spark"):

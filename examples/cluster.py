@@ -3,11 +3,11 @@
     .venv/bin/python examples/cluster.py
     .venv/bin/python examples/cluster.py --rows 50000 --keep-executors
 
-The workers' Python has the dependencies of this project and nothing of the project itself. That travels with the job,
-in a zip: `package` makes it, and `spark.submit.pyFiles`, which is what ``spark-submit --py-files`` sets, sends it. In
-the middle of the job an executor is killed; Spark makes its tasks again on the other one, and no row is lost or
-doubled. Everything runs on this machine, in processes of its own, and needs neither root nor a network. The service and
-the data are those of `enrich_from_http`. docs/cluster.md says what of this is for your own cluster.
+The workers' Python has the dependencies of this project, but not the project itself. A zip with the package is sent
+with the job: `package` makes it, and `spark.submit.pyFiles` (the option ``--py-files`` of ``spark-submit``) sends it.
+In the middle of the job an executor is killed. Spark runs its tasks again on the other executor, and no row is lost or
+doubled. Everything runs on this machine, in its own processes, and needs neither root nor a network. The service and
+the data are those of `enrich_from_http`. docs/cluster.md explains what to do on your own cluster.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("asyncio_operator", "enrichers")
 
 HOSTS = ("127.0.0.1", "localhost")
-"""One for each worker. Spark takes them for two machines, which it needs for speculative execution."""
+"""One host for each worker. Spark treats them as two machines, which speculative execution needs."""
 
 SMALL = {"spark.executor.memory": "512m", "spark.driver.memory": "512m"}
-"""All processes are on one machine. An executor gets no less than 450 MB."""
+"""All processes are on one machine. Spark gives an executor at least 450 MB."""
 
 CAPACITY = 20
-"""Calls in flight for each task. Two tasks run at once, so the service bears 40."""
+"""Calls in flight for each task. Two tasks run at the same time, so the service gets up to 40."""
 
 LATENCY = 0.1
 """Seconds that the service takes for an answer."""
 
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 JAVA = os.environ.get("SPARK_DAEMON_JAVA_OPTS", SHORT_LIVED)
-"""For five JVMs that live for a minute, and share the processors of one machine."""
+"""Options for five JVMs that live for a minute and share the processors of one machine."""
 
 START_TIMEOUT = 60.0
-"""Seconds in which a master and its workers have to be there."""
+"""Seconds within which a master and its workers must have started."""
 
 STOP_TIMEOUT = 20.0
 """Seconds that they may take to end."""
 
 
 def package(directory: Path) -> Path:
-    """The zip for ``--py-files``: a wheel under another name, because Spark passes over what is called .whl."""
+    """The zip for ``--py-files``: a wheel under another name, because Spark ignores files with the suffix .whl."""
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(directory)]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if built.returncode:
@@ -69,7 +69,7 @@ def package(directory: Path) -> Path:
 
 
 def bare_python(directory: Path) -> Path:
-    """A Python with everything that the present one has, but for the two packages and for paths into other places."""
+    """A Python with all packages of the current one, except the two of this project and paths to other places."""
     import venv
 
     venv.EnvBuilder(symlinks=True).create(directory)
@@ -83,7 +83,7 @@ def bare_python(directory: Path) -> Path:
 
 @contextlib.contextmanager
 def standalone(directory: Path) -> Iterator[str]:
-    """A master and two workers of one core each, with all that they write in `directory`; the master's URL."""
+    """A master and two workers of one core each. They write all files to `directory`. Yields the master's URL."""
     log = directory / "cluster.log"
     with log.open("wb") as output:
         keeper = subprocess.Popen(
@@ -91,7 +91,7 @@ def standalone(directory: Path) -> Iterator[str]:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=output,
-            # Nothing of what this process imports shall be found by executors.
+            # Executors must not find the modules of this process.
             env={name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "SPARK_CONF_DIR")}
             | {"PYTHONPATH": str(ROOT)},
             text=True,
@@ -115,11 +115,11 @@ def standalone(directory: Path) -> Iterator[str]:
 
 
 def _keep_cluster(directory: Path) -> None:
-    """The program of a process that keeps a cluster until its standard input ends, also if its parent is killed."""
+    """The program of a process that runs a cluster until its standard input ends, also if its parent is killed."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {
         "SPARK_DAEMON_MEMORY": "256m",
-        # A workspace knows its processes by the directory that their commands name.
+        # A workspace finds its processes by the directory in their commands.
         "SPARK_DAEMON_JAVA_OPTS": f"-Djava.io.tmpdir={directory} -Dspark.master.rest.enabled=false {JAVA}",
         "SPARK_LOCAL_DIRS": str(directory / "executors"),
     }
@@ -154,7 +154,7 @@ def _daemon(directory: Path, name: str, environment: dict[str, str], options: Se
 
 
 def _said(log: Path, words: str, times: int) -> list[str]:
-    """The words behind some others, once they have been written `times` times."""
+    """The text after some words in a log. Waits until the words have been written `times` times."""
     deadline = time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline:
         lines = log.read_text(errors="replace").split("\n")[:-1]
@@ -192,14 +192,14 @@ def executors(directory: Path) -> list[psutil.Process]:
 
 
 def options(directory: Path, master: str, python: Path) -> dict[str, str]:
-    """The configuration of a session on the cluster; the package is not in it."""
+    """The configuration of a session on the cluster, without the package."""
     return SMALL | {
         "spark.master": master,
         "spark.driver.host": HOSTS[0],
-        # Both executors have to be there before the first task is given to one.
+        # Both executors must have started before the first task.
         "spark.cores.max": str(len(HOSTS)),
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-        # What PYSPARK_PYTHON is for, which examples/stage.py sets to the Python of this program.
+        # Replaces PYSPARK_PYTHON, which examples/stage.py sets to the Python of this program.
         "spark.sql.execution.pyspark.python": str(python),
         "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={directory} {JAVA}",
         "spark.executor.extraJavaOptions": f"-Djava.io.tmpdir={directory} {JAVA}",
@@ -216,7 +216,7 @@ def enriched(flights: DataFrame, url: str) -> DataFrame:
 
 
 def where(spark: SparkSession) -> DataFrame:
-    """Which Python looks keys up, and where that has the package from."""
+    """The Python that runs lookups, and the place of its package."""
     from asyncio_operator.spark import enrich
     from enrichers import FunctionEnricher
 
@@ -233,7 +233,7 @@ def where(spark: SparkSession) -> DataFrame:
 
 
 def demo(stage: Stage, chosen: argparse.Namespace) -> None:
-    """Everything, from nothing to the figures."""
+    """Runs the whole demo."""
     from examples.enrich_flights import flights_of, read_data
     from examples.enrich_from_http import rows_of
 
@@ -271,7 +271,7 @@ def demo(stage: Stage, chosen: argparse.Namespace) -> None:
 
 
 def kill(executor: psutil.Process, airports: FakeService) -> None:
-    """Kill an executor as soon as the service has been asked for some airports."""
+    """Kill an executor when the service has received some requests."""
     while len(airports.requests) < 5 * CAPACITY:
         time.sleep(0.01)
     executor.kill()

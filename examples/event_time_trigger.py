@@ -2,9 +2,9 @@
 
     .venv/bin/python examples/event_time_trigger.py
 
-Readings of sensors are counted per sensor and window of ten seconds of event time. A window fires when the watermark
-reaches its last millisecond: that is one event-time timer per sensor and window, the window being the namespace. An
-element that comes later than that fires its window again, at once, until the allowed lateness is over.
+Readings of sensors are summed per sensor and window of ten seconds of event time. A window fires when the watermark
+reaches its last millisecond. There is one event-time timer per sensor and window; the window is the namespace. A later
+element fires its window again, at once, until the allowed lateness is over.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Reading(NamedTuple):
 
 
 class Fired(NamedTuple):
-    """What a window gives; `why` is "on time" or "late"."""
+    """The output of a window. `why` is "on time" or "late"."""
 
     sensor: str
     start: int
@@ -52,7 +52,7 @@ class TumblingWindows:
         self._timers = InternalTimerService(on_event_time=self._on_event_time, queues=queues)
 
     def process(self, reading: Reading) -> Iterator[Fired]:
-        """Takes a reading in; gives its window at once if the reading is late, and nothing if it is too late."""
+        """Adds a reading. Yields its window at once if the reading is late, and nothing if it is too late."""
         start = reading.timestamp - reading.timestamp % WINDOW
         last = start + WINDOW - 1
         if last + LATENESS <= self._timers.current_watermark:
@@ -66,7 +66,7 @@ class TumblingWindows:
         self._timers.register_event_time_timer(last + LATENESS, start)
 
     def advance(self, watermark: int) -> Iterator[Fired]:
-        """Gives the windows that the watermark completes, in the order of their ends."""
+        """Yields the windows that the watermark completes, in the order of their ends."""
         self._timers.advance_watermark(watermark)
         fired, self._fired = self._fired, []
         yield from fired
@@ -98,7 +98,7 @@ READINGS = (
 
 
 def main() -> None:
-    """Prints what each reading, and the watermark behind it, makes fire."""
+    """Prints the windows that each reading, and the watermark after it, fire."""
     backend = HeapStateBackend()
     windows = TumblingWindows(backend)
     watermarks = BoundedOutOfOrderness(delay=1.0)

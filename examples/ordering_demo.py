@@ -2,9 +2,9 @@
 
     .venv/bin/python examples/ordering_demo.py
 
-A blocking call, a pool of three threads, and the operator with three calls at once: in order, unordered, unordered
-between watermarks, and in order for each key. It prints the time until the last result is out and the order in which
-they came. Nothing is simulated: the times are those of this machine, the fastest of ten runs for each way.
+The six ways: a blocking call, a pool of three threads, and the operator with three calls at once: ordered, unordered,
+unordered between watermarks, and ordered by key. The program prints the time of the last result and the order of the
+results. Nothing is simulated: the times are those of this machine, the fastest of ten runs for each way.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CALLS_AT_ONCE = 3
 
 
 class Element(NamedTuple):
-    """An element; a1, a2, ... have the key a. Its repr is what the picture shows."""
+    """An element; a1, a2, ... have the key a. The picture shows its repr."""
 
     name: str
     milliseconds: int
@@ -51,7 +51,7 @@ ELEMENTS = [
 ]
 RECORDS = [Record(element, timestamp) for timestamp, element in enumerate(ELEMENTS)]
 WITH_WATERMARKS = [*RECORDS[:4], Watermark(3), *RECORDS[4:8], Watermark(7), *RECORDS[8:]]
-"""A watermark says that everything with a timestamp up to its own has come."""
+"""A watermark says that all records with a timestamp up to its own have come."""
 
 
 def ask(element: Element) -> str:
@@ -82,7 +82,7 @@ def blocking_call(trace: Trace) -> Iterable[str]:
 
 
 def thread_pool(trace: Trace) -> Iterable[str]:
-    """A thread for each call that runs; `map` gives the results in order."""
+    """A thread for each running call. `map` returns the results in order."""
     trace.started(time.monotonic())
     for number, element in enumerate(ELEMENTS):
         trace.admitted(time.monotonic(), number, element)
@@ -134,7 +134,7 @@ WAYS: dict[str, pictures.Way] = {
 
 
 def demo(path: Path) -> dict[str, pictures.Run]:
-    """Go all ways, and show what they came to."""
+    """Run all ways, and show the results."""
     return pictures.show(WAYS, path, TITLE, "| is a watermark")
 
 

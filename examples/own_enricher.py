@@ -1,16 +1,16 @@
-"""An enricher of one's own, complete: rows of JSON from memcached, over its text protocol, many keys in one command.
+"""A complete enricher of your own: rows of JSON from memcached, over its text protocol, many keys in one command.
 
     .venv/bin/python examples/own_enricher.py
 
-It starts a small server that speaks as much of the protocol as the enricher needs, looks keys up, holds the enricher
-against the contract with `check_enricher`, and prints what it found. With a real memcached give its host and port to
-`MemcachedEnricher` instead. Everything the contract asks for is here: a specification that is checked when it is made,
-clients made by `open` and left out of pickles, keys that cannot break out of the command, batches, errors that say
-whether to ask again, and connections that are cut when a lookup is cancelled, so that no other lookup reads a late
-answer.
+The program starts a small server with the part of the protocol that the enricher needs, looks up keys, checks the
+contract with `check_enricher`, and prints the results. If you have a memcached, pass its host and port to
+`MemcachedEnricher`. The enricher fulfils the whole contract: a specification that is checked when it is made, clients
+that `open` makes and that stay out of pickles, keys that cannot break out of the command, batches, errors that say
+whether a retry may help, and connections that are closed when a lookup is cancelled, so that no other lookup reads a
+late answer.
 
 Source of the protocol: protocol.txt of memcached: ``get <key>*``, answered by ``VALUE <key> <flags> <bytes>`` and the
-value for each that is there, then ``END``.
+value for each existing key, then ``END``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 LONGEST_KEY = 250
-"""Bytes; memcached takes no longer key."""
+"""The number of bytes of the longest key that memcached takes."""
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -44,7 +44,7 @@ AIRPORTS = {
 
 
 class MemcachedEnricher(Enricher):
-    """Rows from the JSON objects that memcached keeps under ``prefix + key``.
+    """Rows from the JSON objects that memcached has under ``prefix + key``.
 
     Args:
         host, port: of the server.
@@ -70,7 +70,7 @@ class MemcachedEnricher(Enricher):
         return self._schema
 
     async def open(self) -> None:
-        """Nothing is connected yet: a server that is down fails a lookup, which may be retried."""
+        """Prepares the list of connections. Lookups connect, because a failed lookup can be retried."""
         self._idle = []
 
     async def close(self) -> None:
@@ -98,7 +98,7 @@ class MemcachedEnricher(Enricher):
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
-        """A connection that no other lookup uses; it is kept for the next one only if all went well."""
+        """A connection that no other lookup uses. It is kept for the next lookup only if there was no error."""
         if self._idle is None:
             raise EnricherError(f"{self!r} is not open", retryable=False)
         reader, writer = self._idle.pop() if self._idle else await asyncio.open_connection(self.host, self.port)
@@ -113,7 +113,7 @@ class MemcachedEnricher(Enricher):
             self._idle.append((reader, writer))
 
     async def _get(self, connection: Connection, names: Sequence[bytes]) -> Mapping[bytes, bytes]:
-        """What the server has under these names."""
+        """The server's values for these names."""
         reader, writer = connection
         writer.write(b"get " + b" ".join(names) + b"\r\n")
         await writer.drain()
@@ -129,7 +129,7 @@ class MemcachedEnricher(Enricher):
         return found
 
     def _name(self, key: Any) -> bytes | None:
-        """The key as the server has it; None for what can be no key there, which is a miss."""
+        """The name of a key on the server; None for a value that cannot be a name, which is a miss."""
         name = f"{self.prefix}{key}".encode("utf-8", "surrogatepass")
         broken = not name or len(name) > LONGEST_KEY or any(byte <= 0x20 or byte == 0x7F for byte in name)
         return None if key is None or broken else name
@@ -150,11 +150,11 @@ class MemcachedEnricher(Enricher):
 
 
 class SmallServer:
-    """As much of memcached as the example needs: ``get``, over what it was given.
+    """The part of memcached that the example needs: ``get``, for given values.
 
     Attributes:
-        port: where it listens.
-        answer: what it says to any command in place of the right answer, if that is set.
+        port: the port on which it listens.
+        answer: if set, the answer to every command, in place of the right one.
     """
 
     def __init__(self, values: Mapping[str, bytes]) -> None:
@@ -185,7 +185,7 @@ class SmallServer:
 
 
 async def look_up(port: int) -> Sequence[Found]:
-    """What the enricher gives for some keys, one of them unknown."""
+    """The enricher's answers for some keys, one of them unknown."""
     airports = MemcachedEnricher("127.0.0.1", port, schema="name string, altitude int", prefix="airport:")
     await airports.open()
     try:
@@ -195,7 +195,7 @@ async def look_up(port: int) -> Sequence[Found]:
 
 
 def check(port: int) -> None:
-    """The contract test: what a test of one's own enricher looks like."""
+    """The contract test: write the test of your own enricher like this."""
     check_enricher(
         lambda: MemcachedEnricher("127.0.0.1", port, schema="name string, altitude int", prefix="airport:"),
         known=AIRPORTS,

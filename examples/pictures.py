@@ -1,9 +1,8 @@
-"""What the demos with pictures share: they go some ways, print a table, and draw all ways side by side.
+"""The common part of the demos with pictures: they run several ways, print a table, and draw all ways side by side.
 
-A way writes into a trace and gives the names of its outputs in the order in which they came. It is gone several times,
-and the fastest run is shown: the one that no other program has disturbed. `--output` names the picture. With a suffix
-(.png, .svg, .pdf) that one is written, without one a PNG and an SVG. A picture that is there already is replaced, and
-this is said.
+A way writes into a trace and returns the names of its outputs in their order. Each way runs several times, and the
+fastest run is shown, because other programs have disturbed it least. `--output` names the picture. With a suffix (.png,
+.svg, .pdf) only that one is written, without a suffix a PNG and an SVG. The program says if it replaces a picture.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Way = Callable[[Trace], Iterable[str]]
 
 
 class Run(NamedTuple):
-    """What one way came to: its trace, its outputs in order, and milliseconds until the last of them."""
+    """The result of one way: its trace, its outputs in order, and milliseconds until the last of them."""
 
     trace: Trace
     order: list[str]
@@ -32,7 +31,7 @@ class Run(NamedTuple):
 
 
 def main(name: str, description: str, demo: Callable[[Path], object], arguments: list[str] | None = None) -> int:
-    """Run a demo with the picture that the command line names; the exit status."""
+    """Run a demo with the picture that the command line names. Returns the exit status."""
     parser = argparse.ArgumentParser(prog=name, description=description)
     parser.add_argument(
         "--output",
@@ -51,7 +50,7 @@ def main(name: str, description: str, demo: Callable[[Path], object], arguments:
 
 
 def show(ways: Mapping[str, Way], path: Path, title: str, note: str) -> dict[str, Run]:
-    """Go all ways, print the table, and draw the picture; the runs by title."""
+    """Run all ways, print the table, and draw the picture. Returns the runs by title."""
     pictures = checked(path)
     runs = {name: fastest(way) for name, way in ways.items()}
     width = max(map(len, runs))
@@ -75,7 +74,7 @@ def once(way: Way) -> Run:
 
 
 def checked(path: Path) -> list[Path]:
-    """The pictures that are to be drawn, checked before anything is run."""
+    """The pictures to draw. They are checked before the first run."""
     if path.is_dir():
         raise ProblemError(f"{path} is a folder; give --output the name of a picture in it")
     if path.suffix and path.suffix.lower() not in SUFFIXES:
@@ -88,7 +87,7 @@ def checked(path: Path) -> list[Path]:
 
 
 def write(panels: list[tuple[str, Trace]], pictures: Iterable[Path], title: str) -> None:
-    """Draw the panels, and say where."""
+    """Draw the panels, and print the paths."""
     for picture in pictures:
         try:
             replaced = " (replaced)" if picture.exists() else ""

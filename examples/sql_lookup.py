@@ -1,11 +1,11 @@
-"""A table in PostgreSQL as a table function of SQL: who has placed which order, asked in SQL alone.
+"""A table in PostgreSQL as a table function of SQL: the customers of orders, found with SQL only.
 
     .venv/bin/python examples/sql_lookup.py
     .venv/bin/python examples/sql_lookup.py --orders 100000
 
-It brings a PostgreSQL along, puts customers into it, registers the enricher as `with_customer`, and asks three
-questions: all rows with their customers, the rows of each country in their order, and one that is refused before
-anything runs. `register` and `QUESTIONS` are worth copying; the rest starts the servers and prints.
+The program starts a PostgreSQL, loads customers into it, registers the enricher as `with_customer`, and runs three
+queries: all rows with their customers, the rows of each country in their order, and one that is refused before it runs.
+`register` and `QUESTIONS` are worth copying. The rest starts the servers and prints.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ QUESTIONS = {
 
 
 def register(spark: SparkSession, dsn: str) -> None:
-    """Make the table a function of SQL. What is given here holds for every call that does not say otherwise."""
+    """Make the table a function of SQL. The options here are the defaults of every call."""
     from asyncio_operator.spark import register_lookup
     from enrichers import PostgresEnricher
 
@@ -61,7 +61,7 @@ def register(spark: SparkSession, dsn: str) -> None:
 
 
 async def fill(dsn: str) -> None:
-    """Put customers into the database; those with odd numbers only."""
+    """Load customers into the database, only those with odd numbers."""
     import asyncpg
 
     connection = await asyncpg.connect(dsn)
@@ -77,7 +77,7 @@ async def fill(dsn: str) -> None:
 
 
 def make_orders(spark: SparkSession, count: int) -> None:
-    """`count` orders as a view, the same in every run; some have no customer."""
+    """A view of `count` orders, the same in every run. Some have no customer."""
     spark.range(0, count, numPartitions=2).selectExpr(
         "id",
         f"nullif(cast(hash(id) & 1048575 AS int) % {CUSTOMERS}, 0) AS customer",
@@ -87,14 +87,14 @@ def make_orders(spark: SparkSession, count: int) -> None:
 
 
 def demo(stage: Stage, options: argparse.Namespace) -> None:
-    """Everything, from nothing to the answers."""
+    """Runs the whole demo."""
     require_java()
     directory = stage.enter(workspace("sql-lookup"))
     with step("Starting PostgreSQL and Spark"):
         dsn = stage.enter(embedded_postgres(directory))
         asyncio.run(fill(dsn))
         spark = stage.enter(local_spark(directory, spark__app__name="sql-lookup", spark__sql__shuffle__partitions="2"))
-    # PySpark writes of a query that is refused at length, besides raising an error.
+    # For a refused query, PySpark writes a long log besides the error.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     make_orders(spark, options.orders)
     register(spark, dsn)

