@@ -34,6 +34,9 @@ FOREVER: Final = 1e12
 SWEPT = 2
 """Every write checks this many of the least recently used entries: twice as many as it adds."""
 
+DAMAGED: Final = " is damaged: "
+"""In the message of an error about a damaged directory."""
+
 SPECIFICATION = ValueStateDescriptor("specification")
 """The state of a cache on disk that names the specification of its answers."""
 
@@ -54,21 +57,32 @@ class LookupCache:
         refreshes: whether old answers are refreshed.
 
     Args:
-        make_order: makes the order of use for the table of the answers and that of their uses.
+        make_order: makes the order of use, for a backend, the table of the answers, and that of their uses.
         backend: used by this cache only. It also holds the name that `stores` writes.
         release: closes the backend. Called once, when the cache is closed.
+        renew: closes a damaged backend and returns an empty one in its place. Called once.
     """
 
     def __init__(
         self,
         options: Cache,
         backend: StateBackend,
-        make_order: Callable[[Table, Table | None], Order] = OrderInMemory,
+        make_order: Callable[[StateBackend, Table, Table | None], Order] = OrderInMemory,
         release: Callable[[], None] | None = None,
+        renew: Callable[[], StateBackend] | None = None,
     ) -> None:
         self._options = options
-        self._backend = backend
+        self._make_order = make_order
         self._release = release or backend.close
+        self._renew = renew
+        self._told: set[str] = set()
+        self.refreshes = options.refresh_after is not None
+        self._attach(backend)
+
+    def _attach(self, backend: StateBackend) -> None:
+        """Uses the answers in a backend."""
+        options = self._options
+        self._backend = backend
         self._now = backend.now
         self._written = self._cells("answers", options.expire_after_write)
         self._codec = self._written.codec
@@ -76,10 +90,9 @@ class LookupCache:
         self._miss = self._codec.encode(None)
         self._missing = self._view(options.missing_ttl)
         self._fresh = self._view(options.refresh_after)
-        self.refreshes = options.refresh_after is not None
         self._used = None if options.expire_after_access is None else self._cells("used", options.expire_after_access)
-        self._told: set[str] = set()
-        self._order = make_order(self._written.table, None if self._used is None else self._used.table)
+        used = None if self._used is None else self._used.table
+        self._order = self._make_order(backend, self._written.table, used)
         self._name, self._slot_of, self._count_use = self._order.name, self._order.get, self._order.use
 
     def __len__(self) -> int:
@@ -104,7 +117,7 @@ class LookupCache:
             self._count_use(name)
             return codec.decode(codec.unstamp(stored))
         except Exception as error:
-            self._tell("cannot be read", key, error)
+            self._fail("cannot be read", key, error)
             return ABSENT
 
     def is_old(self, key: Any) -> bool:
@@ -131,7 +144,7 @@ class LookupCache:
             self._order.put(name, slot, stored, used)
             self._make_room(now)
         except Exception as error:
-            self._tell("cannot be kept", key, error)
+            self._fail("cannot be kept", key, error)
 
     def close(self) -> None:
         """Release files and memory. A second call does nothing."""
@@ -148,7 +161,7 @@ class LookupCache:
         try:
             self._order.remove(self._name(key))
         except Exception as error:
-            self._tell("cannot be removed", key, error)
+            self._fail("cannot be removed", key, error)
 
     def _cells(self, name: str, seconds: Any) -> TtlCells:
         ttl = StateTtlConfig(FOREVER if seconds is None else seconds, cleanup=())
@@ -174,7 +187,7 @@ class LookupCache:
             slot = self._slot_of(self._name(key))
             return None if slot is None else self._load(slot)
         except Exception as error:
-            self._tell("cannot be read", key, error)
+            self._fail("cannot be read", key, error)
             return None
 
     def _use(self, slot: bytes, now: int) -> bool:
@@ -210,6 +223,17 @@ class LookupCache:
             return False
         used = self._used.table.get_slot(slot)
         return used is None or self._used.is_over(used, now)
+
+    def _fail(self, what: str, key: Any, error: Exception) -> None:
+        """Clears a damaged cache, once: a disk that damages it again is not worth another attempt."""
+        if self._renew is not None and DAMAGED in str(self._written.table.error(error)):
+            renew, self._renew = self._renew, None
+            try:
+                self._attach(renew())
+                return
+            except Exception as failure:
+                error = failure
+        self._tell(what, key, error)
 
     def _tell(self, what: str, key: Any, error: Exception) -> None:
         if what not in self._told:

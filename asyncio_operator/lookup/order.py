@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from asyncio_operator.keys import identity
+from asyncio_operator.state.backend import StateBackend
 from asyncio_operator.state.table import Stored, Table
 
 if TYPE_CHECKING:
@@ -52,11 +53,12 @@ class OrderInMemory:
     """An order that ends with the process.
 
     Args:
+        backend: of both tables.
         answers: the table of the answers.
         used: the table of when they were used, if that is kept.
     """
 
-    def __init__(self, answers: Table, used: Table | None) -> None:
+    def __init__(self, backend: StateBackend, answers: Table, used: Table | None) -> None:
         self._answers, self._used = answers, used
         self._put_answer = answers.put_slot
         self._slots: OrderedDict[Any, bytes] = OrderedDict()
@@ -89,15 +91,13 @@ class OrderInMemory:
 class OrderOnDisk:
     """An order in the database of the answers, in which a name is a slot. Each change is one batch.
 
-    Args:
-        backend: of both tables.
-        answers: as of `OrderInMemory`, and `used` too.
+    The arguments are those of `OrderInMemory`. The backend is a `RocksDBStateBackend`.
     """
 
-    def __init__(self, backend: RocksDBStateBackend, answers: Table, used: Table | None) -> None:
+    def __init__(self, backend: StateBackend, answers: Table, used: Table | None) -> None:
         self._backend = backend
         self._answers, self._used = answers, used
-        self._order = backend.order_of_use()
+        self._order = cast("RocksDBStateBackend", backend).order_of_use()
         self.use = self._order.use
         self.oldest = self._order.oldest
         self.close = self._order.flush

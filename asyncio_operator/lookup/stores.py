@@ -15,6 +15,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -69,20 +70,15 @@ def open_cache(options: Cache, owner: str, clock: Clock | None = None) -> Lookup
     open_state = partial(_open_state, options=options.rocksdb, clock=clock)
     place = _lease(check_directory(str(options.directory)), name, open_state)
     try:
+        # Damage may show only when the order, or an answer, is read.
+        renew = partial(place.renew, name, open_state)
         try:
-            return _cache_in(place, options)
+            return LookupCache(options, place.backend, OrderOnDisk, place.release, renew)
         except StateError:
-            # Damage may show only when the answers are read.
-            place.backend.close()
-            place.clear(name, open_state)
-            return _cache_in(place, options)
+            return LookupCache(options, renew(), OrderOnDisk, place.release)
     except BaseException:
         place.release()
         raise
-
-
-def _cache_in(place: Place, options: Cache) -> LookupCache:
-    return LookupCache(options, place.backend, partial(OrderOnDisk, place.backend), place.release)
 
 
 def _lease(directory: Path, specification: str, open_state: OpenState) -> Place:
@@ -150,6 +146,13 @@ class Place:
         except BaseException:
             self.unlock()
             raise
+
+    def renew(self, specification: str, open_state: OpenState) -> RocksDBStateBackend:
+        """Close a damaged state, `clear` the directory, and return the empty state."""
+        with suppress(StateError):
+            self.backend.close()
+        self.clear(specification, open_state)
+        return self.backend
 
     def release(self) -> None:
         """Close the state and unlock the directory. The files stay. Errors, as on a full disk, are logged."""

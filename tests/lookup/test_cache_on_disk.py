@@ -216,3 +216,42 @@ def test_the_database_of_an_order_is_the_backends(tmp_path):
         assert (len(order), order.oldest()) == (2, b"c")
         order.use(b"c")
         assert order.oldest() == b"a"
+
+
+@pytest.mark.parametrize("step", ["get", "stale", "is_old", "put"])
+def test_L7_damage_that_shows_only_when_an_answer_is_read_clears_the_cache_and_is_logged(step, tmp_path, caplog):
+    options: dict[str, Any] = {"max_rows": 3_000, "refresh_after": 1_000, "stale_if_error": True}
+    cache = on_disk(tmp_path, **options)
+    for key in range(3_000):
+        cache.put(key, {"name": os.urandom(400).hex()})
+    cache.close()
+    tables = sorted((tmp_path / "0").glob("*.sst"), key=lambda path: path.stat().st_size)
+    assert tables[-1].stat().st_size > 1_000_000 > 10 * tables[-2].stat().st_size  # The answers, and the others.
+    data = bytearray(tables[-1].read_bytes())
+    data[: len(data) // 10 * 9] = bytes(len(data) // 10 * 9)
+    tables[-1].write_bytes(data)
+    cache = on_disk(tmp_path, **options)
+    assert len(cache) == 3_000
+    assert not caplog.records
+    steps: dict[str, Any] = {
+        "get": lambda: cache.get(5),
+        "stale": lambda: cache.stale(5),
+        "is_old": lambda: cache.is_old(5),
+        "put": lambda: cache.put("new", {"name": "x"}),
+    }
+    steps[step]()
+    cache.get(2_000)
+    assert "is cleared" in caplog.text
+    assert len(caplog.records) == 1
+    assert len(cache) == 0
+    for key in range(20):
+        assert cache.get(key) is ABSENT
+        cache.put(key, {"born": key})
+        assert cache.get(key) == {"born": key}
+    assert len(cache) == 20
+    check(cache)
+    cache.close()
+    cache = on_disk(tmp_path, **options)
+    assert cache.get(7) == {"born": 7}
+    cache.close()
+    assert len(caplog.records) == 1
