@@ -16,7 +16,9 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
+import weakref
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator
+from types import GeneratorType
 from typing import Any, TypeVar
 
 from asyncio_operator.channels import Bell, FromLoop, ToLoop, call_on, check_elsewhere, runs_here
@@ -66,6 +68,7 @@ class LoopTask:
         self._sink = sink
         self._process = os.getpid()
         self._stopped = False
+        self._over = Bell()
         self._task: asyncio.Task[BaseException | None] | None = None
 
     def start(self) -> None:
@@ -80,6 +83,7 @@ class LoopTask:
             # The user's code may have broken the loop. The consumer must get this error, or it would wait forever.
             running.close()
             self._sink.end(encodable(error))
+            self._over.ring()
             return
         _running.add(task)
         task.add_done_callback(_running.discard)
@@ -101,12 +105,26 @@ class LoopTask:
     def _end(self, task: asyncio.Task[BaseException | None]) -> None:
         error = None if task.cancelled() else task.result()
         self._sink.end(None if error is None else encodable(error))
+        self._over.ring()
 
     def _cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
         else:
             self._sink.end()
+            self._over.ring()
+
+    def cut(self, patience: float) -> None:
+        """End it from another thread than its consumer's, which may be waiting for outputs: these end now.
+
+        It waits as `stop` does, and leaves the error to the consumer.
+        """
+        if self._process != os.getpid() or sys.is_finalizing() or self._loop.is_closed():
+            return
+        self._stopped = True
+        call_on(self._loop, self._cancel)
+        if not runs_here(self._loop):
+            self._over.wait(patience)
 
     def stop(self, patience: float) -> None:
         """Cancel it and wait for its end, at most `patience` seconds. An error that was not raised yet is raised.
@@ -145,22 +163,37 @@ def iterate(process: Process, elements: Iterable[Any], *, patience: float) -> It
             "to operator.process(elements)"
         )
     check_elsewhere(loop_thread().loop)
-    return _iterate(process, iter(elements), patience)
+    runs: list[LoopTask] = []
+    outputs = _iterate(process, iter(elements), patience, runs)
+    _chained[outputs] = runs
+    return outputs
 
 
-def _iterate(process: Process, elements: Iterator[Any], patience: float) -> Iterator[Any]:
+_chained: weakref.WeakKeyDictionary[Generator[Any, None, None], list[LoopTask]] = weakref.WeakKeyDictionary()
+"""The run of each iterator, once it has begun: so a run whose input is the output of another ends that one with itself
+(O17). The iterator itself cannot be closed while the reader thread waits in it."""
+
+
+def _iterate(
+    process: Process, elements: Iterator[Any], patience: float, runs: list[LoopTask]
+) -> Generator[Any, None, None]:
     # Looked up again: the process may have been forked since the iterator was made.
     loop = loop_thread().loop
     check_elsewhere(loop)
     source, sink = ToLoop(loop), FromLoop(loop)
     run = LoopTask(loop, lambda: _pump(process, source, sink), sink)
+    runs.append(run)
     try:
         run.start()
         threading.Thread(target=source.feed, args=(elements,), name="asyncio-operator-reader", daemon=True).start()
         yield from sink
     finally:
         source.close()
-        run.stop(patience)
+        try:
+            run.stop(patience)
+        finally:
+            for above in _chained.get(elements, ()) if type(elements) is GeneratorType else ():
+                above.cut(patience)
 
 
 async def _pump(process: Process, source: ToLoop, sink: FromLoop) -> None:

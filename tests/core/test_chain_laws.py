@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import threading
 import weakref
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
@@ -112,6 +113,40 @@ async def test_O17_a_chain_of_three_stages_ends_from_its_last():
     await outputs.aclose()
     assert [stage.events[-1] for stage in stages] == ["close"] * 3
     assert not others()
+
+
+@pytest.mark.parametrize("held", [True, False])
+@pytest.mark.parametrize("how", ["closed", "failed", "dropped"])
+@pytest.mark.parametrize("stages", [2, 3])
+def test_O17_so_does_a_chain_of_ordinary_iterators_whose_calls_hang(stages, how, held):
+    """Here a reader thread waits for the next output of the upper run, which never comes."""
+    first = Life(lambda value: same(value) if value < 2 else forever())
+    outputs: Any = AsyncWaitOperator(first, capacity=2, buffer=10)(range(1000))
+    middle = outputs if held else None
+    operators = [AsyncWaitOperator(second_fails(how) if stage == 1 else same) for stage in range(1, stages)]
+    for operator in operators:
+        outputs = operator(outputs)
+    if how == "failed":
+        with pytest.raises(FunctionError):
+            list(outputs)
+    else:
+        assert next(outputs) == 0
+    if how == "closed":
+        outputs.close()
+    del outputs
+    gc.collect()
+    waited = threading.Event()
+    for _ in range(500):  # the threads of the middle end by themselves
+        if first.events[-1] == "close" and not readers():
+            break
+        waited.wait(0.01)
+    assert first.events[-1] == "close"
+    assert not readers()
+    assert middle is None or [*middle] in ([], [1])
+
+
+def readers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "asyncio-operator-reader"]
 
 
 # -- inputs of other kinds
