@@ -35,6 +35,7 @@ from asyncio_operator.state.key_groups import (
 from asyncio_operator.state.keys import KeySerializer
 from asyncio_operator.state.migration import MigratingMapState
 from asyncio_operator.state.priority_queue import PriorityQueue, PriorityQueueSet
+from asyncio_operator.state.reader import SnapshotReader, StateEntry, StateInfo
 from asyncio_operator.state.serializers import BuiltinSerializer, Serializer
 from asyncio_operator.state.snapshot import HeapSnapshot, StateSnapshot
 from asyncio_operator.state.states import AggregatingState, ListState, MapState, ReducingState, ValueState
@@ -80,7 +81,10 @@ __all__ = [
     "ReducingStateDescriptor",
     "RocksDBOptions",
     "Serializer",
+    "SnapshotReader",
     "StateBackend",
+    "StateEntry",
+    "StateInfo",
     "StateMeta",
     "StateSnapshot",
     "StateStatistics",
