@@ -20,7 +20,7 @@ from examples.stage import ProblemError, Stage, run
 HEADER = ("id", "what", "ours", "theirs", "ratio", "target", "met")
 
 OTHERS = ("__main__", "growth", "measuring", "peers")
-"""Programs of their own, and what is shared."""
+"""Modules that are separate programs, and the shared module."""
 
 Benchmarks = dict[str, Callable[[], Rows]]
 
@@ -38,7 +38,7 @@ def known() -> Benchmarks:
 
 
 def _order(name: str) -> tuple[bool, int, str]:
-    """S5 before S12, and those with a number before the others."""
+    """Sorts S5 before S12, and names with a number before the others."""
     number = re.fullmatch(r"s(\d+)", name.lower())
     return number is None, int(number[1]) if number else 0, name
 
@@ -97,7 +97,7 @@ def program(names: list[str]) -> None:
 
 
 def main() -> int:
-    """The exit status: 0, also where a target is missed, because another machine, or a busy one, may miss it."""
+    """The exit status: 0, also if a target is missed, because a slow or busy machine may miss it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", help="such as S5 S7 retries; default: all")
     names: list[str] = parser.parse_args().names

@@ -1,10 +1,9 @@
 """Adaptive capacity against the best fixed one, in simulated services whose best capacity is known.
 
-Events are simulated in virtual time, with a seed; nothing here depends on the machine. A service has a number of
-workers and an unbounded queue; some services refuse calls above a level. It goes through phases that the client does
-not know of, and the client always has more to do. For each phase a grid of fixed capacities is simulated too, and the
-best of them is what the adaptive one is held against: successful calls per second, from the 200th call of the phase to
-its end.
+Events are simulated in virtual time, with a seed, so nothing depends on the machine. A service has a number of workers
+and an unbounded queue; some services refuse calls above a level. It goes through phases that the client does not know.
+The client always has more work. For each phase a grid of fixed capacities is simulated too. The adaptive capacity is
+compared with the best of them, by successful calls per second from the 200th call of the phase to its end.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from benchmarks import Rows
 
 SEED = 20
 GRACE = 200
-"""Calls of a phase in which the level may be sought."""
+"""The number of calls at the start of a phase that are not counted: the capacity may still be adapting."""
 GRID = (0.25, 0.5, 0.7, 0.85, 1.0, 1.25, 1.5, 2.0, 4.0)
 
 JITTERS: dict[str, Callable[[random.Random], float]] = {
@@ -41,7 +40,7 @@ class Service:
     level: int | None = None
 
     def phases(self) -> Iterator[Phase]:
-        """What it goes through."""
+        """The phases of the service."""
         calls = max(4_000, 20 * self.workers)
         slow = replace(self, seconds=4 * self.seconds)
         fewer = replace(self, workers=max(1, self.workers // 4))
@@ -60,7 +59,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A service as it is for a number of calls."""
+    """The state of a service for a number of calls."""
 
     name: str
     service: Service
@@ -69,7 +68,7 @@ class Phase:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a client got in a phase, after the grace."""
+    """The result of a client in a phase, after the grace."""
 
     successes: int = 0
     refused: int = 0
@@ -84,7 +83,7 @@ class Outcome:
 
 
 class Limit(Protocol):
-    """What a client asks: a `Controller`, or a fixed number."""
+    """The limit of a client: a `Controller`, or a fixed number."""
 
     limit: int
 
@@ -100,14 +99,14 @@ class Fixed:
         self.limit = limit
 
     def completed(self, now: float, latency: float, in_flight: int) -> None:
-        """It does not matter."""
+        """Does nothing: the limit is fixed."""
 
     def failed(self, now: float, latency: float, in_flight: int, overload: bool) -> None:
-        """It does not matter."""
+        """Does nothing: the limit is fixed."""
 
 
 class Simulation:
-    """One client with a limit, and one service; `run` may be called again, with the service changed."""
+    """One client with a limit, and one service. `run` may be called again with a changed service."""
 
     def __init__(self, limit: Limit, seed: int) -> None:
         self.limit = limit

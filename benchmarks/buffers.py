@@ -1,4 +1,4 @@
-"""What `buffer` does to ordered output under skew: the figures of docs/choosing.md."""
+"""The effect of `buffer` on ordered output under skew: the figures of docs/choosing.md."""
 
 from __future__ import annotations
 

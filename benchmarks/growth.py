@@ -1,13 +1,13 @@
-"""How the cost grows with the work, each measurement beside the law that it should follow.
+"""The growth of cost with the work. Each measurement is shown beside the law that it should follow.
 
     python -m benchmarks.growth                        some minutes: prints a table
     python -m benchmarks.growth --full                 also 10,000,000 rows
     python -m benchmarks.growth --out docs/pictures    draws growth.svg
 
-The laws: a row costs the same however many there are; a key is asked for once per worker that remembers it; what waits
-goes through as Little's law says (at most `capacity / latency` calls a second, up to what one loop can carry); memory
-does not grow. Prices that a law needs (of a row, of a key) are taken from points of its chart, which then tell nothing
-of it: the table says "fit" in place of their ratio. Each point is the faster of two runs.
+The laws: a row costs the same, however many there are; a key is looked up once per worker with a cache; the rate of
+calls follows Little's law (at most `capacity / latency` calls per second, up to the limit of one loop); memory does not
+grow. Some laws need prices (of a row, of a key), which are taken from points of the chart. These points prove nothing,
+so the table shows "fit" in place of their ratio. Each point is the faster of two runs.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ Function = Callable[[Any], Awaitable[Mapping[str, Any] | None]]
 TURNS = 2
 CAPACITY = 100
 BATCH = 10_000
-"""Rows that Spark puts into a batch."""
+"""The number of rows in a batch of Spark."""
 
 ANSWER = {"answer": 1}
 
 
 @dataclass(slots=True)
 class Chart:
-    """What was measured.
+    """The measurements of one law.
 
     Attributes:
-        points: what grows, what was measured, and what the law says.
-        fit: what grew at the points that the law was fitted to.
+        points: the growing quantity, the measured value, and the value of the law.
+        fit: the growing quantity at the points from which prices were taken.
     """
 
     grows: str
@@ -86,7 +86,7 @@ def _partitions(spark: SparkSession, full: bool) -> Chart:
 
 
 def _keys(spark: SparkSession, full: bool) -> Chart:
-    """Of a million rows in two tasks, which are answered at once and remember every key that they have asked for."""
+    """A million rows in two tasks. Lookups answer at once, and every key is cached."""
     count, counts = 500_000, [10, 100, 1_000, BATCH, 100_000, 1_000_000]
     law = "the rows, and prices for a key remembered and a key asked for"
     chart = Chart("distinct keys", "seconds", law, fit=(counts[0], BATCH, counts[-1]))
@@ -99,10 +99,10 @@ def _keys(spark: SparkSession, full: bool) -> Chart:
 
 
 def _law_of_keys(count: int, counts: list[int], seconds: list[float]) -> Iterator[float]:
-    """A task looks the distinct keys of each of its batches up, and asks for each of them once.
+    """A task finds the distinct keys of each of its batches, and calls for each of them once.
 
-    The price of asking is that of the last point, whose keys are never met again; the price of remembering is that of
-    the point whose keys are as many as the rows of a batch.
+    The price of a call is that of the last point, where each key occurs once. The price of a cache hit is that of the
+    point with as many keys as a batch has rows.
     """
     asking = (seconds[-1] - seconds[0]) / count
     remembering = (seconds[counts.index(BATCH)] - seconds[0] - BATCH * asking) / (count - BATCH)
@@ -112,7 +112,7 @@ def _law_of_keys(count: int, counts: list[int], seconds: list[float]) -> Iterato
 
 
 def _memory(spark: SparkSession, full: bool) -> Chart:
-    """Of the Python worker of one partition, measured by itself near its end; every run has a worker of its own."""
+    """The memory of the Python worker of one partition. It measures itself near its end. Every run has a new worker."""
     counts = [10**4, 10**5, 10**6] + ([10**7] if full else [])
     chart = Chart("rows in a partition", "MB at most", "constant", fit=counts[:1])
     peaks = []
@@ -133,7 +133,7 @@ _runs = iter(range(1_000_000))
 
 
 def _remembered(rows: DataFrame, keys: int) -> DataFrame:
-    """With a cache that no other run shares, because its enricher is another one."""
+    """The rows, enriched with a cache that no other run shares, because each run has a different enricher."""
     from asyncio_operator.spark import enrich
 
     number = next(_runs)
@@ -146,7 +146,7 @@ def _remembered(rows: DataFrame, keys: int) -> DataFrame:
 
 
 def _seconds(frame: Callable[[], DataFrame]) -> float:
-    """Of the faster of two runs."""
+    """The seconds of the faster of two runs."""
     return min(seconds_of(frame()) for _ in range(TURNS))
 
 
@@ -173,7 +173,7 @@ def _capacity() -> Chart:
 
 
 def _rate(latency: float, capacity: int, expected: float) -> float:
-    """Calls a second of the faster of two runs, each of a second or so, and of a few rounds of calls at least."""
+    """Calls per second of the faster of two runs. Each takes about a second, and at least a few rounds of calls."""
     count = round(max(expected, 4 * capacity))
     return max(count / asyncio.run(_run(latency, capacity, count)) for _ in range(TURNS))
 
@@ -190,7 +190,7 @@ async def _run(latency: float, capacity: int, count: int) -> float:
     return time.perf_counter() - started
 
 
-# -- what is measured; it travels to the workers
+# -- measured functions; they are sent to the workers
 
 
 async def _at_once(_key: int) -> dict[str, int]:
@@ -244,7 +244,7 @@ def _figure(value: float) -> str:
 
 
 def _read(page: Path) -> list[Chart]:
-    """The charts whose tables are on a page, with the figures as they were written there."""
+    """The charts of the tables on a page, with the figures as they are written there."""
     table = page.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
     charts: list[Chart] = []
     for line in table.splitlines():
@@ -291,7 +291,7 @@ def _short(value: float, _position: int | None = None) -> str:
 
 
 def main() -> int:
-    """The exit status: 0, also where a law is missed, because a busy machine may miss it."""
+    """The exit status: 0, also if a law is missed, because a busy machine may miss it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--full", action="store_true", help="also 10,000,000 rows")
     parser.add_argument("--page", type=Path, help="a page that shows the tables: it gets the new ones")

@@ -1,9 +1,9 @@
-"""What a lookup over HTTP costs this process, against a loop of requests written by hand with aiohttp.
+"""The cost of a lookup over HTTP in this process, compared with a hand-written loop of aiohttp requests.
 
-The server runs in a process of its own and answers at once with a small JSON document. Both sides send the same
-headers, keep as many requests in flight over a session with the same connections, and give a row with the same values;
-ours also escapes keys, bounds the size of answers, checks types, and maps errors. What is counted is CPU time of this
-process. Sides run in turns, and the median of the turns is taken.
+The server runs in its own process and answers at once with a small JSON document. Both sides send the same headers,
+have the same number of requests in flight over the same number of connections, and return a row with the same values.
+Our side also escapes keys, limits the size of answers, checks types, and maps errors. The CPU time of this process is
+measured. The sides run in turns, and the median of the turns is taken.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What a key costs on its way through the lookups: found in the cache, called for, shared; and what caches are worth.
+"""The cost of a key in lookups (found in the cache, called for, shared), and the benefit of caches.
 
-The first part runs the pipeline of a Spark task without Spark, on one loop, over batches of 10,000 distinct keys, as
-Arrow hands them over; the enricher answers at once, but where keys share a call. What is counted is CPU time. Sides run
-in turns, and the median of the turns is taken.
+The first part runs the pipeline of a Spark task without Spark, on one loop, over batches of 10,000 distinct keys, like
+those from Arrow. The enricher answers at once, except where keys share a call. CPU time is measured. The sides run in
+turns, and the median of the turns is taken.
 
-In the second, 1,000,000 rows ask for 100,000 keys of a table in PostgreSQL, a few of them very often: the k-th most
-frequent key 1 / k ** 1.1 as often as the first.
+In the second part, 1,000,000 rows look up 100,000 keys of a table in PostgreSQL. A few keys are very frequent: the k-th
+most frequent key occurs 1 / k ** 1.1 times as often as the first.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ NOTHING = "a query per row"
 
 
 def s11() -> Rows:
-    """A hit in the cache in memory, in microseconds per distinct key, all the way through the pipeline."""
+    """A hit in the cache in memory: microseconds per distinct key, through the whole pipeline."""
     at_once, many = _AtOnce(), _AtOnce(max_batch=1000)
     hits, misses = _kept(), _cache(1)
     batching = Batching(1000)
@@ -80,7 +80,7 @@ def s11() -> Rows:
 
 
 def zipf() -> Rows:
-    """Rows a second, 1,000,000 rows over 100,000 keys of PostgreSQL: a query per key, batching, and caches."""
+    """Rows per second, 1,000,000 rows over 100,000 keys of PostgreSQL: a query per key, batches, and caches."""
     with (
         workspace("benchmark") as directory,
         embedded_postgres(directory) as dsn,
@@ -102,7 +102,7 @@ def zipf() -> Rows:
         calls = {NOTHING: count}
         for turn in range(ZIPF_TURNS):
             for name, (max_batch, cache) in caches.items():
-                # A table name of its own for every turn, so that no turn finds what another one has kept.
+                # Every turn has its own table name, so that it cannot use the cache of another turn.
                 enricher = PostgresEnricher(dsn, table=f"zipf_{turn}", key="id", max_batch=max_batch)
                 metrics = EnrichmentMetrics(spark)
                 seconds = seconds_of(enrich(rows, enricher, on="id", cache=cache, metrics=metrics))
@@ -139,7 +139,7 @@ class _AtOnce(Enricher):
 
 
 class _Late(_AtOnce):
-    """Answers when everything has been asked for."""
+    """Answers when all keys have been requested."""
 
     async def lookup(self, key: Any) -> Any:
         await asyncio.sleep(0.5)
@@ -147,7 +147,7 @@ class _Late(_AtOnce):
 
 
 class _Source:
-    """Batches, as a feeder hands them over."""
+    """Batches, in place of a feeder thread."""
 
     instant = True
 
@@ -208,7 +208,7 @@ def _cache(max_rows: int, directory: str | None = None) -> LookupCache:
 
 
 def _kept(directory: str | None = None, composite: bool = False) -> LookupCache:
-    """A cache that has every key."""
+    """A cache that contains every key."""
     cache = _cache(BATCH * BATCHES, directory)
     for number in range(BATCHES):
         for key in _keys("composite" if composite else "", number):

@@ -1,4 +1,4 @@
-"""What several benchmarks do in the same way."""
+"""The functions that several benchmarks share."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def worker_loop() -> asyncio.Runner:
-    """With the loop that a Python worker has."""
+    """A runner with the loop of a Python worker."""
     return asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
 
 def seconds_of(frame: DataFrame) -> float:
-    """For every column of every row, into Spark's sink ``noop``.
+    """The seconds to compute every column of every row, into Spark's sink ``noop``.
 
     Raises:
         RuntimeError: the job failed.
@@ -36,12 +36,12 @@ def seconds_of(frame: DataFrame) -> float:
 
 
 def passed(batches: Iterator[Any]) -> Iterator[Any]:
-    """Batches as they are, for `mapInArrow`: what Spark takes for the way through Python and back."""
+    """Returns batches unchanged, for `mapInArrow`: measures Spark's own way through Python and back."""
     yield from batches
 
 
 async def peak_memory(key: int) -> dict[str, float] | None:
-    """A lookup that tells, for some keys, what its process has had at most, in MB, on Linux, as the column "peak"."""
+    """A lookup that returns, for some keys, the peak memory of its process in MB as the column "peak". Linux only."""
     if key % 1000:
         return None
     return {"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000}

@@ -1,8 +1,8 @@
-"""The operator by itself: its price per element, order under skew, and what pending timeouts cost.
+"""The operator alone: its price per element, order under skew, and the cost of pending timeouts.
 
-Both sides of a row run in turns on the same loop, and the median of all rounds is taken. "Theirs" is what a program
-would write by hand: a task per element, without bound and deadline, or the usual semaphore with ``wait_for``. Every
-measurement is made on asyncio's own loop and on uvloop.
+Both sides of a row run in turns on the same loop, and the median of all rounds is taken. "Theirs" is hand-written code:
+a task per element, without limit and deadline, or the usual semaphore with ``wait_for``. Every measurement is made on
+asyncio's own loop and on uvloop.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ Side = Callable[[], Coroutine[Any, Any, None]]
 
 
 def s1() -> Rows:
-    """A function that returns at once, against a bare task per element: all created at once, and by the thousand."""
+    """A function that returns at once, compared with a task per element: all made at once, and a thousand at a time."""
     yield from _overhead("S1", "returns at once", _at_once, 300_000, "<= 0.5")
 
 
 def s2() -> Rows:
-    """The same against the usual idiom: semaphore, wait_for and gather."""
+    """The same function, compared with the usual idiom: semaphore, wait_for and gather."""
     count = 60_000
     for loop in LOOPS:
         *ours, idiom = _measure(loop, *_operators(_at_once, count), lambda: _idiom(_at_once, count))
@@ -50,12 +50,12 @@ def s2() -> Rows:
 
 
 def s3() -> Rows:
-    """A function that suspends once, against a bare task per element."""
+    """A function that suspends once, compared with a task per element."""
     yield from _overhead("S3", "suspends once", _suspends, 100_000, "<= 0.8")
 
 
 def s4() -> Rows:
-    """Ordered against unordered throughput, when one call in two hundred takes a hundred times as long."""
+    """Ordered throughput compared with unordered, if one call in two hundred takes a hundred times as long."""
     count = 10_000
     for loop in LOOPS:
         ordered, unordered = _measure(loop, *_operators(_skewed, count, capacity=100, timeout=None))
@@ -64,7 +64,7 @@ def s4() -> Rows:
 
 
 def s12() -> Rows:
-    """Threads in the process while 10,000 timeouts are pending, against none pending."""
+    """Threads in the process while 10,000 timeouts are pending, compared with none pending."""
     for loop, new_loop in LOOPS.items():
         with asyncio.Runner(loop_factory=new_loop) as runner:
             ours, theirs = runner.run(_threads(10_000))
@@ -90,7 +90,7 @@ def _row(name: str, what: str, ours: float, theirs: float, count: int, target: s
 
 
 def _measure(loop: str, *sides: Side) -> list[float]:
-    """Median seconds of each side; they take turns."""
+    """Median seconds of each side. The sides run in turns."""
     with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
         return runner.run(_take_turns(sides))
 

@@ -1,12 +1,12 @@
-"""Lookups in PostgreSQL against bare asyncpg: one key at a time, and a thousand in one statement.
+"""Lookups in PostgreSQL compared with plain asyncpg: one key at a time, and a thousand in one statement.
 
-The other side is what one writes by hand with a pool: the statement with the same columns, and its records as asyncpg
-gives them. It neither knows which row belongs to which key, nor what a key without a row is, nor takes a key that its
-column cannot hold. Its pool is as bare as it can be: `asyncpg.create_pool` as it comes resets the session after each
-statement, which is a second round trip, and is shown as a row without a target.
+The other side is hand-written code with a pool: the statement with the same columns, and its records as asyncpg returns
+them. It does not assign rows to keys, does not find keys without a row, and does not accept keys that the column cannot
+hold. Its pool is minimal. The default of `asyncpg.create_pool` resets the session after each statement, which is a
+second round trip; it is shown as a row without a target.
 
-Server and client share the machine over a local socket, where the client's own work shows most. A batch is 1,000 keys
-in random order, a tenth of them without a row. Sides run in turns; each figure is the median of the turns.
+Server and client are on one machine with a local socket, so the client's own work is most visible. A batch has 1,000
+keys in random order, a tenth of them without a row. The sides run in turns; each figure is the median of the turns.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Side = Callable[[], Awaitable[object]]
 
 
 def postgres() -> Rows:
-    """Lookups of single keys, in turn and at once, and of batches, against what asyncpg alone takes for them."""
+    """Lookups of single keys, one by one and concurrent, and of batches, compared with asyncpg alone."""
     with workspace("benchmark") as directory, embedded_postgres(directory) as dsn, worker_loop() as runner:
         yield from runner.run(_measured(dsn))
 
@@ -122,4 +122,4 @@ async def _seconds(side: Side) -> float:
 
 
 async def _leave(_connection: Any) -> None:
-    """In place of the reset of a session."""
+    """Replaces the reset of a session, and does nothing."""

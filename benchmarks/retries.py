@@ -1,9 +1,9 @@
-"""What retries cost: those who do not need them, and every element where they are configured and never used.
+"""The cost of retries: for elements that do not need them, and per element if retries are configured but never used.
 
-Law R8: an element in back-off holds no call slot. So one run in which a fifth of the elements is refused at once, backs
-off for a second and is called again is compared with one in which no element is refused. Both have the same elements
-and the same time in calls, and the throughput of the others must stay the same. It is counted while the runs are in
-full swing: not before the first back-offs are over, and not at the end of input.
+Law R8: an element in back-off holds no call slot. In one run a fifth of the elements is refused at once, backs off for
+a second and is called again. In the other run no element is refused. Both have the same elements and the same time in
+calls, and the throughput of the other elements must be the same. It is counted in the middle of the runs: after the
+first back-offs, and before the end of input.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SETTLED, END = 1.5, 4.5
 """Seconds from the start of a run between which results are counted."""
 
 WIDE = 400 * CAPACITY
-"""A buffer for `calls a second x back-off`: in order, that many results wait behind an element that backs off."""
+"""A buffer for `calls per second x back-off`: in ordered mode, that many results wait behind an element in back-off."""
 
 ROUNDS = 3
 ELEMENTS = 50_000
@@ -36,7 +36,7 @@ Function = Callable[[int], Awaitable[int]]
 
 
 def retries() -> Rows:
-    """A fifth backing off for a second, against none; and the price of a retry that never comes."""
+    """A fifth of the elements in back-off for a second, compared with none; and the price of an unused retry."""
     yield _back_off("unordered", ">= 0.9")
     yield _back_off("ordered", ">= 0.9", buffer=WIDE)
     yield _back_off("ordered", "")
@@ -53,7 +53,7 @@ def _back_off(mode: str, target: str, **options: Any) -> tuple[str | float, ...]
 
 
 def _rate(refusing: bool, mode: str, options: dict[str, Any]) -> float:
-    """Results a second of the four fifths that are never refused."""
+    """Results per second of the four fifths that are never refused."""
     retry = Retry(max_attempts=2, backoff=FixedBackoff(BACKOFF))
     operator = AsyncWaitOperator(_service(refusing), mode=mode, capacity=CAPACITY, retry=retry, **options)
     gc.collect()

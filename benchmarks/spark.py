@@ -1,8 +1,8 @@
-"""`enrich` in Spark on two cores: its overhead, a real table, skew and memory. What people write without it: `peers`.
+"""`enrich` in Spark on two cores: its overhead, a real table, skew and memory. `peers` compares other ways.
 
-The sink is Spark's own ``noop``, made for benchmarks: it asks for every column of every row and keeps none, so that
-nothing but the way through Python and back is measured. The sides are run in turns after a warm-up each (Python workers
-started, code compiled by the JVM), and the median of the turns is taken. Input is made or cached before.
+The sink is Spark's own ``noop``, made for benchmarks: it reads every column of every row and keeps none, so only the
+way through Python and back is measured. Each side has a warm-up (Python workers start, the JVM compiles code). Then the
+sides run in turns, and the median of the turns is taken. The input is made or cached before.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ ANSWER = {"answer": 1}
 
 
 def s5() -> Rows:
-    """2,000,000 rows, every key another, and a function that returns at once, against rows that only pass through."""
+    """2,000,000 rows with distinct keys, and a function that returns at once, compared with rows that only pass
+    through."""
     with _session() as spark:
         rows = spark.range(0, ROWS, 1, 2)
         ours = enrich(rows, FunctionEnricher(_at_once, "answer long"), on="id")
@@ -47,7 +48,7 @@ def s5() -> Rows:
 
 
 def s6() -> Rows:
-    """336,776 flights and their planes in PostgreSQL, against null columns of the same schema."""
+    """336,776 flights and their planes in PostgreSQL, compared with null columns of the same schema."""
     data = read_data()
     with (
         workspace("benchmark") as directory,
@@ -68,7 +69,7 @@ def s6() -> Rows:
 
 
 def s7() -> Rows:
-    """Skewed latencies, in order, with small Arrow batches against large ones."""
+    """Skewed latencies, ordered, with small Arrow batches compared with large ones."""
     with _session() as spark:
         rates: dict[int, list[float]] = {size: [] for size in BATCH_SIZES}
         for _turn in range(3):
@@ -79,7 +80,7 @@ def s7() -> Rows:
 
 
 def s8() -> Rows:
-    """Peak memory of a Python worker, measured by itself at its end, over ten times the rows in one partition."""
+    """Peak memory of a Python worker, which measures itself at its end, with ten times the rows in one partition."""
     peaks: dict[int, list[float]] = {5_000_000: [], 500_000: []}
     with _session(spark__python__worker__reuse="false") as spark:
         for _turn in range(3):
@@ -92,8 +93,8 @@ def s8() -> Rows:
 
 
 def strategies() -> Rows:
-    """Flights and planes, keys inline and distinct, with the flights' own columns and with a hundred; and a join with
-    the planes as a DataFrame."""
+    """Flights and planes with both strategies, with the flights' own columns and with a hundred; and a join with the
+    planes as a DataFrame."""
     data = read_data()
     with (
         workspace("benchmark") as directory,
@@ -136,13 +137,13 @@ def _times(ours: float, theirs: float) -> tuple[str, str, float]:
 
 
 def _rate(spark: SparkSession, batch_size: int) -> float:
-    """Rows a second of two tasks, with skewed latencies."""
+    """Rows per second of two tasks, with skewed latencies."""
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", batch_size)
     rows = spark.range(0, SKEWED_ROWS, 1, 2)
     return SKEWED_ROWS / seconds_of(enrich(rows, FunctionEnricher(_call, "answer long"), on="id", capacity=CAPACITY))
 
 
-# -- what is measured; it travels to the workers by name
+# -- measured functions; they are sent to the workers by name
 
 
 async def _at_once(key: int) -> dict[str, int]:

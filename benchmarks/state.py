@@ -1,7 +1,7 @@
-"""Keyed state, priority-queue sets, time to live and timers, against the bare containers below them.
+"""Keyed state, priority-queue sets, time to live and timers, compared with the plain containers below them.
 
-Each pair is measured in turns, and the best of three is taken: what disturbs a measurement only ever adds to it. The
-bare side does what a program without this library would write by hand, on the same bytes.
+Each pair is measured in turns, and the best of three is taken, because a disturbance can only add time. The plain side
+is hand-written code without this library, with the same bytes.
 """
 
 from __future__ import annotations

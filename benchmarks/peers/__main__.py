@@ -1,4 +1,4 @@
-"""Measure this library beside its peers; print the tables, and draw the ratios where that is asked for."""
+"""Measures this library beside its peers, prints the tables, and on request draws the ratios."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Named = TypeVar("Named", bound=_Named)
 
 
 def chosen(kind: str, names: Sequence[str], among: Sequence[Named]) -> list[Named]:
-    """Those of these names, or all.
+    """The ones with these names, or all.
 
     Raises:
-        ProblemError: there is none of a name.
+        ProblemError: a name does not exist.
     """
     known = {one.name.lower(): one for one in among}
     for name in names:
@@ -42,13 +42,13 @@ def chosen(kind: str, names: Sequence[str], among: Sequence[Named]) -> list[Name
 
 
 def with_bases(peers: Sequence[Peer]) -> list[Peer]:
-    """The peers, and what they are held against."""
+    """The peers, and the sides with which they are compared."""
     wanted = [*peers, *map(base_of, peers)]
     return [peer for peer in PEERS if peer in wanted]
 
 
 def program(options: argparse.Namespace) -> None:
-    """Do what the options say."""
+    """Run the program with these options."""
     works: list[Work] = chosen("work", options.work, WORKS)
     peers = with_bases(chosen("peer", options.peer, PEERS))
     if options.turns < 1:

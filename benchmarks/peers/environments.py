@@ -1,7 +1,7 @@
 """An environment for each peer, made from its requirements: `.venv-peers/NAME` from `requirements/NAME.txt`.
 
-The stamp in an environment holds what it was made from and is written last, so that one that was interrupted, or whose
-requirements have changed, is made anew. uv makes them where there is one, else venv and pip.
+A stamp in the environment contains its requirements and is written last. So an environment is made again if it was
+interrupted, or if its requirements have changed. uv makes it if it is installed, otherwise venv and pip do.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ INSTALL_TIMEOUT = 1_200.0
 
 
 class UnavailableError(Exception):
-    """An environment could not be made; says why in a line."""
+    """An environment could not be made. The message says why in a line."""
 
 
 def python_of(name: str, directory: Path = ENVIRONMENTS) -> Path:
-    """The Python of an environment, which is made if it is not there as it should be.
+    """The Python of an environment, which is made if it does not exist or is outdated.
 
     Raises:
         UnavailableError: it could not be made.

@@ -1,10 +1,9 @@
 """The works as functions of a key: `Asynchronous` for event loops, `Blocking` for threads.
 
-Both ask the same question over the same number of connections and give the same answer: a tuple of the columns in
-`SCHEMAS`, or None. Clients are those that one takes for the job (asyncpg and aiohttp, psycopg and requests), and the
-HTTP service is asked by the loop that one writes by hand: wait as long as `Retry-After` says, and try again. Clients
-are imported where they are used, because not every environment has them all, and made on the first call, on the loop
-that makes it. Objects travel to workers.
+Both send the same request over the same number of connections and return the same answer: a tuple of the columns in
+`SCHEMAS`, or None. The clients are the usual ones (asyncpg and aiohttp, psycopg and requests). The HTTP service is
+called by a hand-written loop: wait for `Retry-After`, and try again. Clients are imported where they are used, because
+not every environment has all of them, and made on the first call, on its loop. The objects are sent to workers.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ Row = tuple[Any, ...]
 
 
 def latency(work: str, key: Any) -> float:
-    """Seconds that the outside takes for a key."""
+    """Seconds that the outside system takes for a key."""
     if work == "skew":
         return 0.2 if key % 200 == 100 else 0.002
     return FIXED if work == "fixed" else 0.0
@@ -65,14 +64,14 @@ async def _skewed(key: Any) -> Row | None:
 
 
 async def _leave(_connection: Any) -> None:
-    """In place of the pool's reset of a connection after each row, which is one more way to the server and back.
+    """Replaces the pool's reset of a connection after each row, which would be one more round trip.
 
-    Nothing here changes a connection, and neither this library nor psycopg's pool does it.
+    No program here changes a connection, and neither this library nor psycopg's pool resets it.
     """
 
 
 class Asynchronous:
-    """A work as the coroutine function `call`; `close` ends its clients, `end` does so from outside of their loop."""
+    """A work as the coroutine function `call`. `close` closes its clients, `end` does so from outside of their loop."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -128,7 +127,7 @@ class Asynchronous:
 
 
 class Blocking:
-    """A work as a plain function, which any number of threads may call."""
+    """A work as an ordinary function, which any number of threads may call."""
 
     def __init__(self, task: Task, threads: int) -> None:
         self._task = task
@@ -179,7 +178,7 @@ class Blocking:
         import requests  # type: ignore[import-untyped]
 
         if not hasattr(self._client, "session"):
-            # A session is not made for several threads.
+            # A session must not be shared between threads.
             self._client.session = requests.Session()
         for _ in range(ATTEMPTS):
             response = self._client.session.get(f"{self._task.url}/rows/{key}", timeout=30)
@@ -196,7 +195,7 @@ _sharing = threading.Lock()
 
 
 def shared(task: Task, threads: int) -> Blocking:
-    """The one of this process, opened; for a worker that knows neither a beginning nor an end."""
+    """The open object of this process, for a worker that has no hooks for its start and end."""
     with _sharing:
         function = _shared.setdefault((task, threads), Blocking(task, threads))
         function.open()

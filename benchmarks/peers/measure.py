@@ -1,7 +1,7 @@
-"""Let the peers take turns at the works, and check that each has done all of it.
+"""Runs the peers in turns on each work, and checks that each has done all of it.
 
-Law: a figure counts only if the turn before the first counted every row, with a result for each key that has one. Sides
-that fail leave the work with their error as the reason; the others go on.
+Law: a figure counts only if the warm-up turn has returned every row, with a result for each key that has one. A side
+that fails is left out of the work, with its error as the reason; the others go on.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from benchmarks.peers.task import Answer, Task
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What a peer did at a work.
+    """The result of a peer at a work.
 
     Attributes:
-        rate: rows a second, of the median turn; 0 where there is none.
-        rows: of a turn.
-        requests: to the HTTP service, for each row; None for other works.
+        rate: rows per second of the median turn; 0 if there is none.
+        rows: rows of a turn.
+        requests: requests to the HTTP service for each row; None for other works.
         reason: why there is no rate.
     """
 
@@ -129,7 +129,7 @@ def _ask(side: _Side, work: Work, check: bool) -> tuple[Answer, float]:
 
 
 def wrong(task: Task, answer: Answer) -> str:
-    """What a program has lost or invented; "" if nothing."""
+    """The rows that a program has lost or invented, in words; "" if none."""
     if answer.rows is not None and answer.rows != task.rows:
         return f"gave {answer.rows:,} rows for {task.rows:,}"
     if answer.found is None:

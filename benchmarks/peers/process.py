@@ -1,6 +1,6 @@
-"""The runner's side of a program: start it, give it a task, wait for its answer for so long and no longer.
+"""The runner's side of a program: starts it, sends it a task, and waits for its answer, with a time limit.
 
-A program that dies, or is late, answers with an error that holds its last words, and is started anew for the next task.
+If a program dies, or is late, its answer is an error with its last words, and it is started again for the next task.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from examples.stage import tail
 ROOT = Path(__file__).resolve().parents[2]
 
 START_TIMEOUT = 60.0
-"""Seconds, beside those of the task, in which a program may start."""
+"""Seconds that a program may take to start, in addition to those of the task."""
 
 
 class Program:
     """A program of `programs/`, by the name of its module, in the environment of a Python.
 
     Args:
-        log: the file that holds what it says beside its answers; in its directory are the temporary files, too.
+        log: the file for all output except answers. Its directory also has the temporary files.
     """
 
     def __init__(self, python: Path, name: str, log: Path) -> None:
@@ -77,7 +77,7 @@ class Program:
         return START_TIMEOUT
 
     def close(self, patience: float = 20.0) -> None:
-        """End it: it ends with its standard input, or is killed with what it has started."""
+        """End the program by closing its standard input, or kill it with the processes that it has started."""
         if self._process is None:
             return
         process, self._process = self._process, None

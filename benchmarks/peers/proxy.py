@@ -1,7 +1,7 @@
 """A TCP proxy that puts a distance between a client and its server.
 
-Law: what passes, passes in order and unchanged; answers come `delay` seconds later, at full bandwidth, so that one
-round trip costs that much more. It listens on the loopback and runs on a thread of its own.
+Law: data passes in order and unchanged. Answers come `delay` seconds later, at full bandwidth, so a round trip takes
+that much longer. The proxy listens on the loopback and runs on its own thread.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def distant(path: str, delay: float) -> Iterator[int]:
 
 
 async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay: float) -> None:
-    """Hand on what comes, in order, each piece `delay` seconds after it came; then close."""
+    """Pass on all data in order, each piece `delay` seconds after its arrival, then close."""
     loop = asyncio.get_running_loop()
     ended = loop.create_future()
     with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
-"""The figures as tables in Markdown, and as pictures of ratios. What has no figure has its reason below the tables.
+"""The figures as tables in Markdown, and as pictures of ratios. Reasons for missing figures are below the tables.
 
-A table can be read back from its page (`read`), so that the pictures can be drawn anew without measuring.
+A table can be read back from its page (`read`), so that the pictures can be drawn again without a measurement.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ COLUMNS = 4
 
 
 def machine(turns: int) -> str:
-    """What the figures were measured on, and how."""
+    """The machine on which the figures were measured, and the number of turns."""
     printed = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
     java = re.search(r'version "([^"]+)"', printed)
     parts = [
@@ -94,10 +94,10 @@ def markdown(figures: Figures, peers: Sequence[Peer], works: Sequence[Work], tur
 
 
 def check_places(page: Path | None, begin: str, end: str, picture: Path | None) -> None:
-    """Check, before anything is measured, that the results can be written where they shall be.
+    """Check, before the measurement, that the results can be written to their places.
 
     Raises:
-        ProblemError: the page is not there, or has no place for a table, or the picture cannot be drawn there.
+        ProblemError: the page does not exist, or has no place for a table, or the picture cannot be written there.
     """
     if page is not None:
         if not page.is_file():
@@ -110,7 +110,7 @@ def check_places(page: Path | None, begin: str, end: str, picture: Path | None) 
 
 
 def paste(lines: Sequence[str], page: Path) -> None:
-    """Put the lines in the place of those on a page that begin and end as they do; see `check_places`."""
+    """Replace the lines of a page between the same first and last line; see `check_places`."""
     before, _, rest = page.read_text(encoding="utf-8").partition(lines[0])
     _, _, after = rest.partition(lines[-1])
     page.write_text(f"{before}{chr(10).join(lines)}{after}", encoding="utf-8")
@@ -129,9 +129,9 @@ def ratios_of(figures: Figures) -> Ratios:
 
 
 def read(page: Path) -> tuple[Figures, Ratios]:
-    """The rates and ratios of the tables on a page, as they were written there; other figures are left out.
+    """The rates and ratios of the tables on a page, as they are written there. Other figures are left out.
 
-    The ratios are not those of the rates: each is of one run, and columns may be of several.
+    The ratios are not computed from the rates: each ratio is of one run, and columns may come from several runs.
     """
     table = page.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
     works = {work.title: work.name for work in WORKS}
@@ -247,7 +247,7 @@ def _panel(panel: Axes, ratios: Sequence[float | None]) -> None:
 
 
 def _explain(panel: Axes, base: str) -> None:
-    """Say in an empty place what a bar is."""
+    """Write the legend of the bars into an empty place."""
     lines = (
         ("How to read it", "bold", "black"),
         (f"a bar: how many times as\nfast {base} is", "normal", FASTER),

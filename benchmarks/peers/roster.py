@@ -1,8 +1,7 @@
-"""Who is measured, and at what: a table each. To add a peer: a program, its requirements, and a line here.
+"""The tables of peers and works. To add a peer: a program, its requirements, and a line here.
 
-A peer for whom a work would take minutes gets fewer rows of it, so that each run takes some seconds; what is compared
-is rows a second. What a peer cannot do it says itself (`Answer.cannot`), or it stands here, if it is not a matter of
-the program.
+If a work would take minutes for a peer, the peer gets fewer rows of it, so that each run takes some seconds. Rows per
+second are compared. A program says itself what it cannot do (`Answer.cannot`); other reasons are listed here.
 """
 
 from __future__ import annotations
@@ -68,10 +67,10 @@ class Peer:
 
 
 TIED = {"skew": 4_000}
-"""For those whose order lets a slow row hold up the calls."""
+"""For peers whose order lets a slow row stop the calls."""
 
 BATCHED = {"at_once": 300_000, "small": 4_000}
-"""For those who wait for the end of each batch."""
+"""For peers that wait for the end of each batch."""
 
 PEERS = (
     Peer("enrich", SPARK, "spark", "enrich"),
@@ -110,5 +109,5 @@ PEERS = (
 
 
 def base_of(peer: Peer) -> Peer:
-    """What a peer is held against: the first of its group."""
+    """The side with which a peer is compared: the first of its group."""
     return next(one for one in PEERS if one.group == peer.group)

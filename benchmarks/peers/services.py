@@ -1,6 +1,6 @@
-"""What the works speak to: a PostgreSQL with the flights' planes, near and at a distance, and a failing HTTP service.
+"""The services of the works: a PostgreSQL with the flights' planes, near and distant, and a failing HTTP service.
 
-A service is made anew for each measurement, so that no side meets the failures or the window of the one before it.
+Each measurement has a new service, so that no side meets the failures or the rate window of the previous one.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from examples.enrich_flights import read_data, tables
 from examples.stage import embedded_postgres
 
 DISTANCE = 0.002
-"""Seconds that a round trip to the distant server takes more."""
+"""Seconds by which a round trip to the distant server is longer."""
 
 RATE = 200
 ASKED = 180
-"""Requests a second that a peer with a rate limit is set to. It is below the service's own limit, because requests that
-are sent evenly do not arrive evenly."""
+"""The rate of a peer with a rate limit, in requests per second. It is below the service's own limit, because requests
+that are sent evenly do not arrive evenly."""
 
 FAILING = 0.05
 LATENCY = 0.01

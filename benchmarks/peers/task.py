@@ -1,7 +1,7 @@
-"""What a program is given, and what it answers: a line of JSON each, over its standard input and output.
+"""The tasks and answers of a program: a line of JSON each, over its standard input and output.
 
-Law: what a library prints never mixes with the answers; it goes to the standard error. A work that fails is an answer
-too, and the program lives on. This module imports nothing but Python, because every environment has to run it.
+Law: output of libraries never mixes with the answers; it goes to the standard error. A failed work is an answer too,
+and the program goes on. This module imports only the standard library, because every environment must run it.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""A program for each peer, and those of this library: started once, they do a task at a time (see `task.serve`)."""
+"""A program for each peer, and for this library. It starts once and does one task at a time (see `task.serve`)."""

@@ -2,7 +2,7 @@
 
 The semaphore is in the function, because `max_concurrency` lets every row of a batch start at once.
 
-The function is made anew for each task, because Daft keeps a loop for its functions, and clients live on a loop.
+The function is made again for each task, because Daft keeps a loop for its functions, and clients belong to a loop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What programs have in common whose library maps an async function over an iterable, in one process.
+"""The common part of programs whose library maps an async function over an iterable, in one process.
 
 The loop is uvloop for each of them. Clients are made before the clock starts, and every result is counted.
 """
@@ -17,11 +17,11 @@ from benchmarks.peers.functions import Asynchronous
 from benchmarks.peers.task import Answer, Task, serve
 
 Results = Callable[[Any, list[Any], Task], AsyncIterable[Any]]
-"""From the function, its values, and the task to the results."""
+"""A function of the async function, its values, and the task. It returns the results."""
 
 
 def serve_library(results: Results) -> None:
-    """Do tasks with it until the standard input ends."""
+    """Do tasks with this library until the standard input ends."""
 
     def measure(task: Task) -> Answer:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -40,7 +40,7 @@ async def _measured(results: Results, task: Task) -> Answer:
 
 
 async def timed(results: AsyncIterable[Any]) -> Answer:
-    """How long they take, and how many they are."""
+    """The seconds until the last result, and the number of results."""
     rows = found = 0
     gc.collect()
     started = time.perf_counter()

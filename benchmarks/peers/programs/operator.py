@@ -1,7 +1,7 @@
-"""This library in one process: `AsyncWaitOperator` over the function that all have, or over a `Lookup`.
+"""This library in one process: `AsyncWaitOperator` over the common function, or over a `Lookup`.
 
-The operator has a deadline for each element, as `enrich` has by default. Where the function would have to retry by
-itself, the operator does it, with the enricher for the protocol in place of the loop written by hand.
+The operator has a deadline for each element, as `enrich` has by default. If the function would have to retry by itself,
+the operator does it, and the enricher for the protocol replaces the hand-written loop.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TIMEOUT = 60.0
 
 
 def enricher_of(task: Task) -> Enricher:
-    """What looks the keys of a task up."""
+    """The function that looks up the keys of a task."""
     if task.work == "http":
         return HttpEnricher(task.url + "/rows/{key}", schema=SCHEMAS["http"], per_host=task.capacity)
     columns = ["manufacturer", "model", "seats"]
@@ -31,7 +31,7 @@ def enricher_of(task: Task) -> Enricher:
 
 
 def retrying(task: Task) -> dict[str, Any]:
-    """The options that a service with a rate and failures asks for; none for the other works."""
+    """The options for a service with a rate limit and failures; none for the other works."""
     if task.work != "http":
         return {}
     # In small portions: those of a second, sent at once, may reach the service within the second of the ones before.

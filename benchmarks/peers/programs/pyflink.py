@@ -1,7 +1,7 @@
 """PyFlink: `AsyncDataStream` in a job of one task, whose Python runs in a process beside Flink's JVM.
 
-The clock runs in that process, from the first call to the end of the last, so the seconds in which a job and its Python
-start and end are not counted; what it saw comes back in a file.
+The clock runs in that process, from the first call to the end of the last. So the time to start and end a job and its
+Python is not counted. The measured values come back in a file.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""In Spark on two cores: `enrich`, and the four ways in which one does without it.
+"""In Spark on two cores: `enrich`, and four ways without it.
 
-A blocking client in `mapPartitions`, a pool of threads in a pandas UDF, Spark's own threads for an Arrow UDF
-(`spark.sql.execution.pythonUDF.arrow.concurrency.level`), and `asyncio.gather` for each Arrow batch. Each is made of
-what one takes for it, and no more: none remembers keys or rows. All run over the same two partitions into Spark's sink
-``noop``, which asks for every column; to be checked, rows are counted in its place. The same program serves this
-library, in the environment of the project, and the others, in theirs.
+The four ways: a blocking client in `mapPartitions`, a thread pool in a pandas UDF, Spark's own threads for an Arrow UDF
+(`spark.sql.execution.pythonUDF.arrow.concurrency.level`), and `asyncio.gather` for each Arrow batch. Each is minimal:
+none caches keys or rows. All run over the same two partitions into Spark's sink ``noop``, which reads every column. In
+a check, rows are counted instead. The same program runs this library, in the environment of the project, and the
+others, in theirs.
 """
 
 from __future__ import annotations
