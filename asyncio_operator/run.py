@@ -312,7 +312,11 @@ class Run:
         driver, queue, buffer, flatten = self._driver, self._queue, self._buffer, self._options.handling.flatten
         # A flattened input stays inside until its last output is handed over.
         take = queue.peek_completed if flatten else queue.poll_completed
-        supply, latest = self._supply, None if self._in_transit is None else self._latest
+        loop, supply, latest = (
+            asyncio.get_running_loop(),
+            self._supply,
+            None if self._in_transit is None else self._latest,
+        )
         try:
             while True:
                 while not driver.failed and (entry := take()) is not None:
@@ -342,8 +346,7 @@ class Run:
                         yield Record(outputs[-1], element.timestamp) if kind is Record else outputs[-1]
                 if self.done():
                     return
-                loop = asyncio.get_running_loop()
-                if loop is not self.loop:
+                if asyncio.get_running_loop() is not loop:
                     raise StateError(
                         "the run began on another event loop, to which it belongs; read its outputs there, or begin a "
                         "run with operator.process(...) in each loop"
