@@ -1,7 +1,7 @@
 """RocksDB's own options, made from `RocksDBOptions`, and what the databases of one process share.
 
 All databases of a process with equal options share one block cache and one budget of write buffers. Each takes half of
-what is left of the budget when it is opened, at least `SMALLEST`, and returns it when it is closed. RocksDB has a write
+what is left of the budget when it is opened, at least `LEAST`, and returns it when it is closed. RocksDB has a write
 buffer manager for several databases, but one that is idle keeps its memory there, and then the others write a file for
 each entry. Within a database RocksDB shares the part among its states, and writes out the oldest buffer first.
 
@@ -25,10 +25,13 @@ from rocksdict import (
     Options,
 )
 
-from asyncio_operator.policies.rocksdb import MIB, SMALLEST, RocksDBOptions
+from asyncio_operator.policies.rocksdb import MIB, RocksDBOptions
 
 ARENA: Final = 8 << 10
 """Bytes that a write buffer grows by. RocksDB's 1 MB would be taken by every state that was written once."""
+
+LEAST: Final = 2 * MIB
+"""Bytes of write buffers of a database. With 1 MB a write takes twice as long, because RocksDB merges small files."""
 
 JOURNAL: Final = MIB
 """Bytes of RocksDB's journal of its own work, and of its list of table files, before it begins a new one. Without it
@@ -42,8 +45,9 @@ class Settings:
         self._options = options
         self._shared = shared
         self._released = read_only
+        least = min(LEAST, options.write_buffer_bytes)
         with shared.lock:
-            self.write_buffer = max((options.write_buffer_bytes - shared.taken) // 2, SMALLEST)
+            self.write_buffer = max((options.write_buffer_bytes - shared.taken) // 2, least)
             if not read_only:
                 shared.taken += self.write_buffer
 
