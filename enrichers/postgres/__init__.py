@@ -3,14 +3,14 @@
 | module | what it knows |
 | --- | --- |
 | `enricher` | `PostgresEnricher`: its arguments, a batch of keys from start to end |
-| `connections` | how a connection is made, a query cancelled or limited, a question asked from the driver |
-| `pool` | who gets which connection, when one more is made, what happens when the server gives no more |
-| `dsn` | connection strings, and functions that give them; what must never be shown of one |
-| `describe` | what a table or a query gives, asked of the server |
-| `statement` | the SQL, and what becomes of the rows |
-| `types`, `keys` | how columns and keys travel |
-| `modifiers` | precision and scale, which asyncpg does not tell |
-| `errors`, `connecting` | what asyncpg's errors mean; why a connection string gives no connection |
+| `connections` | how connections are made, and queries cancelled and limited; queries of the driver |
+| `pool` | which lookup gets a connection, when another one is made, the server's limit |
+| `dsn` | connection strings, functions that return them, and their secrets |
+| `describe` | the columns of a table or a query, from the server |
+| `statement` | the SQL, and how its rows are assigned to keys |
+| `types`, `keys` | how columns and keys are converted |
+| `modifiers` | precision and scale, which asyncpg does not show |
+| `errors`, `connecting` | what asyncpg's errors mean; why a connection cannot be made |
 """
 
 from asyncio_operator.enricher import not_installed

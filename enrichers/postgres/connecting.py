@@ -1,8 +1,8 @@
-"""Why a connection is refused before any statement is sent: options of the connection string, TLS, files.
+"""Errors before the first statement: options of the connection string, TLS, files.
 
-The server complains of an option at start-up with the same SQLSTATE as of a name in a statement; what tells them
-apart is its severity, FATAL, and the option's name in its text, which is not translated. asyncpg takes options that it
-does not know for settings of the server, and raises plain errors of the operating system for a file that is not there.
+For a wrong option at start-up the server uses the same SQLSTATE as for a wrong name in a statement. The difference is
+its severity, FATAL, and the option's name in its text, which is not translated. asyncpg sends unknown options to the
+server as settings, and raises errors of the operating system for a missing file.
 
 Source: PostgreSQL documentation, "Database Connection Control Functions", "Error Codes"; asyncpg's connect_utils.
 """
@@ -24,7 +24,7 @@ OPTIONS = {
     *("sslmode", "sslnegotiation", "sslrootcert", "sslcert", "sslkey", "sslcrl", "sslpassword"),
     *("ssl_min_protocol_version", "ssl_max_protocol_version", "krbsrvname", "gsslib"),
 }
-"""What asyncpg keeps for itself; the rest goes to the server."""
+"""Options that asyncpg uses itself. It sends all others to the server."""
 
 FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 
@@ -36,7 +36,7 @@ POOLER_STATES = {"08P01", "XX000"}
 POOLER_IS_FULL = re.compile(
     r"\(max_(db_|user_)?client_conn|too many clients|max clients? (connections )?reached", re.IGNORECASE
 )
-"""What poolers say at their limit (PgBouncer, Supavisor), in English and under SQLSTATEs that say something else."""
+"""Messages of poolers at their limit (PgBouncer, Supavisor): in English, with SQLSTATEs that have another meaning."""
 
 NOT_UNDERSTOOD = Cause("the dsn is not understood")
 NO_TLS = Cause("the server speaks no SSL (TLS), which sslmode in the dsn demands; leave it out if that is intended")
@@ -45,12 +45,12 @@ TLS_FAILED = Cause("TLS failed; see sslrootcert, sslcert and sslkey in the dsn, 
 
 
 def refused(error: BaseException, dsn: str) -> Cause | None:
-    """Why `dsn` gives no connection, or None if the error is of another kind."""
+    """The cause if an error shows that `dsn` cannot connect, or None for another kind of error."""
     match error:
         case asyncpg.ClientConfigurationError():
             return NOT_UNDERSTOOD
         case asyncpg.ConnectionDoesNotExistError():
-            # With TLS 1.3 a client learns only afterwards that its certificate was refused.
+            # With TLS 1.3 a client learns only after the handshake that its certificate was refused.
             return TLS_FAILED if "ALERT" in str(getattr(error.__cause__, "reason", "")) else None
         case asyncpg.PostgresError():
             if error.sqlstate in POOLER_STATES and POOLER_IS_FULL.search(str(error)):

@@ -1,10 +1,10 @@
-"""Connections: one for a question on the driver, some for the lookups of a worker.
+"""Connections: one for a query of the driver, several for the lookups of a worker.
 
-A connection is of use when it has answered a first statement: a server that lets a client in and then says nothing has
-`connect_timeout` for both. When a lookup is cancelled, asyncpg sends the server a cancel request, and the pool takes
-the connection back when the server has obeyed. A worker that is killed cancels nothing: then the server ends a
-statement by itself, see `Session`. Nothing resets a connection between two statements, because a lookup leaves nothing
-else behind in its session: that would be a second round trip for each.
+A connection is usable when it has answered a first statement. `connect_timeout` limits both, because a server may
+accept a client and then be silent. When a lookup is cancelled, asyncpg sends a cancel request, and the pool takes the
+connection back when the server has cancelled the statement. A killed worker sends no cancel request; then the server
+ends the statement itself (see `Session`). Connections are not reset between statements: lookups change nothing in their
+session, and a reset would cost a second round trip per statement.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ logger = logging.getLogger("asyncio_operator")
 APPLICATION_NAME = "asyncio-operator"
 
 QUESTION_TIMEOUT = 30.0
-"""Seconds for one question about names and types; it takes longer only where somebody holds a lock on the table."""
+"""Seconds for one query about names and types. It takes longer only if another session holds a lock on the table."""
 
 FAREWELL = 0.05
-"""Seconds for a server to take leave of a connection that it refused, so that no socket stays open."""
+"""Seconds for a server to close a connection that it refused, so that no socket stays open."""
 
 LONGEST = 2.0**20
-"""Seconds from which on a statement is not limited: the server counts milliseconds in 32 bits."""
+"""From this number of seconds on, statements are not limited: the server counts milliseconds in 32 bits."""
 
 LIMIT = """
     SELECT pg_catalog.set_config('statement_timeout', '{milliseconds}', false)
@@ -45,7 +45,7 @@ LIMIT = """
         SELECT reset_val FROM pg_catalog.pg_settings WHERE name = 'statement_timeout'
     )::int8 BETWEEN 1 AND {milliseconds}
 """
-"""Limits a session unless the DSN, the role or the database limits it more; gives no row then.
+"""Limits a session, unless the DSN, the role or the database has a lower limit; then it returns no row.
 
 A pooler, such as PgBouncer, gives its clients process numbers of its own. Behind a pooler the next statement may run in
 another session, and this session may serve another client. So nothing is set there.
@@ -93,7 +93,7 @@ class Connections:
         subject: names the enricher in the log.
 
     Attributes:
-        dsn: the connection string that was used last, so that it can be hidden in errors.
+        dsn: the connection string that was used last. It is hidden in errors.
     """
 
     def __init__(
@@ -108,10 +108,10 @@ class Connections:
         self.dsn = dsn if isinstance(dsn, str) else ""
 
     async def open(self) -> None:
-        """Make the pool. Nothing is connected yet: a server that is down fails a lookup, which may be retried.
+        """Make the pool. It does not connect yet: if the server is down, a lookup fails, which may be retried.
 
-        A function for the connection string is tried: what this process lacks for it is nothing that a key is to blame
-        for, and would be missing in every lookup.
+        A function for the connection string is called once. If this process lacks something for it, every lookup would
+        fail, so the error is raised here.
 
         Raises:
             ConfigurationError: there is no connection string.
@@ -130,7 +130,7 @@ class Connections:
             rows: list[Any] = await session.fetch(sql, *parameters)
         except Exception as error:
             if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
-                # What was the primary is a standby now: all connections to it are of no use.
+                # The former primary is a standby now, so all connections to it are useless.
                 self._pool.expire()
             self._pool.release(session)
             raise
@@ -174,7 +174,7 @@ REMEDY = (
 
 
 async def connect(dsn: str, seconds: float | None, **options: Any) -> Session:
-    """A connection that tells the server who it is, and has answered a first statement, all within `seconds`."""
+    """A connection with an application name that has answered a first statement, all within `seconds`."""
     settings = {} if names_application(dsn) else {"application_name": APPLICATION_NAME}
     async with asyncio.timeout(seconds):
         session: Session = await asyncpg.connect(
@@ -186,7 +186,7 @@ async def connect(dsn: str, seconds: float | None, **options: Any) -> Session:
             **options,
         )
         try:
-            # On some systems a server cannot look, and refuses it.
+            # On some systems a server cannot check its client, and refuses the setting.
             with contextlib.suppress(asyncpg.PostgresError):
                 await session.execute(WATCHED.format(process=session.get_server_pid()))
         except BaseException:
@@ -196,11 +196,11 @@ async def connect(dsn: str, seconds: float | None, **options: Any) -> Session:
 
 
 async def ask(dsn: str, connect_timeout: float | None, question: Callable[[Any], Awaitable[T]]) -> T:
-    """What `question` gives for a connection of its own, which is closed afterwards."""
+    """The result of `question` for a new connection, which is closed afterwards."""
     try:
         connection = await connect(dsn, connect_timeout, command_timeout=QUESTION_TIMEOUT)
     except Exception:
-        # TLS ends with a word from either side, and the loop may end with this question.
+        # TLS ends with a message from both sides, and the loop may end after this query.
         await asyncio.sleep(FAREWELL)
         raise
     try:

@@ -38,12 +38,12 @@ _TABLES = """
 
 
 _FOREIGN_PARAMETER = re.compile(r"%s|%\(\w+\)s|(?<![:\w]):[a-z_]\w*|\{\w*\}|(?<![?@#<|&-])\?(?![?|&])", re.IGNORECASE)
-"""As psycopg writes parameters, SQLAlchemy, Python's templates, and JDBC."""
+"""Parameters as psycopg, SQLAlchemy, Python's templates and JDBC write them."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a user asked for: a table or a query, its key columns, the columns to add or None for all others.
+    """The user's request: a table or a query, its key columns, and the columns to add, or None for all others.
 
     `subject` names it in messages, `dsn` is hidden in them.
     """
@@ -57,7 +57,7 @@ class Wanted:
 
 
 async def describe(connection: asyncpg.Connection, wanted: Wanted) -> Statement:
-    """The statement for what is wanted.
+    """The statement for a request.
 
     Raises:
         ConfigurationError: the table, a column or a privilege is missing, a type cannot be used, the query is wrong.
@@ -107,7 +107,7 @@ async def _describe(connection: asyncpg.Connection, sql: str, wanted: Wanted) ->
 
 
 async def _check_it_reads(connection: asyncpg.Connection, wanted: Wanted) -> None:
-    """The server understands the query by itself; what it does not take as a subquery is no SELECT."""
+    """Check that the query works as a subquery. The server accepts it alone, so otherwise it is not a SELECT."""
     try:
         await connection.prepare(f"SELECT * FROM {_subquery(wanted)} AS t", name="")
         return
@@ -119,7 +119,7 @@ async def _check_it_reads(connection: asyncpg.Connection, wanted: Wanted) -> Non
 
 
 def _foreign_parameter(error: Exception, sql: str) -> str:
-    """What to do about a parameter that is written as other libraries want it, if that is what the server refused."""
+    """The remedy if the server refused a parameter in the style of another library; otherwise empty."""
     found = _FOREIGN_PARAMETER.search(sql) if isinstance(error, asyncpg.PostgresSyntaxError) else None
     if found is None:
         return ""
@@ -130,7 +130,7 @@ def _foreign_parameter(error: Exception, sql: str) -> str:
 
 
 def _is_several(error: Exception) -> bool:
-    """Whether the server found more than one statement, which it says as a syntax error from this place."""
+    """Whether the server found more than one statement. It reports that as a syntax error from this place."""
     place = getattr(error, "server_source_function", None)
     return isinstance(error, asyncpg.PostgresSyntaxError) and place == "exec_parse_message"
 
@@ -174,7 +174,7 @@ def _columns(wanted: Wanted, types: Mapping[str, PgType]) -> dict[str, Column]:
 
 
 def _casting(wanted: Wanted, types: Mapping[str, PgType], unusable: Sequence[str]) -> str:
-    """A query that gives the same, with text in place of what cannot be used; a user may copy it."""
+    """A query with the same result, in which unusable types are cast to text. Users can copy it."""
     sql = {name: identifier(name) + ("::text" if name in unusable else "") for name in types}
     selected = ", ".join(sql[name] + (f" AS {identifier(name)}" if name in unusable else "") for name in types)
     if wanted.table is None:
@@ -203,7 +203,7 @@ def _key_column(wanted: Wanted, name: str, column: Column, kind: PgType) -> Colu
 async def _with_parameters(
     connection: asyncpg.Connection, wanted: Wanted, key: Mapping[str, Column], parameters: Sequence[int]
 ) -> dict[str, Column]:
-    """The key columns of a query, with the kinds of its parameters, which the server found out."""
+    """The key columns of a query, with the kinds of its parameters, which the server has determined."""
     if len(parameters) != len(key):
         raise ConfigurationError(
             f"{wanted.subject}: it takes {len(parameters)} parameters, but there are {len(key)} key columns; it must "
@@ -240,7 +240,7 @@ def _subquery(wanted: Wanted) -> str:
 
 
 async def _explain(connection: asyncpg.Connection, statement: Statement, wanted: Wanted) -> None:
-    """Plan the statement: that needs its operators, and the privileges of running it."""
+    """Plan the statement. This checks its operators, and the privileges to run it."""
     try:
         await connection.fetch(f"EXPLAIN {statement.sql}", *([] for _ in statement.key))
         return
@@ -250,7 +250,7 @@ async def _explain(connection: asyncpg.Connection, statement: Statement, wanted:
 
 
 async def _type(connection: asyncpg.Connection, oid: int, modifier: int) -> PgType:
-    """A type by its number, domains resolved; a domain's own modifier counts where the column has none."""
+    """A type by its number, domains resolved. A domain's modifier is used if the column has none."""
     row = await connection.fetchrow(_TYPE, oid)
     if row["kind"] == "d":
         return await _type(connection, row["typbasetype"], row["typtypmod"] if modifier < 0 else modifier)

@@ -1,8 +1,8 @@
-"""Connection strings: checked before the driver sees them, shown without secrets, and kept out of other texts.
+"""Connection strings: checked before asyncpg gets them, shown without secrets, and hidden in other texts.
 
-Only the URI form is taken, ``postgresql://user:password@host:port/database?option=value``. A text that can be read in
-two ways (an unescaped ``@``, ``/``, ``?`` or ``#`` in a password) is refused, because the driver would take a piece
-of the password for a host or a database and name it in its errors. No error raised here shows any part of the text.
+Only the URI form is accepted, ``postgresql://user:password@host:port/database?option=value``. A text that can be read
+in two ways (an unescaped ``@``, ``/``, ``?`` or ``#`` in a password) is refused, because asyncpg could read a piece of
+the password as a host or a database, and show it in its errors. No error raised here shows any part of the text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def check_dsn(dsn: object) -> str:
     """The connection string, if it can be read in one way only.
 
     Raises:
-        ConfigurationError: says what is wrong with it without showing it.
+        ConfigurationError: the message says what is wrong with it, and does not show it.
     """
     form = (
         ". It must look like postgresql://user:password@host:port/database, with @ : / ? # % inside of a user name, a "
@@ -40,11 +40,11 @@ def check_dsn(dsn: object) -> str:
 
 
 DSN = SecretSource("dsn", "connection string", check_dsn)
-"""A connection string, or a function that gives it."""
+"""A connection string, or a function that returns it."""
 
 
 def location(dsn: str) -> str:
-    """Where a checked connection string leads, for messages: ``host:port/database``."""
+    """The server and database of a checked connection string, for messages: ``host:port/database``."""
     parts, options = urlsplit(dsn), options_of(dsn)
     hosts = unquote(parts.netloc.rpartition("@")[2]) or options.get("host", "")
     if "port" in options and ":" not in hosts:
@@ -54,7 +54,7 @@ def location(dsn: str) -> str:
 
 
 def secrets_of(dsn: str) -> Secrets:
-    """What must not be shown of a checked connection string."""
+    """The parts of a checked connection string that must not be shown."""
     return of_url(dsn, _PUBLIC)
 
 

@@ -1,8 +1,8 @@
 """`PostgresEnricher`: rows of a table, or of a query, by key, many keys in one statement.
 
-On the driver it asks the server once what there is and makes the statement; that travels, so that a worker asks
-nothing. What a worker opens never travels. Deadlines come from outside, as cancellations. Nothing is retried or
-cached here. A connection string is used to connect, and shown nowhere.
+On the driver it asks the server once for names and types, and builds the statement. The statement is sent to the
+workers, which need no such query. Pools of workers are never sent. A lookup that passes its deadline is cancelled from
+outside. Nothing is retried or cached here. The connection string is used to connect, and never shown.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ class PostgresEnricher(Enricher):
     """Rows from PostgreSQL.
 
     Args:
-        dsn: ``postgresql://user:password@host:port/database``, or a function without arguments that gives it, called
-            for every new connection and once by `open`, in a thread. A string travels to the workers inside the job; a
-            function keeps the password out of it.
+        dsn: ``postgresql://user:password@host:port/database``, or a function without arguments that returns it. The
+            function is called in a thread, for every new connection and once by `open`. A string is sent to the workers
+            inside the job; a function keeps the password out of the job.
         table: a table or view: a name, ``"schema.table"``, or a sequence of parts that are taken as they are.
-        key: the key column, or a list of them.
-        columns: the columns to add; all but the key columns by default.
-        query: in place of `table`, SQL that takes one array per key column (``$1``, ``$2``, ...), and whose result
-            holds the key columns too, with the keys as they were given. Several rows of a key keep its order.
-        pool_size: connections of one worker at most. 4 by default: a few keep a Python process busy with batches, and
-            all workers of all executors share the server's `max_connections`, 100 by default.
-        max_batch: keys in one statement at most. 1,000 by default: beyond some hundred the time per key falls no more,
-            while a failing batch costs more.
-        connect_timeout: seconds, or a timedelta, for making a connection, and for a function to give the dsn; 0 for no
-            limit but the lookup's own.
+        key: the key column, or a list of key columns.
+        columns: the columns to add; by default all except the key columns.
+        query: SQL in place of `table`. It takes one array per key column (``$1``, ``$2``, ...). Its result must contain
+            the key columns too, with unchanged keys. Several rows of a key keep its order.
+        pool_size: maximum number of connections of one worker. 4 by default: a few keep a Python process busy with
+            batches, and all workers of all executors share the server's `max_connections`, 100 by default.
+        max_batch: maximum number of keys in one statement. 1,000 by default: above some hundred, the time per key does
+            not fall any more, but a failed batch costs more.
+        connect_timeout: seconds, or a timedelta, to make a connection, and for a function to return the dsn; 0: only
+            the lookup's own deadline.
         statement_cache_size: prepared statements that a connection keeps; 0 for a PgBouncer in transaction mode that
             cannot keep them.
 
     Raises:
-        ConfigurationError: an argument is wrong. From `schema` and `key_schema`: the server cannot be reached, or it
-            does not have what is asked for.
+        ConfigurationError: an argument is wrong. `schema` and `key_schema` raise it if the server cannot be reached, or
+            does not have the table or a column.
     """
 
     dsn: Dsn
@@ -92,10 +92,10 @@ class PostgresEnricher(Enricher):
         return self._described().key_schema
 
     async def open(self) -> None:
-        """Make the pool. It connects when there is something to look up.
+        """Make the pool. It connects at the first lookup.
 
         Raises:
-            ConfigurationError: a function for the connection string gives none in this process.
+            ConfigurationError: a function for the connection string returns none in this process.
         """
         await self._describe()
         connections = Connections(
@@ -109,21 +109,21 @@ class PostgresEnricher(Enricher):
         self._set("_runtime", (connections, make_collect(self._described())))
 
     async def close(self) -> None:
-        """Close the connections, within seconds. Does nothing where nothing is open."""
+        """Close the connections, within seconds. Does nothing if none is open."""
         runtime = self._runtime
         self._set("_runtime", None)
         if runtime is not None:
             await runtime[0].close()
 
     async def lookup(self, key: Any) -> Found:
-        """The row of a key, a list of its rows, or None; raises what `lookup_many` raises."""
+        """The row of a key, a list of its rows, or None. It raises the errors of `lookup_many`."""
         return (await self.lookup_many((key,)))[0]
 
     async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
         """The answers for keys, aligned with them, from one statement.
 
         Raises:
-            EnricherError: `retryable` where the connection or the server is to blame; else it may be one of the keys.
+            EnricherError: `retryable` if the connection or the server is the cause; otherwise one of the keys may be.
         """
         connections, collect = self._opened()
         statement = self._described()
@@ -142,8 +142,8 @@ class PostgresEnricher(Enricher):
         """Every row of the table that has a key, with its key columns, from one statement: for a whole table in memory.
 
         Raises:
-            ConfigurationError: there is a query, which cannot be run without keys.
-            EnricherError: as from `lookup_many`.
+            ConfigurationError: the enricher has a query, which cannot run without keys.
+            EnricherError: see `lookup_many`.
         """
         connections, collect = self._opened()
         statement = self._described()
@@ -163,7 +163,7 @@ class PostgresEnricher(Enricher):
         return self._runtime
 
     def _canonical(self, statement: Statement, keys: Sequence[Any]) -> Sequence[Any]:
-        """The canonical keys, aligned with `keys`; None where no row can be."""
+        """The canonical keys, aligned with `keys`. None for a key that no row can have."""
         try:
             if len(statement.key) == 1:
                 return statement.key[0].column.canonical_many(keys)

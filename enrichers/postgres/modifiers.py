@@ -1,13 +1,13 @@
 """Type modifiers of a statement's result: the 10 and 2 of ``numeric(10,2)``.
 
-The server sends them with the description of a statement, and asyncpg reads over them. A `Listener` stands between
-a connection's transport and its protocol for as long as it takes to prepare the statement, and reads them from the
-bytes. That uses two attributes of asyncpg that are not public, because no public way serves every server: a temporary
-table or view is refused in a read-only transaction, and so on every standby; ``pg_prepared_statements`` has the types
-without modifiers; ``cursor_to_xmlschema`` leaves out those of arrays, and needs a server built with libxml.
+The server sends them with the description of a statement, and asyncpg ignores them. While the statement is prepared, a
+`Listener` is between the connection's transport and its protocol, and reads them from the bytes. That uses two private
+attributes of asyncpg, because no public way works with every server: a read-only transaction, and so every standby,
+refuses a temporary table or view; ``pg_prepared_statements`` has the types without modifiers; ``cursor_to_xmlschema``
+leaves out those of arrays, and needs a server built with libxml.
 
-Where these attributes are not what they were, nothing breaks: the listener does not listen, the modifiers are
-unknown, a numeric becomes the widest decimal, guarded as one of unknown size always is, and a warning is logged.
+If another version of asyncpg has changed these attributes, nothing breaks: the modifiers are unknown, a numeric becomes
+the widest decimal with the guard for unknown sizes, and a warning is logged.
 
 Source: PostgreSQL documentation, "Message Formats": RowDescription, NoData.
 """
@@ -26,7 +26,7 @@ logger = logging.getLogger("asyncio_operator")
 
 
 class Listener(asyncio.Protocol):
-    """Stands between a connection's transport and its protocol for a while, and keeps a copy of what comes in."""
+    """Passes data from a connection's transport to its protocol for a while, and keeps a copy of it."""
 
     def __init__(self, connection: asyncpg.Connection) -> None:
         self._transport = getattr(connection, "_transport", None)
@@ -61,7 +61,7 @@ class Listener(asyncio.Protocol):
         return self._protocol.eof_received()  # type: ignore[no-any-return]
 
     def modifiers(self, columns: int) -> list[int]:
-        """The type modifiers of the statement that was described, -1 where a column has none, or none is known."""
+        """The type modifiers of the described statement; -1 for a column without one, or if it is unknown."""
         try:
             found = _modifiers(self._described())
         except (ValueError, IndexError, struct.error):

@@ -1,10 +1,9 @@
-"""The connections of one worker, shared by its lookups, and never more than the server gives.
+"""The connections of one worker, shared by its lookups. The pool adapts to the number that the server gives.
 
-A lookup that finds no free connection waits in line. The head of the line gets the next connection that is free or new,
-whichever comes first. New ones are made by tasks of the pool, so a lookup that is cancelled leaves at once and takes
-nothing along.
+A lookup without a free connection waits in line. The head of the line gets the next free or new connection. Tasks of
+the pool make new connections, so a cancelled lookup leaves at once, and its new connection serves another lookup.
 
-How many there may be, `_limit`, starts as the size that the user gave, and follows the server from then on:
+The maximum number of connections, `_limit`, starts with the size that the user set, and then follows the server:
 
 | a connection | the pool | what follows |
 | --- | --- | --- |
@@ -13,10 +12,10 @@ How many there may be, `_limit`, starts as the size that the user gave, and foll
 | is refused, the server is full | tries another, or has just lost one | the same |
 | cannot be made | holds none | the lookup that waits longest gets the error |
 
-The pause doubles from attempt to attempt. A server counts a connection for a moment after it has ended, hence "has just
-lost one".
+The pause doubles from attempt to attempt. A server still counts a connection for a moment after it has ended, hence
+"has just lost one".
 
-Law: a connection is idle, or in use, or being recovered; nothing waits while one is idle.
+Law: a connection is idle, in use, or being recovered. No lookup waits while a connection is idle.
 """
 
 from __future__ import annotations
@@ -37,17 +36,17 @@ IDLE_TIMEOUT = 60.0
 """Seconds after which an unused connection is closed: a server has 100 of them by default, for all its clients."""
 
 FIRST_PAUSE = 0.1
-"""Seconds before a full server is asked for one connection more: it fills and empties with every query of a job."""
+"""Seconds before another connection to a full server is tried. A server fills and empties with every query of a job."""
 
 LONGEST_PAUSE = 30.0
-"""Seconds to which that pause doubles: a hundred workers then ask three times a second, which costs a server little."""
+"""The longest pause in seconds. A hundred workers then try three times per second, which costs a server little."""
 
 LEAVING = 5.0
-"""Seconds for which a server may count a connection that has ended here: it notices a client that is gone after two."""
+"""Seconds for which a server may still count an ended connection. It notices a lost client after two seconds."""
 
 
 class PoolSession(Protocol):
-    """What the pool needs of a connection, which is hashable by its identity."""
+    """The methods of a connection that the pool uses. A connection is hashable by its identity."""
 
     def is_closed(self) -> bool: ...
 
@@ -62,7 +61,7 @@ S = TypeVar("S", bound=PoolSession)
 
 
 class Pool(Generic[S]):
-    """Up to `size` connections, made when there is a lookup for them, closed when they were idle for `IDLE_TIMEOUT`.
+    """Up to `size` connections. They are made when lookups need them, and closed when idle for `IDLE_TIMEOUT`.
 
     Args:
         connect: makes a connection.
@@ -99,7 +98,7 @@ class Pool(Generic[S]):
         self._returned: asyncio.Future[None] | None = None
         self._closed = False
         self._loop = asyncio.get_running_loop()
-        # A connection lives longer than the call that it was made for, and must hold nothing of it.
+        # A connection outlives the call that it was made for, so it must not keep that call's context.
         self._context = contextvars.copy_context()
 
     def __repr__(self) -> str:
@@ -107,7 +106,7 @@ class Pool(Generic[S]):
         return f"<Pool of {held} connections, {idle} idle, {wait} waiting, limit {self._limit} of {self._size}>"
 
     async def acquire(self) -> S:
-        """A connection for one statement, to be given back by `release` or `recover`.
+        """A connection for one statement. Return it with `release` or `recover`.
 
         Raises:
             Exception: what `connect` raised, if the pool holds no connection; `asyncpg.InterfaceError` if it is closed.
@@ -135,7 +134,7 @@ class Pool(Generic[S]):
                 self._grow()
 
     def release(self, session: S) -> None:
-        """Give back a connection whose statement has ended."""
+        """Return a connection whose statement has ended."""
         if session.is_closed() or self._sessions.get(session) != self._generation:
             self._drop(session)
             return
@@ -149,18 +148,19 @@ class Pool(Generic[S]):
         self._tell_close()
 
     def recover(self, session: S) -> None:
-        """Give back a connection whose statement was cancelled: when the server has ended that, else cut."""
+        """Return a connection whose statement was cancelled. It is reused when the server has ended the statement, or
+        closed if that takes too long."""
         self._spawn(self._recover(session))
 
     def expire(self) -> None:
-        """Use no connection any longer that was made before now."""
+        """Stop using all connections that were made before now."""
         self._generation += 1
         for session in [*self._idle]:
             del self._idle[session]
             self._drop(session)
 
     async def close(self) -> None:
-        """Close every connection when its statement has ended; cut those that take longer than `CLOSE_TIMEOUT`."""
+        """Close every connection when its statement has ended, or after `CLOSE_TIMEOUT`."""
         self._closed = True
         for timer in (self._growth, self._sweep):
             if timer is not None:
@@ -189,7 +189,7 @@ class Pool(Generic[S]):
     # -- making connections
 
     def _grow(self) -> None:
-        """Make the connections that lookups wait for, as far as the server is believed to give them."""
+        """Make the connections that lookups wait for, up to the limit."""
         while not self._closed and len(self._attempts) < len(self._waiters):
             total = len(self._sessions) + len(self._attempts)
             if total >= self._size:
@@ -201,7 +201,7 @@ class Pool(Generic[S]):
                 if self._again > self._loop.time():
                     self._wake_at(self._again)
                     return
-            # The last in line has the most time left.
+            # The last lookup in line has the most time left.
             self._attempts[self._spawn(self._attempt())] = next(reversed(self._waiters))
 
     def _wake_at(self, when: float) -> None:
@@ -216,7 +216,7 @@ class Pool(Generic[S]):
         self._grow()
 
     def _give_up(self, waiter: asyncio.Future[S] | None = None) -> None:
-        """End the attempts that were begun for one that waits, or all."""
+        """Cancel the attempts that were started for one waiting lookup, or all."""
         for task in [task for task, cause in self._attempts.items() if waiter in (cause, None)]:
             del self._attempts[task]
             task.cancel()
@@ -248,7 +248,7 @@ class Pool(Generic[S]):
         self._grow()
 
     def _failed(self, problem: BaseException) -> None:
-        """An attempt gave no connection: one caller gets the error, or all go on with the connections they have."""
+        """An attempt has failed: one lookup gets the error, or all go on with the existing connections."""
         now = self._loop.time()
         full = self._is_full(problem)
         if not full:
@@ -262,7 +262,7 @@ class Pool(Generic[S]):
                 self._shrunk(problem, len(self._sessions), min(self._size, len(self._sessions) + len(self._waiters)))
                 self._shrunk = None
         else:
-            # One attempt after the other finds out fast enough whether a full server is still full.
+            # One attempt at a time is enough to find out whether a full server is still full.
             self._limit = 1 if full else max(1, self._limit)
             waiter = self._next_waiter()
             if waiter is not None:
@@ -287,7 +287,7 @@ class Pool(Generic[S]):
             self.release(session)
 
     def _drop(self, session: S) -> None:
-        """Cut a connection, which makes room for another one."""
+        """Close a connection at once, which makes room for another one."""
         session.terminate()
         self._sessions.pop(session, None)
         self._lost = self._loop.time()

@@ -1,4 +1,4 @@
-"""The one statement that answers a batch of keys, and what becomes of its rows. Nothing here speaks to a server.
+"""The statement that answers a batch of keys, and how its rows are assigned to keys. This module uses no server.
 
 From a table, for one key, for many, and for many of several columns (an index on the key columns serves both):
 
@@ -7,13 +7,13 @@ From a table, for one key, for many, and for many of several columns (an index o
     SELECT columns, keys, problem FROM unnest((SELECT $1::int8[]), (SELECT $2::text[])) AS k (k0, k1)
         JOIN "table" AS t ON t."a" = k.k0 AND t."b" = k.k1
 
-One key has a statement of its own: one with an array is planned anew each time, which takes as long as running it.
-The inner SELECT hides the length of an array from the planner, which then takes the index where there is one. A planner
-that knows of a thousand keys reads 100,000 rows from end to end. Without an index it hashes either way.
+A single key has its own statement, because one with an array is planned again each time, which takes as long as running
+it. The inner SELECT hides the length of an array from the planner, which then uses an existing index. A planner that
+knows of a thousand keys would scan all of 100,000 rows. Without an index it uses a hash in both cases.
 
-A query of the user becomes ``SELECT columns, keys, problem FROM (query) AS t (c0, c1, ...)``, which keeps the order
-of its rows and takes two result columns of one name. ``problem`` is there if a column has a guard: it is null, or the
-number of the first column whose value cannot be held, a colon, and that value as text.
+A query of the user becomes ``SELECT columns, keys, problem FROM (query) AS t (c0, c1, ...)``, which keeps the order of
+its rows and allows two result columns of one name. The column ``problem`` exists if a column has a guard: it is null,
+or the number of the first column whose value cannot be converted, a colon, and that value as text.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Collect = Callable[[Sequence[Any], dict[Any, Any], Callable[[Any, str], NoReturn
 
 @dataclass(frozen=True)
 class Source:
-    """Where rows come from: SQL that may stand after FROM, and how its columns are called in SQL."""
+    """The source of rows: SQL that is valid after FROM, and the SQL names of its columns."""
 
     sql: str
     columns: Mapping[str, str]
@@ -41,15 +41,15 @@ class Source:
 
 @dataclass(frozen=True)
 class Statement:
-    """What a worker has to know of the source; it is made on the driver and travels.
+    """Everything that a worker must know of the source. It is made on the driver and sent to the workers.
 
     Attributes:
         schema: the columns of a row.
         key_schema: the key columns.
         sql: takes one array per key column.
-        single: the same for one key, which takes one value per key column; "" where there is none.
+        single: the same for one key, which takes one value per key column; "" if there is none.
         whole: the same for all rows that have a key; "" for a query, which takes keys.
-        key: how keys are sent and found again.
+        key: how keys are sent and recognised in the result.
         guarded: whether the last column of the result is the problem.
     """
 
@@ -149,11 +149,11 @@ def _problem(source: Source, columns: Mapping[str, Column]) -> str:
 
 
 def make_collect(statement: Statement) -> Collect:
-    """A function that sorts the rows of a result by key: ``collect(records, found, refuse)``.
+    """A function that groups the rows of a result by key: ``collect(records, found, refuse)``.
 
-    `found` maps a canonical key (a tuple of several parts) to its row, or to the list of its rows. `refuse` is called
-    with a key and its problem. The function is generated for the columns of the statement, as `namedtuple` is: a row
-    then costs half of what ``dict(zip(names, record))`` costs, and rows are what the client spends its time with.
+    `found` maps a canonical key (a tuple for several parts) to its row, or to the list of its rows. `refuse` is called
+    with a key and its problem. The function is generated for the columns of the statement, like a `namedtuple`. A row
+    then takes half of the time of ``dict(zip(names, record))``, and rows take most of the client's time.
     """
     columns = [f"c{number}" for number in range(len(statement.schema))]
     parts = [f"k{number}" for number in range(len(statement.key))]
@@ -176,7 +176,7 @@ def make_collect(statement: Statement) -> Collect:
 
 
 def _with_another(found: Any, row: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows of a key that has one more; a list is the library's own and may grow."""
+    """The rows of a key, with another row. A list was made by this function, so it may be extended."""
     if isinstance(found, list):
         found.append(row)
         return found

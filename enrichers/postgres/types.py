@@ -1,13 +1,13 @@
-"""Which column of PostgreSQL becomes which column of Arrow, and what the server is asked for to get it.
+"""The conversion of PostgreSQL's types to Arrow's, and the SQL for it.
 
-A `Column` knows three pieces of SQL, with ``{0}`` in the place of the column: the value to select (a cast to text
-where the client would only make text of it, slower); a guard that is false for a value that Python or Arrow cannot
-hold (infinity, not-a-number, a year before 1); and, for a key, the array of keys to compare it with. Values outside
-the guard never reach the client's decoders. A type that is not in this table has no column: it has to be cast in a
-query.
+A `Column` has three pieces of SQL, with ``{0}`` in place of the column: the value to select (cast to text if the client
+would only convert it to text, more slowly); a guard that is false for a value that Python or Arrow cannot hold
+(infinity, not-a-number, a year before 1); and, for a key, the array of keys to compare it with. A value for which the
+guard is false never reaches the client's decoders. A type that is not in this table must be cast in a query.
 
 Keys are never cast to the length or scale of their column: integers are sent as ``int8``, text without a length,
-numerics without a scale. Dates and times go as text, because asyncpg takes the last day of the year 9999 for infinity.
+numerics without a scale. Dates and times are sent as text, because asyncpg sends the last day of the year 9999 as
+infinity.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ FREE_SCALE = 18  # where the server does not say: what Spark itself takes for de
 
 @dataclass(frozen=True)
 class PgType:
-    """A type of the server, domains resolved to what they are made of.
+    """A type of the server. Domains are resolved to their base types.
 
     Attributes:
         name: as the catalog has it, ``int4``.
         sql: for use in SQL and in messages, quoted and qualified where necessary.
         modifier: length, or precision and scale; -1 if there is none.
         kind: the catalog's ``typtype``: "b" for a base type, "e" for an enum, "c" for a composite type.
-        element: of an array.
+        element: the element type of an array.
     """
 
     name: str
@@ -44,7 +44,7 @@ class PgType:
 
 @dataclass(frozen=True)
 class Column:
-    """How one type travels; see the module's docstring."""
+    """How one type is converted; see the module's docstring."""
 
     arrow: pa.DataType
     value: str = "{0}"
@@ -59,8 +59,8 @@ class KeyColumn:
     Attributes:
         parts: the kinds of the keys and of the parameter.
         array: the parameter, an array; ``{0}`` is its number.
-        element: what is made of one key before it is compared, with ``{0}`` in its place.
-        value: the column as it is selected to find the key of a row.
+        element: the SQL that converts one key before the comparison, with ``{0}`` in its place.
+        value: the SQL that selects the column, to find the key of a row.
     """
 
     part: Part
