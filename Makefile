@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test faults soak bench bench-peers bench-growth pictures docs dist release-check compat check lint format types clean java venv
+.PHONY: help demo test faults loops soak bench bench-peers bench-growth pictures docs dist release-check compat check lint format types clean java venv
 
 # The Python that .venv is made with; empty: the first of python3, python3.13, python3.12, python3.11 that will do.
 PYTHON ?=
@@ -28,6 +28,7 @@ help:
 	@echo "make test    run the tests, JOBS=2 at a time (ARGS=... goes to pytest)"
 	@echo "make bench   run the benchmarks (ARGS=... goes to them)"
 	@echo "make faults  break what a job depends on, in every way, and see what comes of it"
+	@echo "make loops   test the operator in asyncio's debug mode, and with eager tasks (Python 3.12)"
 	@echo "make soak    20 minutes of a stream with faults at random"
 	@echo "make bench-peers, make bench-growth  against other libraries (installs 2.4 GB); how cost grows"
 	@echo "make pictures  draw the diagrams of the pages, and the picture of the README from a run of Spark"
@@ -57,8 +58,15 @@ bench-peers: java venv
 bench-growth: java venv
 	@$(BIN)/python -m benchmarks.growth $(ARGS)
 
-faults: java venv
+faults: java venv loops
 	@$(BIN)/python -m pytest -m faults $(ARGS)
+
+# Law O18, with Python 3.12 or newer: make PYTHON=python3.12 loops
+loops: venv
+	@PYTHONASYNCIODEBUG=1 $(BIN)/python -m pytest tests/core $(ARGS)
+	@if $(BIN)/python -c 'from asyncio import eager_task_factory' 2>/dev/null; then \
+	    $(BIN)/python -m pytest tests/core --eager $(ARGS); \
+	else echo "eager tasks were not tested: they come with Python 3.12"; fi
 
 soak: java venv
 	@$(BIN)/python -m tests.soak $(ARGS)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import os
@@ -53,6 +54,30 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.register_profile("nightly", max_examples=3000, deadline=None, suppress_health_check=SLOW)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--eager", action="store_true", help="give every new asyncio loop the eager task factory (law O18)"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--eager"):
+        _start_tasks_eagerly()
+
+
+def _start_tasks_eagerly() -> None:
+    factory = getattr(asyncio, "eager_task_factory", None)
+    if factory is None:
+        raise pytest.UsageError("--eager: asyncio has no eager tasks before Python 3.12; use a newer Python")
+    make = asyncio.BaseEventLoop.__init__
+
+    def make_eager(loop: asyncio.BaseEventLoop) -> None:
+        make(loop)
+        loop.set_task_factory(factory)
+
+    setattr(asyncio.BaseEventLoop, "__init__", make_eager)  # noqa: B010, because mypy allows no other assignment
 
 
 @pytest.hookimpl(wrapper=True)

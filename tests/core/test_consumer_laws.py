@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from asyncio_operator import AsyncFunction, AsyncWaitOperator, FunctionError, Record, StateError
+from asyncio_operator.waiting import start_task
 from tests.core.attempts import MODES, retry
 from tests.core.helpers import REAL_LOOPS, Life, collect, fail, forever, others, same, virtual
 
@@ -62,7 +63,7 @@ async def test_O8_a_step_that_waits_in_a_task_may_be_waited_for_as_long_as_one_l
 async def test_O8_a_step_that_is_cancelled_before_it_begins_ends_nothing():
     outputs = AsyncWaitOperator(same).process(range(3))
     for _ in range(2):
-        step = asyncio.ensure_future(anext(outputs))
+        step = start_task(collect(outputs))
         step.cancel()
         await asyncio.wait([step])
     assert await collect(outputs) == [0, 1, 2]

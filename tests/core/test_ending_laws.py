@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from asyncio_operator import AsyncWaitOperator, FunctionError
+from asyncio_operator.waiting import start_task
 from tests.core.helpers import (
     Doors,
     Life,
@@ -91,7 +92,7 @@ async def test_O8_the_consumer_is_cancelled_while_it_waits(mode):
 async def test_O8_the_consumer_is_cancelled_in_its_first_step(mode):
     function = Life(forever)
     run = AsyncWaitOperator(function, mode=mode).process(range(3))
-    consumer = asyncio.create_task(collect(run))
+    consumer = start_task(collect(run))
     asyncio.get_running_loop().call_soon(consumer.cancel)
     await asyncio.wait([consumer])
     assert function.events == ["open", "close"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator import AsyncWaitOperator, FunctionError
+from asyncio_operator import AsyncWaitOperator, FunctionError, RateLimit, Retry
 from asyncio_operator.testing import VirtualTimeLoop
 from tests.core.helpers import (
     REAL_LOOPS,
@@ -291,7 +291,7 @@ def test_a_loop_that_is_closed_carelessly_makes_no_noise_of_ours(mode, capfd):
 
 
 @pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="comes with Python 3.12")
-def test_tasks_may_start_eagerly(mode):
+def test_O18_tasks_may_start_eagerly(mode):
     """Thousands of lanes, each of which would appoint the next one inside of itself. uvloop knows no eager tasks."""
 
     async def main():
@@ -303,6 +303,28 @@ def test_tasks_may_start_eagerly(mode):
             await process(one_then_forever, range(6_000), **options)
 
     run_on(asyncio.new_event_loop, main())
+
+
+@pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="comes with Python 3.12")
+@pytest.mark.parametrize(
+    "options",
+    [{"retry": Retry()}, {"rate_limit": RateLimit(1000)}, {"mode": "key_ordered", "key": lambda value: value}],
+    ids=["retry", "rate_limit", "key_ordered"],
+)
+def test_O18_also_where_elements_may_need_more_than_a_call(options):
+    """`make loops` runs every test of the operator with eager tasks."""
+
+    async def in_time():
+        for value in range(3):
+            await asyncio.sleep(0)
+            yield value
+
+    async def main():
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]
+        for elements in (range(3), in_time()):
+            assert sorted(await process(same, elements, **options)) == [0, 1, 2]
+
+    run_on(VirtualTimeLoop, main())
 
 
 @virtual
