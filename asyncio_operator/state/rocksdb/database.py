@@ -89,6 +89,7 @@ class Database:
         options: RocksDBOptions | None = None,
     ) -> None:
         self.path = check_directory(directory)
+        check_process(f"the RocksDB directory {self.path}")
         self.options = check_rocksdb("options", options)
         self.closed = False
         # By column family. Rows in hand, batches and frames of errors keep no handle, only this dictionary.
@@ -317,7 +318,6 @@ class Database:
 
     def _lock(self) -> DirectoryLock:
         """The lock of the directory, which is made if it is missing."""
-        check_process(f"the RocksDB directory {self.path}")
         try:
             while True:
                 if not self.path.exists():

@@ -7,8 +7,8 @@ makes no file; where the file system has none, RocksDB's lock alone remains.
 A forked child has a copy of RocksDB's memory without its threads: a write there overwrites what the parent writes, and
 closing waits for threads that do not exist. So in a child every open object is marked (`leave_to_parent`), and what is
 native in it is kept for ever (`keep`), because freeing it would be closing it. A database that is opened in the child
-could be written, but its closing waits for the same threads, so a child of a process that has used RocksDB opens none.
-Reading a snapshot needs no threads.
+waits for the same threads when it is closed, and one that is only read breaks the end of the child. So a child of a
+process that has used RocksDB opens none.
 """
 
 from __future__ import annotations
