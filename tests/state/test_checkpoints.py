@@ -455,3 +455,28 @@ def test_S15_a_process_that_is_killed_leaves_every_checkpoint_whole_or_absent(ki
             backend.set_current_key(key)
             assert value.value() == number
         assert len(list(timers.event_time_timers())) == 50 * number
+
+
+def test_S15_a_flipped_bit_in_a_checkpoint_of_rocksdb_is_an_error_or_changes_nothing(new, tmp_path):
+    """RocksDB's files hold bytes that nothing reads, beside those whose checksums are compared."""
+    job = new("rocksdb")
+    job.fill()
+    before = job.contents()
+    job.save(tmp_path / "checkpoint")
+    refused = 0
+    for path in sorted((tmp_path / "checkpoint" / "state").iterdir()):
+        whole = path.read_bytes()
+        path.unlink()  # It is a hard link to a file of the backend.
+        for place in range(0, len(whole), len(whole) // 8 + 1):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
+            again = new("heap")
+            try:
+                again.load(tmp_path / "checkpoint")
+            except StateError:
+                refused += 1
+                assert again.backend.num_entries() == 0
+                assert not list(again.timers.event_time_timers())
+            else:
+                assert again.contents() == before
+        path.write_bytes(whole)
+    assert refused > 10
