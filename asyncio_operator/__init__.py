@@ -20,7 +20,7 @@ from asyncio_operator.errors import (
 )
 from asyncio_operator.function import AsyncFunction, BatchAsyncFunction, BlockingFunction
 from asyncio_operator.metrics import Latency, OperatorStatistics
-from asyncio_operator.operator import AsyncWaitOperator
+from asyncio_operator.operator.wait_operator import AsyncWaitOperator
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache

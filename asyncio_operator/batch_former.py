@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 
-from asyncio_operator.flights import Flight
+from asyncio_operator.checks import seconds
+from asyncio_operator.engine.flights import Flight
 from asyncio_operator.policies.batching import Batching
-from asyncio_operator.policies.options import seconds
 
 IDLE_TURNS = 10
 """With ``linger=0``, the loop counts as idle after this many turns without a new element. An element of an asynchronous

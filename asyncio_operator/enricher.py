@@ -33,19 +33,19 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from asyncio_operator.checks import duration, gives_coroutines, natural, positive_int, takes
 from asyncio_operator.clock import time_left
-from asyncio_operator.environment import failed_import, missing_here, not_installed
 from asyncio_operator.errors import describe, function_name
+from asyncio_operator.hints import failed_import, missing_here, not_installed
 from asyncio_operator.keys import canonical_key
-from asyncio_operator.policies.options import duration, gives_coroutines, natural, positive_int, takes
-from asyncio_operator.shutdown import CANCEL_TIMEOUT, CLOSE_TIMEOUT
+from asyncio_operator.policies.shutdown import CANCEL_TIMEOUT, CLOSE_TIMEOUT
 from asyncio_operator.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from asyncio_operator.key_arrays import key_values
-    from asyncio_operator.schema import as_schema
+    from asyncio_operator.arrow.key_arrays import key_values
+    from asyncio_operator.arrow.schema import as_schema
 
 __all__ = [
     "CANCEL_TIMEOUT",
@@ -126,7 +126,7 @@ class Enricher(ABC):
             raise
 
 
-_WITH_PYARROW = {"as_schema": "asyncio_operator.schema", "key_values": "asyncio_operator.key_arrays"}
+_WITH_PYARROW = {"as_schema": "asyncio_operator.arrow.schema", "key_values": "asyncio_operator.arrow.key_arrays"}
 
 
 def __getattr__(name: str) -> Any:

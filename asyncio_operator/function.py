@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
+from asyncio_operator.checks import gives_coroutines, plain_function, positive_int, takes
 from asyncio_operator.errors import ConfigurationError, ElementTimeoutError, describe, function_name
-from asyncio_operator.policies.options import gives_coroutines, plain_function, positive_int, takes
 
 In = TypeVar("In")
 Out = TypeVar("Out")

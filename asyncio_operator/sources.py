@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from asyncio_operator.flights import Flight
+from asyncio_operator.engine.flights import Flight
 
 
 class Source(Protocol):

@@ -7,13 +7,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from asyncio_operator.buffer import Buffer
 from asyncio_operator.elements import Record, Watermark
-from asyncio_operator.flights import Flight
-from asyncio_operator.inputs import NOTHING, Reader
-from asyncio_operator.outcomes import function_error
+from asyncio_operator.engine.flights import Flight
+from asyncio_operator.engine.inputs import NOTHING, Reader
+from asyncio_operator.engine.recorder import Recorder
+from asyncio_operator.operator.buffer import Buffer
+from asyncio_operator.operator.outcomes import function_error
 from asyncio_operator.queues import Entry, KeyOrderedStreamElementQueue
-from asyncio_operator.recorder import Recorder
 
 
 class Supply:

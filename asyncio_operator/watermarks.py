@@ -12,10 +12,10 @@ of their watermarks should leave an idle input out until its next element comes.
 
 from __future__ import annotations
 
+from asyncio_operator.checks import LARGEST, Duration, duration, positive_duration
 from asyncio_operator.clock import Clock, monotonic
 from asyncio_operator.elements import event_time
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.policies.options import LARGEST, Duration, duration, positive_duration
 
 MIN_TIMESTAMP = -(2**63)
 

@@ -26,10 +26,10 @@ from pyspark.sql import DataFrame, SparkSession
 from asyncio_operator import Batching, Cache, Enricher, Retry
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import LookupCache
+from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.lookup.keys import KeyBatch
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pipeline import LookupPipeline
-from asyncio_operator.lookup.stores import open_cache
 from asyncio_operator.spark import EnrichmentMetrics, enrich
 from benchmarks import Rows
 from benchmarks.measuring import seconds_of

@@ -31,7 +31,7 @@ from asyncio_operator.state import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from asyncio_operator.testing.clock import ManualClock
+from asyncio_operator.testing.time import ManualClock
 from asyncio_operator.timers import HeapQueues, InternalTimerService, RocksDBQueues
 from benchmarks import Rows
 

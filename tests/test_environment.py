@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from asyncio_operator.enricher import failed_import, missing_here
-from asyncio_operator.environment import Missing
+from asyncio_operator.hints import Missing
 
 
 def caught(action: Callable[[], Any]) -> BaseException:

@@ -26,7 +26,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.cloudpickle import cloudpickle
 
-from asyncio_operator.specification import fingerprint
+from asyncio_operator.fingerprint import fingerprint
 from enrichers import FunctionEnricher, enricher
 
 ROOT = Path(__file__).parents[1]
@@ -228,7 +228,7 @@ def test_L8_a_copy_that_travelled_is_equal(name: str) -> None:
 def test_L8_a_copy_that_travelled_is_equal_in_another_process() -> None:
     values = {name: make() for name, make in MAKERS.items()}
     program = (
-        "import pickle, sys; from asyncio_operator.specification import fingerprint; "
+        "import pickle, sys; from asyncio_operator.fingerprint import fingerprint; "
         "print(*(fingerprint(pickle.loads(value)) for value in pickle.load(sys.stdin.buffer)))"
     )
     sent = cloudpickle.dumps([cloudpickle.dumps(value) for value in values.values()])

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
+from asyncio_operator.checks import FUNCTION, not_awaited
 from asyncio_operator.enricher import Found, Row
 from asyncio_operator.errors import ResultError, describe
-from asyncio_operator.policies.options import FUNCTION, not_awaited
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +48,7 @@ class AnswerCheck:
 
     def __init__(self, schema: pa.Schema) -> None:
         # Imported here: the module loads pyarrow, and a caller that has a schema has loaded it already.
-        from asyncio_operator.columns import row_reader
+        from asyncio_operator.arrow.columns import row_reader
 
         self._row = row_reader(schema)
 

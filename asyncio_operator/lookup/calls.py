@@ -15,16 +15,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from asyncio_operator.engine.flights import Flight
+from asyncio_operator.engine.recorder import SILENT, Recorder
 from asyncio_operator.errors import ResultError
-from asyncio_operator.flights import Flight
 from asyncio_operator.keys import identity
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.keys import Answer
 from asyncio_operator.lookup.keys import shared as as_shared
 from asyncio_operator.lookup.outcomes import KeyOutcomes
 from asyncio_operator.metrics import Histogram
-from asyncio_operator.outcomes import is_ordinary
-from asyncio_operator.recorder import SILENT, Recorder
+from asyncio_operator.operator.outcomes import is_ordinary
 from asyncio_operator.state.cells import ABSENT
 
 

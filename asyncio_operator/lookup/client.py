@@ -17,30 +17,30 @@ from decimal import Decimal
 from typing import Any, Self
 from uuid import UUID
 
+from asyncio_operator.checks import Duration, plain_function
 from asyncio_operator.clock import wall
+from asyncio_operator.engine.flights import Flight
+from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher, Found
 from asyncio_operator.errors import ConfigurationError, EnricherError, ResultError, StateError, describe, describe_error
-from asyncio_operator.flights import Flight
+from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.keys import canonical_key
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import LookupCache
+from asyncio_operator.lookup.cache_directories import cache_owner, open_cache
 from asyncio_operator.lookup.calls import Calls
 from asyncio_operator.lookup.keys import Failure
 from asyncio_operator.lookup.options import LookupOptions, checked
 from asyncio_operator.lookup.outcomes import KeyOutcomes
 from asyncio_operator.lookup.pipeline import managed_calls
-from asyncio_operator.lookup.stores import cache_owner, open_cache
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
-from asyncio_operator.policies.options import Duration, plain_function
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
-from asyncio_operator.shutdown import CLIENT_CLOSE_TIMEOUT
-from asyncio_operator.specification import fingerprint
+from asyncio_operator.policies.shutdown import CLIENT_CLOSE_TIMEOUT
 from asyncio_operator.state.cells import ABSENT
-from asyncio_operator.waiting import clock_of
 
 ATOMIC = frozenset((type(None), bool, int, float, str, bytes, date, datetime, time, timedelta, Decimal, UUID))
 """Types of immutable values."""

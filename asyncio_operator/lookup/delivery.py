@@ -13,8 +13,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+from asyncio_operator.engine.timing import wake
 from asyncio_operator.lookup.keys import KeyBatch
-from asyncio_operator.waiting import wake
 
 BATCHES = 4
 """Batches that may be in the pipeline whatever their size: one is emitted, one waits for a slow key, two are in

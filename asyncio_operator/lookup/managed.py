@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from asyncio_operator.flights import Flight
-from asyncio_operator.inputs import NOTHING, Reader
+from asyncio_operator.engine.flights import Flight
+from asyncio_operator.engine.inputs import NOTHING, Reader
 from asyncio_operator.lookup.calls import Calls
 from asyncio_operator.lookup.delivery import Delivery
 from asyncio_operator.lookup.keys import KeyBatch

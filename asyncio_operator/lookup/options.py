@@ -6,17 +6,17 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
+from asyncio_operator.checks import Duration, of_kind, positive_int
+from asyncio_operator.checks import timeout as optional_duration
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
-from asyncio_operator.policies.options import Duration, of_kind, positive_int
-from asyncio_operator.policies.options import timeout as optional_duration
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
-from asyncio_operator.shutdown import LOOKUP_GRACE_PERIOD
+from asyncio_operator.policies.shutdown import LOOKUP_GRACE_PERIOD
 
 KINDS: dict[str, type] = {
     "retry": Retry,

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from asyncio_operator.enricher import Enricher, failed_import, missing_here
-from asyncio_operator.environment import remedy as remedy_of
 from asyncio_operator.errors import (
     ElementTimeoutError,
     FunctionError,
@@ -16,8 +15,9 @@ from asyncio_operator.errors import (
     describe_error,
     said,
 )
+from asyncio_operator.hints import remedy as remedy_of
 from asyncio_operator.lookup.keys import Failure
-from asyncio_operator.outcomes import is_ordinary
+from asyncio_operator.operator.outcomes import is_ordinary
 from asyncio_operator.policies.retry import Retry
 
 

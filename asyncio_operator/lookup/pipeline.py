@@ -12,13 +12,14 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from asyncio_operator.attempts import Attempts
+from asyncio_operator.engine.attempts import Attempts
+from asyncio_operator.engine.flights import Attempting
+from asyncio_operator.engine.inputs import Input, Reader
+from asyncio_operator.engine.lanes import Lanes
+from asyncio_operator.engine.recorder import SILENT, Recorder, recorder_of
+from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import describe
-from asyncio_operator.flights import Attempting
-from asyncio_operator.guards import Guards
-from asyncio_operator.inputs import Input, Reader
-from asyncio_operator.lanes import Lanes
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.calls import Calls
 from asyncio_operator.lookup.delivery import Delivery
@@ -29,11 +30,10 @@ from asyncio_operator.lookup.outcomes import KeyOutcomes
 from asyncio_operator.lookup.plain import PlainIntake
 from asyncio_operator.metrics import Histogram
 from asyncio_operator.policies.adaptive_capacity import calls_at_first
+from asyncio_operator.policies.limits import Guards
 from asyncio_operator.policies.rate_limit import Limiter
-from asyncio_operator.recorder import SILENT, Recorder, recorder_of
 from asyncio_operator.sources import Source
 from asyncio_operator.trace import Trace
-from asyncio_operator.waiting import clock_of
 
 
 def managed_calls(

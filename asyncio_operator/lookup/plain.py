@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from asyncio_operator.inputs import NOTHING, Reader
+from asyncio_operator.engine.inputs import NOTHING, Reader
 from asyncio_operator.lookup.delivery import Delivery
 from asyncio_operator.lookup.keys import PENDING, KeyBatch, shared
 from asyncio_operator.lookup.outcomes import KeyOutcomes

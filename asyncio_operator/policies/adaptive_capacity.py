@@ -23,8 +23,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from asyncio_operator.checks import positive_int
 from asyncio_operator.errors import ConfigurationError
-from asyncio_operator.policies.options import positive_int
 
 INITIAL = 20
 """Enough calls to compare latencies, few enough for any service. Doubled four times, 320 are reached in 200 calls."""

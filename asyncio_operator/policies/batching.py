@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from asyncio_operator.checks import Duration, duration, positive_int
 from asyncio_operator.errors import CircuitOpenError, said
-from asyncio_operator.policies.options import Duration, duration, positive_int
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from asyncio_operator.checks import Duration, flag, lasting, of_kind, one_of, positive_int
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.policies.options import Duration, flag, lasting, of_kind, one_of, positive_int
 from asyncio_operator.policies.rocksdb import RocksDBOptions
 
 

@@ -24,7 +24,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from asyncio_operator.policies.options import Duration, lasting, number, positive_duration, positive_int, seconds
+from asyncio_operator.checks import Duration, lasting, number, positive_duration, positive_int, seconds
 
 SLICES = 30
 

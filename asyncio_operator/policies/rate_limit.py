@@ -16,8 +16,8 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
+from asyncio_operator.checks import Duration, natural, positive_duration, positive_int, seconds
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.policies.options import Duration, natural, positive_duration, positive_int, seconds
 
 MOST_STARTS = 10_000_000
 """The maximum of starts in a window, each remembered in 32 bytes: enough for a daily quota, in a third of a GB."""

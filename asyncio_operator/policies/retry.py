@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from asyncio_operator.errors import ConfigurationError, ResultError, describe, said
-from asyncio_operator.policies.options import (
+from asyncio_operator.checks import (
     LARGEST,
     Duration,
     duration,
@@ -32,6 +31,7 @@ from asyncio_operator.policies.options import (
     positive_int,
     seconds,
 )
+from asyncio_operator.errors import ConfigurationError, ResultError, describe, said
 
 Random = Callable[[], float]
 """Each call returns a new random number, uniform in [0, 1)."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from asyncio_operator.checks import one_of
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.policies.options import one_of
 
 MIB = 1 << 20
 

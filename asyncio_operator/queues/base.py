@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from asyncio_operator.checks import positive_int
 from asyncio_operator.elements import Record, Watermark
 from asyncio_operator.errors import StateError
-from asyncio_operator.policies.options import positive_int
 
 Element = Record[Any] | Watermark
 Emit = Callable[[Element], None]

@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from asyncio_operator.environment import not_installed
+from asyncio_operator.hints import not_installed
 
 for _needed in ("pyspark", "pyarrow"):
     if find_spec(_needed) is None:

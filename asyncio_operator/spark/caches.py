@@ -11,7 +11,7 @@ import os
 from collections import OrderedDict
 
 from asyncio_operator.lookup.cache import LookupCache
-from asyncio_operator.lookup.stores import cache_name, open_cache
+from asyncio_operator.lookup.cache_directories import cache_name, open_cache
 from asyncio_operator.policies.cache import Cache
 
 UNUSED = 16

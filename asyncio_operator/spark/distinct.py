@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType, StructField, StructType
 
 from asyncio_operator.errors import ConfigurationError
-from asyncio_operator.spark.worker import EnrichTask
+from asyncio_operator.spark.worker.enrich_task import EnrichTask
 
 
 def enrich_distinct(df: DataFrame, task: EnrichTask, schema: StructType, join_hint: str | None) -> DataFrame:

@@ -9,20 +9,20 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from asyncio_operator.checks import Duration
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
-from asyncio_operator.policies.options import Duration
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.spark.distinct import enrich_distinct
-from asyncio_operator.spark.key_columns import On
+from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task
+from asyncio_operator.spark.driver.columns import On
+from asyncio_operator.spark.driver.job_limits import tasks_of_job
 from asyncio_operator.spark.metrics import EnrichmentMetrics, report_of
-from asyncio_operator.spark.scope import tasks_of_job
-from asyncio_operator.spark.specify import OPTIONS, EnrichOptions, enrich_task
 from asyncio_operator.spark.tracing import trace_of_tasks
 from asyncio_operator.spark.unknown_options import refuse_unknown
 from asyncio_operator.trace import Trace

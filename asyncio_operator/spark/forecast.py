@@ -14,9 +14,9 @@ from heapq import heappop, heappush
 from math import ceil
 from typing import NamedTuple
 
-from asyncio_operator.policies.options import seconds
+from asyncio_operator.checks import seconds
 from asyncio_operator.policies.rate_limit import RateLimit
-from asyncio_operator.spark.survey import Sketch, TaskFigures
+from asyncio_operator.spark.worker.survey import Sketch, TaskFigures
 
 
 class Whole:

@@ -15,8 +15,8 @@ import contextlib
 import os
 from collections.abc import Iterator
 
+from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.policies.rate_limit import Limiter, RateLimit
-from asyncio_operator.waiting import clock_of
 
 
 class Limiters:

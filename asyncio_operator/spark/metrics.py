@@ -25,12 +25,12 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
+from asyncio_operator.checks import Duration, plain_function, positive_duration
 from asyncio_operator.clock import monotonic
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.metrics import Histogram, OperatorStatistics
-from asyncio_operator.policies.options import Duration, plain_function, positive_duration
-from asyncio_operator.spark.figures import EnrichmentFigures, Ledger, MicroBatch, TaskReport
-from asyncio_operator.spark.reports import Reports, reported_to
+from asyncio_operator.spark.driver.reports import Reports, reported_to
+from asyncio_operator.spark.worker.figures import EnrichmentFigures, Ledger, MicroBatch, TaskReport
 
 
 @dataclass(frozen=True, slots=True)

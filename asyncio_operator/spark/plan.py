@@ -12,20 +12,20 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
+from asyncio_operator.checks import Duration, positive_duration, positive_int
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.metrics import Latency
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, calls_at_most
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
-from asyncio_operator.policies.options import Duration, positive_duration, positive_int
 from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
+from asyncio_operator.spark.driver.columns import On
+from asyncio_operator.spark.driver.job_limits import cores, tasks_of_job
 from asyncio_operator.spark.forecast import Caches, Pace, Whole, worked_off
-from asyncio_operator.spark.key_columns import On
 from asyncio_operator.spark.metrics import EnrichmentMetrics, EnrichmentStatistics
-from asyncio_operator.spark.scope import cores, tasks_of_job
-from asyncio_operator.spark.specify import EnrichOptions, enrich_task
-from asyncio_operator.spark.survey import SCHEMA, Survey, TaskFigures, figures_of
+from asyncio_operator.spark.worker.survey import SCHEMA, Survey, TaskFigures, figures_of
 
 SAMPLE = 1_000_000
 """Default of `sample`: half a second of work for each task, and all rows of most partitions."""

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Iterator
 from typing import TypeVar
 
-from asyncio_operator.told_errors import MOST_TEXT, encodable, stand_in
+from asyncio_operator.loop.portable_errors import MOST_TEXT, encodable, stand_in
 
 T = TypeVar("T")
 

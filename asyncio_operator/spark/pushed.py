@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from typing import Generic, TypeVar
 
-from asyncio_operator.shutdown import TASK_END, WATCH_INTERVAL
+from asyncio_operator.policies.shutdown import TASK_END, WATCH_INTERVAL
 from asyncio_operator.spark.hangup import TakingThread, spark_watch
 
 In = TypeVar("In")

@@ -30,14 +30,14 @@ from pyspark.util import PythonEvalType
 
 from asyncio_operator.enricher import Enricher, Found
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.spark.figures import EnrichmentFigures
+from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task
+from asyncio_operator.spark.driver.job_limits import tasks_of_job
 from asyncio_operator.spark.metrics import report_of
-from asyncio_operator.spark.scope import tasks_of_job
-from asyncio_operator.spark.specify import OPTIONS, EnrichOptions, enrich_task
-from asyncio_operator.spark.table_function import Analyzed, Call, table_function
 from asyncio_operator.spark.tracing import Tracing, trace_of_tasks
 from asyncio_operator.spark.types import spark_field
 from asyncio_operator.spark.unknown_options import refuse_unknown
+from asyncio_operator.spark.worker.figures import EnrichmentFigures
+from asyncio_operator.spark.worker.table_function import Analyzed, Call, table_function
 
 NOT_IN_SQL = ("retry", "cache", "batching", "rate_limit", "circuit_breaker", "metrics", "trace")
 """Options whose values cannot be written in SQL."""

@@ -13,7 +13,7 @@ from pyspark.accumulators import Accumulator
 from pyspark.sql import SparkSession
 
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.spark.reports import Reports, reported_to
+from asyncio_operator.spark.driver.reports import Reports, reported_to
 from asyncio_operator.trace import Trace
 
 

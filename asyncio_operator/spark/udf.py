@@ -23,21 +23,21 @@ from pyspark.sql import Column, functions
 from pyspark.sql.types import DataType
 from pyspark.sql.utils import is_remote
 
-from asyncio_operator.environment import failed_import
+from asyncio_operator.arrow.schema import as_schema
+from asyncio_operator.checks import Duration, flag, gives_coroutines, one_of
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.operator import AsyncWaitOperator
+from asyncio_operator.hints import failed_import
+from asyncio_operator.operator.wait_operator import AsyncWaitOperator
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
-from asyncio_operator.policies.options import Duration, flag, gives_coroutines, one_of
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
-from asyncio_operator.schema import as_schema
-from asyncio_operator.shutdown import TASK_GRACE_PERIOD
+from asyncio_operator.policies.shutdown import TASK_GRACE_PERIOD
 from asyncio_operator.spark.travel import require_portable
 from asyncio_operator.spark.types import arrow_type, spark_field
-from asyncio_operator.spark.udf_task import OfColumns, UdfTask, check_columns
 from asyncio_operator.spark.unknown_options import IN_ENRICH, refuse_unknown
+from asyncio_operator.spark.worker.udf_task import OfColumns, UdfTask, check_columns
 
 # Since PySpark 4.1; its stubs do not know it.
 arrow_udf: Any = getattr(functions, "arrow_udf", None)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.environment import not_installed
-from asyncio_operator.testing.clock import ManualClock
-from asyncio_operator.testing.enrichers import FakeCall, FakeEnricher, check_enricher
+from asyncio_operator.hints import not_installed
+from asyncio_operator.testing.fake_enricher import FakeCall, FakeEnricher, check_enricher
 from asyncio_operator.testing.loop import VirtualTimeLoop
-from asyncio_operator.testing.queues import check_element_queue
-from asyncio_operator.testing.state import check_state_backend
+from asyncio_operator.testing.queue_contract import check_element_queue
+from asyncio_operator.testing.state_contract.check import check_state_backend
+from asyncio_operator.testing.time import ManualClock
 
 if TYPE_CHECKING:
     from asyncio_operator.testing.service import FakeAnswer, FakeRequest, FakeService

@@ -34,8 +34,8 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
+from asyncio_operator.checks import number, one_of, plain_function, positive_int
 from asyncio_operator.errors import ConfigurationError, StateError, describe
-from asyncio_operator.policies.options import number, one_of, plain_function, positive_int
 from asyncio_operator.testing.service_messages import FakeAnswer, FakeRequest, send
 
 __all__ = ["FakeAnswer", "FakeRequest", "FakeService", "Latency"]

@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from asyncio_operator.trace.files import write_atomically
-from asyncio_operator.trace.lives import Attempt, Life, Story
 from asyncio_operator.trace.looks import SPANS, mark_of
+from asyncio_operator.trace.stories import Attempt, Life, Story
 
 CALLS, ELEMENTS = 1, 2
 

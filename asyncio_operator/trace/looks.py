@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from asyncio_operator.trace.lives import Life, Story
+from asyncio_operator.trace.stories import Life, Story
 
 
 class Look(NamedTuple):

@@ -14,8 +14,8 @@ from importlib.resources import files
 from typing import Any
 
 from asyncio_operator.trace.files import write_atomically
-from asyncio_operator.trace.lives import Life, Story
 from asyncio_operator.trace.looks import CIRCUIT, MARKS, SPANS, WATERMARK, Look, mark_of, rows_before
+from asyncio_operator.trace.stories import Life, Story
 
 TITLE, DATA = "{{title}}", "{{data}}"
 

@@ -12,11 +12,11 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any, Literal
 
+from asyncio_operator.checks import positive_int
 from asyncio_operator.errors import ConfigurationError, StateError, describe
-from asyncio_operator.policies.options import positive_int
 from asyncio_operator.trace import timeline
 from asyncio_operator.trace.events import TEXT_LIMIT, Event, decoded, keepable
-from asyncio_operator.trace.lives import Story, story_of
+from asyncio_operator.trace.stories import Story, story_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
+from asyncio_operator.checks import positive_int
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.policies.options import positive_int
 from asyncio_operator.trace.files import checked, write_atomically
-from asyncio_operator.trace.lives import Story
 from asyncio_operator.trace.looks import CIRCUIT, MARKS, SPANS, WATERMARK, Look, mark_of, rows_before
+from asyncio_operator.trace.stories import Story
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

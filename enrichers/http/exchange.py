@@ -19,11 +19,11 @@ from asyncio_operator import EnricherError
 from asyncio_operator.enricher import Found
 from asyncio_operator.enricher import describe as shown
 from enrichers.http.answers import Answers, UnreadableError
-from enrichers.http.client import Answer, Client, RefusedError
 from enrichers.http.errors import failure, status_error
 from enrichers.http.headers import HeaderSource
 from enrichers.http.keys import UnsendableError, text_of
-from enrichers.http.plan import Plan, Plans, Request
+from enrichers.http.request_plan import Plan, Plans, Request
+from enrichers.http.session import Answer, Client, RefusedError
 from enrichers.secrets import of_header
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from asyncio_operator.enricher import Found, Row, as_schema, describe, duration,
 from enrichers.names import names_of
 from enrichers.redis.connections import Connections
 from enrichers.redis.errors import lookup_error
-from enrichers.redis.names import Names
+from enrichers.redis.key_names import Names
 from enrichers.redis.url import URL, Url, secrets_of, shown_source
 from enrichers.typed import NoColumnError, json_decoder, row_converter
 

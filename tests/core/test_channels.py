@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator.bridge import LoopTask
-from asyncio_operator.channels import PULSE, FromLoop, ToLoop
-from asyncio_operator.loop_thread import loop_thread
+from asyncio_operator.loop.channels import PULSE, FromLoop, ToLoop
+from asyncio_operator.loop.runner import LoopTask
+from asyncio_operator.loop.thread import loop_thread
 from tests.core.helpers import REAL_LOOPS, forever, run_on
 
 COUNT = 5_000

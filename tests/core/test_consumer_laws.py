@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from asyncio_operator import AsyncFunction, AsyncWaitOperator, FunctionError, Record, StateError
-from asyncio_operator.waiting import start_task
+from asyncio_operator.engine.timing import start_task
 from tests.core.attempts import MODES, retry
 from tests.core.helpers import REAL_LOOPS, Life, collect, fail, forever, others, same, virtual
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator import AsyncWaitOperator, waiting
+from asyncio_operator import AsyncWaitOperator
 from asyncio_operator.deadlines import Deadlines
+from asyncio_operator.engine import timing as waiting
 from tests.core.helpers import (
     REAL_LOOPS,
     Life,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from asyncio_operator import AsyncWaitOperator, FunctionError
-from asyncio_operator.waiting import start_task
+from asyncio_operator.engine.timing import start_task
 from tests.core.helpers import (
     Doors,
     Life,

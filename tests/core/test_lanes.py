@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator.lanes import Lanes
+from asyncio_operator.engine.lanes import Lanes
+from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.testing import VirtualTimeLoop
-from asyncio_operator.waiting import clock_of
 from tests.core.helpers import REAL_LOOPS, forever, now, run_on, same, virtual
 
 

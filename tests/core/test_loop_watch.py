@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from asyncio_operator import AsyncWaitOperator
-from asyncio_operator.loop_thread import loop_thread
-from asyncio_operator.loop_watch import HELD, LOOKS, LoopWatch
+from asyncio_operator.loop.thread import loop_thread
+from asyncio_operator.loop.watch import HELD, LOOKS, LoopWatch
 
 
 def run(function: Any, looks: Any, begun: threading.Event) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from asyncio_operator import AsyncWaitOperator, FunctionError, RateLimit, Retry
-from asyncio_operator.inputs import NOTHING, AsyncInput, Reader
+from asyncio_operator.engine.inputs import NOTHING, AsyncInput, Reader
 from asyncio_operator.testing import VirtualTimeLoop
 from tests.core.helpers import REAL_LOOPS, collect, forever, now, others, run_on, virtual
 

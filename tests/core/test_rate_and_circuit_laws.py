@@ -19,7 +19,7 @@ from asyncio_operator import (
     RateLimit,
     Watermark,
 )
-from asyncio_operator.attempts import REFUSALS
+from asyncio_operator.engine.attempts import REFUSALS
 from asyncio_operator.testing import VirtualTimeLoop
 from tests.core.attempts import BAD, OK, Act, Batches, Script, retry
 from tests.core.helpers import Life, Source, block, collect, collect_timed, late, now, process, run_on, same, virtual

@@ -8,7 +8,7 @@ import pytest
 
 from asyncio_operator import AsyncWaitOperator
 from asyncio_operator.lookup.options import LookupOptions
-from asyncio_operator.shutdown import (
+from asyncio_operator.policies.shutdown import (
     CANCEL_TIMEOUT,
     CLIENT_CLOSE_TIMEOUT,
     CLOSE_TIMEOUT,
@@ -25,7 +25,7 @@ from asyncio_operator.shutdown import (
 from asyncio_operator.spark.pushed import LONGEST_END
 from asyncio_operator.testing import check_enricher
 from enrichers import blocking, table
-from enrichers.http import client as http
+from enrichers.http import session as http
 from enrichers.postgres import pool
 from enrichers.redis import connections as redis
 

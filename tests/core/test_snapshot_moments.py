@@ -22,7 +22,7 @@ from asyncio_operator import (
     Record,
     Watermark,
 )
-from asyncio_operator.loop_thread import loop_thread
+from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.testing import VirtualTimeLoop
 from tests.core.attempts import BAD, MODES, OK, Act, Batches, Script, retry, stop
 from tests.core.helpers import (

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncio_operator import AsyncWaitOperator, EnricherError, FunctionError
-from asyncio_operator.bridge import LoopTask
-from asyncio_operator.channels import FromLoop, call_on
-from asyncio_operator.loop_thread import LoopThread
-from asyncio_operator.told_errors import OriginalError, encodable
+from asyncio_operator.loop.channels import FromLoop, call_on
+from asyncio_operator.loop.portable_errors import OriginalError, encodable
+from asyncio_operator.loop.runner import LoopTask
+from asyncio_operator.loop.thread import LoopThread
 
 BAD = "caf\udce9.txt"
 ESCAPED = "caf\\udce9.txt"

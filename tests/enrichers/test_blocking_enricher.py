@@ -15,8 +15,8 @@ import pytest
 
 from asyncio_operator import ConfigurationError, EnricherError
 from asyncio_operator.enricher import missing_here
+from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.lookup import Lookup
-from asyncio_operator.specification import fingerprint
 from asyncio_operator.testing import check_enricher
 from enrichers import blocking
 from enrichers.blocking import BlockingEnricher

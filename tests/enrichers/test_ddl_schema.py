@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from asyncio_operator import ConfigurationError
-from asyncio_operator.schema import as_schema
+from asyncio_operator.arrow.schema import as_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -196,8 +196,6 @@ def test_anything_else_is_refused(schema: Any) -> None:
 
 
 def test_it_needs_no_spark() -> None:
-    program = (
-        "import sys; from asyncio_operator.schema import as_schema; as_schema('a int'); print('pyspark' in sys.modules)"
-    )
+    program = "import sys; from asyncio_operator.arrow.schema import as_schema; as_schema('a int'); print('pyspark' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pyspark import cloudpickle
 
 from asyncio_operator import ConfigurationError, Enricher
-from asyncio_operator.specification import fingerprint
+from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.testing.service import FakeService
 from enrichers.http import HttpEnricher
 from tests.ids import shown

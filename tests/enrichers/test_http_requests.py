@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from asyncio_operator import EnricherError
 from asyncio_operator.testing.service import FakeAnswer, FakeRequest, FakeService
 from enrichers.http import HttpEnricher
-from enrichers.http.plan import Arguments, Request, make_plans
+from enrichers.http.request_plan import Arguments, Request, make_plans
 from tests.enrichers.helpers import asked as asked_for
 from tests.enrichers.helpers import failure
 

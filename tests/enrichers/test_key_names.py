@@ -44,8 +44,8 @@ def flights(spark: SparkSession) -> DataFrame:
 
 def order(flights: DataFrame, enricher: Enricher, on: Any) -> list[str]:
     """The columns of a key, in the order in which the enricher gets their values."""
+    from asyncio_operator.spark.driver.columns import key_positions
     from asyncio_operator.spark.enrich import enrich
-    from asyncio_operator.spark.key_columns import key_positions
 
     enrich(flights, enricher, on=on)
     return [flights.columns[position] for position in key_positions(flights.schema, enricher, on)]

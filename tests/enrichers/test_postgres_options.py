@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyspark import cloudpickle
 
 from asyncio_operator import ConfigurationError, Enricher
-from asyncio_operator.specification import fingerprint
+from asyncio_operator.fingerprint import fingerprint
 from enrichers import PostgresEnricher
 from enrichers.postgres.dsn import check_dsn, location, secrets_of
 from tests.enrichers.conftest import Database

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from asyncio_operator import ConfigurationError, EnricherError
-from asyncio_operator.specification import fingerprint
+from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.testing import check_enricher
 from enrichers.redis import RedisEnricher
 from tests.redis_service import OPENSSL, RedisServer, needs_redis, redis_server

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from asyncio_operator import ConfigurationError, Enricher, EnricherError
-from asyncio_operator.specification import fingerprint
+from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.testing import FakeEnricher, check_enricher
 from enrichers.postgres import PostgresEnricher
 from enrichers.table import TableEnricher

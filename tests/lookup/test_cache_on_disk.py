@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from asyncio_operator import Cache
 from asyncio_operator.lookup.cache import LookupCache
-from asyncio_operator.lookup.stores import open_cache
+from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.state import RocksDBOptions, RocksDBStateBackend
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.state.rocksdb import use_order
@@ -126,7 +126,7 @@ def test_L4_a_small_cache_through_which_many_keys_go_keeps_its_order(tmp_path):
 WRITER = """
 import sys
 from asyncio_operator import Cache
-from asyncio_operator.lookup.stores import open_cache
+from asyncio_operator.lookup.cache_directories import open_cache
 cache = open_cache(Cache(max_rows=500, store="rocksdb", directory=sys.argv[1], expire_after_access=1000), "s")
 print("begun", flush=True)
 for number in range(10**9):
@@ -157,7 +157,7 @@ def test_L7_a_killed_worker_leaves_no_answer_outside_the_order(tmp_path):
 MEMORY = """
 import sys
 from asyncio_operator import Cache
-from asyncio_operator.lookup.stores import open_cache
+from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.state import RocksDBOptions
 
 def rss():

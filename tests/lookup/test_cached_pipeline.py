@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from asyncio_operator import Cache, EnricherError, FixedBackoff, ResultError, Retry
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.answers import AnswerCheck
+from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.lookup.keys import PENDING, Answer, Failure, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import LookupPipeline
-from asyncio_operator.lookup.stores import open_cache
 from enrichers import TableEnricher
 from tests.core.helpers import virtual
 from tests.lookup.helpers import Consumer, Recorded, now

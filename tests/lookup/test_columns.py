@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncio_operator import ResultError
-from asyncio_operator.columns import check_row, column, row_reader
+from asyncio_operator.arrow.columns import check_row, column, row_reader
 
 MOMENT = dt.datetime(2020, 1, 2, 3, 4, 5, 6)
 BERLIN = dt.timezone(dt.timedelta(hours=1))

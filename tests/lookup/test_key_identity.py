@@ -26,11 +26,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncio_operator import Cache, Enricher, Retry
-from asyncio_operator.key_arrays import canonical_array, key_values
+from asyncio_operator.arrow.key_arrays import canonical_array, key_values
 from asyncio_operator.keys import canonical_key, identity
 from asyncio_operator.lookup import Lookup
-from asyncio_operator.lookup.stores import open_cache
-from asyncio_operator.spark.arrow import key_batch
+from asyncio_operator.lookup.cache_directories import open_cache
+from asyncio_operator.spark.worker.rows import key_batch
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.state.keys import serialize_key
 from asyncio_operator.testing import FakeEnricher, VirtualTimeLoop

@@ -20,10 +20,10 @@ from asyncio_operator import (
     RateLimit,
     Retry,
 )
+from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.lookup.keys import PENDING, Answer, Failure, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import LookupPipeline
-from asyncio_operator.lookup.stores import open_cache
 from tests.core.helpers import now, virtual
 from tests.lookup.helpers import Consumer, Recorded, Source, forever
 

@@ -21,10 +21,10 @@ MODULES = {"pickle", "cloudpickle", "marshal", "shelve", "dill", "joblib", "yaml
 
 UNPICKLED = {
     # What Spark hands to a task of a table function.
-    ("asyncio_operator/spark/table_function.py", "cloudpickle.loads"),
+    ("asyncio_operator/spark/worker/table_function.py", "cloudpickle.loads"),
     # The check that a copy of an enricher is equal to it.
-    ("asyncio_operator/testing/enricher_life.py", "pickle.loads"),
-    ("asyncio_operator/testing/state_laws.py", "pickle.loads"),
+    ("asyncio_operator/testing/enricher_contract/life.py", "pickle.loads"),
+    ("asyncio_operator/testing/state_contract/laws.py", "pickle.loads"),
 }
 
 RUN = {("enrichers/postgres/statement.py", "exec")}

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncio_operator import ElementTimeoutError, ResultError
-from asyncio_operator.key_arrays import in_utc
+from asyncio_operator.arrow.key_arrays import in_utc
 from asyncio_operator.lookup.keys import PENDING, Answer, Failure, KeyBatch
-from asyncio_operator.spark import pieces
-from asyncio_operator.spark.arrow import Enrichment, Layout, key_batch
+from asyncio_operator.spark.worker import output_batches as pieces
+from asyncio_operator.spark.worker.rows import Enrichment, Layout, key_batch
 
 FOUND = pa.schema([("x", pa.int64()), ("y", pa.string())])
 

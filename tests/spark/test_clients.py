@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 from asyncio_operator import Enricher, FunctionError
-from asyncio_operator.shutdown import CLIENT_CLOSE_TIMEOUT
-from asyncio_operator.spark.clients import IDLE, Clients
-from asyncio_operator.spark.clients import clients as worker_clients
+from asyncio_operator.policies.shutdown import CLIENT_CLOSE_TIMEOUT
+from asyncio_operator.spark.worker.shared import IDLE, Clients
+from asyncio_operator.spark.worker.shared import clients as worker_clients
 from tests.core.helpers import forever, now, virtual
 
 

@@ -183,9 +183,13 @@ def places() -> list[tuple[int, str, str, str]]:
     async def look(key: int) -> dict[str, str]:
         import sys
 
-        import asyncio_operator.spark.worker
+        import asyncio_operator.spark.worker.enrich_task
 
-        return {"python": sys.executable, "directory": os.getcwd(), "file": asyncio_operator.spark.worker.__file__}
+        return {
+            "python": sys.executable,
+            "directory": os.getcwd(),
+            "file": asyncio_operator.spark.worker.enrich_task.__file__,
+        }
 
     enricher = FunctionEnricher(look, "python string, directory string, file string")
     return [tuple(row) for row in enrich(spark().range(0, 40, numPartitions=4), enricher, on="id").collect()]
@@ -205,7 +209,8 @@ def watched() -> set[bool]:
     """Whether the watch over the loop of executors takes files of the package for what they are."""
 
     def look(_: int) -> bool:
-        from asyncio_operator import lanes, loop_watch
+        from asyncio_operator.engine import lanes
+        from asyncio_operator.loop import watch as loop_watch
 
         return lanes.Lanes._work.__code__.co_filename.startswith(loop_watch._OURS)
 

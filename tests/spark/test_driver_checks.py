@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from asyncio_operator import ConfigurationError, Enricher
 from asyncio_operator.spark import EnrichmentMetrics, enrich, enrich_with
-from asyncio_operator.spark.specify import EnrichOptions
+from asyncio_operator.spark.driver.build_task import EnrichOptions
 from enrichers import FunctionEnricher
 from tests.spark.helpers import jobs
 

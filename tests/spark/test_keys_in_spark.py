@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from asyncio_operator.key_arrays import key_values
+from asyncio_operator.arrow.key_arrays import key_values
 from asyncio_operator.spark import enrich
 from enrichers import FunctionEnricher, TableEnricher
 from tests.spark.helpers import BATCH_SIZE, setting

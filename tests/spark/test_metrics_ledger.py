@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from asyncio_operator.spark.figures import RECENT, EnrichmentFigures, Ledger, MicroBatch, TaskReport
+from asyncio_operator.spark.worker.figures import RECENT, EnrichmentFigures, Ledger, MicroBatch, TaskReport
 
 
 def report(rows: int, part: str = "", batch: MicroBatch | None = None, latency: float = 0.001) -> TaskReport:

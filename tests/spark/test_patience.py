@@ -15,11 +15,11 @@ import pytest
 from pyspark.sql.types import StructType
 
 from asyncio_operator import AsyncFunction, AsyncWaitOperator, FunctionError, Retry
-from asyncio_operator.loop_thread import loop_thread
-from asyncio_operator.shutdown import TASK_GRACE_PERIOD, longest_end
+from asyncio_operator.loop.thread import loop_thread
+from asyncio_operator.policies.shutdown import TASK_GRACE_PERIOD, longest_end
 from asyncio_operator.spark import async_udf
+from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
 from asyncio_operator.spark.rdd import PartitionTask
-from asyncio_operator.spark.specify import EnrichOptions, enrich_task
 from enrichers import FunctionEnricher
 from tests.core.helpers import now, virtual
 from tests.spark.helpers import wait_until

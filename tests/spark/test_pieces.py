@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncio_operator.spark import pieces
-from asyncio_operator.spark.pieces import cut, pick, places, row_bytes
+from asyncio_operator.spark.worker import output_batches as pieces
+from asyncio_operator.spark.worker.output_batches import cut, pick, places, row_bytes
 
 TEXTS = st.lists(st.none() | st.text(max_size=20), max_size=3)
 VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {

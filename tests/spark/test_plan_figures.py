@@ -21,7 +21,7 @@ from asyncio_operator import RateLimit
 from asyncio_operator.metrics import Latency
 from asyncio_operator.spark.forecast import Caches, Pace, Whole, worked_off
 from asyncio_operator.spark.plan import _mean
-from asyncio_operator.spark.survey import SCHEMA, SIZE, Sketch, Survey, TaskFigures
+from asyncio_operator.spark.worker.survey import SCHEMA, SIZE, Sketch, Survey, TaskFigures
 
 ALL = 10**9
 BATCH = 1000

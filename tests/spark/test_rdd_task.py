@@ -12,7 +12,7 @@ from typing import ClassVar
 import pytest
 
 from asyncio_operator import AsyncFunction, FunctionError
-from asyncio_operator.loop_thread import loop_thread
+from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark.rdd import PartitionTask
 from tests.spark.helpers import wait_until
 

@@ -20,8 +20,8 @@ from asyncio_operator import Batching, Cache, ConfigurationError, EnricherError,
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.outcomes import missing_key_error
 from asyncio_operator.spark import enrich, enrich_with, register_lookup
-from asyncio_operator.spark.arrow import Layout
-from asyncio_operator.spark.worker import EnrichTask
+from asyncio_operator.spark.worker.enrich_task import EnrichTask
+from asyncio_operator.spark.worker.rows import Layout
 from enrichers import BlockingEnricher, FunctionEnricher, PostgresEnricher
 from tests.spark.helpers import in_partitions
 from tests.spark.test_streaming import finished, stream, to_parquet, write

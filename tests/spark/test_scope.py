@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from asyncio_operator import AdaptiveCapacity, ConfigurationError, RateLimit
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.spark import enrich
-from asyncio_operator.spark.scope import cores, shared_out, slots
+from asyncio_operator.spark.driver.job_limits import cores, shared_out, slots
 from enrichers import FunctionEnricher
 
 

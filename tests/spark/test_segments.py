@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncio_operator import ConfigurationError
-from asyncio_operator.spark.segments import Gate, Segmenter
+from asyncio_operator.spark.worker.segments import Gate, Segmenter
 
 TIMES = st.lists(st.lists(st.integers(0, 30) | st.none(), max_size=6), max_size=6)
 
@@ -81,8 +81,8 @@ def test_X2_segments_are_as_long_as_can_be(times: list[list[int | None]], delay:
 
 def test_X2_what_is_answered_waits_for_the_end_of_an_earlier_segment() -> None:
     from asyncio_operator.lookup.options import LookupOptions
-    from asyncio_operator.spark.arrow import Layout
-    from asyncio_operator.spark.worker import EnrichTask
+    from asyncio_operator.spark.worker.enrich_task import EnrichTask
+    from asyncio_operator.spark.worker.rows import Layout
     from enrichers import FunctionEnricher
 
     release = threading.Event()
@@ -111,8 +111,8 @@ def test_X2_what_is_answered_waits_for_the_end_of_an_earlier_segment() -> None:
 def test_X2_keys_whose_rows_have_to_stay_leave_room_for_the_one_that_these_wait_for(buffer: int, batching: int) -> None:
     from asyncio_operator import Batching
     from asyncio_operator.lookup.options import LookupOptions
-    from asyncio_operator.spark.arrow import Layout
-    from asyncio_operator.spark.worker import EnrichTask
+    from asyncio_operator.spark.worker.enrich_task import EnrichTask
+    from asyncio_operator.spark.worker.rows import Layout
     from enrichers import FunctionEnricher
 
     async def look_up(key: int) -> Any:
@@ -131,7 +131,7 @@ def test_X2_keys_whose_rows_have_to_stay_leave_room_for_the_one_that_these_wait_
 
 
 def _layout(schema: Any, enricher: Any, mode: str, **options: Any) -> Any:
-    from asyncio_operator.spark.specify import EnrichOptions, enrich_task
+    from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
 
     task, _ = enrich_task(schema, enricher, EnrichOptions(on="value", mode=mode, **options))
     return task.layout

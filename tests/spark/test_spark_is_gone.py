@@ -19,11 +19,11 @@ import pyarrow as pa
 import pytest
 
 from asyncio_operator.lookup.options import LookupOptions
-from asyncio_operator.loop_thread import loop_thread
-from asyncio_operator.spark import worker
-from asyncio_operator.spark.arrow import Layout
-from asyncio_operator.spark.task import outputs_of
-from asyncio_operator.spark.worker import EnrichTask
+from asyncio_operator.loop.thread import loop_thread
+from asyncio_operator.spark.worker import enrich_task as worker
+from asyncio_operator.spark.worker.enrich_task import EnrichTask
+from asyncio_operator.spark.worker.rows import Layout
+from asyncio_operator.spark.worker.task_frame import outputs_of
 from enrichers import FunctionEnricher
 
 _numbers = iter(range(10**9))

@@ -11,8 +11,8 @@ from pyspark.cloudpickle import cloudpickle
 from pyspark.sql.types import LongType, StructField, StructType
 
 from asyncio_operator import StateError
-from asyncio_operator.spark.specify import EnrichOptions, enrich_task
-from asyncio_operator.spark.table_function import WORTH_A_TRIP, Analyzed, Call, table_function
+from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
+from asyncio_operator.spark.worker.table_function import WORTH_A_TRIP, Analyzed, Call, table_function
 from enrichers import FunctionEnricher
 
 NAMES = ["id", "x"]

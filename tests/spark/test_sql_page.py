@@ -7,7 +7,7 @@ import re
 import pytest
 from pyspark.sql import SparkSession
 
-from asyncio_operator.spark.specify import OPTIONS
+from asyncio_operator.spark.driver.build_task import OPTIONS
 from asyncio_operator.spark.sql import NOT_IN_SQL
 from tests.pages import DOCS, run_programs
 

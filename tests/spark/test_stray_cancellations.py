@@ -16,11 +16,11 @@ import pytest
 
 from asyncio_operator import AsyncWaitOperator, FunctionError
 from asyncio_operator.lookup.options import LookupOptions
-from asyncio_operator.loop_thread import loop_thread
+from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark import async_udf
-from asyncio_operator.spark.arrow import Layout
 from asyncio_operator.spark.rdd import PartitionTask
-from asyncio_operator.spark.worker import EnrichTask
+from asyncio_operator.spark.worker.enrich_task import EnrichTask
+from asyncio_operator.spark.worker.rows import Layout
 from enrichers import FunctionEnricher
 from tests.core.helpers import cancel_all
 from tests.spark.helpers import wait_until

@@ -18,10 +18,10 @@ import pytest
 
 from asyncio_operator import FunctionError
 from asyncio_operator.lookup.options import LookupOptions
-from asyncio_operator.loop_thread import loop_thread
-from asyncio_operator.spark.arrow import Layout
-from asyncio_operator.spark.figures import EnrichmentFigures
-from asyncio_operator.spark.worker import EnrichTask
+from asyncio_operator.loop.thread import loop_thread
+from asyncio_operator.spark.worker.enrich_task import EnrichTask
+from asyncio_operator.spark.worker.figures import EnrichmentFigures
+from asyncio_operator.spark.worker.rows import Layout
 from enrichers import FunctionEnricher
 
 ENDS = 20.0

@@ -29,12 +29,13 @@ from asyncio_operator import (
     Retry,
     columns,
 )
-from asyncio_operator.channels import ToLoop
-from asyncio_operator.columns import array_of
-from asyncio_operator.loop_thread import loop_thread
-from asyncio_operator.spark import async_udf, udf_task
-from asyncio_operator.spark.task import READ_AHEAD, outputs_of
+from asyncio_operator.arrow.columns import array_of
+from asyncio_operator.loop.channels import ToLoop
+from asyncio_operator.loop.thread import loop_thread
+from asyncio_operator.spark import async_udf
 from asyncio_operator.spark.udf import ColumnFunction
+from asyncio_operator.spark.worker import udf_task
+from asyncio_operator.spark.worker.task_frame import READ_AHEAD, outputs_of
 from tests.spark.helpers import wait_until
 
 

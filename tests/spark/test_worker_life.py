@@ -38,7 +38,7 @@ def client_of(directory: Path, url: str = "a", idle: float | None = None) -> Enr
             import asyncio
             import threading
 
-            from asyncio_operator.spark import clients
+            from asyncio_operator.spark.worker import shared as clients
 
             if idle is not None:
                 clients.IDLE = idle

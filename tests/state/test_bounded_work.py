@@ -26,7 +26,7 @@ from asyncio_operator.state.layout import group_prefix
 from asyncio_operator.state.rocksdb.database import CHUNK, PATIENCE
 from asyncio_operator.state.rocksdb.settings import Settings
 from asyncio_operator.state.ttl import STRETCH
-from asyncio_operator.testing.clock import ManualClock
+from asyncio_operator.testing.time import ManualClock
 
 SIZE = 5
 

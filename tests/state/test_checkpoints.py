@@ -31,7 +31,7 @@ from asyncio_operator.state import (
     key_group_range,
     restore_checkpoint,
 )
-from asyncio_operator.testing.clock import ManualClock
+from asyncio_operator.testing.time import ManualClock
 from asyncio_operator.timers import BatchTimerService, HeapQueues, InternalTimerService, RocksDBQueues
 
 KINDS = ("heap", "rocksdb")

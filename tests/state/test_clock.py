@@ -8,7 +8,7 @@ import pytest
 
 from asyncio_operator.clock import milliseconds
 from asyncio_operator.errors import ConfigurationError
-from asyncio_operator.testing.clock import ManualClock
+from asyncio_operator.testing.time import ManualClock
 
 
 def test_a_manual_clock_moves_when_told_to():

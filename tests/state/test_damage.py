@@ -35,7 +35,7 @@ from asyncio_operator.state import (
     ValueStateDescriptor,
 )
 from asyncio_operator.state.ttl import STRETCH
-from asyncio_operator.testing.clock import ManualClock
+from asyncio_operator.testing.time import ManualClock
 from asyncio_operator.timers import InternalTimerService, RocksDBQueues
 
 MAP = MapStateDescriptor("entries")

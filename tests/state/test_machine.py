@@ -31,7 +31,7 @@ from asyncio_operator.state import (
     operator_index,
 )
 from asyncio_operator.state.keys import serialize_key
-from asyncio_operator.testing.clock import ManualClock
+from asyncio_operator.testing.time import ManualClock
 
 keys = st.sampled_from([1, True, 1.0, "1", "11", b"1", (1, "a"), -5])
 namespaces = st.sampled_from([None, "", "w", 1, True])

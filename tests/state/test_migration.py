@@ -17,7 +17,7 @@ from asyncio_operator.state import (
     UpdateType,
     ValueStateDescriptor,
 )
-from asyncio_operator.testing.clock import ManualClock
+from asyncio_operator.testing.time import ManualClock
 
 OLD, NEW = ValueStateDescriptor("old"), MapStateDescriptor("new")
 

@@ -27,7 +27,7 @@ from asyncio_operator.state import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from asyncio_operator.testing.state import check_state_backend
+from asyncio_operator.testing.state_contract.check import check_state_backend
 from tests.ids import shown
 
 untyped: Any = state

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from asyncio_operator.errors import ConfigurationError, StateError
-from asyncio_operator.lookup.stores import open_cache
+from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state import (
     KeyGroupRange,

@@ -18,7 +18,7 @@ from asyncio_operator.state import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from asyncio_operator.testing.clock import ManualClock
+from asyncio_operator.testing.time import ManualClock
 
 VALUE = ValueStateDescriptor("value")
 COUNT = 500

@@ -33,7 +33,7 @@ from asyncio_operator.state import (
     ValueStateDescriptor,
     checkpoint,
 )
-from asyncio_operator.testing.clock import ManualClock
+from asyncio_operator.testing.time import ManualClock
 
 KINDS = ("heap", "rocksdb")
 TTL = StateTtlConfig(5.0, cleanup=())

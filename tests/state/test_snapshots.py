@@ -23,7 +23,7 @@ from asyncio_operator.state import (
     operator_index,
 )
 from asyncio_operator.state.snapshot import HeapSnapshot
-from asyncio_operator.testing.clock import ManualClock
+from asyncio_operator.testing.time import ManualClock
 
 VALUE, LIST, MAP = ValueStateDescriptor("value"), ListStateDescriptor("list"), MapStateDescriptor("map")
 KEYS = [*range(150), *(f"key {number}" for number in range(150)), (1, "a"), True]

@@ -29,7 +29,7 @@ from asyncio_operator.state import (
     ValueStateDescriptor,
 )
 from asyncio_operator.state.heap_table import HeapTable, HeapValueTable
-from asyncio_operator.testing.clock import ManualClock
+from asyncio_operator.testing.time import ManualClock
 
 
 class Count:

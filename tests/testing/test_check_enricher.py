@@ -14,7 +14,7 @@ import pytest
 from asyncio_operator import ConfigurationError, Enricher
 from asyncio_operator.enricher import Found
 from asyncio_operator.testing import FakeEnricher, VirtualTimeLoop, check_enricher
-from asyncio_operator.testing.enrichers import RULES
+from asyncio_operator.testing.fake_enricher import RULES
 from enrichers import FunctionEnricher, PostgresEnricher, enricher
 from tests.services import PostgresServer
 from tests.testing.broken_enrichers import BROKEN, MISSING, ROWS, SECRET, Blocks, LeavesASocket, LeavesAThread, Sound
@@ -23,7 +23,7 @@ from tests.testing.broken_enrichers import BROKEN, MISSING, ROWS, SECRET, Blocks
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> Any:
     """What is left behind is not waited for as long as usual; and gone after the test."""
-    monkeypatch.setattr("asyncio_operator.testing.enricher_life.SETTLING", 0.05)
+    monkeypatch.setattr("asyncio_operator.testing.enricher_contract.life.SETTLING", 0.05)
     LeavesAThread.stop.clear()
     yield
     LeavesAThread.stop.set()
@@ -38,7 +38,7 @@ def rows_by(rule: str) -> Any:
 
 @pytest.mark.parametrize(("rule", "broken", "says"), BROKEN)
 def test_the_check_catches(rule: str, broken: type[Enricher], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asyncio_operator.testing.enricher_steps.monotonic", Blocks.clock)
+    monkeypatch.setattr("asyncio_operator.testing.enricher_contract.steps.monotonic", Blocks.clock)
     with pytest.raises(AssertionError) as raised:
         check_enricher(
             broken, known=rows_by(rule), missing=MISSING, secrets=[SECRET], loop_factory=VirtualTimeLoop, patience=5

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from asyncio_operator import ConfigurationError, EnricherError
-from asyncio_operator.specification import fingerprint
+from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.testing import FakeEnricher, VirtualTimeLoop
 
 ROWS: Any = {"a": {"n": 1}, "b": [{"n": 2}, {"n": 3, "t": "x"}], "c": None, ("a", 1): {"t": "y"}}

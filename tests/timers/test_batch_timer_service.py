@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from asyncio_operator.errors import StateError
-from asyncio_operator.testing.clock import ManualClock
+from asyncio_operator.testing.time import ManualClock
 from asyncio_operator.timers import MAX_TIMESTAMP, MIN_TIMESTAMP, BatchTimerService
 
 END = 2**63 - 1

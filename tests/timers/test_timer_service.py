@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from asyncio_operator.errors import ConfigurationError, StateError
 from asyncio_operator.state import KeyGroupRange, key_group, key_group_range, operator_index
-from asyncio_operator.testing.clock import ManualClock
+from asyncio_operator.testing.time import ManualClock
 from asyncio_operator.timers import InternalTimerService, RocksDBQueues, Timer
 from asyncio_operator.timers.timer import deserialize_timer, serialize_timer
 

@@ -1,0 +1,1 @@
+"""Arrow without Spark: schemas, columns built from answers, and the keys of a batch."""

@@ -1,0 +1,400 @@
+"""The managed way from the input to the lanes: which call starts next, and what follows from its end.
+
+What may start is asked for by a lane that is free, and chosen by the `lineup`. When there is nothing, the one lane that
+seeks waits for the first news: input, room, an element that is due, a key, the end of a call, or the rate limit. An
+element in back-off holds no lane.
+
+Laws: no attempt starts past its element's deadline (R3); an element that waits for a place ends at its deadline (R2);
+the halves of a batch belong to its attempt (B4); a key is free when its record has ended and every call for it has
+returned (Q7). What the policies decide is in `policies`, what an outcome means in `outcomes`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextvars import copy_context
+from math import inf, nextafter
+from typing import TYPE_CHECKING, Any
+
+from asyncio_operator.batch_former import A_TURN_LATER
+from asyncio_operator.engine.flights import Attempting, Call, Endings, Flight, Waits
+from asyncio_operator.engine.recorder import Recorder
+from asyncio_operator.engine.schedule import Lineup
+from asyncio_operator.engine.timing import COARSEST, Alarm, wake
+from asyncio_operator.errors import ResultError
+from asyncio_operator.metrics import Histogram
+from asyncio_operator.operator.outcomes import aligned, attempt_timeout_error, function_error, is_ordinary
+from asyncio_operator.policies.batching import splits
+from asyncio_operator.policies.limits import Guards
+from asyncio_operator.queues import KeyOrderedStreamElementQueue
+from asyncio_operator.sources import Source
+
+if TYPE_CHECKING:
+    from asyncio_operator.engine.lanes import Lanes
+
+REFUSALS = 100
+"""Calls that are refused one after the other before the loop turns, and others have their time."""
+
+SLACK = 1e-6
+"""Seconds by which a deadline may be missed through rounding: a call's limit and an element's deadline are sums and
+differences of the same times."""
+
+
+class Attempts:
+    """The intake of the lanes, and its one window.
+
+    Args:
+        clock: gives the seconds of the loop: what is computed here is waited for there.
+        random: gives a number in [0, 1).
+        keyed: the queue of the elements, if it has keys.
+
+    Attributes:
+        driver: the lanes; to be set before they run.
+        calls: that have been started.
+        retries: attempts beyond the first of an element.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        outcomes: Endings,
+        options: Attempting,
+        guards: Guards,
+        recorder: Recorder,
+        *,
+        instant: bool,
+        clock: Callable[[], float],
+        random: Callable[[], float],
+        keyed: KeyOrderedStreamElementQueue | None = None,
+    ) -> None:
+        self.lanes = 0
+        self.instant = instant
+        self.runs_code = True
+        self.calls = 0
+        self.retries = 0
+        self.latency = Histogram()
+        self.driver: Lanes
+        self._source = source
+        self._keyed = keyed
+        self._outcomes = outcomes
+        self._retry = options.retry
+        self._timeout = inf if options.timeout is None else options.timeout
+        self._attempt_timeout = inf if options.attempt_timeout is None else options.attempt_timeout
+        self._batched = options.batching is not None
+        self._batch_method = options.batch_method
+        self._guards = guards
+        self._recorder = recorder
+        self._now = clock
+        self._random = random
+        self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
+        self._waits = Waits()
+        self._lineup = Lineup(source, options.batching, options.retry is not None)
+        self._next: tuple[Call, Any] | None = None
+        self._try_again = inf
+        self._news: asyncio.Future[None] | None = None
+        self._alarm = Alarm(self._loop, clock, self._ring)
+        self._reminder = Alarm(self._loop, clock, self.news)
+
+    @property
+    def backing_off(self) -> int:
+        """Elements that wait for their next attempt."""
+        return self._waits.backing_off
+
+    def stop(self) -> None:
+        """Nothing will start or end any more, and nothing is read."""
+        self._alarm.cancel()
+        self._waits.clear()
+        self._source.stop()
+
+    def news(self) -> None:
+        """There may be something to start now."""
+        wake(self._news)
+
+    def abandon(self, flight: Flight) -> None:
+        """Nobody waits for the element any more: it ends without an outcome. A call for it alone is cancelled."""
+        if flight.ended:
+            return
+        self._lineup.ended(flight)
+        self._waits.forget(flight)
+        call, flight.call = flight.call, None
+        if call is not None:
+            call.late[flight] = None
+            flight.late += 1
+            if len(call.late) == len(call.flights):
+                self._guards.abandoned(call)
+                self.driver.cut(call)
+        self.news()
+
+    # -- the intake of the lanes
+
+    async def window(self) -> Attempts | None:
+        while (next_call := self._start()) is None:
+            if self._lineup.over:
+                return None
+            await self._wait()
+        self._next = next_call
+        return self
+
+    async def _wait(self) -> None:
+        """Wait until there may be something to start."""
+        if self._source.wants_input:
+            self._source.read_ahead(self.news)
+        if self._try_again == A_TURN_LATER:
+            await asyncio.sleep(0)
+            self._lineup.turned()
+            return
+        news = self._news = self._loop.create_future()
+        if self._try_again < inf:
+            self._reminder.set(self._try_again)
+        try:
+            await self._source.wait(news)
+        finally:
+            self._news = None
+            self._reminder.cancel()
+
+    def __iter__(self) -> Iterator[tuple[Call, Any]]:
+        return iter(self._take, None)
+
+    def _take(self) -> tuple[Call, Any] | None:
+        next_call, self._next = self._next or self._start(), None
+        if next_call is None and self._try_again < inf:
+            self.news()  # The lane that seeks waits for something else, and does not know when to ask again.
+        return next_call
+
+    def _start(self) -> tuple[Call, Any] | None:
+        """The call that starts now, and what it is called with; None if none may."""
+        guards, lineup = self._guards, self._lineup
+        self._source.wants_input = False
+        for _ in range(REFUSALS):
+            now = self._now()
+            self._try_again = inf
+            if self._waits.earliest <= now and self._waits.next_due() <= now:
+                # An attempt may start at its deadline, and not behind it.
+                self._look(now, nextafter(now, -inf))
+            if not guards.has_room():
+                return None
+            start = guards.next_start(now)
+            if start > now:
+                self._try_again = start
+                lineup.prepare(now)
+                return None
+            call, self._try_again = lineup.next_call(now, guards.calls)
+            if call is None:
+                return None
+            if not self.instant:
+                # Reading the input took its time.
+                now = self._now()
+                if not self._in_time(call, now):
+                    continue
+            refusal = guards.refusal(now)
+            self._recorder.circuit(guards.circuit, now)
+            if refusal is None:
+                guards.started(call, now)
+                self.calls += 1
+                return call, self.value_of(call)
+            self.begin(call, now)
+            self._attempts_failed(call.present, refusal, now)
+        self._try_again = self._now() + COARSEST
+        return None
+
+    def _in_time(self, call: Call, now: float) -> bool:
+        """Whether somebody in the call is not past his deadline; who is ends here."""
+        for flight in [flight for flight in call.flights if flight.deadline < now]:
+            call.flights.remove(flight)
+            self._waits.leave(flight)
+            self._end(flight, now, self._outcomes.timed_out, flight.attempts)
+        return bool(call.flights)
+
+    # -- the window: what a call comes to
+
+    def begin(self, call: Call, started: float) -> float:
+        """A call starts; the seconds that it may take."""
+        call.started = started
+        for flight in call.present:
+            flight.call = call
+            if flight.wakes < inf:
+                self._waits.leave(flight)
+            if call.half:
+                continue
+            if flight.begun is None:
+                flight.started = started
+                flight.deadline = started + self._timeout
+            if flight.attempts:
+                self.retries += 1
+            flight.begun = started
+            self._recorder.attempt_started(flight, started)
+        return call.limit(self._attempt_timeout) - started
+
+    def complete(self, call: Call, result: Any) -> None:
+        now = self._now()
+        self._guards.succeeded(call, now)
+        self._recorder.circuit(self._guards.circuit, now)
+        self.returned(call)
+        flights, late = call.flights, call.late
+        if not self._batched:
+            self._result(flights[0], result, now)
+            return
+        try:
+            results = aligned(result, len(flights), self._batch_method)
+        except ResultError as error:
+            self._attempts_failed(call.present, error, now)
+        else:
+            for flight, one in zip(flights, results, strict=True):
+                if flight not in late:
+                    self._result(flight, one, now)
+
+    def _result(self, flight: Flight, result: Any, now: float) -> None:
+        self._recorder.attempt_ended(flight, "result", now)
+        attempts = flight.attempts + 1
+        if self._retry is not None and self._retry.if_result is not None:
+            try:
+                again = self._context.copy().run(self._retry.unsatisfied, result)
+            except BaseException as error:
+                remedy = "make it say whether the result will not do"
+                self._outcomes.failures += 1
+                raise function_error("retry.if_result", flight.value, error, remedy, attempts) from error
+            if again:
+                flight.attempts = attempts
+                if self._back_off(flight, None, now):
+                    return
+        self._end(flight, now, self._outcomes.complete, result, attempts)
+
+    def failed(self, call: Call, error: BaseException, started: float) -> None:
+        now = self._now()
+        self._guards.failed(call, now, error)
+        self._recorder.circuit(self._guards.circuit, now)
+        self.returned(call)
+        flights = call.present
+        if len(flights) > 1 and isinstance(error, Exception) and splits(error):
+            self._lineup.split(flights)
+            for flight in flights:
+                flight.call = None
+                self._waits.guard(flight, flight.limit(self._attempt_timeout))
+            self._set_alarm()
+            self.news()
+            return
+        self._attempts_failed(flights, error, now)
+
+    def timed_out(self, call: Call, started: float) -> float | None:
+        now = self._now()
+        late = [flight for flight in call.present if flight.limit(self._attempt_timeout) <= now + SLACK]
+        call.late |= dict.fromkeys(late)
+        going_on = bool(call.present)
+        if not going_on:
+            self._guards.failed(call, now, None)
+            self._recorder.circuit(self._guards.circuit, now)
+        for flight in late:
+            flight.late += 1
+            if self._keyed is not None:
+                self._keyed.hold(flight.entry)
+            self._pass_limit(flight, now)
+        return call.limit(self._attempt_timeout) - started if going_on else None
+
+    def _pass_limit(self, flight: Flight, now: float) -> None:
+        """An attempt has reached the element's deadline, or its own limit."""
+        self._recorder.attempt_ended(flight, "timed_out", now)
+        if flight.deadline <= now + SLACK:
+            self._end(flight, now, self._outcomes.timed_out, flight.attempts + 1)
+            return
+        self._judge(flight, attempt_timeout_error(flight.value, flight.attempts + 1, self._attempt_timeout), now)
+
+    def returned(self, call: Call) -> None:
+        """The call is over."""
+        self._guards.returned()
+        if self._guards.limit is not None:
+            self.driver.resize(self._guards.limit)
+            self.news()
+        for flight in call.late:
+            flight.late -= 1
+            self._recorder.call_returned(flight, self._now())
+            if self._keyed is not None and not flight.late:
+                self._keyed.release(flight.entry)
+                if flight.held and not flight.ended:
+                    self._lineup.again(flight)
+                flight.held = False
+                self.news()
+
+    def value_of(self, call: Call) -> Any:
+        return [flight.value for flight in call.flights] if self._batched else call.flights[0].value
+
+    def left(self) -> None:
+        """There is nothing to do: the queue knows what is complete."""
+
+    # -- attempts
+
+    def _attempts_failed(self, flights: list[Flight], error: BaseException, now: float) -> None:
+        for flight in flights:
+            self._recorder.attempt_ended(flight, "error", now, error)
+            self._judge(flight, error, now)
+
+    def _judge(self, flight: Flight, error: BaseException, now: float) -> None:
+        """An attempt has failed: wait for the next, or end the element with its error."""
+        flight.attempts += 1
+        again = is_ordinary(error) and self._retry is not None and self._retry.retries(error)
+        if not again or not self._back_off(flight, error, now):
+            self._end(flight, now, self._outcomes.failed, error, flight.attempts)
+
+    def _back_off(self, flight: Flight, error: BaseException | None, now: float) -> bool:
+        """Whether there is another attempt; if so, wait for it."""
+        assert self._retry is not None
+        deadline = None if flight.deadline == inf else flight.deadline
+        start = self._retry.next_start(flight.attempts, error, now, deadline, self._random)
+        if start is None:
+            return False
+        flight.call = None
+        self._recorder.backing_off(flight, now, start)
+        self._waits.back_off(flight, start)
+        self._set_alarm()
+        return True
+
+    def _end(self, flight: Flight, now: float, end: Callable[..., str], *outcome: Any) -> None:
+        """Give the element its outputs, by `end`, which says how."""
+        try:
+            how = end(flight if flight.entry is None else flight.entry, *outcome)
+        except BaseException:
+            self._recorder.completed(flight, "failed", now)
+            raise
+        self._lineup.ended(flight)
+        flight.call = None
+        self.latency.add(now - flight.admitted)
+        self._recorder.completed(flight, how, now)
+        if flight.entry is None:
+            self._recorder.emitted(None, flight, now)
+        if self._keyed is not None or not self._lineup.unfinished or self._lineup.forming:
+            self.news()
+
+    # -- waits
+
+    def _look(self, now: float, overdue_by: float) -> None:
+        """See to those whose back-off is over, and to those that have waited past their limit."""
+        for flight in self._waits.overdue(overdue_by):
+            if flight.split:
+                flight.split = False
+                self._pass_limit(flight, now)
+            else:
+                self._end(flight, now, self._outcomes.timed_out, flight.attempts)
+        for flight in self._waits.ready(now):
+            if flight.deadline < now:
+                self._end(flight, now, self._outcomes.timed_out, flight.attempts)
+            else:
+                self._waits.guard(flight, flight.deadline)
+                # Law Q7: calls of one key never overlap, so the next attempt waits for a call that was cut.
+                flight.held = self._keyed is not None and flight.late > 0
+                if not flight.held:
+                    self._lineup.again(flight)
+
+    def _set_alarm(self, earliest: float = -inf) -> None:
+        due = max(self._waits.next_due(), earliest)
+        self._alarm.set(due) if due < inf else self._alarm.cancel()
+
+    def _ring(self) -> None:
+        now = self._now()
+        try:
+            self._look(now, now)
+        except BaseException as error:
+            self.driver.fail(error)
+            return
+        self._set_alarm(now + COARSEST)
+        self.news()

@@ -1,0 +1,256 @@
+"""Where a run's elements come from: one protocol over ordinary and asynchronous iterables, and the one who reads it.
+
+An input is asked in two steps: `ready` waits until there may be something, and iterating gives what is there now and
+stops, without waiting. Nothing is read that was not asked for. Its errors pass through unchanged.
+
+Law O17: an asynchronous generator ends with the run that reads it, and so does the output of another run. The end of a
+run cancels it in any case where the run waits for it; without `aclose` only chance would tell whether it goes on. Every
+other iterable stays open: it belongs to the user, who may go on reading it after the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from typing import Any, Protocol, runtime_checkable
+
+from asyncio_operator.engine.timing import start_task
+from asyncio_operator.errors import ConfigurationError
+
+logger = logging.getLogger("asyncio_operator")
+
+NOTHING: Any = object()
+
+_PLAIN: tuple[Iterable[Any], ...] = ([], (), range(0), range(1 << 70), {}, {}.values(), {}.items(), set(), deque(), "")
+
+PLAIN_ITERATORS = frozenset(type(iter(plain)) for plain in _PLAIN)
+"""Iterators that run no code of the user, and take no time worth measuring."""
+
+
+@runtime_checkable
+class Input(Protocol):
+    """A source of elements. One reader at a time."""
+
+    instant: bool
+    """Whether iterating takes no time worth measuring."""
+
+    async def ready(self) -> bool:
+        """Wait until iterating may give something; False at the end."""
+
+    def has_some(self) -> bool:
+        """Whether iterating may give something now, without waiting; False also at the end."""
+
+    def read_ahead(self) -> list[Any]:
+        """What was read of the source and not yet given by iterating."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """What is there now. The reader may stop half-way and iterate again later."""
+
+    def exhausted(self) -> None:
+        """The reader iterated to the end of what was there."""
+
+    async def release(self) -> None:
+        """Drop the source, after the last reading has ended. `read_ahead` still gives what it gave."""
+
+
+class SyncInput:
+    """An ordinary iterable, read on the loop: what it blocks, it blocks for all."""
+
+    def __init__(self, elements: Iterable[Any]) -> None:
+        self._elements = iter(elements)
+        self.instant = type(self._elements) in PLAIN_ITERATORS
+        self._ended = False
+
+    async def ready(self) -> bool:
+        return not self._ended
+
+    def has_some(self) -> bool:
+        return not self._ended
+
+    def read_ahead(self) -> list[Any]:
+        return []
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._elements
+
+    def exhausted(self) -> None:
+        self._ended = True
+
+    async def release(self) -> None:
+        self._ended = True
+        self._elements = iter(())
+
+
+class AsyncInput:
+    """An asynchronous iterable, read one element at a time."""
+
+    instant = True
+
+    def __init__(self, elements: AsyncIterable[Any]) -> None:
+        self._elements: AsyncIterator[Any] | None = aiter(elements)
+        self._next: list[Any] = []
+        self._reading = False
+
+    async def ready(self) -> bool:
+        if not self._next:
+            if self._elements is None:
+                return False
+            self._reading = True
+            try:
+                self._next.append(await anext(self._elements))
+            except StopAsyncIteration:
+                return False
+            finally:
+                self._reading = False
+        return True
+
+    def has_some(self) -> bool:
+        return bool(self._next)
+
+    def read_ahead(self) -> list[Any]:
+        return list(self._next)
+
+    def __iter__(self) -> Iterator[Any]:
+        while self._next:
+            yield self._next.pop()
+
+    def exhausted(self) -> None:
+        """There may be more later."""
+
+    async def release(self) -> None:
+        elements, self._elements = self._elements, None
+        # One that has ignored its cancellation is still being read, and cannot be closed.
+        if isinstance(elements, AsyncGenerator) and not self._reading:
+            await elements.aclose()
+
+
+def as_input(elements: Any) -> Input:
+    """The input for whatever iterable a user hands in.
+
+    Raises:
+        ConfigurationError: it is not iterable.
+    """
+    if isinstance(elements, Input):
+        return elements
+    if isinstance(elements, AsyncIterable):
+        return AsyncInput(elements)
+    if isinstance(elements, Iterable):
+        return SyncInput(elements)
+    raise ConfigurationError(
+        f"elements is of type {type(elements).__name__}; it must be an iterable or an asynchronous iterable"
+    )
+
+
+class Reader:
+    """Reads the input of a run, and is the only one that does.
+
+    A lane that waits for nothing else waits for the input itself (`ready`); where other news may come first, a task
+    waits for it (`read_ahead`). Law O18: once stopped it gives nothing, whatever the input does with its cancellation.
+    What the input gave all the same is in `to_come`, so that no element is lost.
+
+    Attributes:
+        reading: the task that waits for the input, if one does.
+    """
+
+    def __init__(self, elements: Input) -> None:
+        self.instant = elements.instant
+        self.runs_code = isinstance(elements, AsyncInput) or not elements.instant
+        self.reading: asyncio.Task[None] | None = None
+        self._input = elements
+        self._over = False
+        self._stopped = False
+        self._elements: Iterator[Any] | None = None
+        self._error: BaseException | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing will be read any more."""
+        return self._over or self._stopped
+
+    async def ready(self) -> bool:
+        """Wait until there may be something to read; False if there will be nothing any more."""
+        if not self.over and not await self._input.ready():
+            self._over = True
+        return not self.over
+
+    def read_ahead(self, news: Callable[[], None]) -> None:
+        """Wait for the input in a task, unless one waits already, and then call `news`."""
+        if self.reading is None and not self.over:
+            self.reading = start_task(self._wait(news))
+
+    async def _wait(self, news: Callable[[], None]) -> None:
+        """An error is kept for the next `read`, because ``SystemExit`` would pass through the loop."""
+        loop = asyncio.get_running_loop()
+        try:
+            await self.ready()
+        except BaseException as error:
+            if not loop.is_running():
+                # The loop is gone, and this coroutine is being thrown away.
+                raise
+            self._error = error
+        self.reading = None
+        news()
+
+    def __iter__(self) -> Iterator[Any]:
+        """All that can be read now; call `exhausted` at its end."""
+        return iter(() if self.over else self._input)
+
+    def exhausted(self) -> None:
+        """All that could be read has been read."""
+        self._input.exhausted()
+
+    def read(self) -> Any:
+        """The next element, or `NOTHING` if there is none now. Raises what waiting for it raised."""
+        if self._error is not None:
+            raise self._error
+        while not self.over:
+            if self._elements is None:
+                if not self._input.has_some():
+                    return NOTHING
+                self._elements = iter(self._input)
+            for element in self._elements:
+                return element
+            self._input.exhausted()
+            self._elements = None
+        return NOTHING
+
+    def to_come(self) -> list[Any]:
+        """What was read of the input, and has not been given."""
+        return self._input.read_ahead()
+
+    def stop(self) -> None:
+        """Nothing is read any more."""
+        self._stopped = True
+        if self.reading is not None:
+            self.reading.cancel()
+
+    async def close(self, grace_period: float) -> None:
+        """Wait until nothing is read, and let go of the input, for `grace_period` seconds. An input that ignores its
+        cancellation is left behind, and one that is still closing is cancelled.
+
+        Raises:
+            BaseException: closing the input failed.
+        """
+        self.stop()
+        self._elements = None
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + grace_period
+        reading = self.reading
+        if reading is not None:
+            await asyncio.wait([reading], timeout=grace_period)
+            if not reading.done():
+                logger.error(
+                    "the input ignored its cancellation for the grace period of %.1f s and is left behind", grace_period
+                )
+        limit = asyncio.timeout_at(ends)
+        try:
+            async with limit:
+                await self._input.release()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            logger.error(
+                "closing the input took longer than the grace period of %.1f s, and was cancelled", grace_period
+            )

@@ -1,0 +1,149 @@
+"""One lane: what `lanes` and the registry of deadlines know of it; and the cancellations that it may meet with.
+
+Law O17: what a call leaves open keeps the call's context, and nothing in that holds the run: `present_run` is a mark,
+and `running_call` knows the lane alone.
+
+Everything on a loop can cancel every task of it. A lane takes back what hit a call; what hits the run is told as the
+failure of the function that must have done it, because a bare ``CancelledError`` says neither who nor why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextvars import Context, ContextVar, copy_context
+from itertools import repeat
+from math import inf
+from typing import Any, TypeVar
+
+from asyncio_operator.engine.contexts import apart_if_changed, call_within
+from asyncio_operator.engine.contracts import Window
+from asyncio_operator.errors import FunctionError, describe
+
+logger = logging.getLogger("asyncio_operator")
+
+T = TypeVar("T")
+
+IDLE: Any = object()
+
+present_run: ContextVar[object] = ContextVar("present_run")
+"""The mark of the lanes in which a call runs, or has started what runs here: its tasks and timers have a copy of its
+context."""
+
+
+class Lane:
+    """One place for a call.
+
+    Attributes:
+        context: that of its task, as it was at first.
+        invoke: makes a call, in `context` whatever that of the task is now.
+        apart: whether the context of its task has changed since; see `contexts`.
+    """
+
+    __slots__ = (
+        "apart",
+        "context",
+        "due",
+        "expired",
+        "invoke",
+        "limit",
+        "slot",
+        "started",
+        "task",
+        "watched",
+        "window",
+    )
+
+    def __init__(self, limit: float) -> None:
+        self.task: asyncio.Task[None]
+        self.window: Window
+        self.context: Context
+        self.invoke: Callable[[Any], Awaitable[Any]]
+        self.apart = False
+        self.slot: Any = IDLE
+        self.started = 0.0
+        self.limit = limit
+        self.due = inf
+        # A lane without a limit needs no watching.
+        self.watched = limit == inf
+        self.expired = False
+
+    def begin(self, invoke: Callable[[Any], Awaitable[Any]], apart: bool) -> None:
+        """To be called in the lane's task, before the first call."""
+        self.context, self.apart = copy_context(), apart
+        self.invoke = apart_if_changed(self.context, invoke)
+
+    def apart_or_here(self, function: Callable[[], Awaitable[T]]) -> Awaitable[T]:
+        """Calls it in the context that the lane had at first."""
+        return call_within(self.context.copy(), function) if self.apart else function()
+
+    def work(self, window: Window) -> Iterator[tuple[Any, Any]]:
+        """The work of the window, taken in the context that the lane had at first."""
+        work = iter(window)
+        return map(self.context.copy().run, repeat(work.__next__)) if self.apart else work
+
+    @property
+    def busy(self) -> bool:
+        return self.slot is not IDLE and not self.expired
+
+    def time_left(self, clock: Callable[[], float]) -> Callable[[], float]:
+        """Gives the seconds that are left for the lane's call. It holds the lane, and so nothing of an ended run."""
+        return lambda: inf if self.slot is IDLE else self.started + self.limit - clock()
+
+
+def uncancel(task: asyncio.Task[None]) -> None:
+    """Take back cancellations that have been dealt with, or a later `asyncio.timeout` in the lane would see them."""
+    while task.cancelling():
+        task.uncancel()
+
+
+class RunEnd(asyncio.Future[None]):
+    """What the task of a run waits for; `on_cancel` is called, there and then, where somebody cancels that task."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_cancel: Callable[[], None]) -> None:
+        super().__init__(loop=loop)
+        self._on_cancel = on_cancel
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        self._on_cancel()
+        return super().cancel(msg)
+
+
+def stray_cancellation(what: str, element: str = "") -> FunctionError:
+    """What a run fails of where its own tasks are cancelled by somebody who has not started them, perhaps in the call
+    for that element."""
+    call = f" in the call for element {element}" if element else ""
+    return FunctionError(
+        f"{what}{call}; a function may cancel only tasks that it has started itself, and leave no timer or task behind "
+        "that cancels others: what asyncio.all_tasks() gives belongs to all who are on the event loop",
+        element=element,
+    )
+
+
+async def wait_for_calls(lanes: set[Lane], grace_period: float) -> asyncio.CancelledError | None:
+    """Wait until the lanes have ended, which leave the set. What is left after the grace period, in seconds, is logged.
+
+    A cancellation does not end the wait, and is returned.
+    """
+    running = {lane.task for lane in lanes}
+    loop = asyncio.get_running_loop()
+    ends, left = loop.time() + grace_period, grace_period
+    interrupted: asyncio.CancelledError | None = None
+    while running:
+        try:
+            _, running = await asyncio.wait(running, timeout=left)
+        except asyncio.CancelledError as error:
+            interrupted = error
+            running = {task for task in running if not task.done()}
+        left = ends - loop.time()
+        if left <= 0:
+            break
+    for lane in lanes:
+        if lane.task in running:
+            logger.error(
+                "%s ignored its cancellation for the grace period of %.1f s and is left behind",
+                "the input" if lane.slot is IDLE else f"a call for element {describe(lane.window.value_of(lane.slot))}",
+                grace_period,
+            )
+    return interrupted

@@ -1,0 +1,397 @@
+"""The asyncio driver: `capacity` long-lived coroutines, the lanes, each of which runs one call at a time.
+
+An element's life is one straight line in a lane: take, start, await, decide. There is no task, timer, lock or thread
+hop per element, so a result cannot race its own timeout. What to run and what becomes of an outcome is the business of
+an *intake*; the lanes decide nothing about elements.
+
+- Work comes in *windows*: iterators that all lanes share. A window is over when it is exhausted and no lane is in it.
+- At most one lane, the *seeker*, waits for work. When it has found some, it appoints the next one. So a lane is started
+  only when all others are busy, and a thousand idle lanes are not woken for one element.
+- Where calls return at once, the lane at work leaves after a while, and the seeker goes on in the next turn (`turn`).
+- One timer, for the earliest deadline. A late call is first given a few turns of the loop, because a result that is
+  already there wins; then its element ends, and its lane is cancelled and counts until the call has returned.
+- The first failure ends everything: all lanes are cancelled and awaited, for at most `grace_period` seconds.
+- A cancellation that nobody here has asked for is an error of the call that it hits. Between two calls, or where a call
+  cancels whoever waits for the end, it is a failure of the run.
+
+Every `BaseException` of a call is caught, ``SystemExit`` too: it belongs to the run, not to the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextvars import copy_context
+from math import inf
+from typing import Any
+
+from asyncio_operator.clock import monotonic, running_call
+from asyncio_operator.deadlines import Deadlines
+from asyncio_operator.engine.contexts import apart_from, has_lookalikes
+from asyncio_operator.engine.contracts import Intake, Window
+from asyncio_operator.engine.lane import IDLE, Lane, RunEnd, present_run, stray_cancellation, uncancel, wait_for_calls
+from asyncio_operator.engine.timing import COARSEST, Alarm, start_task
+from asyncio_operator.errors import describe
+from asyncio_operator.metrics import MANY_SAMPLES, Histogram
+from asyncio_operator.turn import Turn
+
+logger = logging.getLogger("asyncio_operator")
+
+LAST_TURNS = 10
+"""Turns of the loop that a late call is given to finish without waiting. A result that has arrived takes one turn to
+reach the coroutine, and one or two more for each task it has been wrapped in."""
+
+
+class Lanes:
+    """Runs `invoke` for what `intake` hands out, at most `capacity` calls at a time.
+
+    Args:
+        timeout: seconds that a call may take, where its window does not `begin` it; None for no limit.
+        clock: gives seconds; the timers are the loop's.
+        grace_period: seconds to wait, when all is over, for calls that ignore their cancellation.
+        name: of what is called, for messages.
+    """
+
+    def __init__(
+        self,
+        invoke: Callable[[Any], Awaitable[Any]],
+        intake: Intake,
+        *,
+        capacity: int,
+        timeout: float | None,
+        clock: Callable[[], float],
+        grace_period: float,
+        name: str,
+    ) -> None:
+        self.latency = Histogram()
+        self.failed = False
+        self._failure: BaseException | None = None
+        self._invoke = invoke
+        self._intake = intake
+        self._capacity = capacity
+        self._timeout = inf if timeout is None else timeout
+        self._clock = clock
+        self._grace_period = grace_period
+        self._name = name
+        self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
+        self._all_apart = has_lookalikes(self._context)
+        self._finished = RunEnd(self._loop, self._cancelled)
+        self._lanes: set[Lane] = set()
+        self._late: set[Lane] = set()
+        self._idle: list[asyncio.Future[bool]] = []
+        self._leaving = 0
+        self._turn = Turn(self._loop)
+        self._seeking = False
+        self._drained = False
+        self._stopping = False
+        self._mark = object()
+        self._deadlines: Deadlines[Lane] = Deadlines()
+        self._alarm = Alarm(self._loop, clock, self._wake)
+        self._held_up = Alarm(self._loop, clock, self._report_held_up)
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that are running now, also late ones that have not returned."""
+        # A copy, because another thread may ask.
+        return sum(lane.slot is not IDLE for lane in list(self._lanes))
+
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """The tasks of the lanes."""
+        return [lane.task for lane in self._lanes]
+
+    def resize(self, capacity: int) -> None:
+        """From now on, start a call only while fewer than `capacity` are running."""
+        if capacity == self._capacity or self._stopping:
+            return
+        self._capacity = capacity
+        while self._idle and self._surplus():
+            self._leaving += 1
+            self._idle.pop().set_result(False)
+        if not self._seeking:
+            self._appoint()
+
+    def _surplus(self) -> bool:
+        return len(self._lanes) - self._leaving > self._capacity
+
+    async def run(self) -> None:
+        """Run until the intake is drained and every call has ended; raise the first failure.
+
+        Cancelling it cancels the calls. In every case no call is running when it returns, save those that ignored
+        their cancellation for `grace_period`, which are logged.
+        """
+        self._appoint()
+        try:
+            await self._finished
+        finally:
+            self.stop()
+            interrupted = await wait_for_calls(self._lanes, self._grace_period)
+            self.latency.fold()
+            if self._failure is not None:
+                raise self._failure
+            if interrupted is not None:
+                raise interrupted
+
+    def fail(self, error: BaseException) -> None:
+        """End the run with this error, unless it has ended already. All calls are cancelled here and now."""
+        if not self._finished.done():
+            self.failed = True
+            self._failure = error
+            self._finished.set_result(None)
+            self.stop()
+
+    def _cancelled(self) -> None:
+        """The task that waits for the end is cancelled here and now: by its own caller, or by what a call has started.
+
+        All tasks of the loop may be cancelled in this very turn, as at its end. The lanes among them would take that
+        for failed calls, and start the next ones before that task is awake.
+        """
+        if present_run.get(None) is self._mark and not self._stopping:
+            here = asyncio.current_task(self._loop)
+            calls = [lane for lane in self._lanes if lane.task is here and lane.busy]
+            elements = [describe(lane.window.value_of(lane.slot)) for lane in calls]
+            self.fail(stray_cancellation(f"{self._name} cancelled tasks that are not its own", *elements))
+        self.stop()
+
+    def cut(self, slot: Any) -> None:
+        """Cancel the call for this slot, as if it were late."""
+        for lane in [lane for lane in self._lanes if lane.busy and lane.slot is slot]:
+            self._cut(lane)
+
+    # -- the life of a lane
+
+    async def _live(self, lane: Lane) -> None:
+        """A new lane is the seeker from birth; see `_appoint`."""
+        appointed = True
+        failure: BaseException | None = None
+        present_run.set(self._mark)
+        running_call.set(lane.time_left(self._clock))
+        lane.begin(self._invoke, self._all_apart)
+        try:
+            while (window := await self._seek(lane, appointed)) is not None:
+                appointed = False
+                lane.window = window
+                await self._work(lane, window)
+                if self._surplus():
+                    break
+        except BaseException as error:
+            if not self._loop.is_running():
+                raise
+            failure = error
+            if isinstance(error, asyncio.CancelledError) and lane.task.cancelling() and not self._stopping:
+                failure = stray_cancellation(f"a task that calls {self._name} was cancelled between two calls")
+        self._lanes.remove(lane)
+        lane.slot = lane.window = IDLE
+        if failure is not None:
+            self.fail(failure)
+        self._check_finished()
+
+    async def _seek(self, lane: Lane, appointed: bool) -> Window | None:
+        """Wait for one's turn to be the seeker, and then for work."""
+        if self._seeking and not appointed and not self._drained:
+            turn: asyncio.Future[bool] = self._loop.create_future()
+            self._idle.append(turn)
+            if not await turn:
+                self._leaving -= 1
+                return None
+        if self._drained:
+            return None
+        self._seeking = True
+        if self._turn.is_over(self._clock()):
+            await asyncio.sleep(0)
+        window = await lane.apart_or_here(self._intake.window)
+        self._seeking = False
+        if window is None:
+            self._drained = True
+            while self._idle:
+                turn = self._idle.pop()
+                if not turn.done():
+                    turn.set_result(True)
+        return window
+
+    async def _work(self, lane: Lane, window: Window) -> None:
+        clock, complete, instant, begin = self._clock, window.complete, window.instant, window.begin
+        record, cancelling = self.latency.samples.append, lane.task.cancelling
+        context, apart = lane.context, lane.apart
+        invoke, present = self._invoke, copy_context
+        if apart:
+            invoke, present = apart_from(context, invoke), context.copy
+        elif window.runs_code:
+            invoke = lane.invoke
+        window.lanes += 1
+        now = clock()
+        turn_ends, may_stand = self._turn.ends(now), clock is not monotonic
+        for slot, value in lane.work(window):
+            if not self._seeking:
+                self._appoint()
+            lane.slot = slot
+            lane.started = started = now if instant else clock()
+            if begin is not None:
+                lane.limit = begin(slot, started)
+                self._watch(lane)
+            elif not lane.watched:
+                self._watch(lane)
+            try:
+                result = await invoke(value)
+            except BaseException as error:
+                late = self._call_failed(lane, error)
+            else:
+                late = lane.expired
+                if late:
+                    self._call_ended_late(lane, swallowed=True)
+                else:
+                    complete(slot, result)
+            lane.slot = IDLE
+            if cancelling():
+                await self._absorb(lane)
+            now = clock()
+            try:
+                if present() != context:
+                    lane.apart, turn_ends = True, -inf
+            except Exception:  # values that cannot be compared
+                lane.apart, turn_ends = True, -inf
+            if late:
+                if lane.apart is apart:
+                    continue
+                break
+            record(now - started)
+            if may_stand or now > turn_ends:
+                turn_ends = self._turn_end(now, started)
+                if now > turn_ends or lane.apart is not apart:
+                    break
+        window.lanes -= 1
+        if not window.lanes:
+            window.left()
+
+    def _turn_end(self, now: float, started: float) -> float:
+        """Until when a lane whose call has ended now may go on with its window."""
+        if len(self.latency.samples) >= MANY_SAMPLES:
+            self.latency.fold()
+        if len(self._lanes) > self._capacity or (now == started and not self._turn.stands()):
+            return -inf
+        return self._turn.ends(now)
+
+    async def _absorb(self, lane: Lane) -> None:
+        """Take back a cancellation of its own task that a call has left behind, before it hits the next one."""
+        uncancel(lane.task)
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            if self._stopping:
+                raise
+            uncancel(lane.task)
+
+    def _appoint(self) -> None:
+        """Make another lane the seeker, if there is one to be had."""
+        if self._idle:
+            self._seeking = True
+            self._idle.pop().set_result(True)
+        elif len(self._lanes) < self._capacity and not self._drained:
+            self._seeking = True
+            lane = Lane(self._timeout)
+            lane.task = start_task(self._live(lane), self._context.copy())
+            self._lanes.add(lane)
+
+    def _call_failed(self, lane: Lane, error: BaseException) -> bool:
+        """What follows from an error of a call; True if its element had ended before, at its deadline."""
+        if not self._loop.is_running():
+            raise error
+        cancelled = isinstance(error, asyncio.CancelledError)
+        if lane.expired:
+            self._call_ended_late(lane, swallowed=not cancelled)
+            return True
+        if cancelled:
+            uncancel(lane.task)
+        lane.window.failed(lane.slot, error, lane.started)
+        if self._stopping:
+            raise asyncio.CancelledError
+        return False
+
+    # -- deadlines
+
+    def _watch(self, lane: Lane) -> None:
+        if self._deadlines.watch(lane):
+            self._alarm.set(lane.due)
+
+    def _wake(self) -> None:
+        if self._finished.done():
+            return
+        now = self._clock()
+        late = [(lane, lane.window, lane.slot, lane.started) for lane in self._deadlines.late(now)]
+        if late:
+            self._loop.call_soon(self._last_turn, late, LAST_TURNS)
+        due = self._deadlines.next_due()
+        if due is not None:
+            self._alarm.set(max(due, now + COARSEST))
+
+    def _last_turn(self, late: list[tuple[Lane, Window, Any, float]], turns: int) -> None:
+        late = [call for call in late if call == (call[0], call[0].window, call[0].slot, call[0].started)]
+        if self._finished.done() or not late:
+            return
+        if turns:
+            self._loop.call_soon(self._last_turn, late, turns - 1)
+            return
+        for lane, window, slot, started in late:
+            limit: float | None = None
+            try:
+                limit = window.timed_out(slot, started)
+            except BaseException as error:
+                self._cut(lane)
+                self.fail(error)
+                return
+            if limit is None:
+                self._cut(lane)
+            else:
+                lane.limit = limit
+                self._watch(lane)
+        self._check_finished()
+
+    def _cut(self, lane: Lane) -> None:
+        lane.expired = True
+        self._late.add(lane)
+        self.latency.add(self._clock() - lane.started)
+        lane.task.cancel()
+        if len(self._late) >= self._capacity:
+            self._held_up.set(self._clock() + self._grace_period)
+
+    def _report_held_up(self) -> None:
+        """Nobody knows for how long; whoever looks for the reason finds it in the log."""
+        held = [describe(lane.window.value_of(lane.slot)) for lane in self._late]
+        if len(held) >= self._capacity:
+            logger.error("calls that ignore their cancellation hold all places; one of them is for element %s", held[0])
+
+    def _call_ended_late(self, lane: Lane, swallowed: bool) -> None:
+        if swallowed and lane in self._late:
+            logger.warning(
+                "a call ignored its cancellation, held its place in the capacity for %.3f s after it "
+                "started, and its outcome is dropped; element: %s",
+                self._clock() - lane.started,
+                describe(lane.window.value_of(lane.slot)),
+            )
+        if self._stopping:
+            lane.window.returned(lane.slot)
+            raise asyncio.CancelledError
+        lane.expired = False
+        self._late.discard(lane)
+        uncancel(lane.task)
+        lane.window.returned(lane.slot)
+
+    # -- the end
+
+    def _check_finished(self) -> None:
+        """Once drained, all is over when no lane is left but those with late calls: these get the grace period."""
+        if self._drained and len(self._lanes) == len(self._late) and not self._finished.done():
+            self._finished.set_result(None)
+
+    def stop(self) -> None:
+        """Cancel what runs, so that no lane takes another element. A late call has been cancelled, and may clean up."""
+        if self._stopping:
+            return
+        self._stopping = True
+        self._alarm.cancel()
+        self._held_up.cancel()
+        self._intake.stop()
+        for lane in self._lanes - self._late:
+            lane.expired = True
+            lane.task.cancel()

@@ -1,0 +1,131 @@
+"""Reports to a trace what happens to the flights of a run. Without a trace it does nothing.
+
+The run and its parts call a recorder at every step of an element's life. They need not know whether there is a trace.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+from asyncio_operator.errors import StateError, describe_error
+from asyncio_operator.queues import Entry
+from asyncio_operator.trace import Trace
+
+if TYPE_CHECKING:
+    from asyncio_operator.engine.flights import Flight
+
+
+class Recorder:
+    """Does nothing: the recorder of a run without a trace."""
+
+    def admitted(self, flight: Flight) -> None:
+        """A record was admitted."""
+
+    def watermark(self, entry: Entry, number: int, now: float) -> None:
+        """A watermark was admitted."""
+
+    def attempt_started(self, flight: Flight, now: float) -> None:
+        """A call starts for the element."""
+
+    def attempt_ended(self, flight: Flight, outcome: Any, now: float, error: BaseException | None = None) -> None:
+        """The call has ended for the element. The element's attempts do not include it yet."""
+
+    def backing_off(self, flight: Flight, now: float, until: float) -> None:
+        """The element waits for its next attempt."""
+
+    def completed(self, flight: Flight, outcome: Any, now: float) -> None:
+        """The element has its outcome."""
+
+    def call_returned(self, flight: Flight, now: float) -> None:
+        """A call that ran past its limit is over."""
+
+    def emitted(self, entry: Entry | None, flight: Flight | None, now: float) -> None:
+        """The outputs of a record, or the watermark of the entry, were passed on."""
+
+    def circuit(self, state: str | None, now: float) -> None:
+        """The circuit breaker is in this state, which may be the same as before."""
+
+    def ended(self, now: float) -> None:
+        """The run is over."""
+
+
+class TraceRecorder(Recorder):
+    """Reports to a trace. Attempts are numbered from 1. Records and watermarks share one count, in input order."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._watermarks: dict[Entry, int] = {}
+        self._running: dict[Flight, None] = {}
+        self._cut: dict[Flight, None] = {}
+        self._circuit: str | None = "closed"
+
+    def admitted(self, flight: Flight) -> None:
+        self._trace.admitted(flight.admitted, flight.number, flight.value, getattr(flight.entry, "key", None))
+
+    def watermark(self, entry: Entry, number: int, now: float) -> None:
+        self._watermarks[entry] = number
+        self._trace.watermark(now, number, entry.element.timestamp)
+
+    def attempt_started(self, flight: Flight, now: float) -> None:
+        self._running[flight] = None
+        self._trace.attempt_started(now, flight.number, flight.attempts + 1)
+
+    def attempt_ended(self, flight: Flight, outcome: Any, now: float, error: BaseException | None = None) -> None:
+        self._running.pop(flight, None)
+        if outcome == "timed_out" and flight.late:
+            self._cut[flight] = None
+        text = None if error is None else describe_error(error)
+        self._trace.attempt_ended(now, flight.number, flight.attempts + 1, outcome, text)
+
+    def backing_off(self, flight: Flight, now: float, until: float) -> None:
+        self._trace.backing_off(now, flight.number, until)
+
+    def completed(self, flight: Flight, outcome: Any, now: float) -> None:
+        self._trace.completed(now, flight.number, outcome)
+
+    def call_returned(self, flight: Flight, now: float) -> None:
+        self._cut.pop(flight, None)
+        self._trace.call_returned(now, flight.number)
+
+    def emitted(self, entry: Entry | None, flight: Flight | None, now: float) -> None:
+        if flight is not None:
+            self._trace.emitted(now, flight.number)
+        elif entry is not None:
+            self._trace.emitted(now, self._watermarks.pop(entry))
+
+    def circuit(self, state: str | None, now: float) -> None:
+        if state is not None and state != self._circuit:
+            self._circuit = state
+            self._trace.circuit(now, state)
+
+    def ended(self, now: float) -> None:
+        _recording.pop(id(self._trace), None)
+        for flight in list(self._running):
+            self.attempt_ended(flight, "cancelled", now)
+        for flight in list(self._cut):
+            # One of the last calls, which the run waited for or left behind.
+            self.call_returned(flight, now)
+        self._trace.ended(now)
+
+
+SILENT = Recorder()
+
+
+_recording: WeakValueDictionary[int, TraceRecorder] = WeakValueDictionary()
+"""The recorders of runs that have not ended, by the identity of their trace. Weak: a discarded run is not kept."""
+
+
+def recorder_of(trace: Trace | None, now: float) -> Recorder:
+    """A recorder for a run that starts now.
+
+    Raises:
+        StateError: the trace records another run, which has not ended.
+    """
+    if trace is None:
+        return SILENT
+    recorder = TraceRecorder(trace)
+    if _recording.setdefault(id(trace), recorder) is not recorder:
+        raise StateError("the trace records another run, which has not ended; give each operator a Trace of its own")
+    trace.started(now)
+    return recorder

@@ -1,0 +1,116 @@
+"""Decides which elements go into the next call: halves of a failed batch, then elements due for a retry, then new ones.
+
+Within a batch the order is the same. `batch_former` decides when a batch is full or old enough. Law: an element that
+has ended, or has left its half of a failed batch, goes into no call. The caller passes the time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import inf
+
+from asyncio_operator.batch_former import BatchFormer
+from asyncio_operator.engine.flights import Call, Flight
+from asyncio_operator.policies.batching import Batching
+from asyncio_operator.sources import Source
+
+
+class Lineup:
+    """The elements that wait for a call.
+
+    Args:
+        retrying: whether an element may come back for another attempt.
+
+    Attributes:
+        unfinished: number of elements that were handed out and have not ended.
+    """
+
+    def __init__(self, source: Source, batching: Batching | None, retrying: bool) -> None:
+        self.unfinished = 0
+        self._source = source
+        self._retrying = retrying
+        self._due: deque[Flight] = deque()
+        self._halves: deque[Call] = deque()
+        self._former = None if batching is None else BatchFormer(batching, self._take)
+
+    @property
+    def over(self) -> bool:
+        """Whether no element is left and none can come."""
+        return self._source.over and not self.unfinished and not self._source.waiting
+
+    @property
+    def forming(self) -> bool:
+        """Whether a batch is being formed."""
+        return self._former is not None and len(self._former) > 0
+
+    def ended(self, flight: Flight) -> None:
+        """The element has an outcome, or is abandoned. It goes into no further call."""
+        flight.ended = True
+        flight.split = False
+        self.unfinished -= 1
+        if flight.call is None and self._former is not None:
+            self._former.leave(flight)
+
+    def again(self, flight: Flight) -> None:
+        """The element is due for its next attempt."""
+        self._due.append(flight)
+
+    def split(self, flights: list[Flight]) -> None:
+        """Call the halves of a batch that has failed."""
+        middle = len(flights) // 2
+        for half in (flights[:middle], flights[middle:]):
+            for flight in half:
+                flight.split = True
+            self._halves.append(Call(half, half=True))
+
+    def next_call(self, now: float, running: int) -> tuple[Call | None, float]:
+        """A call that may start now, or None, and when to ask again (see `BatchFormer.closes`).
+
+        Args:
+            running: number of running calls, including those past their limit.
+        """
+        while self._halves:
+            half = self._halves.popleft()
+            half.flights = [flight for flight in half.flights if flight.split]
+            for flight in half.flights:
+                flight.split = False
+            if half.flights:
+                return half, inf
+        if self._former is None:
+            one = self._take(now)
+            return (None if one is None else Call([one])), inf
+        batch = self._former.batch(now, lambda: self._nobody_can_join(running))
+        return (None if batch is None else Call(batch)), self._former.closes
+
+    def prepare(self, now: float) -> None:
+        """No call may start now. Prepare elements for the next one."""
+        if self._former is None:
+            self._source.prepare(now)
+        else:
+            self._former.fill(now)
+
+    def turned(self) -> None:
+        """The loop has turned without a new element."""
+        if self._former is not None:
+            self._former.turned()
+
+    def _take(self, now: float) -> Flight | None:
+        while self._due:
+            flight = self._due.popleft()
+            if not flight.ended:
+                return flight
+        new = self._source.take(now)
+        if new is not None:
+            self.unfinished += 1
+        return new
+
+    def _nobody_can_join(self, running: int) -> bool:
+        """Whether no other element can join the batch that is being formed."""
+        if self._source.is_full():
+            return True
+        elsewhere = self.unfinished > len(self._former or ())
+        coming_back = elsewhere and self._retrying
+        # In key-ordered mode an element may wait for its key: another element occupies it, or a call that still runs
+        # although its element has ended.
+        getting_its_key = self._source.waiting and (elsewhere or running)
+        return self._source.over and not coming_back and not getting_its_key

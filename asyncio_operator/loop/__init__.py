@@ -1,0 +1,1 @@
+"""One event loop in a thread of its own per process, and how other threads work with it."""

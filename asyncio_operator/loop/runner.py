@@ -1,0 +1,223 @@
+"""The synchronous face: an ordinary thread starts, follows and ends a coroutine on the loop thread.
+
+Another thread reads the input into one channel, the loop runs, and the caller takes the outputs from a second channel.
+`channels` explains what a channel is. Law: no thread waits for what cannot come. A loop does not wait for itself, a
+forked child does not wait for threads of its parent, and no thread waits for a stopped loop.
+
+The error of a run passes through `encodable` before it reaches the caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import logging
+import os
+import sys
+import threading
+import weakref
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator
+from types import GeneratorType
+from typing import Any, TypeVar
+
+from asyncio_operator.checks import FUNCTION
+from asyncio_operator.errors import ConfigurationError
+from asyncio_operator.loop.channels import Bell, FromLoop, ToLoop, call_on, check_elsewhere, runs_here
+from asyncio_operator.loop.portable_errors import encodable
+from asyncio_operator.loop.thread import loop_thread
+from asyncio_operator.operator.run import stray_run
+
+T = TypeVar("T")
+
+logger = logging.getLogger("asyncio_operator")
+
+
+LOOK_AGAIN = 0.1
+"""Seconds between two checks that a loop still runs while a thread waits for it. Most waits end before the first."""
+
+
+Process = Callable[[Any, Callable[[], int]], AsyncGenerator[Any, None]]
+"""Returns outputs for an input. It may call its second argument for the number of outputs not yet consumed."""
+
+
+_running: set[asyncio.Task[Any]] = set()
+"""The running tasks. A loop holds its tasks weakly: a waiting task would be collected with an unclosed iterator."""
+
+
+class LoopTask:
+    """A coroutine on the loop that another thread starts and cancels. Its end is the end of a `FromLoop`.
+
+    The constructor starts nothing. Call `start` inside of a ``try`` whose ``finally`` calls `stop`, so that an
+    interruption of `start` is followed by `stop`.
+
+    Args:
+        name: name of the function that it runs, for messages.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        main: Callable[[], Coroutine[Any, Any, None]],
+        sink: FromLoop,
+        name: str = FUNCTION,
+    ) -> None:
+        self._name = name
+        self._loop = loop
+        self._main = main
+        self._sink = sink
+        self._process = os.getpid()
+        self._stopped = False
+        self._over = Bell()
+        self._task: asyncio.Task[BaseException | None] | None = None
+
+    def start(self) -> None:
+        """Start it. Call this once."""
+        self._loop.call_soon_threadsafe(self._start)
+
+    def _start(self) -> None:
+        running = self._failure()
+        try:
+            task = self._task = self._loop.create_task(running)
+        except BaseException as error:
+            # The user's code may have broken the loop. The consumer must get this error, or it would wait forever.
+            running.close()
+            self._sink.end(encodable(error))
+            self._over.ring()
+            return
+        _running.add(task)
+        task.add_done_callback(_running.discard)
+        task.add_done_callback(self._end)
+
+    async def _failure(self) -> BaseException | None:
+        """The error with which it failed. Returned, not raised: a ``SystemExit`` would pass through the loop."""
+        try:
+            await self._main()
+        except asyncio.CancelledError as error:
+            if self._stopped:
+                return None
+            task = asyncio.current_task()
+            return stray_run(self._name) if task is not None and task.cancelling() else error
+        except BaseException as error:
+            return error
+        return None
+
+    def _end(self, task: asyncio.Task[BaseException | None]) -> None:
+        error = None if task.cancelled() else task.result()
+        self._sink.end(None if error is None else encodable(error))
+        self._over.ring()
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        else:
+            self._sink.end()
+            self._over.ring()
+
+    def cut(self, patience: float) -> None:
+        """End it from another thread than its consumer's, which may be waiting for outputs: these end now.
+
+        It waits as `stop` does, and leaves the error to the consumer.
+        """
+        if self._process != os.getpid() or sys.is_finalizing() or self._loop.is_closed():
+            return
+        self._stopped = True
+        call_on(self._loop, self._cancel)
+        if not runs_here(self._loop):
+            self._over.wait(patience)
+
+    def stop(self, patience: float) -> None:
+        """Cancel it and wait for its end, at most `patience` seconds. An error that was not raised yet is raised.
+
+        It does not wait in a forked child or at the end of the process, where the thread to wait for no longer exists.
+        Nor does it wait on the loop's own thread, where the garbage collector may find an iterator that was not closed.
+        """
+        if self._process != os.getpid() or sys.is_finalizing() or self._loop.is_closed():
+            return
+        self._stopped = True
+        call_on(self._loop, self._cancel)
+        if runs_here(self._loop):  # The loop cannot wait for itself.
+            return
+        if not self._sink.wait_for_end(patience):
+            logger.error(
+                "a run did not end within %.1f s after it was closed: code in it blocks the event loop, or ignores its "
+                "cancellation",
+                patience,
+            )
+        self._sink.raise_error()
+
+
+def iterate(process: Process, elements: Iterable[Any], *, patience: float) -> Iterator[Any]:
+    """The outputs of `process` for `elements`, run on the loop thread, as an ordinary iterator.
+
+    A second thread reads `elements`, the loop thread runs, and the caller consumes. Closing the iterator ends the run
+    and waits for its end, at most `patience` seconds.
+
+    Raises:
+        ConfigurationError: `elements` is not an ordinary iterable.
+        StateError: it was called, or `next` was called on it, on the loop thread, which cannot wait for itself.
+    """
+    if not isinstance(elements, Iterable):
+        raise ConfigurationError(
+            f"elements is of type {type(elements).__name__}; it must be an ordinary iterable; pass an asynchronous one "
+            "to operator.process(elements)"
+        )
+    check_elsewhere(loop_thread().loop)
+    runs: list[LoopTask] = []
+    outputs = _iterate(process, iter(elements), patience, runs)
+    _chained[outputs] = runs
+    return outputs
+
+
+_chained: weakref.WeakKeyDictionary[Generator[Any, None, None], list[LoopTask]] = weakref.WeakKeyDictionary()
+"""The run of each iterator, once it has begun: so a run whose input is the output of another ends that one with itself
+(O17). The iterator itself cannot be closed while the reader thread waits in it."""
+
+
+def _iterate(
+    process: Process, elements: Iterator[Any], patience: float, runs: list[LoopTask]
+) -> Generator[Any, None, None]:
+    # Looked up again: the process may have been forked since the iterator was made.
+    loop = loop_thread().loop
+    check_elsewhere(loop)
+    source, sink = ToLoop(loop), FromLoop(loop)
+    run = LoopTask(loop, lambda: _pump(process, source, sink), sink)
+    runs.append(run)
+    try:
+        run.start()
+        threading.Thread(target=source.feed, args=(elements,), name="asyncio-operator-reader", daemon=True).start()
+        yield from sink
+    finally:
+        source.close()
+        try:
+            run.stop(patience)
+        finally:
+            for above in _chained.get(elements, ()) if type(elements) is GeneratorType else ():
+                above.cut(patience)
+
+
+async def _pump(process: Process, source: ToLoop, sink: FromLoop) -> None:
+    async with contextlib.aclosing(process(source, sink.waiting)) as outputs:
+        async for output in outputs:
+            await sink.put(output)
+
+
+def on_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], T]) -> T:
+    """The result of `call`, made on the loop. If the loop does not run, `call` is made on the calling thread."""
+    if runs_here(loop) or not loop.is_running():
+        return call()
+    found: concurrent.futures.Future[T] = concurrent.futures.Future()
+    answered = Bell()
+
+    def answer() -> None:
+        try:
+            found.set_result(call())
+        except BaseException as error:
+            found.set_exception(error)
+        answered.ring()
+
+    call_on(loop, answer)
+    while not answered.wait(LOOK_AGAIN):
+        if not loop.is_running():  # It stopped before it made the call.
+            return call()
+    return found.result()

@@ -1,0 +1,98 @@
+"""The one event loop of the process, on a daemon thread of its own.
+
+It starts on first use, and so never before a fork: a process that was forked from one with a running loop starts its
+own. The loop outlives every task of a Spark worker, and so do the clients that were opened on it. At the end of the
+process everything that still runs on it is cancelled. It is uvloop's loop if uvloop is installed, else asyncio's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import logging
+import os
+import threading
+
+from asyncio_operator.policies.shutdown import PROCESS_END
+
+logger = logging.getLogger("asyncio_operator")
+
+
+def _new_event_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+class LoopThread:
+    """A loop and its thread."""
+
+    def __init__(self) -> None:
+        self.loop = _new_event_loop()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="asyncio-operator-loop", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        while not self._stopping:
+            try:
+                self.loop.run_forever()
+            except BaseException:
+                # A user's task that raises SystemExit or KeyboardInterrupt passes it through the loop. The code that
+                # awaits the task gets the error too, and other users of the loop must go on.
+                with contextlib.suppress(BaseException):
+                    logger.exception("an exception passed through the event loop; the loop continues")
+        tasks = asyncio.all_tasks(self.loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            self.loop.run_until_complete(asyncio.wait(tasks))
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        self.loop.close()
+
+    @property
+    def ident(self) -> int | None:
+        """The identifier of the thread."""
+        return self._thread.ident
+
+    def stop(self) -> None:
+        """Cancel everything on the loop, end the loop, and wait for its thread."""
+        self._stopping = True
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(PROCESS_END)
+
+
+_lock = threading.Lock()
+_current: LoopThread | None = None
+
+
+def loop_thread() -> LoopThread:
+    """The loop thread of this process. The first call starts it."""
+    global _current
+    with _lock:
+        if _current is None:
+            _current = LoopThread()
+            atexit.register(_current.stop)
+        return _current
+
+
+def _forget() -> None:
+    """Drop the loop thread in a forked child: its thread was not forked, and the lock may be held by a lost thread.
+
+    If a function forks on the loop's own thread, the child continues with a copy of the loop when that function ends.
+    The child process then exits: the work, and every answer to it, belongs to its parent.
+    """
+    global _current, _lock
+    if _current is not None:
+        atexit.unregister(_current.stop)
+        if threading.get_ident() == _current.ident:
+            _current.loop.call_soon(os._exit, 1)
+    _current = None
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)

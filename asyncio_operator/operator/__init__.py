@@ -1,0 +1,1 @@
+"""The asynchronous wait operator: elements in, results out. See `asyncio_operator.operator.wait_operator`."""

@@ -1,0 +1,182 @@
+"""What becomes of an element: its result, its error or its deadline, turned into outputs, nothing, or the run's end.
+
+Law: an admitted element ends in exactly one of result, timeout result, skipped, or failure of the run. What a hook
+raises ends the run, with the hook named. Whether a failed attempt is made again is not decided here.
+"""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import copy_context
+from dataclasses import dataclass
+from types import CoroutineType
+from typing import Any
+
+from asyncio_operator.checks import FUNCTION, not_awaited, plain_result
+from asyncio_operator.elements import Record
+from asyncio_operator.errors import ElementTimeoutError, FunctionError, ResultError, describe, describe_error
+from asyncio_operator.function import AsyncFunction
+from asyncio_operator.operator.buffer import Buffer
+from asyncio_operator.queues import Entry
+
+GO_ON = 'on_error="skip" or a function as on_error lets the run go on'
+IN_TIME = 'raise the timeout, give on_timeout for a result in its place, or on_error="skip" or a function as on_error'
+
+OnError = str | Callable[[Any, BaseException], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """What becomes of results, errors and timeouts: the options of the operator of the same names."""
+
+    on_error: OnError = "fail"
+    on_timeout: Callable[[Any], Any] | None = None
+    timeout: float | None = None
+    flatten: bool = False
+
+
+class Outcomes:
+    """Ends the elements of a run, and counts how. Every hook runs in a context of its own (law O17).
+
+    Args:
+        on_late: the function's `timeout`.
+    """
+
+    def __init__(self, handling: Handling, on_late: Callable[[Any], Any], buffer: Buffer) -> None:
+        self.timeouts = 0
+        self.failures = 0
+        self.skipped = 0
+        self._handling = handling
+        self._flatten = handling.flatten
+        self._on_late = handling.on_timeout or on_late
+        self._buffer = buffer
+        self._context = copy_context()
+
+    def complete(self, entry: Entry, result: Any, attempts: int = 1, what: str = FUNCTION) -> str:
+        """End an element with a result of the function, or of a hook, after so many attempts; how it has ended:
+        "result", or, where the result is a coroutine or cannot be flattened, as `failed` says.
+        """
+        if type(result) is CoroutineType:
+            return self.failed(entry, not_awaited(what, result), attempts, what)
+        if self._flatten:
+            try:
+                outputs = outputs_of(result)
+            except BaseException as error:
+                return self.failed(entry, error, attempts, what)
+        else:
+            outputs = (result,)
+        entry.complete(outputs)
+        if self._buffer.ready is not None:
+            self._buffer.completed()
+        return "result"
+
+    def failed(
+        self, entry: Entry, error: BaseException, attempts: int = 1, what: str = FUNCTION, remedy: str = GO_ON
+    ) -> str:
+        """End an element with an error of the function, or of a hook, after so many attempts; how it has ended:
+        "skipped", or with a "result" in its place.
+
+        Raises:
+            FunctionError: that ends the run.
+        """
+        value = value_of(entry)
+        self.failures += 1
+        on_error = self._handling.on_error
+        outputs: tuple[Any, ...] = ()
+        if not is_ordinary(error):
+            raise function_error(what, value, error, "it asks the process to end", attempts) from error
+        if on_error == "skip":
+            self.skipped += 1
+        elif callable(on_error):
+            try:
+                result = plain_result("on_error", self._context.copy().run(on_error, value, error))
+                outputs = outputs_of(result) if self._flatten else (result,)
+            except BaseException as hook_error:
+                remedy = "make it return a result"
+                raise function_error("on_error", value, hook_error, remedy, attempts) from hook_error
+        else:
+            raise function_error(what, value, error, remedy, attempts) from error
+        entry.complete(outputs)
+        self._buffer.completed()
+        return "skipped" if on_error == "skip" else "result"
+
+    def timed_out(self, entry: Entry, attempts: int = 1) -> str:
+        """End an element at its deadline, with the result that a hook gives for it, or with the hook's error; how it
+        has ended: "timeout", or "skipped".
+        """
+        value = value_of(entry)
+        self.timeouts += 1
+        if getattr(self._on_late, "__func__", None) is AsyncFunction.timeout:
+            error = ElementTimeoutError(
+                f"element {describe(value)} had no result within its timeout of {self._handling.timeout} s"
+            )
+            return "skipped" if self.failed(entry, error, attempts, remedy=IN_TIME) == "skipped" else "timeout"
+        hook = "on_timeout" if self._handling.on_timeout is not None else "the function's timeout"
+        try:
+            result = self._context.copy().run(self._on_late, value)
+        except BaseException as hook_error:
+            self.failed(entry, hook_error, attempts, hook)
+        else:
+            self.complete(entry, result, attempts, hook)
+        return "timeout"
+
+
+def value_of(entry: Entry) -> Any:
+    """What the function is called with."""
+    return entry.element.value if type(entry.element) is Record else entry.element
+
+
+def is_ordinary(error: BaseException) -> bool:
+    """Whether it may be handled; others, such as ``SystemExit``, ask the process to end."""
+    return isinstance(error, Exception | CancelledError)
+
+
+def outputs_of(result: Any) -> tuple[Any, ...]:
+    """The items of a result under ``flatten=True``."""
+    if isinstance(result, str | bytes | bytearray | Mapping) or not isinstance(result, Iterable):
+        raise ResultError(
+            f"with flatten=True a result must be an iterable of outputs, such as a list; this one is of type "
+            f"{type(result).__name__}: {describe(result)}"
+        )
+    return tuple(result)
+
+
+def function_error(what: str, value: Any, error: BaseException, remedy: str, attempts: int) -> FunctionError:
+    """The error that ends a run, for one that the function, or a hook, has raised; to be raised from that."""
+    element = describe(value)
+    attempt = f" in attempt {attempts}" if attempts else ""
+    return FunctionError(
+        f"{what} failed for element {element}{attempt} with {describe_error(error)}; {remedy}",
+        element=element,
+        attempts=attempts,
+    )
+
+
+def attempt_timeout_error(value: Any, attempt: int, seconds: float) -> ElementTimeoutError:
+    """What an attempt fails of that takes longer than it may."""
+    return ElementTimeoutError(
+        f"attempt {attempt} for element {describe(value)} had no result within attempt_timeout={seconds} s"
+    )
+
+
+def aligned(result: Any, count: int, method: str) -> Sequence[Any]:
+    """The results of a batch of `count` elements, read once, for what reads them may fail.
+
+    Raises:
+        ResultError: they are no sequence of that length, or cannot be read.
+    """
+    cause: Exception | None = None
+    if isinstance(result, Sequence) and not isinstance(result, str | bytes):
+        try:
+            results = result if type(result) is list else tuple(result)
+            if len(results) == count:
+                return results
+            given = f"{len(results)} results"
+        except Exception as error:
+            given, cause = f"{type(result).__name__}, which cannot be read ({describe_error(error)}),", error
+    else:
+        given = type(result).__name__
+    raise ResultError(
+        f"{method} gave {given} for {count} values; it must give a sequence with one result for each, in their order"
+    ) from cause

@@ -1,0 +1,402 @@
+"""One run of the operator: admission on one side, emission on the other, the lanes between them.
+
+Admission takes an element from the input into the queue when there is room, and hands it to a lane (`admission`, or
+`supply` and `attempts` where more than one call may be needed). An outcome completes the entry (`outcomes`); emission
+takes completed entries out in the order that the queue decides. Law: an admitted element ends in exactly one of result,
+timeout result, skipped, or failure of the run; once a run has failed nothing is emitted. It knows no Spark, and no
+threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from asyncio_operator.elements import Record, Watermark
+from asyncio_operator.engine.attempts import Attempts
+from asyncio_operator.engine.flights import Attempting
+from asyncio_operator.engine.inputs import Input, Reader
+from asyncio_operator.engine.lane import stray_cancellation
+from asyncio_operator.engine.lanes import Lanes
+from asyncio_operator.engine.recorder import SILENT, recorder_of
+from asyncio_operator.engine.timing import clock_of, drop, error_of, start_task, wait_through, wake
+from asyncio_operator.errors import FunctionError, StateError, describe, describe_error
+from asyncio_operator.function import AsyncFunction
+from asyncio_operator.metrics import OperatorStatistics
+from asyncio_operator.operator.buffer import Buffer
+from asyncio_operator.operator.intake import Admission
+from asyncio_operator.operator.outcomes import Handling, Outcomes
+from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, calls_at_first
+from asyncio_operator.policies.circuit_breaker import CircuitBreaker
+from asyncio_operator.policies.limits import Guards
+from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.policies.shutdown import FINAL_WAIT, longest_end
+from asyncio_operator.queues import Entry, StreamElementQueue
+from asyncio_operator.snapshot import OperatorSnapshot
+from asyncio_operator.supply import Supply
+from asyncio_operator.trace import Trace
+
+logger = logging.getLogger("asyncio_operator")
+
+AHEAD = 128
+"""Outputs that may be on their way to a consumer on another thread: some hundred microseconds of work, as much as
+waking a thread costs."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What every run of an operator has in common; durations in seconds.
+
+    Attributes:
+        capacity: calls at once.
+        clock: gives seconds, by which the circuit breaker tells ages; None for the loop's time.
+        grace_period: see `Lanes`; it bounds the function's `close` too.
+        managed: elements may need more than one plain call each, in the order they come.
+    """
+
+    handling: Handling
+    attempting: Attempting
+    capacity: int | AdaptiveCapacity
+    rate_limit: RateLimit | None
+    circuit_breaker: CircuitBreaker | None
+    trace: Trace | None
+    clock: Callable[[], float] | None
+    grace_period: float
+    managed: bool
+
+
+class Run:
+    """A run over one input; it starts with the first step of `outputs`, on the loop that makes this step.
+
+    Args:
+        function: opened before the first call, and closed after the last.
+        invoke: called with what a call is for.
+        queue: holds what is admitted and not yet emitted; its capacity is the operator's buffer.
+        restore: what goes in before the input.
+        starting: called with the run when it starts; what it raises prevents that.
+        in_transit: how many outputs that were given have not been taken by the consumer, at most `AHEAD`; None if it
+            takes them as they are given.
+    """
+
+    def __init__(
+        self,
+        function: AsyncFunction[Any, Any],
+        invoke: Callable[[Any], Any],
+        queue: StreamElementQueue,
+        elements: Input,
+        options: RunOptions,
+        restore: OperatorSnapshot | None,
+        starting: Callable[[Run], None],
+        in_transit: Callable[[], int] | None = None,
+    ) -> None:
+        self._function = function
+        self._invoke = invoke
+        self._queue = queue
+        self._reader = Reader(elements)
+        self._options = options
+        self._restored: Sequence[tuple[Any, int]] = () if restore is None else restore.elements
+        self._starting: Callable[[Run], None] | None = starting
+        self._in_transit = in_transit
+        self._latest: deque[tuple[Entry, int]] = deque(maxlen=AHEAD)
+        self._partly = 0
+        self._closing = False
+        self._abandoned = False
+        self._buffer: Buffer
+        self._outcomes: Outcomes
+        self._driver: Lanes
+        self._supply: Supply | None = None
+        self._attempts: Attempts | None = None
+        self._recorder = SILENT
+        self._life: asyncio.Task[BaseException | None] | None = None
+        self._last_tasks: list[asyncio.Task[BaseException | None]] = []
+        self._dead = False
+
+    def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        options = self._options
+        starting, self._starting = self._starting, None
+        assert starting is not None
+        starting(self)
+        now = self._now = clock_of(loop)
+        buffer = self._buffer = Buffer(self._queue, now)
+        outcomes = self._outcomes = Outcomes(options.handling, self._function.timeout, buffer)
+        restored, self._restored = self._restored, ()
+        intake: Admission | Attempts
+        if options.managed or restored:
+            recorder = self._recorder = recorder_of(options.trace, now())
+            supply = self._supply = Supply(buffer, self._reader, restored, recorder)
+            self._attempts = intake = Attempts(
+                supply,
+                outcomes,
+                options.attempting,
+                Guards(options.capacity, options.rate_limit, options.circuit_breaker, ages=options.clock),
+                recorder,
+                instant=self._reader.instant,
+                keyed=supply.keyed,
+                clock=now,
+                random=random.random,
+            )
+        else:
+            intake = Admission(buffer, self._reader, outcomes)
+        self._driver = Lanes(
+            self._invoke,
+            intake,
+            capacity=calls_at_first(options.capacity),
+            timeout=options.attempting.timeout,
+            clock=now,
+            grace_period=options.grace_period,
+            name=describe(self._function),
+        )
+        if self._attempts is not None:
+            self._attempts.driver = self._driver
+        self._life = start_task(self._live())
+        self._life.add_done_callback(lambda _: wake(buffer.ready))
+
+    @property
+    def begun(self) -> bool:
+        """Whether its first step was made."""
+        return self._starting is None
+
+    def done(self) -> bool:
+        """Whether every call has ended and the function is closed."""
+        return self._dead if self._life is None else self._life.done()
+
+    def strand(self) -> bool:
+        """Whether the run's loop was closed before the run: then nothing of it can go on, and it is over.
+
+        It is reported once, here: asyncio would complain of every task by itself, and say nothing of the run.
+        """
+        life = self._life
+        if life is None or life.done() or not life.get_loop().is_closed():
+            return False
+        if not self._dead:
+            self._dead = True
+            logger.warning(
+                "the event loop was closed while a run of %s was open: its calls are dropped, and the function may not "
+                "have been closed; end a run before its loop, as asyncio.run does",
+                describe(self._function),
+            )
+            for task in (life, self._reader.reading, *self._driver.tasks(), *self._last_tasks):
+                if task is not None:
+                    drop(task)
+        return True
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The loop that it runs on, once it has started."""
+        return None if self._life is None else self._life.get_loop()
+
+    def snapshot(self) -> OperatorSnapshot:
+        """What has been admitted and not handed over, and what was read ahead. On the run's loop only."""
+        supply = self._supply
+        attempts_of = _none_used if supply is None else supply.attempts_of
+        inside = [(entry.element, attempts_of(entry)) for entry in self._queue.entries()]
+        to_come = [(element, 0) for element in self._reader.to_come()] if supply is None else supply.to_come()
+        return OperatorSnapshot((*self._on_their_way(), *inside, *to_come))
+
+    def _on_their_way(self) -> list[tuple[Any, int]]:
+        """What has been emitted, and whose outputs nobody has taken yet, with the attempts that it has used."""
+        missing = 0 if self._in_transit is None else self._in_transit() - self._partly
+        elements: list[tuple[Any, int]] = []
+        # A copy, because the figures are read from other threads.
+        for entry, attempts in reversed(self._latest.copy()):
+            if missing <= 0:
+                break
+            elements.append((entry.element, attempts))
+            missing -= 1 if type(entry.element) is Watermark else len(entry.outputs or ())
+        return elements[::-1]
+
+    def statistics(self) -> OperatorStatistics:
+        if self._life is None:
+            return OperatorStatistics()
+        buffer, outcomes, managed = self._buffer, self._outcomes, self._attempts
+        on_their_way = sum(type(element) is not Watermark for element, _ in self._on_their_way())
+        emitted = max(0, buffer.emitted - on_their_way)
+        attempts = latency = self._driver.latency.percentiles()
+        retries = backing_off = 0
+        if managed is not None:
+            latency = managed.latency.percentiles()
+            retries, backing_off = managed.retries, managed.backing_off
+        return OperatorStatistics(
+            admitted=buffer.admitted,
+            emitted=emitted,
+            in_flight=self._driver.in_flight,
+            buffered=buffer.admitted - emitted,
+            backing_off=backing_off,
+            retries=retries,
+            timeouts=outcomes.timeouts,
+            failures=outcomes.failures,
+            skipped=outcomes.skipped,
+            backpressure_seconds=buffer.backpressure(),
+            latency=latency,
+            attempt_latency=attempts,
+        )
+
+    # -- the life of the run
+
+    async def _live(self) -> BaseException | None:
+        """Open, run, close; give the first error, with that of `close` as a note on it.
+
+        It raises nothing, because ``SystemExit`` would pass through the loop, and a ``CancelledError`` of the input or
+        of the function would look as if nothing had failed.
+        """
+        failure: BaseException | None = None
+        try:
+            await self._function.open()
+            if not self._abandoned:
+                await self._driver.run()
+        except BaseException as error:
+            failure = error
+        self._closing = True
+        for what, closing in await self._close():
+            if failure is None or (self._abandoned and isinstance(failure, asyncio.CancelledError)):
+                failure = closing
+            else:
+                failure.add_note(f"closing {what} failed too: {describe_error(closing)}")
+        return failure
+
+    async def _close(self) -> list[tuple[str, BaseException]]:
+        """End the reading of the input and close the function, once each, also where this task is cancelled.
+
+        Returns:
+            what failed to close, and its error.
+        """
+        self._recorder.ended(self._now())
+        loop = self.loop
+        if loop is None or not loop.is_running():
+            # The loop is gone, and this coroutine is being thrown away: there is one step left to take.
+            closing_step = error_of(self._function.close)
+            with contextlib.suppress(StopIteration):
+                closing_step.send(None)
+            closing_step.close()
+            return []
+        grace = self._options.grace_period
+        reading = start_task(error_of(lambda: self._reader.close(grace)))
+        self._last_tasks.append(reading)
+        interrupted = await wait_through(reading, grace + FINAL_WAIT)
+        closing = start_task(error_of(self._function.close))
+        self._last_tasks.append(closing)
+        interrupted = await wait_through(closing, grace) or interrupted
+        errors = {"the input": reading.result() if reading.done() else None}
+        if not reading.done():
+            logger.error("closing the input ignores its cancellation, and is left behind")
+        if not closing.done():
+            closing.cancel()
+            await wait_through(closing, FINAL_WAIT)
+            errors["the function"] = TimeoutError(
+                f"closing the function took longer than grace_period={grace} s and was cancelled; raise grace_period, "
+                "or close faster"
+            )
+        else:
+            error = closing.result()
+            errors["the function"] = interrupted if error is None else error
+        return [(what, error) for what, error in errors.items() if error is not None]
+
+    async def outputs(self, cut: Callable[[], None]) -> AsyncGenerator[Any, None]:
+        """The outputs as they may leave; ends when everything has ended and the function is closed.
+
+        Args:
+            cut: called if the consumer is cancelled while it waits, which ends the run.
+        """
+        try:
+            self._start()
+        except BaseException:
+            self._dead = True
+            raise
+        driver, queue, buffer, flatten = self._driver, self._queue, self._buffer, self._options.handling.flatten
+        # A flattened input stays inside until its last output is handed over.
+        take = queue.peek_completed if flatten else queue.poll_completed
+        loop, supply, latest = (
+            asyncio.get_running_loop(),
+            self._supply,
+            None if self._in_transit is None else self._latest,
+        )
+        try:
+            while True:
+                while not driver.failed and (entry := take()) is not None:
+                    element, outputs = entry.element, entry.outputs or ()
+                    kind = type(element)
+                    if flatten:
+                        for output in outputs[:-1]:
+                            self._partly += 1
+                            yield Record(output, element.timestamp) if kind is Record else output
+                            if driver.failed:
+                                break
+                        if driver.failed:
+                            break
+                        self._partly = 0
+                        queue.poll_completed()
+                    if buffer.room is not None:
+                        wake(buffer.room)
+                    if latest is not None and (outputs or kind is Watermark):
+                        latest.append((entry, 0 if supply is None else supply.attempts_of(entry)))
+                    if supply is not None:
+                        supply.emitted(entry, self._now())
+                    if kind is Watermark:
+                        yield element
+                        continue
+                    buffer.emitted += 1
+                    if outputs:
+                        yield Record(outputs[-1], element.timestamp) if kind is Record else outputs[-1]
+                if self.done():
+                    return
+                if asyncio.get_running_loop() is not loop:
+                    raise StateError(
+                        "the run began on another event loop, to which it belongs; read its outputs there, or begin a "
+                        "run with operator.process(...) in each loop"
+                    )
+                ready = buffer.ready = loop.create_future()
+                await ready
+        except asyncio.CancelledError:
+            self._abandoned = True
+            cut()
+            raise
+        except GeneratorExit:
+            self._abandoned = True
+            raise
+        finally:
+            # The traceback of a failure keeps this frame, and must not keep the last element with it.
+            entry = element = output = None
+            outputs = ()
+            await self._end()
+
+    async def _end(self) -> None:
+        """Cancel what runs, wait for it, and raise what the run failed of."""
+        life, loop = self._life, self.loop
+        if life is None or loop is None or loop.is_closed():
+            return
+        if loop is not asyncio.get_running_loop() and not life.done():
+            # Nothing on this loop can wait for it.
+            loop.call_soon_threadsafe(life.cancel)
+            return
+        if not life.done():
+            self._abandoned = True
+            self._driver.stop()
+            if not self._closing:
+                life.cancel()
+            # What ignores its cancellation longer is left behind.
+            # A consumer that is cancelled once more waits no longer; the run ends all the same.
+            await asyncio.wait([life], timeout=longest_end(self._options.grace_period))
+        if not life.done():
+            logger.error("a run did not end: opening the function ignores its cancellation, and is left behind")
+            return
+        failure = asyncio.CancelledError() if life.cancelled() else life.result()
+        if isinstance(failure, asyncio.CancelledError) and life.cancelling() and not self._abandoned:
+            failure = stray_run(describe(self._function))
+        if failure is not None and not (self._abandoned and isinstance(failure, asyncio.CancelledError)):
+            raise failure
+
+
+def stray_run(name: str) -> FunctionError:
+    """What a run of that function fails of whose task is cancelled by somebody who does not read its results."""
+    return stray_cancellation(f"the run of {name} was cancelled, and not by whoever reads its results")
+
+
+def _none_used(entry: Entry) -> int:
+    return 0

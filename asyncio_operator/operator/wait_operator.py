@@ -1,0 +1,286 @@
+"""The asynchronous wait operator: elements in, results out, with many calls in flight.
+
+    operator = AsyncWaitOperator(fetch, capacity=100, timeout=5.0)
+    async for result in operator.process(keys): ...        # on a running loop
+    for result in operator(keys): ...                      # anywhere else; also rdd.mapPartitions(operator)
+
+The operator is a specification: it checks its options when it is made and travels by pickle. A `Run` is made from it
+for every call of `process`. Source: Flink's ``AsyncWaitOperator``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from asyncio_operator.checks import (
+    Duration,
+    duration,
+    flag,
+    of_kind,
+    one_of,
+    plain_function,
+    plain_result,
+    positive_int,
+    takes,
+)
+from asyncio_operator.checks import timeout as optional_duration
+from asyncio_operator.engine.flights import Attempting
+from asyncio_operator.engine.inputs import as_input
+from asyncio_operator.errors import ConfigurationError, StateError, describe
+from asyncio_operator.function import AsyncFunction, BatchAsyncFunction, as_async_function
+from asyncio_operator.metrics import OperatorStatistics
+from asyncio_operator.operator.outcomes import Handling, OnError
+from asyncio_operator.operator.outputs import Outputs
+from asyncio_operator.operator.run import Run, RunOptions
+from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, calls_at_most
+from asyncio_operator.policies.batching import Batching
+from asyncio_operator.policies.circuit_breaker import CircuitBreaker
+from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.policies.retry import Retry
+from asyncio_operator.policies.shutdown import OPERATOR_GRACE_PERIOD, longest_end
+from asyncio_operator.queues import (
+    KeyOrderedStreamElementQueue,
+    OrderedStreamElementQueue,
+    StreamElementQueue,
+    UnorderedStreamElementQueue,
+)
+from asyncio_operator.snapshot import OperatorSnapshot
+from asyncio_operator.trace import Trace
+
+BUFFER_FACTOR = 64
+"""Default of `buffer` over `capacity`. In ordered mode a call that takes k times the mean holds back the results of k
+calls per lane; with 64, one that is 64 times slower than the mean stops nobody."""
+
+MODES = ("ordered", "unordered", "key_ordered")
+
+KINDS: dict[str, type] = {
+    "retry": Retry,
+    "batching": Batching,
+    "rate_limit": RateLimit,
+    "circuit_breaker": CircuitBreaker,
+    "trace": Trace,
+}
+
+
+class AsyncWaitOperator:
+    """Runs an asynchronous function for every element, with bounded concurrency, order and deadlines.
+
+    Args:
+        function: an ``async def`` function of one value, an `AsyncFunction`, a `BatchAsyncFunction`, or a
+            `BlockingFunction`.
+        mode: "ordered", results leave in input order; "unordered", as they complete, but never across a watermark;
+            "key_ordered", likewise, and elements of one key are called one after the other.
+        capacity: calls in flight at most, or an `AdaptiveCapacity`. 100 keeps a service with 10 ms latency busy at
+            10,000 calls a second.
+        buffer: elements admitted and not yet emitted, at most; default 64 x `capacity`, or its `maximum`. With
+            ``buffer=capacity`` one slow call stops all others in ordered mode, as it does in Flink.
+        timeout: deadline of an element, in seconds from the start of its first call to the end of its last, waits
+            included; None or 0 for none.
+        attempt_timeout: seconds that each call may take; None or 0 for no limit.
+        retry: when an element gets another call; None for never.
+        on_timeout: gives the result of a late element from its value; default: the function's `timeout`, which raises.
+        on_error: "fail" ends the run with `FunctionError`; "skip" drops the element; a function of value and error
+            gives a result in its place.
+        key: gives the key of a value, for "key_ordered"; anything that can be hashed.
+        flatten: the function returns an iterable, each item of which is one output; none is allowed.
+        batching: how batches are formed for a `BatchAsyncFunction`.
+        rate_limit: how many calls may start in a time; None for any number.
+        circuit_breaker: refuses calls while too many fail; None for never.
+        trace: records what happens to every element.
+        clock: gives seconds; tells how long ago calls failed, and how long the circuit breaker has been open. Default:
+            the time of the running loop, which all waits take (deadlines, back-off, `linger`, rate limits), whatever
+            this clock shows.
+        grace_period: seconds that the end of a run waits for calls that ignore their cancellation, and for `close`:
+            30, which outlasts the usual timeouts of clients, so that what ends by itself is not left behind.
+
+    Raises:
+        ConfigurationError: an option is wrong.
+    """
+
+    def __init__(
+        self,
+        function: Any,
+        *,
+        mode: str = "ordered",
+        capacity: int | AdaptiveCapacity = 100,
+        buffer: int | None = None,
+        timeout: Duration | None = None,
+        attempt_timeout: Duration | None = None,
+        retry: Retry | None = None,
+        on_timeout: Callable[[Any], Any] | None = None,
+        on_error: OnError = "fail",
+        key: Callable[[Any], Any] | None = None,
+        flatten: bool = False,
+        batching: Batching | None = None,
+        rate_limit: RateLimit | None = None,
+        circuit_breaker: CircuitBreaker | None = None,
+        trace: Trace | None = None,
+        clock: Callable[[], float] | None = None,
+        grace_period: Duration = OPERATOR_GRACE_PERIOD,
+    ) -> None:
+        self._function = as_async_function(function)
+        self._mode = one_of("mode", mode, MODES)
+        self._key = _checked_key(self._mode, key)
+        if not isinstance(capacity, AdaptiveCapacity):
+            positive_int("capacity", capacity, ", or an AdaptiveCapacity")
+        self._buffer = BUFFER_FACTOR * calls_at_most(capacity) if buffer is None else positive_int("buffer", buffer)
+        _check_hooks(on_timeout, on_error, clock)
+        limits = {"retry": retry, "batching": batching, "rate_limit": rate_limit, "circuit_breaker": circuit_breaker}
+        for name, value in {**limits, "trace": trace}.items():
+            of_kind(name, value, KINDS[name])
+        batching = _checked_batching(self._function, batching)
+        whole, attempt = optional_duration("timeout", timeout), optional_duration("attempt_timeout", attempt_timeout)
+        if on_timeout is not None and timeout is None:
+            raise ConfigurationError(
+                "on_timeout is given, and timeout is not; on_timeout is for an element that passes its deadline, which "
+                "timeout= gives it (attempt_timeout is for one call, and its end an error)"
+            )
+        self._options = RunOptions(
+            handling=Handling(on_error, on_timeout, whole, flag("flatten", flatten)),
+            attempting=Attempting(whole, attempt, retry, batching),
+            capacity=capacity,
+            rate_limit=rate_limit,
+            circuit_breaker=circuit_breaker,
+            trace=trace,
+            clock=clock,
+            grace_period=duration("grace_period", grace_period),
+            managed=(
+                self._key is not None
+                or isinstance(capacity, AdaptiveCapacity)
+                or any(option is not None for option in (attempt, batching, retry, rate_limit, circuit_breaker, trace))
+            ),
+        )
+        self._run: Run | None = None
+        self._process = 0
+
+    @property
+    def metrics(self) -> OperatorStatistics:
+        """The figures of the latest run, at this moment; all zero before the first."""
+        return OperatorStatistics() if self._run is None else self._run.statistics()
+
+    def process(self, elements: Any, restore: OperatorSnapshot | None = None) -> AsyncGenerator[Any, None]:
+        """Run over the elements of an iterable or asynchronous iterable.
+
+        A value gives its result, a `Record` a `Record` with the same timestamp, a `Watermark` itself. The run starts
+        with the first step. ``aclose()`` on the returned generator ends it early: what runs is cancelled and awaited,
+        the function is closed, and so is an asynchronous generator that the run reads (another run, for example).
+
+        A cancellation while the consumer waits for an output ends the run too, so ``asyncio.wait_for(anext(outputs),
+        1.0)`` ends it at its timeout, and the next step raises a `StateError`. To wait for a limited time put the step
+        into a task, ``step = asyncio.ensure_future(anext(outputs))``, and ``await asyncio.wait([step], timeout=1.0)``.
+
+        Args:
+            restore: what an earlier run had in flight; it goes in before the input.
+
+        Raises:
+            ConfigurationError: `elements` is not iterable, or `restore` is no snapshot.
+            FunctionError: the function, or a hook, failed, and `on_error` did not deal with it.
+            StateError: the operator's latest run has not ended; the consumer was cancelled in an earlier step; or the
+                step is made on another loop than the first one.
+        """
+        if not isinstance(restore, OperatorSnapshot | None):
+            raise ConfigurationError(f"restore is {describe(restore)}; it must be what operator.snapshot() gave")
+        return self._outputs(elements, restore=restore)
+
+    def _outputs(
+        self, elements: Any, in_transit: Callable[[], int] | None = None, restore: OperatorSnapshot | None = None
+    ) -> AsyncGenerator[Any, None]:
+        function, options = self._function, self._options
+        if function.max_concurrency is not None:
+            options = replace(options, capacity=_at_most(options.capacity, function.max_concurrency))
+        invoke = function.invoke_batch if isinstance(function, BatchAsyncFunction) else function.invoke
+        queue = self._new_queue()
+        elements = as_input(elements)
+        return Outputs(Run(function, invoke, queue, elements, options, restore, self._starting, in_transit))
+
+    def _new_queue(self) -> StreamElementQueue:
+        key = self._key
+        if key is not None:
+            return KeyOrderedStreamElementQueue(self._buffer, lambda value: plain_result("key", key(value)))
+        queue = OrderedStreamElementQueue if self._mode == "ordered" else UnorderedStreamElementQueue
+        return queue(self._buffer)
+
+    def _starting(self, run: Run) -> None:
+        latest = None if self._process != os.getpid() else self._run
+        if latest is not None and not latest.done() and not latest.strand():
+            raise StateError(
+                "the operator is running; end that run first, with `aclose()` on what process() gave (a loop that may "
+                "be left early: `async with contextlib.aclosing(...)`) or `close()` on the iterator, or make a second "
+                "operator"
+            )
+        self._run, self._process = run, os.getpid()
+
+    def __call__(self, elements: Iterable[Any]) -> Iterator[Any]:
+        """Run on the process's loop thread, from any other thread; what `process` gives, as an ordinary iterator.
+
+        Raises:
+            StateError: called on the loop thread itself, which cannot wait for itself.
+        """
+        from asyncio_operator.loop.runner import iterate
+
+        return iterate(self._outputs, elements, patience=longest_end(self._options.grace_period))
+
+    def snapshot(self) -> OperatorSnapshot:
+        """The inputs of the latest run that have been read and not yet emitted; empty before the first run has begun,
+        which it does with its first step: until then, keep what it restores.
+
+        It may be taken at any moment, from any thread. Outputs that are handed over after it come again from a run that
+        restores it: take it between two outputs, and go on with one of the two runs only.
+        """
+        run = self._run
+        loop = None if run is None else run.loop
+        if run is None or loop is None:
+            return OperatorSnapshot()
+        if self._process != os.getpid():
+            # The run goes on in the process that this one was forked from, and stands still here.
+            return run.snapshot()
+        from asyncio_operator.loop.runner import on_loop
+
+        return on_loop(loop, run.snapshot)
+
+    def __repr__(self) -> str:
+        return f"AsyncWaitOperator({describe(self._function)}, mode={self._mode!r}, capacity={self._options.capacity})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_run": None}
+
+
+def _at_most(capacity: int | AdaptiveCapacity, most: int) -> int | AdaptiveCapacity:
+    if isinstance(capacity, int):
+        return min(capacity, most)
+    return AdaptiveCapacity(min(capacity.initial, most), min(capacity.minimum, most), min(capacity.maximum, most))
+
+
+def _check_hooks(on_timeout: object, on_error: object, clock: Any) -> None:
+    if on_timeout is not None:
+        plain_function("on_timeout", on_timeout, "a function of the value", "the value")
+    if not isinstance(on_error, str) or on_error not in ("fail", "skip"):
+        allowed = '"fail", "skip", or a function of value and error'
+        plain_function("on_error", on_error, allowed, "the value", "the error")
+    if clock is not None:
+        plain_function("clock", clock, "a function that gives seconds")
+        takes("clock", clock)
+
+
+def _checked_key(mode: str, key: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
+    if mode != "key_ordered":
+        if key is not None:
+            raise ConfigurationError(f'key is given, and mode is "{mode}"; a key is for mode="key_ordered" only')
+        return None
+    if key is None:
+        raise ConfigurationError('mode is "key_ordered", and key is missing; give a function of the value')
+    plain_function("key", key, "a function of the value that gives its key", "the value")
+    return key
+
+
+def _checked_batching(function: AsyncFunction[Any, Any], batching: Batching | None) -> Batching | None:
+    if isinstance(function, BatchAsyncFunction):
+        return batching or Batching()
+    if batching is not None:
+        raise ConfigurationError(
+            f"batching is given, and function is {describe(function)}; batches are for a BatchAsyncFunction only"
+        )
+    return None

@@ -1,0 +1,264 @@
+"""Builds an enrichment on the driver, from its options: the task that is sent to workers, and the columns it adds.
+
+This runs before any job. All wrong options, columns, types and names are found here, with the same messages for every
+face of the library. The module knows the schema of the input, not its kind. The enricher is asked for its schema once,
+and its copies keep it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+
+import pyarrow as pa
+from pyspark.cloudpickle import cloudpickle
+from pyspark.sql.types import LongType, StructField, StructType, TimestampNTZType, TimestampType
+
+from asyncio_operator.checks import Duration, duration, one_of, positive_int
+from asyncio_operator.enricher import Enricher
+from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.fingerprint import fingerprint
+from asyncio_operator.lookup.cache_directories import cache_owner
+from asyncio_operator.lookup.options import LookupOptions, checked, require_enricher
+from asyncio_operator.operator.wait_operator import BUFFER_FACTOR
+from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, calls_at_most
+from asyncio_operator.policies.batching import Batching
+from asyncio_operator.policies.cache import Cache
+from asyncio_operator.policies.circuit_breaker import CircuitBreaker
+from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.policies.retry import Retry
+from asyncio_operator.policies.shutdown import TASK_GRACE_PERIOD
+from asyncio_operator.spark.driver.columns import On, key_positions, position_of
+from asyncio_operator.spark.driver.job_limits import shared_out
+from asyncio_operator.spark.tracing import Tracing
+from asyncio_operator.spark.travel import require_portable
+from asyncio_operator.spark.types import arrow_type, check_passes_through, spark_field
+from asyncio_operator.spark.worker.enrich_task import EnrichTask
+from asyncio_operator.spark.worker.figures import EnrichmentFigures
+from asyncio_operator.spark.worker.rows import STATUS, Layout
+from asyncio_operator.suggestions import did_you_mean
+
+TWO_BATCHES = 20_000
+"""The rows of two Arrow batches in Spark's default size. With a smaller buffer every batch would leave in pieces, which
+costs more than the keys. The pipeline holds this many rows in any case."""
+
+HOW = ("left", "inner", "required")
+STRATEGIES = ("inline", "distinct")
+JOIN_HINTS = ("broadcast", "merge", "shuffle_hash")
+
+REMEDY = '; on_error="null" or "drop" lets the job go on without'
+"""The end of the message of a failed lookup."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnrichOptions:
+    """The options of `enrich`, as the user gave them; their meaning and their checks are those of `enrich`."""
+
+    on: On
+    how: str = "left"
+    columns: Sequence[str] | None = None
+    prefix: str = ""
+    mode: str = "ordered"
+    capacity: int | AdaptiveCapacity = 100
+    buffer: int | None = None
+    timeout: Duration | None = 30.0
+    attempt_timeout: Duration | None = None
+    retry: Retry | None = None
+    cache: Cache | None = None
+    batching: Batching | None = None
+    rate_limit: RateLimit | None = None
+    circuit_breaker: CircuitBreaker | None = None
+    on_error: str = "fail"
+    status_column: str | None = None
+    event_time: str | None = None
+    watermark_delay: Duration | None = None
+    strategy: str = "inline"
+    join_hint: str | None = "broadcast"
+    scope: str = "task"
+    tasks_at_once: int | None = None
+    metrics: object = None
+    trace: object = None
+
+
+OPTIONS = tuple(field.name for field in fields(EnrichOptions))
+
+
+def enrich_task(
+    schema: StructType,
+    enricher: Enricher,
+    options: EnrichOptions,
+    report: Callable[[EnrichmentFigures], None] | None = None,
+    tracing: Tracing | None = None,
+) -> tuple[EnrichTask, StructType]:
+    """The task for an input with that schema, and the schema of its output.
+
+    Args:
+        report: reports the figures of a task for `options.metrics`.
+        tracing: reports the trace of a task for `options.trace`.
+
+    Raises:
+        ConfigurationError: an option, a column, a type or a name is wrong, or the enricher's source is not as it says.
+    """
+    require_enricher(enricher)
+    _check_strategy(options)
+    if options.strategy == "inline":
+        # With "distinct" only keys travel, and their types are checked as keys.
+        check_passes_through(schema)
+    one_of("how", options.how, HOW)
+    drop_failed = one_of("on_error", options.on_error, ("fail", "null", "drop")) == "drop"
+    timed = options.status_column is not None
+    lookups = _lookup_options(enricher, options, timed)
+    offered = _schema(enricher)
+    found = _found(enricher, offered, options.columns)
+    keys = key_positions(schema, enricher, options.on)
+    segments = _segments(schema, options.event_time, options.watermark_delay)
+    layout = Layout(
+        keys,
+        found,
+        inner=options.how == "inner",
+        required=options.how == "required",
+        drop_failed=drop_failed,
+        status=timed,
+    )
+    if not lookups.ordered:
+        # Only unordered rows can overtake others, so ordered mode needs no segments.
+        layout = replace(layout, event_time=segments[0], delay=segments[1])
+    added = _added_fields(schema, found, options.prefix, options.status_column)
+    identity = _identity(enricher)
+    owner = cache_owner(identity, offered)
+    task = EnrichTask(enricher, identity, layout, lookups, _in_spark(offered), owner, report, tracing)
+    return task, StructType([*schema.fields, *added])
+
+
+def _lookup_options(enricher: Enricher, options: EnrichOptions, timed: bool) -> LookupOptions:
+    lookups = checked(
+        enricher,
+        capacity=options.capacity,
+        timeout=options.timeout,
+        attempt_timeout=options.attempt_timeout,
+        retry=options.retry,
+        cache=options.cache,
+        batching=options.batching,
+        rate_limit=options.rate_limit,
+        circuit_breaker=options.circuit_breaker,
+    )
+    lookups = shared_out(lookups, options.scope, options.tasks_at_once)
+    buffer = options.buffer
+    if buffer is None:
+        buffer = max(BUFFER_FACTOR * calls_at_most(lookups.capacity), TWO_BATCHES)
+    return replace(
+        lookups,
+        ordered=one_of("mode", options.mode, ("ordered", "unordered")) == "ordered",
+        buffer=positive_int("buffer", buffer),
+        fail=options.on_error == "fail",
+        timed=timed,
+        remedy=REMEDY,
+        grace_period=TASK_GRACE_PERIOD,
+    )
+
+
+def _check_strategy(options: EnrichOptions) -> None:
+    strategy, join_hint, event_time = options.strategy, options.join_hint, options.event_time
+    joins = one_of("strategy", strategy, STRATEGIES) == "distinct"
+    if join_hint is not None:
+        one_of("join_hint", join_hint, JOIN_HINTS)
+    if join_hint != JOIN_HINTS[0] and not joins:
+        raise ConfigurationError(f'join_hint is {join_hint!r}, but only strategy="distinct" joins')
+    if event_time is not None and joins:
+        raise ConfigurationError(
+            f'event_time is {describe(event_time)}, but strategy="distinct" keeps no order of rows; use "inline"'
+        )
+
+
+def _schema(enricher: Enricher) -> pa.Schema:
+    schema = enricher.schema()
+    if not isinstance(schema, pa.Schema):
+        raise ConfigurationError(
+            f"{describe(enricher)}.schema() returned {describe(schema)}; it must return a pyarrow.Schema"
+        )
+    return schema
+
+
+def _found(enricher: Enricher, schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+    """The fields that a found row adds, with the enricher's names and the types that Spark takes."""
+    names = schema.names if columns is None else columns
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise ConfigurationError(f"columns is {describe(columns)}; it must be a list of the enricher's columns")
+    for name in names:
+        if name not in schema.names:
+            raise ConfigurationError(
+                f"columns names {name!r}, which is not a column of {describe(enricher)}; "
+                f"{did_you_mean(str(name), schema.names)}"
+            )
+        if schema.names.count(name) > 1 or names.count(name) > 1:
+            raise ConfigurationError(f"the column {name!r} of {describe(enricher)} occurs more than once")
+    fields = [spark_field(name, schema.field(name)) for name in names]
+    return pa.schema([pa.field(field.name, arrow_type(field.dataType)) for field in fields])
+
+
+def _in_spark(offered: pa.Schema) -> pa.Schema:
+    """All fields of the enricher, in the types that Spark takes. A type that Spark does not have stays as it is:
+    `columns` cannot name such a field."""
+    fields = []
+    for field in offered:
+        with contextlib.suppress(ConfigurationError):
+            field = field.with_type(arrow_type(spark_field(field.name, field).dataType))
+        fields.append(field)
+    return pa.schema(fields)
+
+
+def _segments(schema: StructType, event_time: str | None, delay: Duration | None) -> tuple[int | None, int]:
+    """The position of the event time column, and the delay in its unit."""
+    if event_time is None:
+        if delay is not None:
+            raise ConfigurationError(
+                f"watermark_delay is {describe(delay)} without event_time; pass its column as event_time="
+            )
+        return None, 0
+    position = position_of(schema, event_time, "event_time")
+    field = schema.fields[position]
+    if isinstance(field.dataType, LongType):
+        per_second = 1_000
+    elif isinstance(field.dataType, TimestampType | TimestampNTZType):
+        per_second = 1_000_000
+    else:
+        raise ConfigurationError(
+            f"event_time names {field.name!r}, which is {field.dataType.simpleString()}; it must be a timestamp, or a "
+            "bigint in milliseconds since the epoch"
+        )
+    if delay is None:
+        # Spark's `withWatermark` writes its delay into the metadata of the column.
+        return position, per_second * int(field.metadata.get("spark.watermarkDelayMs", 0)) // 1000
+    return position, round(per_second * duration("watermark_delay", delay))
+
+
+def _added_fields(schema: StructType, found: pa.Schema, prefix: str, status: str | None) -> list[StructField]:
+    """The Spark fields of the added columns, with names that no other column has."""
+    if not isinstance(prefix, str):
+        raise ConfigurationError(f"prefix is {describe(prefix)}; it must be text")
+    if status is not None and not (isinstance(status, str) and status):
+        raise ConfigurationError(f"status_column is {describe(status)}; it must be a name or None")
+    added = [spark_field(prefix + field.name, field) for field in found]
+    taken = {name.lower(): "the DataFrame" for name in schema.names}
+    for field in added:
+        if field.name.lower() in taken:
+            raise ConfigurationError(
+                f"the enricher's column {field.name!r} collides with a column of {taken[field.name.lower()]}; "
+                "give a prefix=, leave it out with columns=, or rename yours"
+            )
+        taken[field.name.lower()] = "the enricher"
+    if status is not None:
+        if status.lower() in taken:
+            raise ConfigurationError(
+                f"status_column {status!r} collides with a column of {taken[status.lower()]}; it is never prefixed: "
+                "choose another name"
+            )
+        added.append(spark_field(status, pa.field(status, STATUS)))
+    return added
+
+
+def _identity(enricher: Enricher) -> str:
+    """The fingerprint of an enricher, after a check that it can be sent to the workers."""
+    require_portable(describe(enricher), enricher)
+    return fingerprint(enricher, cloudpickle.list_registry_pickle_by_value())  # type: ignore[no-untyped-call]

@@ -1,0 +1,90 @@
+"""Limits for a whole job, divided by the number of tasks that run at the same time.
+
+Tasks do not know each other, so each gets a share, rounded down. Together, running tasks never exceed the limit. If
+fewer tasks run than expected, they use less than the limit. Tasks that follow one another in a Python worker share the
+window of their rate limit (`limiters`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pyspark.sql import SparkSession
+
+from asyncio_operator.checks import one_of, positive_int
+from asyncio_operator.errors import ConfigurationError
+from asyncio_operator.lookup.options import LookupOptions
+from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
+
+MANY = 100_000
+"""The number of rows of a DataFrame that Spark splits into as many partitions as it has cores."""
+
+GIVE_IT = 'pass tasks_at_once=, the number of tasks that run at once, or use limits per task, with scope="task"'
+
+
+def cores(spark: SparkSession) -> int:
+    """The number of cores: Spark makes this many tasks for a DataFrame without partitions of its own.
+
+    Spark Connect offers no other way to find it.
+    """
+    return spark.range(MANY).selectExpr("spark_partition_id() AS id").distinct().count()
+
+
+def slots(spark: SparkSession) -> int:
+    """The number of tasks that the cluster can run at the same time, in its present size.
+
+    Raises:
+        ConfigurationError: the number changes with the load.
+    """
+    if spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
+        raise ConfigurationError(f'scope="job" with spark.dynamicAllocation.enabled: {GIVE_IT}')
+    try:
+        context = spark.sparkContext._jsc.sc()
+    except Exception:  # Spark Connect has no context.
+        return cores(spark)
+    return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
+
+
+def tasks_of_job(spark: SparkSession, scope: object, tasks_at_once: int | None) -> int | None:
+    """The number of tasks that share a job's limits: the given number, else as many as can run at the same time.
+
+    Raises:
+        ConfigurationError: no number is given, and the number of slots changes with the load.
+    """
+    return slots(spark) if scope == "job" and tasks_at_once is None else tasks_at_once
+
+
+def shared_out(options: LookupOptions, scope: str, tasks_at_once: int | None) -> LookupOptions:
+    """The options of one task. `capacity` and `rate_limit` are those of the job if the scope is "job".
+
+    Raises:
+        ConfigurationError: the scope is wrong, or a limit is less than one for each task.
+    """
+    if tasks_at_once is not None:
+        positive_int("tasks_at_once", tasks_at_once)
+    if one_of("scope", scope, ("task", "job")) == "task":
+        if tasks_at_once is not None:
+            raise ConfigurationError(f'tasks_at_once is {tasks_at_once}, but it has no effect without scope="job"')
+        return options
+    if tasks_at_once is None:
+        raise ConfigurationError(f'scope="job" cannot know its tasks here: {GIVE_IT}')
+    capacity, limit = options.capacity, options.rate_limit
+    if isinstance(capacity, AdaptiveCapacity):
+        most = _share("capacity.maximum", capacity.maximum, tasks_at_once)
+        least, first = capacity.minimum // tasks_at_once or 1, capacity.initial // tasks_at_once or 1
+        capacity = replace(capacity, minimum=least, initial=max(least, first), maximum=most)
+    else:
+        capacity = _share("capacity", capacity, tasks_at_once)
+    if limit is not None:
+        burst = None if limit.burst is None else limit.burst // tasks_at_once
+        limit = replace(limit, rate=_share("rate_limit.rate", limit.rate, tasks_at_once), burst=burst)
+    return replace(options, capacity=capacity, rate_limit=limit)
+
+
+def _share(name: str, total: int, tasks: int) -> int:
+    if total < tasks:
+        raise ConfigurationError(
+            f"{name} is {total} for the job, but {tasks} tasks run at once: that is less than one for each. Raise it, "
+            'run fewer tasks (df.coalesce, and tasks_at_once= to match), or use limits per task, scope="task"'
+        )
+    return total // tasks

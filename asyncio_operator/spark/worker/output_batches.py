@@ -1,0 +1,127 @@
+"""Output batches of bounded size: rows of columns, picked by number, in pieces with limited rows and bytes.
+
+A column is built once per distinct key and spread over all rows with that key. So one large document can grow to any
+number of bytes. An Arrow array of text holds at most 2 GB, and the reader of a batch must hold it in memory too. The
+size of a row is computed from the offsets of its column, without reading values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kinds
+
+from asyncio_operator.arrow.columns import Column, Ints
+
+OUTPUT_ROWS = 10_000
+"""The maximum number of rows in an output batch: the default size of Spark's own batches."""
+
+OUTPUT_BYTES = 64 * 2**20
+"""The maximum number of bytes in an output batch, unless a single row has more. It is many times an ordinary batch, and
+far below the 2 GB that an array of text can hold. The JVM keeps a whole batch outside of its heap."""
+
+Places = Iterator[tuple[Ints, Ints]]
+"""For some rows of the output: the numbers of their input rows, and the numbers of their found rows."""
+
+
+def places(starts: Ints, copies: Ints) -> Places:
+    """All rows of the output, `OUTPUT_ROWS` at a time.
+
+    Args:
+        starts, copies: for each input row, the number of its first found row, and the number of its found rows.
+    """
+    if (copies == 1).all():
+        for done in range(0, len(copies), OUTPUT_ROWS):
+            found = starts[done : done + OUTPUT_ROWS]
+            yield np.arange(done, done + len(found)), found
+        return
+    ends = np.cumsum(copies)
+    total, before = int(ends[-1]), ends - copies
+    for done in range(0, total, OUTPUT_ROWS):
+        numbers = np.arange(done, min(total, done + OUTPUT_ROWS))
+        rows = np.searchsorted(ends, numbers, side="right")
+        yield rows, starts[rows] + numbers - before[rows]
+
+
+def cut(whole: Places, in_bytes: Ints, found_bytes: Ints) -> Places:
+    """The same rows, split so that each piece takes at most `OUTPUT_BYTES`. A larger row becomes a piece of its own.
+
+    Args:
+        in_bytes, found_bytes: the bytes of each input row, and of each found row.
+    """
+    heaviest = in_bytes.max(initial=0) + found_bytes.max(initial=0)  # Usually enough to see that nothing must be split.
+    for rows, found in whole:
+        if heaviest * len(rows) <= OUTPUT_BYTES:
+            yield rows, found
+            continue
+        ends = np.cumsum(in_bytes[rows] + found_bytes[found])
+        start, before = 0, 0
+        while start < len(rows):
+            stop = max(start + 1, int(np.searchsorted(ends, before + OUTPUT_BYTES, side="right")))
+            yield rows[start:stop], found[start:stop]
+            start, before = stop, int(ends[stop - 1])
+
+
+def row_bytes(columns: Sequence[Column], rows: int) -> Ints:
+    """The bytes of each row of these columns, rounded up. The columns have `rows` rows."""
+    total = np.zeros(rows, dtype=np.int64)
+    for column in columns:
+        if _is_chunked(column):
+            total += np.concatenate([row_bytes([chunk], len(chunk)) for chunk in column.chunks])
+        else:
+            total += _row_bytes(column)
+    return total
+
+
+def _row_bytes(array: pa.Array) -> Ints | int:
+    kind = array.type
+    if not len(array):
+        return 0
+    if kinds.is_struct(kind):
+        return row_bytes([array.field(i) for i in range(kind.num_fields)], len(array))
+    if kinds.is_map(kind):
+        return _spans(array, row_bytes([array.keys, array.items], len(array.keys)))
+    if kinds.is_list(kind) or kinds.is_large_list(kind):
+        return _spans(array, row_bytes([array.values], len(array.values)))
+    if any(has_kind(kind) for has_kind in _OF_ANY_LENGTH):
+        lengths: Ints = pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False)
+        return lengths + np.int64(_OFFSET)
+    return -(-int(array.nbytes) // len(array))  # Values of a fixed size: all rows take the same, rounded up.
+
+
+_OF_ANY_LENGTH = (kinds.is_string, kinds.is_binary, kinds.is_large_string, kinds.is_large_binary)
+_OFFSET = 4
+
+
+def _spans(array: pa.Array, items: Ints) -> Ints:
+    """The bytes of each list: those of its items, and its offset."""
+    before = np.concatenate([[0], np.cumsum(items)])
+    offsets = array.offsets.to_numpy()
+    spans: Ints = before[offsets[1:]] - before[offsets[:-1]]
+    return spans + _OFFSET
+
+
+def pick(columns: Sequence[Column], numbers: Ints) -> list[pa.Array]:
+    """The rows of columns with these numbers, of which there is at least one. Adjacent rows are not copied."""
+    first, count = int(numbers[0]), len(numbers)
+    if np.array_equal(numbers, np.arange(first, first + count)):
+        return [_joined([column.slice(first, count)]) for column in columns]
+    taken = pa.array(numbers)
+    return [
+        # `take` would first join the chunks, which are too large for one array.
+        _joined([column.slice(i, 1) for i in numbers.tolist()]) if _is_chunked(column) else column.take(taken)
+        for column in columns
+    ]
+
+
+def _joined(parts: Sequence[Column]) -> pa.Array:
+    if len(parts) == 1 and not _is_chunked(parts[0]):
+        return parts[0]
+    return pa.concat_arrays([chunk for part in parts for chunk in part.chunks])
+
+
+def _is_chunked(column: Column) -> bool:
+    return isinstance(column, pa.ChunkedArray)

@@ -1,0 +1,306 @@
+"""Finds the distinct keys of an Arrow batch, and builds the columns that their outcomes add.
+
+Distinct keys are found in Arrow (`key_arrays`). Columns are built once per distinct key and spread over the rows with
+`take`. The input's own columns pass through unchanged. This module knows neither lookups nor threads nor PySpark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from asyncio_operator.arrow.columns import Column, Ints, check_row, column
+from asyncio_operator.arrow.key_arrays import distinct_keys, key_values
+from asyncio_operator.errors import MissingKeyError, ResultError, text_of
+from asyncio_operator.lookup.keys import PENDING, Failure, KeyBatch
+from asyncio_operator.spark.worker.answers import FOUND, MISSING, Answers, failure_of, read_answers
+from asyncio_operator.spark.worker.output_batches import cut, pick, places, row_bytes
+from asyncio_operator.spark.worker.segments import Gate, Mask, Segmenter
+
+STATUS = pa.struct(
+    [
+        ("status", pa.string()),
+        ("source", pa.string()),
+        ("attempts", pa.int32()),
+        ("latency_ms", pa.float64()),
+        ("error_type", pa.string()),
+        ("error_message", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The columns of input and output.
+
+    Attributes:
+        keys: positions of the key columns in the input, in the order of a key's parts.
+        found: the fields that a found row adds, with the enricher's names.
+        inner: rows without a match are dropped.
+        required: a row without a match fails the task.
+        drop_failed: rows whose lookup failed are dropped.
+        status: whether a status column follows.
+        event_time: position of the column whose times form the segments of unordered mode; None: one segment.
+        delay: the largest distance between times of one segment, in the unit of that column.
+    """
+
+    keys: tuple[int, ...]
+    found: pa.Schema
+    inner: bool = False
+    required: bool = False
+    drop_failed: bool = False
+    status: bool = False
+    event_time: int | None = None
+    delay: int = 0
+
+
+class Rows:
+    """A batch of rows, with the number of each row's key (-1 if a part of the key is null), and which rows have left.
+
+    With event time it also has the number of the batch and of each row's segment.
+    """
+
+    __slots__ = ("batch", "key_of", "keys_left", "left", "number", "segments")
+
+    def __init__(self, batch: pa.RecordBatch, key_of: Ints) -> None:
+        self.number = 0
+        self.segments: Ints
+        self.batch = batch
+        self.key_of = key_of
+        self.keys_left = 0
+        self.left = np.zeros(batch.num_rows, dtype=np.bool_)
+
+
+def key_batch(batch: pa.RecordBatch, positions: Sequence[int]) -> KeyBatch:
+    """The distinct keys of a batch, in the order of their first row. The payload is the `Rows`.
+
+    Keys are canonical, so timestamps with a zone are datetimes in UTC. A value that Python cannot hold (a date in the
+    year 10000, text that is not UTF-8) counts as null, so its row is a miss.
+    """
+    keys, codes = distinct_keys([batch.column(position) for position in positions])
+    return KeyBatch(keys, batch.num_rows, Rows(batch, codes))
+
+
+class Enrichment:
+    """Builds the output of one task, and counts its rows by outcome.
+
+    Args:
+        on_result_error: handles a key with an invalid answer. It returns a `Failure`, or raises.
+        missing: makes the error for a key without a row, if the layout requires one.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        on_result_error: Callable[[Any, ResultError], Failure],
+        missing: Callable[[Any], Exception] = MissingKeyError,
+    ) -> None:
+        self.kinds = np.zeros(3, dtype=np.int64)
+        """Input rows by FOUND, MISSING and FAILED."""
+        self.layout = layout
+        self._on_result_error = on_result_error
+        self._missing = missing
+        self._schema: pa.Schema | None = None
+        self._empty = dict.fromkeys(layout.found.names)
+        self._gate = None if layout.event_time is None else Gate()
+
+    def expect(self, rows: pa.Schema) -> None:
+        """Note the schema of the input. It never changes, so any thread may call this."""
+        if self._schema is None:
+            fields = [*rows, *self.layout.found]
+            if self.layout.status:
+                fields.append(pa.field("status", STATUS))
+            self._schema = _distinctly_named(fields)
+
+    def nothing(self) -> Iterator[pa.RecordBatch]:
+        """An output batch without rows, if the schema is known."""
+        if self._schema is not None:
+            yield pa.RecordBatch.from_pylist([], self._schema)
+
+    def keyed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[KeyBatch]:
+        """The input, with the distinct keys of every batch. May run on another thread than the methods for output."""
+        time, segmenter = self.layout.event_time, Segmenter(self.layout.delay)
+        for number, batch in enumerate(batches):
+            self.expect(batch.schema)
+            keyed = key_batch(batch, self.layout.keys)
+            if time is not None:
+                keyed.payload.number, keyed.payload.segments = number, segmenter.number(batch.column(time))
+            yield keyed
+
+    def leading(self, batch: KeyBatch, ready: int) -> tuple[Iterator[pa.RecordBatch], int]:
+        """Ordered mode: the leading rows that need only the first `ready` keys, and the number of keys that left.
+
+        Keys are numbered in the order of their first row. So no row before the first row of key `ready` needs that key
+        or a later one.
+        """
+        rows: Rows = batch.payload
+        start, stop = int(np.count_nonzero(rows.left)), batch.rows
+        if ready < len(batch.keys):
+            stop = start + int(np.argmax(rows.key_of[start:] >= ready))
+        rows.left[start:stop] = True
+        return self._leave(batch, rows.batch.slice(start, stop - start), rows.key_of[start:stop], ready)
+
+    def answered(self, batch: KeyBatch, ended: bool) -> Iterator[tuple[Iterator[pa.RecordBatch], int, KeyBatch | None]]:
+        """Unordered mode: yields rows that may leave, the number of keys that left, and the batch if it has left whole.
+
+        A row may leave if its key has an outcome, and all rows of earlier segments have left.
+
+        Args:
+            ended: whether every key of the batch has an outcome.
+        """
+        rows: Rows = batch.payload
+        if self._gate is None:
+            leaving = self._has_outcome(batch)
+            rows.left |= leaving
+            yield *self._some(batch, leaving), batch if ended else None
+            return
+        for one, leaving, done in self._gate.pass_through(batch, rows, ended, self._has_outcome):
+            yield *self._some(one, leaving), one if done else None
+
+    def _has_outcome(self, batch: KeyBatch) -> Mask:
+        """A mask of the rows whose key has an outcome and that have not left."""
+        rows: Rows = batch.payload
+        waiting: Mask = ~rows.left
+        if not batch.ended:
+            # The extra last place, which -1 selects, is for null keys: they are always ready.
+            ready = np.array([outcome is not PENDING for outcome in [*batch.outcomes, None]])
+            waiting &= ready[rows.key_of]
+        return waiting
+
+    def _some(self, batch: KeyBatch, leaving: Mask) -> tuple[Iterator[pa.RecordBatch], int]:
+        """The rows that leave, and the number of keys that left with them."""
+        rows: Rows = batch.payload
+        # An answered key makes room for others even if its rows have to stay: they may wait for one of those others.
+        # The number of rows that stay has its own bound.
+        keys_left = len(batch.keys) if rows.left.all() else batch.answered()
+        part = rows.batch if leaving.all() else rows.batch.filter(pa.array(leaving))
+        return self._leave(batch, part, rows.key_of[leaving], keys_left)
+
+    def _leave(
+        self, batch: KeyBatch, rows: pa.RecordBatch, codes: Ints, keys_left: int
+    ) -> tuple[Iterator[pa.RecordBatch], int]:
+        freed = keys_left - batch.payload.keys_left
+        batch.payload.keys_left = keys_left
+        if not rows.num_rows:
+            return iter(()), freed
+        keys, outcomes = batch.keys, batch.outcomes
+        if rows.num_rows < batch.rows:
+            used = np.zeros(len(keys) + 1, dtype=np.bool_)
+            used[codes] = True
+            used[-1] = False
+            codes = np.where(used, np.cumsum(used) - 1, -1)[codes]
+            needed = np.flatnonzero(used).tolist()
+            keys, outcomes = [keys[i] for i in needed], [outcomes[i] for i in needed]
+        return self._build(rows, codes, keys, outcomes), freed
+
+    def _build(
+        self, rows: pa.RecordBatch, codes: Ints, keys: list[Any], outcomes: list[Any]
+    ) -> Iterator[pa.RecordBatch]:
+        """The output for rows. `codes` has the number of each row's key, or -1 for none."""
+        self.expect(rows.schema)
+        answers, added = self._columns(keys, outcomes)
+        if self.layout.required:
+            self._require_found(rows, codes, keys, answers)
+        # -1 selects the last place, which is for the null key.
+        starts, copies = answers.starts[codes], answers.copies[codes]
+        self.kinds += np.bincount(answers.kinds[codes], minlength=3)
+        statuses = [self._statuses(outcomes, answers)] if self.layout.status else []
+        added_bytes = row_bytes(added, len(answers.rows))
+        # The input's columns can grow only if the output repeats a row.
+        own = rows.columns if (copies > 1).any() else []
+        for row, found in cut(places(starts, copies), row_bytes(own, rows.num_rows), added_bytes):
+            columns = pick(rows.columns, row) + pick(added, found)
+            if statuses:
+                columns += pick(statuses, codes[row] % len(statuses[0]))
+            yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _require_found(self, rows: pa.RecordBatch, codes: Ints, keys: list[Any], answers: Answers) -> None:
+        """Raise the error for the first row without a match. A failed lookup is not a miss."""
+        missed = np.flatnonzero(answers.kinds[codes] == MISSING)
+        if not len(missed):
+            return
+        row = int(missed[0])
+        if codes[row] >= 0:
+            raise self._missing(keys[codes[row]])
+        parts = [key_values(rows.column(position).slice(row, 1))[0] for position in self.layout.keys]
+        raise self._missing(parts[0] if len(parts) == 1 else tuple(parts))
+
+    def _statuses(self, outcomes: list[Any], answers: Answers) -> Column:
+        """The status of each key, and at the end that of the null key."""
+        statuses = [_status(outcome, kind) for outcome, kind in zip(outcomes, answers.kinds.tolist(), strict=False)]
+        return pa.array([*statuses, NOTHING_ASKED], STATUS)
+
+    def _columns(self, keys: list[Any], outcomes: list[Any]) -> tuple[Answers, list[Column]]:
+        """The rows of outcomes, and the columns built from them. If a row does not fit, its key fails."""
+        while True:
+            answers = read_answers(
+                keys,
+                outcomes,
+                miss=int(not self.layout.inner),
+                failure=int(not self.layout.drop_failed),
+                on_result_error=self._on_result_error,
+                empty=self._empty,
+            )
+            try:
+                return answers, [column(answers.rows, field) for field in self.layout.found]
+            except Exception:
+                if not self._find_misfits(keys, outcomes, answers):
+                    raise
+
+    def _find_misfits(self, keys: list[Any], outcomes: list[Any], answers: Answers) -> int:
+        """Replace outcomes whose rows do not fit the columns by failures. Returns their number."""
+        misfits = 0
+        for i in np.flatnonzero(answers.kinds == FOUND).tolist():
+            start, copies = int(answers.starts[i]), int(answers.copies[i])
+            try:
+                for row in answers.rows[start : start + copies]:
+                    check_row(row, self.layout.found)
+            except ResultError as error:
+                outcomes[i] = failure_of(outcomes[i], self._on_result_error(keys[i], error))
+                misfits += 1
+        return misfits
+
+
+NOTHING_ASKED = {"status": "missing", "source": "none", "attempts": 0}
+
+
+def _status(outcome: Any, kind: int) -> dict[str, Any]:
+    """The status of a key, from its outcome, which is an `Answer` or a `Failure`."""
+    status: dict[str, Any] = {
+        "source": outcome.source,
+        "attempts": outcome.attempts,
+        "latency_ms": None if outcome.latency is None else outcome.latency * 1000,
+    }
+    if isinstance(outcome, Failure):
+        status["status"] = "timed_out" if outcome.timed_out else "failed"
+    else:
+        status["status"] = "found" if kind == FOUND else "missing"
+    if outcome.error is not None:
+        status["error_type"] = type(outcome.error).__name__
+        status["error_message"] = _message(outcome.error)
+    return status
+
+
+def _message(error: BaseException) -> str:
+    """The text of an error, in a form that Arrow can hold."""
+    try:
+        return text_of(error)
+    except BaseException as second:
+        return f"making its text failed with {type(second).__name__}"
+
+
+def _distinctly_named(fields: list[pa.Field]) -> pa.Schema:
+    """A schema in which all names differ. Spark reads columns by position, but its Arrow reader mixes up the buffers of
+    two fields with the same name."""
+    taken: set[str] = set()
+    for i, field in enumerate(fields):
+        name = field.name
+        while name.lower() in taken:
+            name += "'"
+        taken.add(name.lower())
+        fields[i] = field.with_name(name)
+    return pa.schema(fields)

@@ -1,0 +1,140 @@
+"""Open enrichers that live as long as the Python worker, one for each specification, on the loop thread.
+
+A task leases an enricher and returns it. The next task with an equal specification gets the same one, with its open
+connections. An enricher that no task has leased for `IDLE` seconds is closed, and opened again when it is needed.
+Otherwise open pools would use up a server's connections after some dozens of queries. Everything here runs on the loop,
+so it needs no lock.
+
+Law: `close` runs once for each `open` that has begun, after that `open` has ended; and one specification never has two
+open clients at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from typing import Any
+
+from asyncio_operator.enricher import Enricher
+from asyncio_operator.errors import FunctionError, describe, describe_error
+from asyncio_operator.hints import remedy
+from asyncio_operator.policies.shutdown import CLIENT_CLOSE_TIMEOUT
+
+logger = logging.getLogger("asyncio_operator")
+
+IDLE = 60.0
+"""Seconds: longer than the pause between two micro-batches of most streams, and shorter than a person's pause."""
+
+
+class Client:
+    """An enricher that is opened once, for all tasks that wait for it.
+
+    Args:
+        before: the closing of an earlier client of the same specification. Opening waits for it.
+    """
+
+    def __init__(self, enricher: Enricher, before: asyncio.Task[Any] | None) -> None:
+        self.enricher = enricher
+        self.leases = 0
+        self.timer: asyncio.TimerHandle | None = None
+        self._begun = False
+        self._before = before
+        self._opening = asyncio.ensure_future(self._open(before))
+
+    async def _open(self, before: asyncio.Task[Any] | None) -> BaseException | None:
+        """The error of `open`, or None. It is returned, because a raised ``SystemExit`` would pass through the loop."""
+        if before is not None:
+            await asyncio.wait([before], timeout=2 * CLIENT_CLOSE_TIMEOUT)
+        self._begun = True
+        try:
+            await self.enricher.open()
+        except BaseException as error:
+            return error
+        return None
+
+    async def opened(self) -> None:
+        """Wait until the enricher is open. Cancelling one waiter does not affect the others.
+
+        Raises:
+            FunctionError: opening failed.
+        """
+        error = await asyncio.shield(self._opening)
+        if error is not None:
+            raise FunctionError(
+                f"{describe(self.enricher)} could not be opened: {describe_error(error)}{remedy(error)}", attempts=1
+            ) from error
+
+    async def close(self) -> None:
+        """Close it, within `CLIENT_CLOSE_TIMEOUT` seconds. Errors are logged."""
+        self._opening.cancel()
+        try:
+            async with asyncio.timeout(CLIENT_CLOSE_TIMEOUT):
+                await asyncio.wait([self._opening])
+                if self._begun:
+                    await self.enricher.close()
+                elif self._before is not None:
+                    # The next client waits for this task, and must not open before the earlier client has closed.
+                    await asyncio.wait([self._before])
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            logger.warning("closing %s failed", describe(self.enricher), exc_info=error)
+
+
+class Clients:
+    """The clients of this process, by the fingerprint of their specification."""
+
+    def __init__(self) -> None:
+        self._clients: dict[str, Client] = {}
+        self._closing: dict[str, asyncio.Task[None]] = {}
+
+    async def lease(self, fingerprint: str, enricher: Enricher) -> Enricher:
+        """The open enricher with this fingerprint. The first lease opens `enricher` itself.
+
+        Each successful lease must be returned with `release`. An enricher that fails to open is closed and forgotten.
+
+        Raises:
+            FunctionError: opening failed.
+        """
+        client = self._clients.get(fingerprint)
+        if client is None:
+            client = self._clients[fingerprint] = Client(enricher, self._closing.get(fingerprint))
+        if client.timer is not None:
+            client.timer.cancel()
+            client.timer = None
+        client.leases += 1
+        try:
+            await client.opened()
+        except BaseException:
+            client.leases -= 1
+            if not client.leases:
+                self._forget(fingerprint, client)
+            raise
+        return client.enricher
+
+    def release(self, fingerprint: str) -> None:
+        """Return a lease."""
+        client = self._clients[fingerprint]
+        client.leases -= 1
+        if not client.leases:
+            client.timer = asyncio.get_running_loop().call_later(IDLE, self._forget, fingerprint, client)
+
+    def _forget(self, fingerprint: str, client: Client) -> None:
+        del self._clients[fingerprint]
+        closing = self._closing[fingerprint] = asyncio.ensure_future(client.close())
+        closing.add_done_callback(lambda task: self._closed(fingerprint, task))
+
+    def _closed(self, fingerprint: str, closing: asyncio.Task[None]) -> None:
+        if self._closing.get(fingerprint) is closing:
+            del self._closing[fingerprint]
+
+    def forget_all(self) -> None:
+        """Forget all clients in a forked child, where their loop does not run. They stay open for the parent."""
+        self._clients.clear()
+        self._closing.clear()
+
+
+clients = Clients()
+
+os.register_at_fork(after_in_child=clients.forget_all)

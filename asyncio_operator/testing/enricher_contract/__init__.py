@@ -1,0 +1,1 @@
+"""The contract of enrichers: the rules that `check_enricher` checks."""

@@ -1,0 +1,290 @@
+"""The rules for an enricher's answers, as plain checks. They are one part of `check_enricher`.
+
+Each rule makes its own enrichers and runs them on its own loop, so one broken rule does not break another. A rule that
+needs only one loop is a coroutine function. The rules know nothing of an enricher but the contract of `Enricher`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import wraps
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from asyncio_operator.checks import positive_duration
+from asyncio_operator.enricher import Enricher, Found
+from asyncio_operator.errors import ConfigurationError, ResultError, describe
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+Make = Callable[[], Enricher]
+T = TypeVar("T")
+
+ANY = object()
+"""An expected answer whose content is not known: only its shape is checked."""
+
+CONCURRENT = 20
+"""Lookups at the same time: more than most pools have connections."""
+
+
+class Check:
+    """What each rule gets: the enrichers, and what is known about their answers."""
+
+    def __init__(
+        self,
+        make: Make,
+        known: Mapping[Any, Found] | Iterable[Any],
+        missing: Iterable[Any],
+        secrets: Iterable[str],
+        loop_factory: Callable[[], asyncio.AbstractEventLoop] | None,
+        patience: float,
+    ) -> None:
+        if not callable(make):
+            raise ConfigurationError(f"make is {describe(make)}; it must be a function that returns a new enricher")
+        for name, keys in (("known", known), ("missing", missing)):
+            if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
+                raise ConfigurationError(f"{name} is {describe(keys)}; it must be a collection of keys")
+        self.make = make
+        self.known = dict(known) if isinstance(known, Mapping) else dict.fromkeys(known, ANY)
+        self.missing = list(missing)
+        self.secrets = [secrets] if isinstance(secrets, str) else list(secrets)
+        self.loop_factory = loop_factory
+        self.patience = positive_duration("patience", patience)
+        if not self.known or not self.missing:
+            raise ConfigurationError("known and missing must each have at least one key; otherwise nothing is checked")
+        made = make()
+        if not isinstance(made, Enricher):
+            raise ConfigurationError(f"make gave {describe(made)}; an Enricher is needed")
+        if make() is made:
+            raise ConfigurationError(
+                f"make gave the same object twice, {describe(made)}; it must make a new one at each call, as in "
+                "`lambda: MyEnricher(url)`. For a single object, such as a function under @enricher, pass "
+                "`lambda: copy.copy(it)`"
+            )
+
+    @property
+    def expected(self) -> dict[Any, Any]:
+        """The answers by key; None for missing keys."""
+        return {**self.known, **dict.fromkeys(self.missing)}
+
+    def run(self, main: Callable[[], Awaitable[T]]) -> T:
+        """Run a coroutine function on a new loop and return its result."""
+
+        async def begin() -> T:
+            return await main()
+
+        with asyncio.Runner(loop_factory=self.loop_factory) as runner:
+            return runner.run(begin())
+
+    async def within(self, what: str, awaitable: Awaitable[T]) -> T:
+        """The result of an awaitable. It must end within `patience`."""
+        assert isawaitable(awaitable), (
+            f"{what} gave {describe(awaitable)}, which cannot be awaited: make it an `async def`, or give an ordinary "
+            "function to BlockingEnricher"
+        )
+        task = asyncio.ensure_future(awaitable)
+        done, _ = await asyncio.wait([task], timeout=self.patience)
+        if not done:
+            task.cancel()
+            await asyncio.wait([task], timeout=self.patience)
+        assert done, f"{what} took more than {self.patience} s"
+        return task.result()
+
+    @asynccontextmanager
+    async def opened(self, enricher: Enricher | None = None) -> AsyncIterator[Enricher]:
+        """An open enricher. Its schema is read before it is opened, as on a driver."""
+        enricher = enricher or self.make()
+        enricher.schema()
+        try:
+            await self.within("open()", enricher.open())
+            yield enricher
+        finally:
+            await self.within("close()", enricher.close())
+
+    async def expect(self, enricher: Enricher, keys: Iterable[Any] | None = None) -> None:
+        """Look keys up one after the other, by default all keys, and compare the answers."""
+        for key in self.expected if keys is None else keys:
+            found = await self.within(f"lookup({describe(key)})", enricher.lookup(key))
+            compare(key, found, self.expected[key])
+
+    def without_secrets(self, text: str) -> str:
+        """The text with each secret replaced by ***."""
+        for secret in self.secrets:
+            text = text.replace(secret, "***")
+        return text
+
+
+def asynchronous(rule: Callable[[Check], Awaitable[None]]) -> Callable[[Check], None]:
+    """Turns a rule that is a coroutine function into an ordinary function, like the other rules."""
+
+    @wraps(rule)
+    def called(check: Check) -> None:
+        check.run(lambda: rule(check))
+
+    return called
+
+
+def rows_of(key: Any, found: Any) -> list[dict[str, Any]]:
+    """The rows of an answer; an empty list for a miss."""
+    if found is None:
+        return []
+    if isinstance(found, Mapping):
+        return [dict(found)]
+    shape = f"key {describe(key)} gave {describe(found)}; a mapping, a sequence of mappings, or None is needed"
+    assert isinstance(found, Sequence), shape
+    assert not isinstance(found, str | bytes | bytearray), shape
+    assert all(isinstance(row, Mapping) for row in found), shape
+    return [dict(row) for row in found]
+
+
+def compare(key: Any, found: Any, expected: Any) -> None:
+    """Assert that an answer is the expected one."""
+    rows = rows_of(key, found)
+    if expected is None:
+        assert not rows, f"the missing key {describe(key)} gave {describe(found)}; None is needed"
+        return
+    assert rows, f"the known key {describe(key)} was not found"
+    if expected is not ANY:
+        assert same(rows, rows_of(key, expected)), (
+            f"key {describe(key)} gave {describe(found)}, not {describe(expected)}"
+        )
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are equal, compared as rows are: NaN equals NaN."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
+    for kind in (list, tuple):
+        if isinstance(one, kind) and isinstance(other, kind):
+            return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other) or bool(one != one and other != other)  # Only NaN differs from itself.
+
+
+def rule_schema(check: Check) -> None:
+    """schema() is a pyarrow.Schema whose columns have different names, and always the same"""
+    import pyarrow as pa
+
+    enricher = check.make()
+    schema = enricher.schema()
+    assert isinstance(schema, pa.Schema), f"it gave {describe(schema)}"
+    assert len(set(schema.names)) == len(schema.names), f"a column name occurs twice in {schema.names}"
+    assert len(schema.names), "it has no columns"
+    assert enricher.schema().equals(schema), "the second call gave another schema"
+    assert check.make().schema().equals(schema), "another enricher from make() has another schema"
+
+    async def when_open() -> None:
+        async with check.opened(enricher):
+            assert enricher.schema().equals(schema), "it gave another schema while it was open"
+        assert enricher.schema().equals(schema), "it gave another schema after it was closed"
+
+    check.run(when_open)
+
+
+def rule_key_schema(check: Check) -> None:
+    """key_schema() is None, or a pyarrow.Schema with one column for each part of a key, and always the same"""
+    import pyarrow as pa
+
+    enricher = check.make()
+    schema = enricher.key_schema()
+    if schema is None:
+        assert enricher.key_schema() is None, "the second call gave another key schema"
+        return
+    assert isinstance(schema, pa.Schema), f"it gave {describe(schema)}"
+    assert enricher.key_schema().equals(schema), "the second call gave another one"  # type: ignore[union-attr]
+    for key in check.expected:
+        parts = len(key) if isinstance(key, tuple) else 1
+        assert parts == len(schema), f"key {describe(key)} has {parts} parts, and the key schema {len(schema)} columns"
+
+
+def rule_max_batch(check: Check) -> None:
+    """max_batch is an int of at least 1"""
+    most = check.make().max_batch
+    assert isinstance(most, int), f"it is {describe(most)}"
+    assert not isinstance(most, bool), f"it is {describe(most)}"
+    assert most >= 1, f"it is {describe(most)}"
+
+
+@asynchronous
+async def rule_found(check: Check) -> None:
+    """lookup() returns the row of a known key, or a sequence of its rows"""
+    async with check.opened() as enricher:
+        await check.expect(enricher, check.known)
+
+
+@asynchronous
+async def rule_missing(check: Check) -> None:
+    """lookup() returns None or an empty sequence for a key that does not exist, and raises nothing"""
+    async with check.opened() as enricher:
+        await check.expect(enricher, check.missing)
+
+
+@asynchronous
+async def rule_types(check: Check) -> None:
+    """the values of a row fit the columns of schema() without loss"""
+    from asyncio_operator.arrow.columns import check_row  # here, because it loads pyarrow
+
+    async with check.opened() as enricher:
+        schema = enricher.schema()
+        for key in check.known:
+            rows = rows_of(key, await check.within(f"lookup({describe(key)})", enricher.lookup(key)))
+            assert any(name in row for row in rows for name in schema.names), (
+                f"key {describe(key)}: its rows have none of the columns {schema.names}: {describe(rows)}"
+            )
+            for row in rows:
+                try:
+                    check_row(row, schema)
+                except ResultError as error:
+                    raise AssertionError(f"key {describe(key)}: {error}") from error
+
+
+@asynchronous
+async def rule_lookup_many(check: Check) -> None:
+    """lookup_many() returns one answer per key, in the order of the keys, repeated keys too, equal to lookup()'s"""
+    keys = list(check.expected)
+    orders = [keys, keys[::-1], [key for key in keys for _ in range(2)], keys + keys[::-1], check.missing, keys[:1]]
+    async with check.opened() as enricher:
+        single = {key: rows_of(key, await check.within("lookup()", enricher.lookup(key))) for key in keys}
+        for order in orders:
+            for start in range(0, len(order), enricher.max_batch):
+                batch = order[start : start + enricher.max_batch]
+                answers = await check.within("lookup_many()", enricher.lookup_many(batch))
+                assert isinstance(answers, Sequence), f"it gave {describe(answers)}; a sequence is needed"
+                assert len(answers) == len(batch), f"it gave {len(answers)} answers for {len(batch)} keys"
+                for key, found in zip(batch, answers, strict=True):
+                    compare(key, found, check.expected[key])
+                    rows = rows_of(key, found)
+                    assert same(rows, single[key]), (
+                        f"for key {describe(key)} of {describe(batch)} it gave {describe(rows)}, but lookup() gave "
+                        f"{describe(single[key])}"
+                    )
+
+
+@asynchronous
+async def rule_concurrent(check: Check) -> None:
+    """each of several lookups at the same time gets its own answer"""
+    keys = (list(check.expected) * CONCURRENT)[:CONCURRENT]
+    async with check.opened() as enricher:
+        batches = [keys[i : i + enricher.max_batch] for i in range(0, len(keys), enricher.max_batch)]
+        lookups = asyncio.gather(*map(enricher.lookup, keys))
+        many = asyncio.gather(*map(enricher.lookup_many, batches))
+        answers, answers_of_batches = await check.within("all of them", asyncio.gather(lookups, many))
+        for key, found in zip(keys, answers, strict=True):
+            compare(key, found, check.expected[key])
+        for batch, several in zip(batches, answers_of_batches, strict=True):
+            for key, found in zip(batch, several, strict=True):
+                compare(key, found, check.expected[key])
+
+
+RULES: tuple[Callable[[Check], None], ...] = (
+    rule_schema,
+    rule_key_schema,
+    rule_max_batch,
+    rule_found,
+    rule_missing,
+    rule_types,
+    rule_lookup_many,
+    rule_concurrent,
+)

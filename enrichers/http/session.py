@@ -1,0 +1,233 @@
+"""The session of one worker: connections, redirects, bodies of bounded size.
+
+It belongs to the loop that opened it. Connections are kept and used again for any request; nothing of a request stays
+behind, not even cookies. The caller's `capacity` and `per_host` limit their number: aiohttp's own limit of 100 would be
+a second, hidden queue. A deadline comes from outside as a cancellation, which closes the connection. A body is always
+read to its end, or its connection is closed, so that no connection is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+import aiohttp
+from aiohttp.client import URL  # type: ignore[attr-defined]
+
+from asyncio_operator import ConfigurationError
+from asyncio_operator.enricher import CLOSE_TIMEOUT, describe
+from enrichers.http.proxies import Proxy, proxy_for
+from enrichers.http.request_plan import Request
+
+MOST_REDIRECTS = 5
+"""The maximum number in a row. A service that moved needs one or two; more are a circle."""
+
+ERROR_BYTES = 65_536
+"""How many bytes of an error answer are read, to show its beginning and to use the connection again."""
+
+DEFAULT_HEADERS = {"Accept": "application/json", "User-Agent": "asyncio-operator"}
+"""The headers of the session; those of a request replace them."""
+
+_REDIRECTS = (301, 302, 303, 307, 308)
+_HARMLESS = frozenset({"accept", "accept-language", "content-type", "user-agent"})
+
+Tls = str | Callable[[], ssl.SSLContext] | None
+
+
+class Answer(NamedTuple):
+    """The answer of a service."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def is_framed(self) -> bool:
+        """Whether it says where its body ends. If not, the body ends with the connection, for whatever reason."""
+        framed = "Content-Length" in self.headers or "chunked" in self.headers.get("Transfer-Encoding", "").lower()
+        return framed or self.status == HTTPStatus.NO_CONTENT
+
+
+class RefusedError(Exception):
+    """An answer that is not accepted, or a redirect that is not followed; the message says why."""
+
+
+class Client:
+    """The session of a worker.
+
+    Args:
+        per_host: the maximum number of connections to one host, or None.
+        connect_timeout: seconds for a connection, TLS included.
+        max_response_bytes: the maximum size of a body, after decompression.
+        redirects: "same_host", "any" or "never".
+        trust_env: whether the environment's proxies are used.
+        tls: a file of certificate authorities, a function that returns a context, or None for the system's authorities.
+    """
+
+    def __init__(
+        self,
+        *,
+        per_host: int | None,
+        connect_timeout: float,
+        max_response_bytes: int,
+        redirects: str,
+        trust_env: bool,
+        tls: Tls,
+    ) -> None:
+        self._per_host = per_host
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout or None)
+        self._limit = max_response_bytes
+        self._redirects = redirects
+        self._trust_env = trust_env
+        self._tls = tls
+        self._session: aiohttp.ClientSession | None = None
+        self._proxies: dict[str, Proxy | None] = {}
+
+    async def open(self) -> None:
+        """Make the session. It does not connect yet.
+
+        Raises:
+            ConfigurationError: the file or function of `tls` does not exist or is not usable in this process.
+        """
+        context = await self._context()
+        connector = aiohttp.TCPConnector(limit=0, limit_per_host=self._per_host or 0, ssl=context or True)
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            timeout=self._timeout,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers=DEFAULT_HEADERS,
+        )
+
+    async def close(self) -> None:
+        """Close every connection, within `CLOSE_TIMEOUT`."""
+        session, self._session = self._session, None
+        if session is not None:
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(session.close(), CLOSE_TIMEOUT)
+
+    async def fetch(self, request: Request, headers: Mapping[str, str]) -> Answer:
+        """The answer to a request, after redirects.
+
+        Raises:
+            RefusedError: the answer is too large, or a redirect must not be followed.
+            aiohttp.ClientError, OSError: there is no answer.
+        """
+        method, body = request.method, request.body
+        url = URL(request.url, encoded=True)
+        for _ in range(MOST_REDIRECTS + 1):
+            response = await self._send(method, url, headers, body)
+            try:
+                content = await self._content(response)
+            except BaseException:
+                response.close()
+                raise
+            location = response.headers.get("Location") if response.status in _REDIRECTS else None
+            if location is None or self._redirects == "never":
+                return Answer(response.status, response.headers, content)
+            target = _target(url, location)
+            if response.status == 303 or (response.status in (301, 302) and method == "POST"):
+                method, body = "GET", None
+            if not _same_host(url, target):
+                headers = self._elsewhere(url, target, method, headers)
+            url = target
+        raise RefusedError(f"it is redirected more than {MOST_REDIRECTS} times")
+
+    async def _send(
+        self, method: str, url: URL, headers: Mapping[str, str], body: bytes | None
+    ) -> aiohttp.ClientResponse:
+        if self._session is None:
+            raise RefusedError("it is not open")
+        proxy = self._proxy(url) if self._trust_env else None
+        if proxy is None:
+            return await self._session.request(method, url, headers=headers, data=body, allow_redirects=False)
+        credentials = {} if proxy.authorization is None else {"Proxy-Authorization": proxy.authorization}
+        # To an https URL the proxy opens a tunnel, so its credentials must not go to the service.
+        to_proxy = credentials if url.scheme == "https" else None
+        if to_proxy is None:
+            headers = {**headers, **credentials}
+        return await self._session.request(
+            method, url, headers=headers, data=body, allow_redirects=False, proxy=proxy.url, proxy_headers=to_proxy
+        )
+
+    async def _content(self, response: aiohttp.ClientResponse) -> bytes:
+        success = response.status < 300
+        limit = self._limit if success else min(self._limit, ERROR_BYTES)
+        headers = response.headers
+        length = response.content_length
+        if length is not None and length <= limit and "Content-Encoding" not in headers:
+            return await response.read()
+        chunks, size = [], 0
+        too_large = length is not None and length > limit and success
+        if not too_large:
+            async for chunk in response.content.iter_any():
+                chunks.append(chunk)
+                size += len(chunk)
+                if size > limit:
+                    too_large = True
+                    break
+            else:
+                return b"".join(chunks)
+        response.close()
+        if success:
+            raise RefusedError(f"the answer is larger than max_response_bytes={limit}")
+        return b"".join(chunks)[:limit]
+
+    def _elsewhere(self, url: URL, target: URL, method: str, headers: Mapping[str, str]) -> Mapping[str, str]:
+        """The headers for another host, without those that may be a secret.
+
+        Raises:
+            RefusedError: the redirect must not be followed.
+        """
+        place = str(target.origin())
+        if self._redirects != "any":
+            raise RefusedError(f'it is redirected to another host, {place}; use its URL, or redirects="any"')
+        if url.scheme == "https" and target.scheme != "https":
+            raise RefusedError(f"it is redirected from https to {place}, where others could read it")
+        if method != "GET":
+            raise RefusedError(f"a {method} is redirected to another host, {place}; use its URL")
+        return {name: value for name, value in headers.items() if name.lower() in _HARMLESS}
+
+    def _proxy(self, url: URL) -> Proxy | None:
+        origin = str(url.origin())
+        if origin not in self._proxies:
+            self._proxies[origin] = proxy_for(url.scheme, f"{url.host}:{url.port}")
+        return self._proxies[origin]
+
+    async def _context(self) -> ssl.SSLContext | None:
+        if self._tls is None:
+            return None
+        # In threads, because both read files.
+        if isinstance(self._tls, str):
+            try:
+                return await asyncio.to_thread(ssl.create_default_context, cafile=self._tls)
+            except OSError as error:
+                raise ConfigurationError(
+                    f"ssl is {describe(self._tls)}; it must be a file with certificates in PEM that can be read here: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+        context: Any = await asyncio.to_thread(self._tls)
+        if not isinstance(context, ssl.SSLContext):
+            raise ConfigurationError(f"ssl: the function gave {describe(context)}; it must return an ssl.SSLContext")
+        return context
+
+
+def _target(url: URL, location: str) -> URL:
+    try:
+        target = url.join(URL(location)).with_user(None).with_fragment(None)
+        if target.scheme in ("http", "https") and target.host:
+            return target
+    except ValueError:
+        pass
+    raise RefusedError("it is redirected to something that is not a URL of http or https")
+
+
+def _same_host(url: URL, target: URL) -> bool:
+    """Whether credentials may be sent there too: the same origin, or the same host with TLS, both on default ports."""
+    if url.origin() == target.origin():
+        return True
+    upgrade = (url.scheme, target.scheme) == ("http", "https") and url.is_default_port() and target.is_default_port()
+    return upgrade and url.host == target.host
