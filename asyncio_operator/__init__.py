@@ -4,7 +4,7 @@ The names below are the public surface without Spark; `asyncio_operator.spark` h
 package imports no third-party library.
 """
 
-from asyncio_operator.elements import Record, Watermark
+from asyncio_operator.elements import OperatorSnapshot, Record, Watermark
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import (
     AsyncOperatorError,
@@ -27,7 +27,6 @@ from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import ExponentialBackoff, FixedBackoff, Retry
-from asyncio_operator.snapshot import OperatorSnapshot
 
 __version__ = "0.1.0"
 

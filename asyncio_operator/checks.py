@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from types import CoroutineType
 from typing import TypeVar
 
@@ -176,3 +177,19 @@ def of_kind(name: str, value: object, kind: type) -> None:
     if value is not None and not isinstance(value, kind):
         made = f", such as {kind.__name__}({value})" if type(value) is int and name in FROM_INT else ""
         raise ConfigurationError(f"{name} is {describe(value)}; it must be a {kind.__name__}, or None{made}")
+
+
+def check_directory(directory: str | Path) -> Path:
+    """The directory as a path, absolute and without links; it need not exist.
+
+    Raises:
+        ConfigurationError: it is no path, or cannot be one.
+    """
+    if isinstance(directory, str | Path) and str(directory) and "\0" not in str(directory):
+        try:
+            str(directory).encode()
+        except UnicodeEncodeError:
+            pass
+        else:
+            return Path(directory).resolve()
+    raise ConfigurationError(f"directory={describe(directory)}: a path is needed, in UTF-8 and without NUL")

@@ -1,14 +1,15 @@
-"""The elements of a stream: records and watermarks.
+"""What flows through the operator: records and watermarks; and the snapshot of those in flight.
 
-A `Record` is a value with an optional event time. A `Watermark` says that no record with a smaller or equal event time
-follows it. Event time is an ``int``, milliseconds since the epoch. Elements are equal if their fields are equal, and
-must not be changed. This is not enforced: a frozen dataclass would take three times as long to make, and one is made
-per element. Source: the elements of Flink's ``StreamElement``.
+A `Record` is a value with an optional event time; a `Watermark` says that no record with a smaller or equal event time
+follows it. Event time is an ``int``, milliseconds since the epoch. Both are values: equal if their fields are, and
+never changed after they were made (not enforced: a frozen dataclass costs three times as much to make, and one is made
+per element). Source: the elements of Flink's ``StreamElement``.
 """
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar, final
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, final
 
 from asyncio_operator.errors import ConfigurationError, describe
 
@@ -73,3 +74,21 @@ class Watermark:
 
     def __repr__(self) -> str:
         return f"Watermark({self.timestamp})"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSnapshot:
+    """The inputs that a run had not emitted yet, in an order in which replay is correct.
+
+    It is picklable if the elements are. It may be restored more than once, with other options, and in another mode.
+
+    Attributes:
+        elements: pairs of an element (a value, a `Record` or a `Watermark`) and the attempts that it has used: those
+            that have ended in failure.
+    """
+
+    elements: tuple[tuple[Any, int], ...] = ()
+
+    def __len__(self) -> int:
+        """How many elements there are."""
+        return len(self.elements)

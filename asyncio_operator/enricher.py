@@ -36,10 +36,9 @@ from typing import TYPE_CHECKING, Any
 from asyncio_operator.checks import duration, gives_coroutines, natural, positive_int, takes
 from asyncio_operator.clock import time_left
 from asyncio_operator.errors import describe, function_name
-from asyncio_operator.hints import failed_import, missing_here, not_installed
+from asyncio_operator.hints import did_you_mean, failed_import, missing_here, not_installed
 from asyncio_operator.keys import canonical_key
 from asyncio_operator.policies.shutdown import CANCEL_TIMEOUT, CLOSE_TIMEOUT
-from asyncio_operator.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa

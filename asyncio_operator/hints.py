@@ -1,14 +1,16 @@
-"""What a process lacks: a module that is not installed, an environment variable that is not set.
+"""What an error can say about its remedy: a module that is not installed, a variable that is not set, a name that is
+misspelt.
 
-Such an error depends on the machine, not on the key of the call that met it, and its remedy is outside of the program.
-It may be hidden behind other errors, so their causes are searched too. Of Spark, this module knows only the remedies.
+An error about the machine does not depend on the key of the call that met it. It may be hidden behind other errors, so
+their causes are searched too. Of Spark, this module knows only the remedies.
 """
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from asyncio_operator.errors import ConfigurationError
@@ -87,3 +89,26 @@ def _raised_by_environ(error: KeyError) -> bool:
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next  # The innermost frame is the one that raised.
     return frame is not None and frame.tb_frame.f_code is type(os.environ).__getitem__.__code__
+
+
+SHOWN = 30
+"""The maximum number of names listed if none is similar."""
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """The end of a message about a name that is not among `names`: the most similar names, or else all names.
+
+    Case is ignored in the comparison: ``did you mean 'Year'?``. If no name is similar, the names are listed in their
+    order: ``there are year, seats``.
+    """
+    known = list(dict.fromkeys(names))
+    folded: dict[str, list[str]] = {}
+    for other in known:
+        folded.setdefault(other.casefold(), []).append(other)
+    near = folded.get(name.casefold()) or [
+        other for match in difflib.get_close_matches(name.casefold(), folded) for other in folded[match]
+    ]
+    if near:
+        return f"did you mean {' or '.join(map(repr, near))}?"
+    more = f", and {len(known) - SHOWN} more" if len(known) > SHOWN else ""
+    return f"there are {', '.join(known[:SHOWN])}{more}" if known else "there are none"

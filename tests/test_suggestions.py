@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from asyncio_operator.enricher import did_you_mean
-from asyncio_operator.suggestions import SHOWN
+from asyncio_operator.hints import SHOWN
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,10 @@ from contextvars import copy_context
 from math import inf, nextafter
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.batch_former import A_TURN_LATER
+from asyncio_operator.engine.contracts import Source
 from asyncio_operator.engine.flights import Attempting, Call, Endings, Flight, Waits
 from asyncio_operator.engine.recorder import Recorder
-from asyncio_operator.engine.schedule import Lineup
+from asyncio_operator.engine.schedule import A_TURN_LATER, Lineup
 from asyncio_operator.engine.timing import COARSEST, Alarm, wake
 from asyncio_operator.errors import ResultError
 from asyncio_operator.metrics import Histogram
@@ -28,7 +28,6 @@ from asyncio_operator.operator.outcomes import aligned, attempt_timeout_error, f
 from asyncio_operator.policies.batching import splits
 from asyncio_operator.policies.limits import Guards
 from asyncio_operator.queues import KeyOrderedStreamElementQueue
-from asyncio_operator.sources import Source
 
 if TYPE_CHECKING:
     from asyncio_operator.engine.lanes import Lanes

@@ -1,13 +1,23 @@
-"""The protocols of the source of work for lanes: an intake, and the windows that it hands out.
+"""The seams of the engine: every protocol through which its parts see each other.
 
-A window is a piece of work that all lanes share, as an iterator. Lanes report to the window how a call ended, and the
-window handles the outcome.
+    Input     gives elements                       (`inputs` wraps what users pass)
+    Source    makes flights of elements            (`operator.intake`, `lookup.managed`)
+    Intake    gives the lanes their windows        (`operator.intake` the plain way, `attempts` the managed way)
+    Window    a run of calls that all lanes share  (the same)
+    Endings   takes what became of an element      (`operator.outcomes`, `lookup.managed`)
+
+The lanes only say how a call ended; the window decides what that means. A source never makes its caller wait: if the
+input has nothing now, `wants_input` says so, and `read_ahead` waits for the input in a task of its own. So other news
+can end the wait of the lane that looks for work.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
+
+from asyncio_operator.engine.flights import Flight
 
 
 class Window(Protocol):
@@ -59,3 +69,36 @@ class Intake(Protocol):
 
     def stop(self) -> None:
         """The run ends: no window is requested any more, and no call starts."""
+
+
+class Source(Protocol):
+    """Hands out flights."""
+
+    wants_input: bool
+    """Whether there was nothing to read of the input; whoever waits for it takes that back."""
+
+    @property
+    def waiting(self) -> int:
+        """Flights that have been made, and not taken."""
+
+    @property
+    def over(self) -> bool:
+        """Whether no flight will come any more."""
+
+    def take(self, now: float) -> Flight | None:
+        """The next flight that may have its first attempt, if there is one."""
+
+    def prepare(self, now: float) -> None:
+        """Make flights until there is one to take."""
+
+    def read_ahead(self, news: Callable[[], None]) -> None:
+        """Wait for the input, if nobody does, and then call `news`."""
+
+    def stop(self) -> None:
+        """Nothing is asked for any more: read nothing."""
+
+    def is_full(self) -> bool:
+        """Whether no flight can be made until something leaves."""
+
+    async def wait(self, news: asyncio.Future[None]) -> None:
+        """Wait for a future; if it is full now, some room completes it too."""

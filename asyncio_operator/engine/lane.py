@@ -1,10 +1,14 @@
-"""One lane: what `lanes` and the registry of deadlines know of it; and the cancellations that it may meet with.
+"""One lane, the registry of the lanes' deadlines, and the cancellations that can hit a lane.
 
-Law O17: what a call leaves open keeps the call's context, and nothing in that holds the run: `present_run` is a mark,
-and `running_call` knows the lane alone.
+A call's deadline is the start of its lane's present call plus the lane's limit, so a lane only writes down when it
+started. The registry holds a lane at most once, under the deadline it had when it was registered. When that time comes
+the lane is looked at again: it may be idle (it leaves the registry, and its next call registers it again), in a younger
+call (it is put back under that call's deadline), or late. A call that ends in time, as nearly all do, costs nothing.
+The registry is pure: it is given the time and gives decisions.
 
-Everything on a loop can cancel every task of it. A lane takes back what hit a call; what hits the run is told as the
-failure of the function that must have done it, because a bare ``CancelledError`` says neither who nor why.
+Any code on a loop can cancel every task of it. A lane takes back a cancellation that hit a call. One that hits the run
+is reported as a failure of the function that must have caused it, because a bare ``CancelledError`` says neither which
+code cancelled nor why.
 """
 
 from __future__ import annotations
@@ -15,11 +19,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextvars import Context, ContextVar, copy_context
 from itertools import repeat
 from math import inf
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from asyncio_operator.engine.contexts import apart_if_changed, call_within
 from asyncio_operator.engine.contracts import Window
 from asyncio_operator.errors import FunctionError, describe
+from asyncio_operator.state.heap_queue import HeapPriorityQueue
 
 logger = logging.getLogger("asyncio_operator")
 
@@ -147,3 +152,65 @@ async def wait_for_calls(lanes: set[Lane], grace_period: float) -> asyncio.Cance
                 grace_period,
             )
     return interrupted
+
+
+class Deadlined(Protocol):
+    """What the registry sees of a lane."""
+
+    due: float
+    """The time it is registered under; the registry's own."""
+    started: float
+    """When the present call started."""
+    limit: float
+    """Seconds that it may take; infinity for no limit."""
+    watched: bool
+    """Whether it is in the registry."""
+
+    @property
+    def busy(self) -> bool: ...
+
+
+L = TypeVar("L", bound=Deadlined)
+
+
+def _due(lane: Deadlined) -> float:
+    return lane.due
+
+
+class Deadlines(Generic[L]):
+    """The registry, by times in seconds."""
+
+    def __init__(self) -> None:
+        self._lanes: HeapPriorityQueue[L] = HeapPriorityQueue(_due)
+
+    def watch(self, lane: L) -> bool:
+        """Register a lane that has just started a call, or has a new limit. True if `next_due` may be earlier now.
+
+        A lane that is registered under an earlier time keeps that time, and is checked again then.
+        """
+        due = lane.started + lane.limit
+        if lane.watched:
+            if due >= lane.due:
+                return False
+            self._lanes.remove(lane)
+        lane.watched = due < inf
+        lane.due = due
+        return lane.watched and self._lanes.add(lane)
+
+    def late(self, now: float) -> list[L]:
+        """Take out the lanes whose present call is past its deadline."""
+        late = []
+        while (lane := self._lanes.peek()) is not None and lane.due <= now:
+            self._lanes.poll()
+            lane.watched = False
+            if lane.busy:
+                if lane.started + lane.limit <= now:
+                    late.append(lane)
+                else:
+                    self.watch(lane)
+        return late
+
+    def next_due(self) -> float | None:
+        """When to call `late` again, or None if nothing is registered."""
+        lane = self._lanes.peek()
+        return None if lane is None else lane.due

@@ -21,6 +21,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from asyncio_operator.checks import check_directory
 from asyncio_operator.clock import Clock
 from asyncio_operator.errors import ConfigurationError, StateError, describe_error
 from asyncio_operator.fingerprint import fingerprint
@@ -28,7 +29,6 @@ from asyncio_operator.lookup.cache import SPECIFICATION, LookupCache
 from asyncio_operator.lookup.order import OrderOnDisk
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.rocksdb import RocksDBOptions
-from asyncio_operator.state.directories import check_directory
 from asyncio_operator.state.heap_backend import HeapStateBackend
 
 if TYPE_CHECKING:

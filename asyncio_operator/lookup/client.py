@@ -28,8 +28,8 @@ from asyncio_operator.keys import canonical_key
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import cache_owner, open_cache
-from asyncio_operator.lookup.calls import Calls
 from asyncio_operator.lookup.keys import Failure
+from asyncio_operator.lookup.managed import Calls
 from asyncio_operator.lookup.options import LookupOptions, checked
 from asyncio_operator.lookup.outcomes import KeyOutcomes
 from asyncio_operator.lookup.pipeline import managed_calls

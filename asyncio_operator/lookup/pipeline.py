@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from asyncio_operator.engine.attempts import Attempts
+from asyncio_operator.engine.contracts import Source
 from asyncio_operator.engine.flights import Attempting
 from asyncio_operator.engine.inputs import Input, Reader
 from asyncio_operator.engine.lanes import Lanes
@@ -21,10 +22,9 @@ from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import describe
 from asyncio_operator.lookup.cache import LookupCache
-from asyncio_operator.lookup.calls import Calls
 from asyncio_operator.lookup.delivery import Delivery
 from asyncio_operator.lookup.keys import Answer, KeyBatch
-from asyncio_operator.lookup.managed import BatchSource
+from asyncio_operator.lookup.managed import BatchSource, Calls
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.outcomes import KeyOutcomes
 from asyncio_operator.lookup.plain import PlainIntake
@@ -32,7 +32,6 @@ from asyncio_operator.metrics import Histogram
 from asyncio_operator.policies.adaptive_capacity import calls_at_first
 from asyncio_operator.policies.limits import Guards
 from asyncio_operator.policies.rate_limit import Limiter
-from asyncio_operator.sources import Source
 from asyncio_operator.trace import Trace
 
 

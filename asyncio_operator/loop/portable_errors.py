@@ -1,15 +1,17 @@
-"""Errors whose whole traceback can be encoded as UTF-8.
+"""Errors that can be reported from another thread, or by PySpark.
 
-A file name or a JSON document that is not UTF-8 is enough for an error that cannot be printed. PySpark sends the
-traceback of an error to Spark. If it could not be encoded, PySpark would send nothing, and Spark would wait forever.
-This module knows neither threads nor Spark.
+PySpark writes the traceback of a task's error, with all errors that led to it, in UTF-8. A file name or a JSON document
+that is not UTF-8 is enough for an error that cannot be written. PySpark would then send nothing, and Spark would wait
+forever. A text of many megabytes would reach the logs of executor and driver in full. This module knows neither threads
+nor Spark, nor which code raised an error.
 """
 
 from __future__ import annotations
 
 import contextlib
 import traceback
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, TypeVar
 
 from asyncio_operator.errors import FunctionError, describe_error, text_of
 
@@ -116,3 +118,23 @@ def _readable(error: BaseException) -> str:
     if len(text) > MOST_TEXT:
         text = f"{text[: MOST_TEXT // 2]}\n...\n{text[-MOST_TEXT // 2 :]}"
     return f"\n\n{text}"
+
+
+T = TypeVar("T")
+
+
+def portable_errors(outputs: Iterator[T]) -> Iterator[T]:
+    """The same outputs. An error is raised in a form that PySpark can report."""
+    try:
+        yield from outputs
+    except BaseException as error:
+        reported = portable(error)
+        if reported is error:
+            raise
+        raise reported from reported.__cause__
+
+
+def portable(error: BaseException) -> BaseException:
+    """The error itself, if its whole traceback is text of moderate length; else one that says the same in short."""
+    error = encodable(error)
+    return error if len("".join(traceback.format_exception(error))) <= MOST_TEXT else stand_in(error)

@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from asyncio_operator.elements import Record, Watermark
+from asyncio_operator.elements import OperatorSnapshot, Record, Watermark
 from asyncio_operator.engine.attempts import Attempts
 from asyncio_operator.engine.flights import Attempting
 from asyncio_operator.engine.inputs import Input, Reader
@@ -30,7 +30,7 @@ from asyncio_operator.errors import FunctionError, StateError, describe, describ
 from asyncio_operator.function import AsyncFunction
 from asyncio_operator.metrics import OperatorStatistics
 from asyncio_operator.operator.buffer import Buffer
-from asyncio_operator.operator.intake import Admission
+from asyncio_operator.operator.intake import Admission, Supply
 from asyncio_operator.operator.outcomes import Handling, Outcomes
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, calls_at_first
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
@@ -38,8 +38,6 @@ from asyncio_operator.policies.limits import Guards
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.shutdown import FINAL_WAIT, longest_end
 from asyncio_operator.queues import Entry, StreamElementQueue
-from asyncio_operator.snapshot import OperatorSnapshot
-from asyncio_operator.supply import Supply
 from asyncio_operator.trace import Trace
 
 logger = logging.getLogger("asyncio_operator")

@@ -27,6 +27,7 @@ from asyncio_operator.checks import (
     takes,
 )
 from asyncio_operator.checks import timeout as optional_duration
+from asyncio_operator.elements import OperatorSnapshot
 from asyncio_operator.engine.flights import Attempting
 from asyncio_operator.engine.inputs import as_input
 from asyncio_operator.errors import ConfigurationError, StateError, describe
@@ -47,7 +48,6 @@ from asyncio_operator.queues import (
     StreamElementQueue,
     UnorderedStreamElementQueue,
 )
-from asyncio_operator.snapshot import OperatorSnapshot
 from asyncio_operator.trace import Trace
 
 BUFFER_FACTOR = 64

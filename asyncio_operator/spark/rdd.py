@@ -26,14 +26,12 @@ from pyspark.sql import DataFrame
 from asyncio_operator.checks import duration
 from asyncio_operator.errors import ConfigurationError, describe, function_name
 from asyncio_operator.loop.channels import PULSE, FromLoop, ToLoop
+from asyncio_operator.loop.portable_errors import portable_errors
 from asyncio_operator.operator.run import AHEAD
 from asyncio_operator.operator.wait_operator import AsyncWaitOperator
 from asyncio_operator.policies.shutdown import TASK_END, TASK_GRACE_PERIOD, WATCH_INTERVAL, longest_end
-from asyncio_operator.spark.hangup import spark_watch
-from asyncio_operator.spark.portable import portable_errors
-from asyncio_operator.spark.travel import require_portable
-from asyncio_operator.spark.unknown_options import IN_ENRICH, refuse_unknown
-from asyncio_operator.spark.worker.task_frame import outputs_of
+from asyncio_operator.spark.driver.build_task import IN_ENRICH, refuse_unknown, require_portable
+from asyncio_operator.spark.worker.task_frame import outputs_of, spark_watch
 
 if TYPE_CHECKING:
     from pyspark import RDD

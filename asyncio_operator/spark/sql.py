@@ -30,12 +30,11 @@ from pyspark.util import PythonEvalType
 
 from asyncio_operator.enricher import Enricher, Found
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task
+from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task, refuse_unknown
+from asyncio_operator.spark.driver.columns import spark_field
 from asyncio_operator.spark.driver.job_limits import tasks_of_job
+from asyncio_operator.spark.driver.reports import Tracing, trace_of_tasks
 from asyncio_operator.spark.metrics import report_of
-from asyncio_operator.spark.tracing import Tracing, trace_of_tasks
-from asyncio_operator.spark.types import spark_field
-from asyncio_operator.spark.unknown_options import refuse_unknown
 from asyncio_operator.spark.worker.figures import EnrichmentFigures
 from asyncio_operator.spark.worker.table_function import Analyzed, Call, table_function
 

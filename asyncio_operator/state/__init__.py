@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.state.backend import StateBackend
-from asyncio_operator.state.batch_set import BatchPriorityQueueSet
 from asyncio_operator.state.checkpoints import CheckpointedService, checkpoint, restore_checkpoint
 from asyncio_operator.state.descriptors import (
     AggregateFunction,
@@ -24,7 +23,11 @@ from asyncio_operator.state.descriptors import (
 )
 from asyncio_operator.state.heap_backend import HeapStateBackend
 from asyncio_operator.state.heap_queue import HeapPriorityQueue
-from asyncio_operator.state.heap_set import HeapPriorityQueueSet, KeyGroupPartitionedPriorityQueue
+from asyncio_operator.state.heap_set import (
+    BatchPriorityQueueSet,
+    HeapPriorityQueueSet,
+    KeyGroupPartitionedPriorityQueue,
+)
 from asyncio_operator.state.key_groups import (
     KeyGroupRange,
     default_max_parallelism,

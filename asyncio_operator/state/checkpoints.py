@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 from uuid import uuid4
 
+from asyncio_operator.checks import check_directory
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.state.backend import StateBackend
 from asyncio_operator.state.checkpoint_format import (
@@ -25,7 +26,6 @@ from asyncio_operator.state.checkpoint_format import (
     write_manifest,
     write_rows,
 )
-from asyncio_operator.state.directories import check_directory
 from asyncio_operator.state.key_groups import KeyGroupRange
 
 

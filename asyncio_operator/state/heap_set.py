@@ -1,14 +1,17 @@
-"""Priority-queue sets in memory: one heap with a map per key group, and a heap of heaps.
+"""Priority-queue sets in memory: one heap with a map per key group, a heap of heaps, and one for input sorted by key.
 
-Both keep one of equal elements and give equal priorities in the order they were added. Elements are equal if Python
+All keep one of equal elements and give equal priorities in the order they were added. Elements are equal if Python
 calls them equal and their keys are one key (`keys`): so an element of key 1 and one of key True are two.
 
 `HeapPriorityQueueSet` is the faster one; `KeyGroupPartitionedPriorityQueue` keeps each key group's elements in a heap
-of its own, so that a key group can be taken away or brought in without touching the others. A heap entry is
-``(priority, number, name, key group)`` and lives as long as its key group's map has that number under that name. The
-name is the element itself if it is a tuple whose key is an int or a text, for equal tuples then have one key; else it
-is a `_Named`. So most entries are tuples of what the garbage collector need not look at.
-Source: Flink's ``HeapPriorityQueueSet`` and ``KeyGroupPartitionedPriorityQueue``.
+of its own, so that a key group can be taken away or brought in without touching the others. `BatchPriorityQueueSet`
+holds the elements of one key at a time, so it has no key groups, no snapshot and nothing to hash.
+
+A heap entry is ``(priority, number, name, key group)`` and lives as long as its key group's map has that number under
+that name. The name is the element itself if it is a tuple whose key is an int or a text, for equal tuples then have one
+key; else it is a `_Named`. So most entries are tuples of what the garbage collector need not look at.
+Source: Flink's ``HeapPriorityQueueSet``, ``KeyGroupPartitionedPriorityQueue`` and
+``BatchExecutionInternalPriorityQueueSet``.
 """
 
 from __future__ import annotations
@@ -18,10 +21,11 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any, TypeVar
 
+from asyncio_operator.errors import StateError, describe
 from asyncio_operator.state.heap_queue import SLIM_EVERY, SPARE, HeapPriorityQueue, prune, slimmed, withdraw
 from asyncio_operator.state.key_groups import KeyGroupRange, check_group, check_key_groups, group_of, key_hash
 from asyncio_operator.state.keys import Key, serialize_key
-from asyncio_operator.state.priority_queue import PriorityQueueSet, check_function, check_priority
+from asyncio_operator.state.priority_queue import PriorityQueue, PriorityQueueSet, check_function, check_priority
 
 T = TypeVar("T")
 _Entry = tuple[Any, int, Any, int]
@@ -296,3 +300,71 @@ class KeyGroupPartitionedPriorityQueue(PriorityQueueSet[T]):
         assert self._size == sum(map(len, self._sets.values()))
         for found in self._sets.values():
             found._check()
+
+
+T = TypeVar("T")
+
+
+def key_of_element(element: Any) -> Key:
+    """An element's attribute ``key``, as of a `Timer`; elements without one are all of one key."""
+    return getattr(element, "key", "")
+
+
+class BatchPriorityQueueSet(PriorityQueue[T]):
+    """The elements of one key; when they are gone another key may come.
+
+    Args:
+        key: the priority of an element; read when it is added.
+        key_of: the key of an element; None is `key_of_element`.
+    """
+
+    __slots__ = ("_elements", "_key_of", "_present")
+
+    def __init__(self, key: Callable[[T], Any], key_of: Callable[[T], Key] | None = None) -> None:
+        self._key_of = key_of_element if key_of is None else check_function("key_of", key_of)
+        self._elements: HeapPriorityQueueSet[T] = HeapPriorityQueueSet(key, self._key_of, KeyGroupRange(0, 0), 1)
+        self._present = b""
+
+    def add(self, element: T) -> bool:
+        """O(log n). True if the element is the new head; False if an equal one is inside.
+
+        Raises:
+            StateError: elements of another key are inside, or the key is none.
+        """
+        key = self._key_of(element)
+        name = serialize_key(key)
+        if len(self._elements) and name != self._present:
+            inside = self._key_of(next(iter(self._elements)))
+            raise StateError(
+                f"an element of key {describe(key)} while those of key {describe(inside)} are inside: "
+                "a batch set holds one key at a time, so its input has to be sorted by key"
+            )
+        self._present = name
+        return self._elements.add_to(0, key, element)
+
+    def poll(self) -> T | None:
+        """O(log n) amortised."""
+        return self._elements.poll()
+
+    def peek(self) -> T | None:
+        """O(1)."""
+        return self._elements.peek()
+
+    def remove(self, element: T) -> bool:
+        """O(log n) amortised; an equal copy will do. True if the head has changed."""
+        return self._elements.remove_from(0, self._key_of(element), element)
+
+    def clear(self) -> None:
+        """Takes every element out."""
+        self._elements.clear()
+
+    def __len__(self) -> int:
+        return len(self._elements)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._elements)
+
+    def _check(self) -> None:
+        """Every invariant of the structure, for tests."""
+        self._elements._check()
+        assert all(serialize_key(self._key_of(element)) == self._present for element in self._elements)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from asyncio_operator.checks import check_directory
 from asyncio_operator.errors import ConfigurationError, StateError, describe, describe_error
 from asyncio_operator.state.checkpoint_format import MANIFEST, CheckpointFiles
 from asyncio_operator.state.descriptors import StateMeta
-from asyncio_operator.state.directories import check_directory
 from asyncio_operator.state.keys import Key, KeySerializer, deserialize_key
 from asyncio_operator.state.layout import (
     FORMAT_VERSION,

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.hints import not_installed
 from asyncio_operator.testing.fake_enricher import FakeCall, FakeEnricher, check_enricher
-from asyncio_operator.testing.loop import VirtualTimeLoop
 from asyncio_operator.testing.queue_contract import check_element_queue
 from asyncio_operator.testing.state_contract.check import check_state_backend
-from asyncio_operator.testing.time import ManualClock
+from asyncio_operator.testing.time import ManualClock, VirtualTimeLoop
 
 if TYPE_CHECKING:
     from asyncio_operator.testing.service import FakeAnswer, FakeRequest, FakeService

@@ -1,6 +1,25 @@
-"""A clock that moves only when the test moves it."""
+"""Time in tests: a clock that moves only when the test moves it, and an event loop on virtual time.
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(main())
+
+A wait of a minute takes no real time, and every run has exactly the same times. Time stands still while anything is
+ready to run. When nothing is ready, time jumps to the next timer. It passes in no other way, except by `advance`, which
+does what code does that blocks the loop. While work in `run_in_executor` is outstanding, time does not jump, because
+the result belongs before the next timer. The loop does not know threads that were started in another way and report
+back by `call_soon_threadsafe`. If timers are pending too, keep an executor call open until such a thread has ended;
+otherwise time may jump too early. Sockets within the process are served before time jumps. Time does not wait for a
+peer outside of the process.
+"""
 
 from __future__ import annotations
+
+import asyncio
+import math
+import selectors
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any, TypeVar, TypeVarTuple
 
 from asyncio_operator.errors import ConfigurationError
 
@@ -39,3 +58,91 @@ class ManualClock:
 
     def __repr__(self) -> str:
         return f"ManualClock({self._now})"
+
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+RESOLUTION = 1e-9
+"""Seconds; what asyncio is to take as the resolution of its clock."""
+
+
+class _Selector(selectors.DefaultSelector):
+    """Calls `jump` before it waits. If `jump` returns True, time has passed and there is nothing to wait for."""
+
+    jump: Callable[[], bool]
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None or timeout <= 0:
+            return super().select(timeout)
+        # An event that is ready now is older than the next timer, so it goes first.
+        events = super().select(0)
+        if events or self.jump():
+            return events
+        return super().select(None)
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """A selector event loop on virtual time.
+
+    Args:
+        start: the initial time in seconds.
+    """
+
+    def __init__(self, start: float = 0.0) -> None:
+        selector = _Selector()
+        selector.jump = self._jump
+        self._outstanding = 0
+        super().__init__(selector)
+        self._go_to(start)
+
+    def time(self) -> float:
+        """Virtual seconds."""
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass at once, as it does while something blocks the loop: timers that are due run late.
+
+        Raises:
+            ConfigurationError: `seconds` is negative.
+        """
+        if not seconds >= 0:
+            raise ConfigurationError(f"advance({seconds!r}): the time of a loop advances by 0 seconds or more")
+        self._go_to(self._now + seconds)
+
+    def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
+        call = super().run_in_executor(executor, func, *args)
+        self._outstanding += 1
+        call.add_done_callback(self._returned)
+        return call
+
+    async def shutdown_default_executor(self, *args: Any) -> None:
+        self._outstanding += 1
+        try:
+            await super().shutdown_default_executor(*args)
+        finally:
+            self._outstanding -= 1
+
+    def _returned(self, call: asyncio.Future[Any]) -> None:
+        self._outstanding -= 1
+
+    def _jump(self) -> bool:
+        """Go to the next timer, unless there is none before infinity, or another thread still works for the loop."""
+        if self._outstanding:
+            return False
+        # The timer's own time is used: now plus the time until then may differ from it by a rounding error.
+        timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        due = timers[0].when()
+        if due == math.inf:
+            return False
+        self._go_to(due)
+        return True
+
+    def _go_to(self, time: float) -> None:
+        """Set the time. A timer runs if it is due within the resolution, and large floats are coarser than 1e-9."""
+        self._now = time
+        self._clock_resolution = max(RESOLUTION, math.ulp(time))
+
+    def __repr__(self) -> str:
+        return f"<VirtualTimeLoop at {self._now} s>"

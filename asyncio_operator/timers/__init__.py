@@ -1,9 +1,17 @@
 """Timer services: event-time and processing-time timers per key and namespace, in memory or on RocksDB."""
 
 from asyncio_operator.timers.batch import BatchTimerService
-from asyncio_operator.timers.queues import HeapQueues, RocksDBQueues, TimerQueues
+from asyncio_operator.timers.queues import (
+    ALL,
+    MAX_TIMESTAMP,
+    MIN_TIMESTAMP,
+    HeapQueues,
+    RocksDBQueues,
+    Timer,
+    TimerQueues,
+    TimerSerializer,
+)
 from asyncio_operator.timers.service import InternalTimerService
-from asyncio_operator.timers.timer import ALL, MAX_TIMESTAMP, MIN_TIMESTAMP, Timer, TimerSerializer
 
 __all__ = [
     "ALL",

@@ -12,20 +12,21 @@ from collections.abc import Callable, Mapping
 
 from asyncio_operator.clock import Clock
 from asyncio_operator.errors import StateError, describe
-from asyncio_operator.state.batch_set import BatchPriorityQueueSet
+from asyncio_operator.state.heap_set import BatchPriorityQueueSet
 from asyncio_operator.state.key_groups import KeyGroupRange, key_group
 from asyncio_operator.state.keys import Key, KeySerializer, serialize_key
 from asyncio_operator.state.serializers import BUILTIN
-from asyncio_operator.timers.queues import key_of, timestamp_of
-from asyncio_operator.timers.service import Callback, TimerService, check_callback, current_timer
-from asyncio_operator.timers.timer import (
+from asyncio_operator.timers.queues import (
     MAX_TIMESTAMP,
     MIN_TIMESTAMP,
     Timer,
     check_timestamp,
     deserialize_timer,
+    key_of,
     serialize_timer,
+    timestamp_of,
 )
+from asyncio_operator.timers.service import Callback, TimerService, check_callback, current_timer
 
 
 class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):

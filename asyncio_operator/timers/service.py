@@ -26,12 +26,14 @@ from asyncio_operator.state.keys import Key, serialize_key
 from asyncio_operator.state.layout import serialize_namespace
 from asyncio_operator.state.priority_queue import PriorityQueue, PriorityQueueSet
 from asyncio_operator.state.serializers import BUILTIN
-from asyncio_operator.timers.queues import HeapQueues, TimerQueues, check_queues
-from asyncio_operator.timers.timer import (
+from asyncio_operator.timers.queues import (
     ALL,
     MIN_TIMESTAMP,
     All,
+    HeapQueues,
     Timer,
+    TimerQueues,
+    check_queues,
     check_timestamp,
     deserialize_timer,
     serialize_timer,

@@ -19,9 +19,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from asyncio_operator.trace.files import write_atomically
-from asyncio_operator.trace.looks import SPANS, mark_of
-from asyncio_operator.trace.stories import Attempt, Life, Story
+from asyncio_operator.trace.page import write_atomically
+from asyncio_operator.trace.stories import SPANS, Attempt, Life, Story, mark_of
 
 CALLS, ELEMENTS = 1, 2
 

@@ -2,7 +2,7 @@
 
 Values come from outside and may hold anything, so no part of a value may become markup. The JSON contains no ``<``, the
 page only sets text, and its content security policy forbids loading anything. Times are milliseconds since the start
-of the run.
+of the run. A file appears whole or not at all: it is written beside its final place, then moved there.
 """
 
 from __future__ import annotations
@@ -10,12 +10,41 @@ from __future__ import annotations
 import html
 import json
 import os
+import threading
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
-from asyncio_operator.trace.files import write_atomically
-from asyncio_operator.trace.looks import CIRCUIT, MARKS, SPANS, WATERMARK, Look, mark_of, rows_before
-from asyncio_operator.trace.stories import Life, Story
+from asyncio_operator.errors import ConfigurationError
+from asyncio_operator.trace.stories import CIRCUIT, MARKS, SPANS, WATERMARK, Life, Look, Story, mark_of, rows_before
+
+
+def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file and replace an older one; a symbolic link is followed.
+
+    Raises:
+        ConfigurationError: the folder does not exist, or `path` is a folder.
+        OSError: the system refuses to write.
+    """
+    target = checked(path)
+    part = target.with_name(f".{target.name[:100]}.{os.getpid()}-{threading.get_ident()}.part")
+    # The thread is part of the name: two threads may write the same file, and each must move its own part.
+    try:
+        part.write_bytes(content)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def checked(path: str | os.PathLike[str]) -> Path:
+    """The real path of `path`, if a file can be written there."""
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise ConfigurationError(f"path {os.fspath(path)!r} is a folder; give the path of a file")
+    if not target.parent.is_dir():
+        raise ConfigurationError(f"path {os.fspath(path)!r} is in a folder that does not exist; make {target.parent}")
+    return target
+
 
 TITLE, DATA = "{{title}}", "{{data}}"
 

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.checks import positive_int
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.trace.files import checked, write_atomically
-from asyncio_operator.trace.looks import CIRCUIT, MARKS, SPANS, WATERMARK, Look, mark_of, rows_before
-from asyncio_operator.trace.stories import Story
+from asyncio_operator.trace.page import checked, write_atomically
+from asyncio_operator.trace.stories import CIRCUIT, MARKS, SPANS, WATERMARK, Look, Story, mark_of, rows_before
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

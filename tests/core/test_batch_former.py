@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncio_operator.batch_former import BatchFormer
 from asyncio_operator.engine.flights import Flight
+from asyncio_operator.engine.schedule import BatchFormer
 from asyncio_operator.policies.batching import Batching
 
 SIZE = 500

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from asyncio_operator import AsyncWaitOperator
-from asyncio_operator.deadlines import Deadlines
 from asyncio_operator.engine import timing as waiting
+from asyncio_operator.engine.lane import Deadlines
 from tests.core.helpers import (
     REAL_LOOPS,
     Life,

@@ -22,9 +22,9 @@ from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.policies.rate_limit import Limiter
 from asyncio_operator.spark import enrich
-from asyncio_operator.spark.limiters import Limiters
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.rows import Layout
+from asyncio_operator.spark.worker.shared import Limiters
 from enrichers import FunctionEnricher
 from tests.core.helpers import now, virtual
 from tests.lookup.helpers import Consumer, Source, batches_of

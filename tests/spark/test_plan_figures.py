@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 
 from asyncio_operator import RateLimit
 from asyncio_operator.metrics import Latency
-from asyncio_operator.spark.forecast import Caches, Pace, Whole, worked_off
-from asyncio_operator.spark.plan import _mean
+from asyncio_operator.spark.plan import Caches, Pace, Whole, _mean, worked_off
 from asyncio_operator.spark.worker.survey import SCHEMA, SIZE, Sketch, Survey, TaskFigures
 
 ALL = 10**9

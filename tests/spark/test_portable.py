@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncio_operator import EnricherError, FunctionError
-from asyncio_operator.loop.portable_errors import MOST_TEXT
-from asyncio_operator.spark.portable import portable
+from asyncio_operator.loop.portable_errors import MOST_TEXT, portable
 
 TEXT = st.text(st.characters(), max_size=30) | st.just("\udc80") | st.just("x" * 200_000) | st.just("\udc80\n" * 60_000)
 TYPES = st.sampled_from([ValueError, OSError, KeyError, SystemExit, EnricherError, FunctionError])

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator.spark.hangup import spark_watch
-from asyncio_operator.spark.pushed import AHEAD, PushedTask
+from asyncio_operator.spark.worker.table_function import AHEAD, PushedTask
+from asyncio_operator.spark.worker.task_frame import spark_watch
 
 ENOUGH = 20.0
 """Seconds after which something has not happened, on a busy machine."""

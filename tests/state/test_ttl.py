@@ -28,7 +28,7 @@ from asyncio_operator.state import (
     UpdateType,
     ValueStateDescriptor,
 )
-from asyncio_operator.state.heap_table import HeapTable, HeapValueTable
+from asyncio_operator.state.heap_backend import HeapTable, HeapValueTable
 from asyncio_operator.testing.time import ManualClock
 
 

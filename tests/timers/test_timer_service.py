@@ -12,7 +12,7 @@ from asyncio_operator.errors import ConfigurationError, StateError
 from asyncio_operator.state import KeyGroupRange, key_group, key_group_range, operator_index
 from asyncio_operator.testing.time import ManualClock
 from asyncio_operator.timers import InternalTimerService, RocksDBQueues, Timer
-from asyncio_operator.timers.timer import deserialize_timer, serialize_timer
+from asyncio_operator.timers.queues import deserialize_timer, serialize_timer
 
 PROCESSED = (("processing", 1), ("processing", 2))
 

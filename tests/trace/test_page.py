@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from asyncio_operator.trace.looks import SPANS
+from asyncio_operator.trace.stories import SPANS
 from tests.trace.helpers import HOSTILE, everything, head_of_line, new_trace, simple
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from asyncio_operator.errors import ConfigurationError, StateError
 from asyncio_operator.trace import Trace, timelines
-from asyncio_operator.trace.looks import CIRCUIT, MARKS, SPANS
+from asyncio_operator.trace.stories import CIRCUIT, MARKS, SPANS
 from tests.trace.helpers import HOSTILE, at, call, everything, head_of_line, new_trace, simple
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -1,20 +1,135 @@
-"""Which columns of a DataFrame are the key: the columns that `on` names, in the order of the key's parts.
+"""Which columns of a DataFrame are the key, which types a key may have, and which types the added columns get.
 
-An enricher's key schema decides the order and the types. Without a key schema the order of `on` is used. Names are
-resolved as in Spark: the case of letters is ignored if that is not ambiguous.
+The columns that `on` names are brought into the order of the key's parts. An enricher's key schema decides the order
+and the types; without one the order of `on` is used. Names are resolved as in Spark: the case of letters is ignored if
+that is not ambiguous.
+
+Spark compares the Arrow types that come back with the announced schema, including units and nullability. So the Arrow
+type of an added column is always made from its Spark type, however the enricher writes it: text with 64-bit offsets, a
+dictionary, or milliseconds become the type that Spark takes. All added columns are nullable, because an absent field is
+null.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    MapType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.spark.types import check_key_types
-from asyncio_operator.suggestions import did_you_mean
+from asyncio_operator.hints import did_you_mean
+
+KEY_FAMILIES: tuple[tuple[type[DataType], str], ...] = (
+    (NumericType, "a number"),
+    (StringType, "text"),
+    (BooleanType, "a boolean"),
+    (DateType, "a date"),
+    (TimestampType, "a timestamp"),
+    (TimestampNTZType, "a timestamp without time zone"),
+    (BinaryType, "bytes"),
+)
+"""The types that keys may have. A key can match only a key of the same family."""
+
+# Spark 4.3 has a parameter for the time zone of timestamps; before, it was always UTC.
+_ZONE: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
+
+
+def key_family(data_type: DataType) -> str | None:
+    """The family of a type, or None if it cannot be a key."""
+    for family, name in KEY_FAMILIES:
+        if isinstance(data_type, family):
+            return name
+    return None
+
+
+def check_key_types(fields: Sequence[StructField], known: pa.Schema | None, enricher: str) -> None:
+    """Check that columns of the DataFrame can be the parts of a key, and can match the enricher's key schema.
+
+    A part of Arrow type null has a name but no type: it may match any column.
+
+    Raises:
+        ConfigurationError: a column cannot be a part of the key.
+    """
+    for i, field in enumerate(fields):
+        family = key_family(field.dataType)
+        if family is None:
+            allowed = ", ".join(name for _, name in KEY_FAMILIES)
+            raise ConfigurationError(
+                f"key column {field.name!r} is {field.dataType.simpleString()}; a key must be {allowed}: cast it first"
+            )
+        if known is not None and not pa.types.is_null(known.field(i).type):
+            theirs = spark_field(known.field(i).name, known.field(i))
+            if key_family(theirs.dataType) != family:
+                raise ConfigurationError(
+                    f"key column {field.name!r} is {field.dataType.simpleString()}, which never matches key column "
+                    f"{theirs.name!r} of {enricher}, which is {theirs.dataType.simpleString()}: cast it first"
+                )
+
+
+def check_passes_through(schema: StructType) -> None:
+    """Check that Spark can pass all columns to Python in Arrow.
+
+    Raises:
+        ConfigurationError: it cannot pass one of them.
+    """
+    for field in schema.fields:
+        try:
+            arrow_type(field.dataType)
+        except Exception:
+            raise ConfigurationError(
+                f"column {field.name!r} is {field.dataType.simpleString()}, which Spark cannot pass to Python in "
+                "Arrow: drop it, or cast it first"
+            ) from None
+
+
+def spark_field(name: str, field: pa.Field) -> StructField:
+    """The Spark field of an Arrow field: nullable, with another name.
+
+    Raises:
+        ConfigurationError: Spark does not have such a type.
+    """
+    try:
+        data_type = _nullable(from_arrow_type(field.type, prefer_timestamp_ntz=True))
+        arrow_type(data_type)
+    except Exception:
+        raise ConfigurationError(
+            f"the enricher's column {field.name!r} is of Arrow type {field.type}, which Spark does not have"
+        ) from None
+    return StructField(name, data_type, nullable=True)
+
+
+def arrow_type(data_type: DataType) -> pa.DataType:
+    """The Arrow type in which Spark exchanges values of a Spark type. It raises if there is none."""
+    return to_arrow_type(data_type, error_on_duplicated_field_names_in_struct=True, **_ZONE)
+
+
+def _nullable(data_type: DataType) -> DataType:
+    if isinstance(data_type, ArrayType):
+        return ArrayType(_nullable(data_type.elementType))
+    if isinstance(data_type, MapType):
+        return MapType(_nullable(data_type.keyType), _nullable(data_type.valueType))
+    if isinstance(data_type, StructType):
+        return StructType([StructField(f.name, _nullable(f.dataType)) for f in data_type.fields])
+    return data_type
+
 
 On = str | Sequence[str] | Mapping[str, str]
 """A column, a list of columns, or a mapping of columns to the enricher's key columns."""

@@ -1,17 +1,23 @@
-"""What tasks report to the driver when they end: the one kind of accumulator of this package.
+"""What tasks report to the driver when they end: the one kind of accumulator of this package, and traces made of it.
 
-On the driver, its value is a collection, which is extended by the report of each task that ends. On the way to a worker
-it becomes an empty list, to which the task adds its report. A task that Spark runs again reports again.
+On the driver, an accumulator's value is a collection, which is extended by the report of each task that ends. On the
+way to a worker it becomes an empty list, to which the task adds its report. A task that Spark runs again reports again.
+
+Each task of a traced enrichment records a trace of its own; they arrive in the user's trace. Tasks use the time of day,
+so traces of several machines are shifted against each other by the difference of their clocks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import SparkSession
 
-from asyncio_operator.errors import ConfigurationError
+from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.trace import Trace
 
 Reports = Any
 """A collection on the driver, a list in a worker. Both have ``extend``."""
@@ -37,3 +43,50 @@ def reported_to(collection: Reports, spark: SparkSession, problem: str) -> Accum
     except Exception as error:
         raise ConfigurationError(problem) from error
     return context.accumulator(collection, _Extending())
+
+
+class _Included:
+    """Adds the traces of tasks to the user's trace, until that is passed to another enrichment."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._run = trace.runs
+
+    def extend(self, traces: Iterable[Trace]) -> None:
+        for trace in traces:
+            if self._trace.runs == self._run:
+                self._trace.include(trace)
+
+
+@dataclass(frozen=True, slots=True)
+class Tracing:
+    """Makes the trace of a task, and reports it. It is sent to the workers.
+
+    Attributes:
+        limit: the maximum number of events of a task.
+    """
+
+    accumulator: Accumulator[Reports]
+    limit: int
+
+    def report(self, trace: Trace) -> None:
+        """Report the trace of a task that has ended. Call it on the task's main thread."""
+        self.accumulator.add([trace])
+
+
+def trace_of_tasks(trace: object, spark: SparkSession) -> Tracing:
+    """What tasks need to record for this trace. The trace is cleared.
+
+    Raises:
+        ConfigurationError: it is not a `Trace`, or the session has no accumulators.
+    """
+    if not isinstance(trace, Trace):
+        raise ConfigurationError(f"trace is {describe(trace)}; it must be a Trace, or None")
+    trace.clear()
+    accumulator = reported_to(
+        _Included(trace),
+        spark,
+        "trace needs a classic Spark session; Spark Connect has no accumulators: trace a `Lookup` or an operator "
+        "instead, without Spark",
+    )
+    return Tracing(accumulator, trace.limit)

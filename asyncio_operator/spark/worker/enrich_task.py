@@ -24,20 +24,18 @@ from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.outcomes import missing_key_error, run_error
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.loop.channels import PULSE, FromLoop, ToLoop
+from asyncio_operator.loop.portable_errors import portable_errors
 from asyncio_operator.loop.thread import loop_thread
-from asyncio_operator.spark.caches import caches
-from asyncio_operator.spark.limiters import limiters
-from asyncio_operator.spark.portable import portable_errors
 from asyncio_operator.spark.worker.figures import EnrichmentFigures
 from asyncio_operator.spark.worker.rows import Enrichment, Layout
-from asyncio_operator.spark.worker.shared import clients
+from asyncio_operator.spark.worker.shared import caches, clients, limiters
 from asyncio_operator.spark.worker.task_frame import outputs_of
 from asyncio_operator.trace import Trace
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from asyncio_operator.spark.tracing import Tracing
+    from asyncio_operator.spark.driver.reports import Tracing
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,8 @@ from asyncio_operator.function import AsyncFunction
 from asyncio_operator.hints import remedy
 from asyncio_operator.lookup.delivery import FLUSH
 from asyncio_operator.loop.channels import PULSE, FromLoop, ToLoop
+from asyncio_operator.loop.portable_errors import portable_errors
 from asyncio_operator.operator.wait_operator import AsyncWaitOperator
-from asyncio_operator.spark.portable import portable_errors
 from asyncio_operator.spark.worker.output_batches import OUTPUT_BYTES
 from asyncio_operator.spark.worker.task_frame import READ_AHEAD, outputs_of
 

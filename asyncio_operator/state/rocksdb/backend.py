@@ -12,11 +12,11 @@ from itertools import islice
 from pathlib import Path
 from uuid import uuid4
 
+from asyncio_operator.checks import check_directory
 from asyncio_operator.clock import Clock
 from asyncio_operator.policies.rocksdb import RocksDBOptions
 from asyncio_operator.state.backend import StateBackend
 from asyncio_operator.state.descriptors import StateMeta
-from asyncio_operator.state.directories import check_directory
 from asyncio_operator.state.key_groups import KeyGroupRange
 from asyncio_operator.state.rocksdb.database import Database
 from asyncio_operator.state.rocksdb.processes import FOREIGN_PROCESS, belongs_here, check_process

@@ -36,10 +36,9 @@ from rocksdict import (
     WriteBatch,
 )
 
+from asyncio_operator.checks import check_directory
 from asyncio_operator.errors import StateError, describe_error
 from asyncio_operator.policies.rocksdb import RocksDBOptions, check_rocksdb
-from asyncio_operator.state.directories import check_directory
-from asyncio_operator.state.rocksdb.cursor import Cursor, Row
 from asyncio_operator.state.rocksdb.figures import figures_of
 from asyncio_operator.state.rocksdb.log import damage_of
 from asyncio_operator.state.rocksdb.processes import (
@@ -50,7 +49,7 @@ from asyncio_operator.state.rocksdb.processes import (
     keep,
 )
 from asyncio_operator.state.rocksdb.settings import rewriting, settings_of
-from asyncio_operator.state.rocksdb.view import FOREIGN, contents, is_abandoned, is_foreign, leave, view_of
+from asyncio_operator.state.rocksdb.view import FOREIGN, Cursor, Row, contents, is_abandoned, is_foreign, leave, view_of
 from asyncio_operator.state.statistics import StateStatistics
 
 T = TypeVar("T")

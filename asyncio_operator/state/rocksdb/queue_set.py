@@ -29,9 +29,9 @@ from asyncio_operator.policies.rocksdb import RocksDBOptions
 from asyncio_operator.state.key_groups import KeyGroupRange, check_group, check_key_groups, group_of
 from asyncio_operator.state.keys import Key
 from asyncio_operator.state.priority_queue import PriorityQueueSet, check_function
-from asyncio_operator.state.rocksdb.cursor import Row
 from asyncio_operator.state.rocksdb.database import Database
 from asyncio_operator.state.rocksdb.processes import belongs_here
+from asyncio_operator.state.rocksdb.view import Row
 from asyncio_operator.state.serializers import BUILTIN, Serializer, check_serializer
 from asyncio_operator.state.table import checked
 

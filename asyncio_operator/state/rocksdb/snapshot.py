@@ -11,9 +11,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from asyncio_operator.checks import check_directory
 from asyncio_operator.errors import StateError
 from asyncio_operator.state.descriptors import StateMeta
-from asyncio_operator.state.directories import check_directory
 from asyncio_operator.state.key_groups import KeyGroupRange
 from asyncio_operator.state.layout import STATE_PREFIX, group_prefix, group_width
 from asyncio_operator.state.rocksdb.database import Database

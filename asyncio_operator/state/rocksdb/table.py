@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from asyncio_operator.state.layout import STAMP_BIAS, STATE_PREFIX, parse_slot, stamp, stamped_at
-from asyncio_operator.state.rocksdb.cursor import Row
 from asyncio_operator.state.rocksdb.database import Database, is_store_error
 from asyncio_operator.state.rocksdb.records import prefix_end
+from asyncio_operator.state.rocksdb.view import Row
 from asyncio_operator.state.table import Batch, Stored, Table
 
 
