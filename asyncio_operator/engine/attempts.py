@@ -18,13 +18,13 @@ from math import inf, nextafter
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.engine.contracts import Source
+from asyncio_operator.engine.failures import aligned, attempt_timeout_error, function_error, is_ordinary
 from asyncio_operator.engine.flights import Attempting, Call, Endings, Flight, Waits
 from asyncio_operator.engine.recorder import Recorder
 from asyncio_operator.engine.schedule import A_TURN_LATER, Lineup
 from asyncio_operator.engine.timing import COARSEST, Alarm, wake
 from asyncio_operator.errors import ResultError
 from asyncio_operator.metrics import Histogram
-from asyncio_operator.operator.outcomes import aligned, attempt_timeout_error, function_error, is_ordinary
 from asyncio_operator.policies.batching import splits
 from asyncio_operator.policies.limits import Guards
 from asyncio_operator.queues import KeyOrderedStreamElementQueue

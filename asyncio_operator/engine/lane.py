@@ -23,7 +23,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from asyncio_operator.engine.contexts import apart_if_changed, call_within
 from asyncio_operator.engine.contracts import Window
-from asyncio_operator.errors import FunctionError, describe
+from asyncio_operator.errors import describe
 from asyncio_operator.state.heap_queue import HeapPriorityQueue
 
 logger = logging.getLogger("asyncio_operator")
@@ -113,17 +113,6 @@ class RunEnd(asyncio.Future[None]):
     def cancel(self, msg: Any | None = None) -> bool:
         self._on_cancel()
         return super().cancel(msg)
-
-
-def stray_cancellation(what: str, element: str = "") -> FunctionError:
-    """What a run fails of where its own tasks are cancelled by somebody who has not started them, perhaps in the call
-    for that element."""
-    call = f" in the call for element {element}" if element else ""
-    return FunctionError(
-        f"{what}{call}; a function may cancel only tasks that it has started itself, and leave no timer or task behind "
-        "that cancels others: what asyncio.all_tasks() gives belongs to all who are on the event loop",
-        element=element,
-    )
 
 
 async def wait_for_calls(lanes: set[Lane], grace_period: float) -> asyncio.CancelledError | None:

@@ -29,16 +29,8 @@ from typing import Any
 from asyncio_operator.clock import monotonic, running_call
 from asyncio_operator.engine.contexts import apart_from, has_lookalikes
 from asyncio_operator.engine.contracts import Intake, Window
-from asyncio_operator.engine.lane import (
-    IDLE,
-    Deadlines,
-    Lane,
-    RunEnd,
-    present_run,
-    stray_cancellation,
-    uncancel,
-    wait_for_calls,
-)
+from asyncio_operator.engine.failures import stray_cancellation
+from asyncio_operator.engine.lane import IDLE, Deadlines, Lane, RunEnd, present_run, uncancel, wait_for_calls
 from asyncio_operator.engine.timing import COARSEST, Alarm, Turn, start_task
 from asyncio_operator.errors import describe
 from asyncio_operator.metrics import MANY_SAMPLES, Histogram

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from asyncio_operator.engine.failures import is_ordinary
 from asyncio_operator.engine.flights import Flight
 from asyncio_operator.engine.inputs import NOTHING, Reader
 from asyncio_operator.engine.recorder import SILENT, Recorder
@@ -27,7 +28,6 @@ from asyncio_operator.lookup.keys import Answer, KeyBatch
 from asyncio_operator.lookup.keys import shared as as_shared
 from asyncio_operator.lookup.outcomes import KeyOutcomes
 from asyncio_operator.metrics import Histogram
-from asyncio_operator.operator.outcomes import is_ordinary
 from asyncio_operator.state.cells import ABSENT
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from asyncio_operator.engine.failures import is_ordinary
 from asyncio_operator.enricher import Enricher, failed_import, missing_here
 from asyncio_operator.errors import (
     ElementTimeoutError,
@@ -17,7 +18,6 @@ from asyncio_operator.errors import (
 )
 from asyncio_operator.hints import remedy as remedy_of
 from asyncio_operator.lookup.keys import Failure
-from asyncio_operator.operator.outcomes import is_ordinary
 from asyncio_operator.policies.retry import Retry
 
 

@@ -22,7 +22,10 @@ from typing import Any
 from asyncio_operator.clock import monotonic
 from asyncio_operator.engine.timing import wake
 from asyncio_operator.errors import StateError
-from asyncio_operator.operator.run import AHEAD
+
+AHEAD = 128
+"""Outputs that may be on their way to a consumer on another thread: some hundred microseconds of work, as much as
+waking a thread costs."""
 
 PULSE: Any = object()
 """A channel yields it between elements at regular times, so that a waiting or busy thread can do other checks."""

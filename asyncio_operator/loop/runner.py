@@ -22,11 +22,11 @@ from types import GeneratorType
 from typing import Any, TypeVar
 
 from asyncio_operator.checks import FUNCTION
+from asyncio_operator.engine.failures import stray_run
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.loop.channels import Bell, FromLoop, ToLoop, call_on, check_elsewhere, runs_here
 from asyncio_operator.loop.portable_errors import encodable
 from asyncio_operator.loop.thread import loop_thread
-from asyncio_operator.operator.run import stray_run
 
 T = TypeVar("T")
 

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from asyncio_operator.elements import Record, Watermark
+from asyncio_operator.engine.failures import function_error
 from asyncio_operator.engine.flights import Flight
 from asyncio_operator.engine.inputs import NOTHING, Reader
 from asyncio_operator.engine.recorder import Recorder
 from asyncio_operator.operator.buffer import Buffer
-from asyncio_operator.operator.outcomes import Outcomes, function_error, value_of
+from asyncio_operator.operator.outcomes import Outcomes, value_of
 from asyncio_operator.queues import Entry, KeyOrderedStreamElementQueue
 
 

@@ -6,8 +6,7 @@ raises ends the run, with the hook named. Whether a failed attempt is made again
 
 from __future__ import annotations
 
-from asyncio import CancelledError
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass
 from types import CoroutineType
@@ -15,7 +14,8 @@ from typing import Any
 
 from asyncio_operator.checks import FUNCTION, not_awaited, plain_result
 from asyncio_operator.elements import Record
-from asyncio_operator.errors import ElementTimeoutError, FunctionError, ResultError, describe, describe_error
+from asyncio_operator.engine.failures import function_error, is_ordinary
+from asyncio_operator.errors import ElementTimeoutError, ResultError, describe
 from asyncio_operator.function import AsyncFunction
 from asyncio_operator.operator.buffer import Buffer
 from asyncio_operator.queues import Entry
@@ -127,11 +127,6 @@ def value_of(entry: Entry) -> Any:
     return entry.element.value if type(entry.element) is Record else entry.element
 
 
-def is_ordinary(error: BaseException) -> bool:
-    """Whether it may be handled; others, such as ``SystemExit``, ask the process to end."""
-    return isinstance(error, Exception | CancelledError)
-
-
 def outputs_of(result: Any) -> tuple[Any, ...]:
     """The items of a result under ``flatten=True``."""
     if isinstance(result, str | bytes | bytearray | Mapping) or not isinstance(result, Iterable):
@@ -140,43 +135,3 @@ def outputs_of(result: Any) -> tuple[Any, ...]:
             f"{type(result).__name__}: {describe(result)}"
         )
     return tuple(result)
-
-
-def function_error(what: str, value: Any, error: BaseException, remedy: str, attempts: int) -> FunctionError:
-    """The error that ends a run, for one that the function, or a hook, has raised; to be raised from that."""
-    element = describe(value)
-    attempt = f" in attempt {attempts}" if attempts else ""
-    return FunctionError(
-        f"{what} failed for element {element}{attempt} with {describe_error(error)}; {remedy}",
-        element=element,
-        attempts=attempts,
-    )
-
-
-def attempt_timeout_error(value: Any, attempt: int, seconds: float) -> ElementTimeoutError:
-    """What an attempt fails of that takes longer than it may."""
-    return ElementTimeoutError(
-        f"attempt {attempt} for element {describe(value)} had no result within attempt_timeout={seconds} s"
-    )
-
-
-def aligned(result: Any, count: int, method: str) -> Sequence[Any]:
-    """The results of a batch of `count` elements, read once, for what reads them may fail.
-
-    Raises:
-        ResultError: they are no sequence of that length, or cannot be read.
-    """
-    cause: Exception | None = None
-    if isinstance(result, Sequence) and not isinstance(result, str | bytes):
-        try:
-            results = result if type(result) is list else tuple(result)
-            if len(results) == count:
-                return results
-            given = f"{len(results)} results"
-        except Exception as error:
-            given, cause = f"{type(result).__name__}, which cannot be read ({describe_error(error)}),", error
-    else:
-        given = type(result).__name__
-    raise ResultError(
-        f"{method} gave {given} for {count} values; it must give a sequence with one result for each, in their order"
-    ) from cause

@@ -20,14 +20,15 @@ from typing import Any
 
 from asyncio_operator.elements import OperatorSnapshot, Record, Watermark
 from asyncio_operator.engine.attempts import Attempts
+from asyncio_operator.engine.failures import stray_run
 from asyncio_operator.engine.flights import Attempting
 from asyncio_operator.engine.inputs import Input, Reader
-from asyncio_operator.engine.lane import stray_cancellation
 from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.recorder import SILENT, recorder_of
 from asyncio_operator.engine.timing import clock_of, drop, error_of, start_task, wait_through, wake
-from asyncio_operator.errors import FunctionError, StateError, describe, describe_error
+from asyncio_operator.errors import StateError, describe, describe_error
 from asyncio_operator.function import AsyncFunction
+from asyncio_operator.loop.channels import AHEAD
 from asyncio_operator.metrics import OperatorStatistics
 from asyncio_operator.operator.buffer import Buffer
 from asyncio_operator.operator.intake import Admission, Supply
@@ -41,10 +42,6 @@ from asyncio_operator.queues import Entry, StreamElementQueue
 from asyncio_operator.trace import Trace
 
 logger = logging.getLogger("asyncio_operator")
-
-AHEAD = 128
-"""Outputs that may be on their way to a consumer on another thread: some hundred microseconds of work, as much as
-waking a thread costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,11 +386,6 @@ class Run:
             failure = stray_run(describe(self._function))
         if failure is not None and not (self._abandoned and isinstance(failure, asyncio.CancelledError)):
             raise failure
-
-
-def stray_run(name: str) -> FunctionError:
-    """What a run of that function fails of whose task is cancelled by somebody who does not read its results."""
-    return stray_cancellation(f"the run of {name} was cancelled, and not by whoever reads its results")
 
 
 def _none_used(entry: Entry) -> int:

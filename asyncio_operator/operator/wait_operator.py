@@ -36,7 +36,7 @@ from asyncio_operator.metrics import OperatorStatistics
 from asyncio_operator.operator.outcomes import Handling, OnError
 from asyncio_operator.operator.outputs import Outputs
 from asyncio_operator.operator.run import Run, RunOptions
-from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, calls_at_most
+from asyncio_operator.policies.adaptive_capacity import BUFFER_FACTOR, AdaptiveCapacity, calls_at_most
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.rate_limit import RateLimit
@@ -49,10 +49,6 @@ from asyncio_operator.queues import (
     UnorderedStreamElementQueue,
 )
 from asyncio_operator.trace import Trace
-
-BUFFER_FACTOR = 64
-"""Default of `buffer` over `capacity`. In ordered mode a call that takes k times the mean holds back the results of k
-calls per lane; with 64, one that is 64 times slower than the mean stops nobody."""
 
 MODES = ("ordered", "unordered", "key_ordered")
 

@@ -23,8 +23,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from asyncio_operator.checks import positive_int
+from asyncio_operator.checks import (
+    positive_int,
+)
 from asyncio_operator.errors import ConfigurationError
+
+BUFFER_FACTOR = 64
+"""Default of `buffer` over `capacity`. In ordered mode a call that takes k times the mean holds back the results of k
+calls per lane; with 64, one that is 64 times slower than the mean stops nobody."""
 
 INITIAL = 20
 """Enough calls to compare latencies, few enough for any service. Doubled four times, 320 are reached in 200 calls."""

@@ -29,8 +29,8 @@ from asyncio_operator.checks import Duration, plain_function, positive_duration
 from asyncio_operator.clock import monotonic
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.metrics import Histogram, OperatorStatistics
-from asyncio_operator.spark.driver.reports import Reports, reported_to
-from asyncio_operator.spark.worker.figures import EnrichmentFigures, Ledger, MicroBatch, TaskReport
+from asyncio_operator.spark.driver.reports import reported_to
+from asyncio_operator.spark.worker.figures import EnrichmentFigures, Ledger, MicroBatch, Reports, TaskReport
 
 
 @dataclass(frozen=True, slots=True)

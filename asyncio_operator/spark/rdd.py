@@ -25,9 +25,8 @@ from pyspark.sql import DataFrame
 
 from asyncio_operator.checks import duration
 from asyncio_operator.errors import ConfigurationError, describe, function_name
-from asyncio_operator.loop.channels import PULSE, FromLoop, ToLoop
+from asyncio_operator.loop.channels import AHEAD, PULSE, FromLoop, ToLoop
 from asyncio_operator.loop.portable_errors import portable_errors
-from asyncio_operator.operator.run import AHEAD
 from asyncio_operator.operator.wait_operator import AsyncWaitOperator
 from asyncio_operator.policies.shutdown import TASK_END, TASK_GRACE_PERIOD, WATCH_INTERVAL, longest_end
 from asyncio_operator.spark.driver.build_task import IN_ENRICH, refuse_unknown, require_portable

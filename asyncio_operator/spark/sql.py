@@ -33,9 +33,9 @@ from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task, refuse_unknown
 from asyncio_operator.spark.driver.columns import spark_field
 from asyncio_operator.spark.driver.job_limits import tasks_of_job
-from asyncio_operator.spark.driver.reports import Tracing, trace_of_tasks
+from asyncio_operator.spark.driver.reports import trace_of_tasks
 from asyncio_operator.spark.metrics import report_of
-from asyncio_operator.spark.worker.figures import EnrichmentFigures
+from asyncio_operator.spark.worker.figures import EnrichmentFigures, Tracing
 from asyncio_operator.spark.worker.table_function import Analyzed, Call, table_function
 
 NOT_IN_SQL = ("retry", "cache", "batching", "rate_limit", "circuit_breaker", "metrics", "trace")

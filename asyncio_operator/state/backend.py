@@ -28,9 +28,16 @@ from asyncio_operator.state.descriptors import (
     describe_state,
     value_serializer,
 )
-from asyncio_operator.state.key_groups import KeyGroupRange, outside, resolve_key_groups
+from asyncio_operator.state.key_groups import (
+    KeyGroupRange,
+    group_prefix,
+    group_width,
+    key_address,
+    outside,
+    resolve_key_groups,
+)
 from asyncio_operator.state.keys import NONE, Key
-from asyncio_operator.state.layout import group_prefix, group_width, key_address, parse_slot, serialize_namespace
+from asyncio_operator.state.layout import parse_slot, serialize_namespace
 from asyncio_operator.state.serializers import Serializer
 from asyncio_operator.state.snapshot import StateSnapshot
 from asyncio_operator.state.states import AggregatingState, ListState, MapState, ReducingState, ValueState

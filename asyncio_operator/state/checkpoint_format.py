@@ -34,8 +34,8 @@ from zlib import crc32
 
 from asyncio_operator.errors import StateError, describe
 from asyncio_operator.state.descriptors import StateMeta
-from asyncio_operator.state.key_groups import KeyGroupRange
-from asyncio_operator.state.layout import FORMAT_VERSION, group_width
+from asyncio_operator.state.key_groups import KeyGroupRange, group_width
+from asyncio_operator.state.layout import FORMAT_VERSION
 from asyncio_operator.state.snapshot import Row, StateSnapshot
 
 CHECKPOINT_FORMAT = 1

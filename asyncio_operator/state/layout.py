@@ -29,11 +29,8 @@ with time to live, 8 bytes before it (`stamp`): milliseconds since the epoch + 2
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
-from zlib import crc32
 
 from asyncio_operator.errors import StateError, describe
-from asyncio_operator.state.key_groups import ONES, THIRTY_ONES, java_long_hash, java_string_hash, murmur
 from asyncio_operator.state.keys import NONE, Key, deserialize_key, serialize_key
 
 FORMAT_VERSION = 1
@@ -46,8 +43,6 @@ SEQUENCE_KEY = b"sequence"
 RESTORING_KEY = b"restoring"
 STATE_PREFIX = "state/"
 
-_SHORT = 100
-"""Characters of a text that is hashed in one go."""
 
 STAMP_SIZE = 8
 STAMP_BIAS = 1 << 63
@@ -56,42 +51,6 @@ _uint64 = struct.Struct(">Q")
 stamp = _uint64.pack
 """The bytes of a timestamp + `STAMP_BIAS` before an entry; `stamped_at` reads them, as a tuple of one."""
 stamped_at = _uint64.unpack_from
-
-
-def group_prefix(group: int, max_parallelism: int) -> bytes:
-    """The bytes that begin every address of a key group."""
-    return group.to_bytes(group_width(max_parallelism), "big")
-
-
-def group_width(max_parallelism: int) -> int:
-    """How many bytes a key group takes."""
-    return 1 if max_parallelism <= 128 else 2
-
-
-def key_address(key: Key, prefixes: Mapping[int, bytes], max_parallelism: int) -> bytes | None:
-    """Key group and key as they begin an address, or None if `prefixes`, bytes by key group, do not hold the group.
-
-    The same as ``prefixes[key_group(key)] + serialize_key(key)``; short text and integers, in which most keys consist,
-    are written and hashed in one go, which takes a quarter less time.
-
-    Raises:
-        StateError: None, or a type that is no key.
-    """
-    kind = type(key)
-    if max_parallelism == 1:
-        data, code = serialize_key(key), 0
-    elif kind is str and 0 < len(key) <= _SHORT and key.isascii() and "\x00" not in key:
-        units = key.encode()
-        code = int(units.translate(ONES), 31) + 31 * int(units.translate(THIRTY_ONES), 31)
-        data = b"\x05" + units + b"\x00\x01"
-    else:
-        data = serialize_key(key)
-        if kind is int:
-            code = key if -0x80000000 <= key <= 0x7FFFFFFF else java_long_hash(key)
-        else:
-            code = java_string_hash(key) if kind is str else crc32(data)
-    prefix = prefixes.get(murmur(code) % max_parallelism)
-    return None if prefix is None else prefix + data
 
 
 def serialize_namespace(namespace: Key | None) -> bytes:

@@ -15,13 +15,13 @@ from asyncio_operator.checks import check_directory
 from asyncio_operator.errors import ConfigurationError, StateError, describe, describe_error
 from asyncio_operator.state.checkpoint_format import MANIFEST, CheckpointFiles
 from asyncio_operator.state.descriptors import StateMeta
+from asyncio_operator.state.key_groups import group_width
 from asyncio_operator.state.keys import Key, KeySerializer, deserialize_key
 from asyncio_operator.state.layout import (
     FORMAT_VERSION,
     STAMP_BIAS,
     STAMP_SIZE,
     describe_slot,
-    group_width,
     parse_slot,
     serialize_namespace,
     stamped_at,

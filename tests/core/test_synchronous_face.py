@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from asyncio_operator import AsyncWaitOperator, FunctionError, Record, StateError, Watermark
+from asyncio_operator.loop.channels import AHEAD
 from asyncio_operator.loop.thread import loop_thread
-from asyncio_operator.operator.run import AHEAD
 from tests.core.helpers import Life, one_then_forever, others, same
 
 

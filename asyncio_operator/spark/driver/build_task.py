@@ -23,26 +23,18 @@ from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.hints import did_you_mean
 from asyncio_operator.lookup.cache_directories import cache_owner
 from asyncio_operator.lookup.options import LookupOptions, checked, require_enricher
-from asyncio_operator.operator.wait_operator import BUFFER_FACTOR
-from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, calls_at_most
+from asyncio_operator.policies.adaptive_capacity import BUFFER_FACTOR, AdaptiveCapacity, calls_at_most
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import TASK_GRACE_PERIOD
-from asyncio_operator.spark.driver.columns import (
-    On,
-    arrow_type,
-    check_passes_through,
-    key_positions,
-    position_of,
-    spark_field,
-)
+from asyncio_operator.spark.driver.columns import On, check_passes_through, key_positions, position_of, spark_field
 from asyncio_operator.spark.driver.job_limits import shared_out
-from asyncio_operator.spark.driver.reports import Tracing
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
-from asyncio_operator.spark.worker.figures import EnrichmentFigures
+from asyncio_operator.spark.worker.figures import EnrichmentFigures, Tracing
+from asyncio_operator.spark.worker.output_batches import arrow_type
 from asyncio_operator.spark.worker.rows import STATUS, Layout
 
 TWO_BATCHES = 20_000

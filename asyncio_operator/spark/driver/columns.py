@@ -12,12 +12,10 @@ null.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -36,6 +34,7 @@ from pyspark.sql.types import (
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.hints import did_you_mean
+from asyncio_operator.spark.worker.output_batches import arrow_type
 
 KEY_FAMILIES: tuple[tuple[type[DataType], str], ...] = (
     (NumericType, "a number"),
@@ -47,9 +46,6 @@ KEY_FAMILIES: tuple[tuple[type[DataType], str], ...] = (
     (BinaryType, "bytes"),
 )
 """The types that keys may have. A key can match only a key of the same family."""
-
-# Spark 4.3 has a parameter for the time zone of timestamps; before, it was always UTC.
-_ZONE: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
 
 
 def key_family(data_type: DataType) -> str | None:
@@ -114,11 +110,6 @@ def spark_field(name: str, field: pa.Field) -> StructField:
             f"the enricher's column {field.name!r} is of Arrow type {field.type}, which Spark does not have"
         ) from None
     return StructField(name, data_type, nullable=True)
-
-
-def arrow_type(data_type: DataType) -> pa.DataType:
-    """The Arrow type in which Spark exchanges values of a Spark type. It raises if there is none."""
-    return to_arrow_type(data_type, error_on_duplicated_field_names_in_struct=True, **_ZONE)
 
 
 def _nullable(data_type: DataType) -> DataType:

@@ -10,17 +10,13 @@ so traces of several machines are shifted against each other by the difference o
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
 
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import SparkSession
 
 from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.spark.worker.figures import Reports, Tracing
 from asyncio_operator.trace import Trace
-
-Reports = Any
-"""A collection on the driver, a list in a worker. Both have ``extend``."""
 
 
 class _Extending(AccumulatorParam[Reports]):
@@ -56,22 +52,6 @@ class _Included:
         for trace in traces:
             if self._trace.runs == self._run:
                 self._trace.include(trace)
-
-
-@dataclass(frozen=True, slots=True)
-class Tracing:
-    """Makes the trace of a task, and reports it. It is sent to the workers.
-
-    Attributes:
-        limit: the maximum number of events of a task.
-    """
-
-    accumulator: Accumulator[Reports]
-    limit: int
-
-    def report(self, trace: Trace) -> None:
-        """Report the trace of a task that has ended. Call it on the task's main thread."""
-        self.accumulator.add([trace])
 
 
 def trace_of_tasks(trace: object, spark: SparkSession) -> Tracing:

@@ -35,7 +35,7 @@ from asyncio_operator.trace import Trace
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from asyncio_operator.spark.driver.reports import Tracing
+    from asyncio_operator.spark.worker.figures import Tracing
 
 
 @dataclass(frozen=True, slots=True)

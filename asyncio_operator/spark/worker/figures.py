@@ -11,8 +11,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
+from typing import Any
+
+from pyspark.accumulators import Accumulator
 
 from asyncio_operator.metrics import Histogram
+from asyncio_operator.trace import Trace
+
+Reports = Any
+"""A collection on the driver, a list in a worker. Both have ``extend``."""
 
 RECENT = 100
 """The number of micro-batches whose figures are kept. Spark keeps the progress of equally many
@@ -132,3 +139,19 @@ class Ledger:
 
 def _add(parts: dict[str, EnrichmentFigures], report: TaskReport) -> None:
     parts.setdefault(report.part, EnrichmentFigures()).add(report.figures)
+
+
+@dataclass(frozen=True, slots=True)
+class Tracing:
+    """Makes the trace of a task, and reports it. It is sent to the workers.
+
+    Attributes:
+        limit: the maximum number of events of a task.
+    """
+
+    accumulator: Accumulator[Reports]
+    limit: int
+
+    def report(self, trace: Trace) -> None:
+        """Report the trace of a task that has ended. Call it on the task's main thread."""
+        self.accumulator.add([trace])

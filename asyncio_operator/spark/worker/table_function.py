@@ -33,8 +33,8 @@ from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from asyncio_operator.errors import AsyncOperatorError, StateError
 from asyncio_operator.policies.shutdown import TASK_END, WATCH_INTERVAL
-from asyncio_operator.spark.driver.columns import arrow_type
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
+from asyncio_operator.spark.worker.output_batches import arrow_type
 from asyncio_operator.spark.worker.task_frame import TakingThread, spark_watch
 
 In = TypeVar("In")

@@ -17,11 +17,10 @@ from collections.abc import Callable, Coroutine, Generator, Iterable
 from types import FrameType
 from typing import Any
 
-from asyncio_operator.loop.channels import PULSE, FromLoop, ToLoop
+from asyncio_operator.loop.channels import AHEAD, PULSE, FromLoop, ToLoop
 from asyncio_operator.loop.runner import LoopTask
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.loop.watch import LoopWatch
-from asyncio_operator.operator.run import AHEAD
 from asyncio_operator.policies.shutdown import TASK_END, WATCH_INTERVAL
 
 READ_AHEAD = 2

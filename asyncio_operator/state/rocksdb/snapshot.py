@@ -14,8 +14,8 @@ from pathlib import Path
 from asyncio_operator.checks import check_directory
 from asyncio_operator.errors import StateError
 from asyncio_operator.state.descriptors import StateMeta
-from asyncio_operator.state.key_groups import KeyGroupRange
-from asyncio_operator.state.layout import STATE_PREFIX, group_prefix, group_width
+from asyncio_operator.state.key_groups import KeyGroupRange, group_prefix, group_width
+from asyncio_operator.state.layout import STATE_PREFIX
 from asyncio_operator.state.rocksdb.database import Database
 from asyncio_operator.state.rocksdb.records import Records
 from asyncio_operator.state.snapshot import Row, StateSnapshot
