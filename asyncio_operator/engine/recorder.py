@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 from asyncio_operator.errors import StateError, describe_error
 from asyncio_operator.queues import Entry
-from asyncio_operator.trace import Trace
+from asyncio_operator.trace.recording import Recording
 
 if TYPE_CHECKING:
     from asyncio_operator.engine.flights import Flight
@@ -53,7 +53,7 @@ class Recorder:
 class TraceRecorder(Recorder):
     """Reports to a trace. Attempts are numbered from 1. Records and watermarks share one count, in input order."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Recording) -> None:
         self._trace = trace
         self._watermarks: dict[Entry, int] = {}
         self._running: dict[Flight, None] = {}
@@ -116,7 +116,7 @@ _recording: WeakValueDictionary[int, TraceRecorder] = WeakValueDictionary()
 """The recorders of runs that have not ended, by the identity of their trace. Weak: a discarded run is not kept."""
 
 
-def recorder_of(trace: Trace | None, now: float) -> Recorder:
+def recorder_of(trace: Recording | None, now: float) -> Recorder:
     """A recorder for a run that starts now.
 
     Raises:

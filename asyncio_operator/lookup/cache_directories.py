@@ -32,7 +32,7 @@ from asyncio_operator.policies.rocksdb import RocksDBOptions
 from asyncio_operator.state.heap_backend import HeapStateBackend
 
 if TYPE_CHECKING:
-    from asyncio_operator.state import RocksDBStateBackend
+    from asyncio_operator.state.rocksdb.backend import RocksDBStateBackend
 
 FORMAT: Final = 2
 """Of what a cache writes to disk."""
@@ -83,7 +83,7 @@ def open_cache(options: Cache, owner: str, clock: Clock | None = None) -> Lookup
 
 def _lease(directory: Path, specification: str, open_state: OpenState) -> Place:
     """Locks a place: a free one that holds answers of the specification, else the first free one, cleared."""
-    from asyncio_operator.state import RocksDBStateBackend
+    from asyncio_operator.state.rocksdb.backend import RocksDBStateBackend
 
     try:
         RocksDBStateBackend.check_process()  # Otherwise no place could be opened, and each would be cleared.
@@ -171,7 +171,7 @@ class Place:
 
 
 def _open_state(path: Path, options: RocksDBOptions | None, clock: Clock | None) -> RocksDBStateBackend:
-    from asyncio_operator.state import RocksDBStateBackend
+    from asyncio_operator.state.rocksdb.backend import RocksDBStateBackend
 
     return RocksDBStateBackend(path, max_parallelism=1, clock=clock, options=options)
 

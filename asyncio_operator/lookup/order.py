@@ -15,7 +15,7 @@ from asyncio_operator.state.backend import StateBackend
 from asyncio_operator.state.table import Stored, Table
 
 if TYPE_CHECKING:
-    from asyncio_operator.state.rocksdb import RocksDBStateBackend
+    from asyncio_operator.state.rocksdb.backend import RocksDBStateBackend
 
 
 class Order(Protocol):

@@ -32,7 +32,7 @@ from asyncio_operator.metrics import Histogram
 from asyncio_operator.policies.adaptive_capacity import calls_at_first
 from asyncio_operator.policies.limits import Guards
 from asyncio_operator.policies.rate_limit import Limiter
-from asyncio_operator.trace import Trace
+from asyncio_operator.trace.recording import Recording
 
 
 def managed_calls(
@@ -95,7 +95,7 @@ class LookupPipeline:
         options: LookupOptions,
         cache: LookupCache | None = None,
         check: Callable[[Any], Any] | None = None,
-        trace: Trace | None = None,
+        trace: Recording | None = None,
         limiter: Limiter | None = None,
     ) -> None:
         self._enricher = enricher

@@ -39,7 +39,7 @@ from asyncio_operator.policies.limits import Guards
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.shutdown import FINAL_WAIT, longest_end
 from asyncio_operator.queues import Entry, StreamElementQueue
-from asyncio_operator.trace import Trace
+from asyncio_operator.trace.recording import Recording
 
 logger = logging.getLogger("asyncio_operator")
 
@@ -60,7 +60,7 @@ class RunOptions:
     capacity: int | AdaptiveCapacity
     rate_limit: RateLimit | None
     circuit_breaker: CircuitBreaker | None
-    trace: Trace | None
+    trace: Recording | None
     clock: Callable[[], float] | None
     grace_period: float
     managed: bool

@@ -6,12 +6,19 @@ This module does not read a clock: the caller passes the time.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
-from asyncio_operator.engine.flights import Call
 from asyncio_operator.errors import CircuitOpenError, said
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, Controller
 from asyncio_operator.policies.circuit_breaker import Breaker, CircuitBreaker
 from asyncio_operator.policies.rate_limit import Limiter, RateLimit
+
+
+class Call(Protocol):
+    """What the policies see of a call: when it started, by the loop's time and by the circuit breaker's clock."""
+
+    started: float
+    age: float
 
 
 class Guards:

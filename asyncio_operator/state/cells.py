@@ -8,14 +8,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from asyncio_operator.errors import StateError, describe_error
 from asyncio_operator.state.layout import describe_slot
 from asyncio_operator.state.table import Batch, Codec, Stored, Table
 
-if TYPE_CHECKING:
-    from asyncio_operator.state.backend import StateBackend
+
+class Owner(Protocol):
+    """What cells see of the backend that they belong to."""
+
+    now: Callable[[], int]
+    """The clock, in milliseconds."""
+    group_width: int
+    """Bytes of a key group in an address."""
+    slot: bytes | None
+    """Address of the current key and namespace; None if there is none, or the backend is closed."""
+    closed: bool
+
+    def require_slot(self) -> bytes:
+        """`slot`, or StateError if there is none."""
+
+    def next_sequence(self) -> int:
+        """A number that was never given before, for the place of a list's element."""
+
+    def check_open(self) -> None:
+        """Raise StateError if the backend is closed."""
+
+    def new_batch(self) -> Batch:
+        """A batch for `commit`."""
+
+    def commit(self, batch: Batch) -> None:
+        """Write a batch, whole or not at all."""
 
 
 class Absent(Enum):
@@ -40,7 +64,7 @@ class Cells:
         backend: gives the current slot and takes batches.
     """
 
-    def __init__(self, name: str, backend: StateBackend, table: Table, codec: Codec) -> None:
+    def __init__(self, name: str, backend: Owner, table: Table, codec: Codec) -> None:
         self.name = name
         self.backend = backend
         self.table = table

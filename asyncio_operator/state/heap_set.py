@@ -302,9 +302,6 @@ class KeyGroupPartitionedPriorityQueue(PriorityQueueSet[T]):
             found._check()
 
 
-T = TypeVar("T")
-
-
 def key_of_element(element: Any) -> Key:
     """An element's attribute ``key``, as of a `Timer`; elements without one are all of one key."""
     return getattr(element, "key", "")

@@ -28,10 +28,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from asyncio_operator.errors import StateError
-from asyncio_operator.state.cells import ABSENT, CLEANING, READING, WRITING, Cells
+from asyncio_operator.state.cells import ABSENT, CLEANING, READING, WRITING, Cells, Owner
 from asyncio_operator.state.layout import STAMP_BIAS
 from asyncio_operator.state.table import Batch, Codec, Stored, Table
 from asyncio_operator.state.ttl_config import (
@@ -40,9 +40,6 @@ from asyncio_operator.state.ttl_config import (
     StateVisibility,
     UpdateType,
 )
-
-if TYPE_CHECKING:
-    from asyncio_operator.state.backend import StateBackend
 
 STRETCH = 256
 """Entries that the incremental clean-up looks at in one go, at least: what it costs to begin is then a tenth of it."""
@@ -59,7 +56,7 @@ _Settle = Callable[[], None]
 class TtlCells(Cells):
     """Cells of a state with time to live; the codec has to be a stamped one."""
 
-    def __init__(self, name: str, backend: StateBackend, table: Table, codec: Codec, ttl: StateTtlConfig) -> None:
+    def __init__(self, name: str, backend: Owner, table: Table, codec: Codec, ttl: StateTtlConfig) -> None:
         super().__init__(name, backend, table, codec)
         self._ttl = ttl.milliseconds
         self._now = backend.now

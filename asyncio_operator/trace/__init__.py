@@ -12,7 +12,6 @@
 """
 
 from asyncio_operator.trace.events import Event
-from asyncio_operator.trace.recording import Trace
-from asyncio_operator.trace.timeline import timelines
+from asyncio_operator.trace.trace import Trace, timelines
 
 __all__ = ["Event", "Trace", "timelines"]

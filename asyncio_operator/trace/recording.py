@@ -7,36 +7,26 @@ such elements. Another thread may read while the run continues.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import deque
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from asyncio_operator.checks import positive_int
-from asyncio_operator.errors import ConfigurationError, StateError, describe
-from asyncio_operator.trace import timeline
+from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.trace.events import TEXT_LIMIT, Event, decoded, keepable
-from asyncio_operator.trace.stories import Story, story_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 AttemptOutcome = Literal["result", "error", "timed_out", "cancelled"]
 Outcome = Literal["result", "timeout", "failed", "skipped"]
 
 
-class Trace:
-    """Records one run of an operator, and shows it. A trace that is passed to another run starts again from empty.
+class Recording:
+    """Takes the events of one run; one that is passed to another run starts again from empty.
 
     It keeps the first 40 characters of the ``repr`` of values and keys, and never the values themselves. So it can be
     pickled whatever the values were.
 
     Args:
-        limit: the maximum number of events, besides the start of the run. An element without retries makes five;
-            100,000 events take 10 to 20 MB.
-
-    Raises:
-        ConfigurationError: `limit` is not an int of at least 1.
+        limit: as `Trace` has it.
     """
 
     __slots__ = ("_recorded", "_start", "runs")
@@ -121,7 +111,7 @@ class Trace:
         if self._start is not None:
             self._start += seconds
 
-    def include(self, other: Trace) -> None:
+    def include(self, other: Recording) -> None:
         """Add another run whose times are of the same clock, unless the trace has no room for all of it.
 
         The numbers of its elements continue after those of this trace. Only the first circuit breaker is shown.
@@ -157,59 +147,6 @@ class Trace:
         others = (event[2] for event in recorded if event[0] not in ("circuit", "ended"))
         return next(admissions, max(others, default=-1) + 1)
 
-    def story(self) -> Story:
-        """The latest run as lives of elements, which the pictures show.
-
-        Raises:
-            StateError: nothing was recorded.
-        """
-        events = self.events()
-        if not events:
-            raise StateError(
-                "the trace is empty; pass it as trace=... to an operator or to enrich, and run that first. A Spark "
-                "task records nothing if it fails, or if Spark ends it early, as limit() and show() do"
-            )
-        return story_of(events, self.dropped)
-
-    def timeline(self, path: str | os.PathLike[str], title: str | None = None) -> None:
-        """Draw the latest run, one row per element. The suffix of `path` sets the format: .png, .svg or .pdf.
-
-        Raises:
-            ConfigurationError: matplotlib is missing, the suffix is not one of these, or the folder does not exist.
-            StateError: nothing was recorded.
-        """
-        timeline.write([(title or "", self)], path)
-
-    def draw(self, axes: Axes, title: str | None = None, *, legend: bool = True) -> None:
-        """Draw the latest run into axes of matplotlib, with a legend beside them if `legend`.
-
-        Raises:
-            StateError: nothing was recorded.
-        """
-        timeline.draw(axes, self.story(), title or "", legend)
-
-    def html(self, path: str | os.PathLike[str], title: str | None = None) -> None:
-        """Write one page that needs no other file: a timeline to zoom, and a table to sort and filter.
-
-        Raises:
-            ConfigurationError: the folder does not exist.
-            StateError: nothing was recorded.
-        """
-        from asyncio_operator.trace import page
-
-        page.write(self.story(), path, title or "Trace")
-
-    def chrome(self, path: str | os.PathLike[str]) -> None:
-        """Write Chrome trace events: JSON for Perfetto and chrome://tracing, in microseconds since the start.
-
-        Raises:
-            ConfigurationError: the folder does not exist.
-            StateError: nothing was recorded.
-        """
-        from asyncio_operator.trace import chrome
-
-        chrome.write(self.story(), path)
-
     def __repr__(self) -> str:
         events = len(self._recorded) + (self._start is not None)
-        return f"Trace(limit={self._recorded.maxlen}, events={events}, dropped={self.dropped})"
+        return f"{type(self).__name__}(limit={self._recorded.maxlen}, events={events}, dropped={self.dropped})"

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.checks import positive_int
-from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.trace.page import checked, write_atomically
 from asyncio_operator.trace.stories import CIRCUIT, MARKS, SPANS, WATERMARK, Look, Story, mark_of, rows_before
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from asyncio_operator.trace.recording import Trace
 
 MAX_ROWS = 2_000
 """More rows than this are not drawn: each would be thinner than a pixel."""
@@ -39,48 +37,10 @@ VISIBLE = 1 / 500
 MILLISECONDS = 1e3
 
 
-def timelines(
-    panels: Mapping[str, Trace] | Iterable[tuple[str, Trace]],
-    path: str | os.PathLike[str],
-    title: str | None = None,
-    columns: int = 3,
-) -> None:
-    """Draw several runs into one picture, side by side on one axis of time.
-
-    Args:
-        panels: a title and a trace for each run, as a mapping or as pairs.
-        path: where to write the picture. The suffix sets its format: .png, .svg or .pdf.
-        title: printed above all runs.
-        columns: the maximum number of runs in one row of the picture.
-
-    Raises:
-        ConfigurationError: matplotlib is missing, the suffix is not one of these, the folder does not exist, or
-            `panels` is empty or holds anything but a title and a trace.
-        StateError: nothing was recorded in one of the traces.
-    """
-    positive_int("columns", columns)
-    write(_pairs(panels.items() if isinstance(panels, Mapping) else panels), path, title, columns)
-
-
-def _pairs(panels: Iterable[Any]) -> list[tuple[str, Trace]]:
-    from asyncio_operator.trace.recording import Trace
-
-    pairs = list(panels)
-    for pair in pairs:
-        match pair:
-            case (str(), Trace()):
-                pass
-            case _:
-                raise ConfigurationError(
-                    f"panels has {describe(pair)} in it; it must be pairs of a title and a Trace, or a mapping of them"
-                )
-    return pairs
-
-
 def write(
-    panels: Sequence[tuple[str, Trace]], path: str | os.PathLike[str], title: str | None = None, columns: int = 1
+    panels: Sequence[tuple[str, Story]], path: str | os.PathLike[str], title: str | None = None, columns: int = 1
 ) -> None:
-    """`timelines`, with one column by default."""
+    """Draw stories under their titles into one picture; errors as `Trace.timeline` has them."""
     suffix = checked(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise ConfigurationError(
@@ -88,7 +48,7 @@ def write(
         )
     if not panels:
         raise ConfigurationError("panels is empty; give at least one title and trace")
-    figure = _figure([(words, trace.story()) for words, trace in panels], title, columns)
+    figure = _figure(panels, title, columns)
     picture = BytesIO()
     figure.savefig(picture, format=suffix[1:], dpi=DOTS_PER_INCH)
     write_atomically(path, picture.getvalue())

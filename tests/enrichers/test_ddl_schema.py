@@ -196,6 +196,9 @@ def test_anything_else_is_refused(schema: Any) -> None:
 
 
 def test_it_needs_no_spark() -> None:
-    program = "import sys; from asyncio_operator.arrow.schema import as_schema; as_schema('a int'); print('pyspark' in sys.modules)"
+    program = (
+        "import sys; from asyncio_operator.arrow.schema import as_schema; as_schema('a int'); "
+        "print('pyspark' in sys.modules)"
+    )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"

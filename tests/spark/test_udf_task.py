@@ -27,8 +27,8 @@ from asyncio_operator import (
     FixedBackoff,
     FunctionError,
     Retry,
-    columns,
 )
+from asyncio_operator.arrow import columns
 from asyncio_operator.arrow.columns import array_of
 from asyncio_operator.loop.channels import ToLoop
 from asyncio_operator.loop.thread import loop_thread
