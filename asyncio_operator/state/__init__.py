@@ -9,7 +9,6 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.state.backend import StateBackend
 from asyncio_operator.state.checkpoints import CheckpointedService, checkpoint, restore_checkpoint
 from asyncio_operator.state.descriptors import (
@@ -37,6 +36,7 @@ from asyncio_operator.state.key_groups import (
 )
 from asyncio_operator.state.keys import KeySerializer
 from asyncio_operator.state.migration import MigratingMapState
+from asyncio_operator.state.on_disk import NAMES, rocksdb_class
 from asyncio_operator.state.priority_queue import PriorityQueue, PriorityQueueSet
 from asyncio_operator.state.reader import SnapshotReader, StateEntry, StateInfo
 from asyncio_operator.state.serializers import BuiltinSerializer, Serializer
@@ -106,22 +106,12 @@ __all__ = [
 if TYPE_CHECKING or find_spec("rocksdict"):  # so that a star import works without it
     __all__ += ["RocksDBCachingPriorityQueueSet", "RocksDBSnapshot", "RocksDBStateBackend"]
 
-_ROCKSDB = ("RocksDBCachingPriorityQueueSet", "RocksDBSnapshot", "RocksDBStateBackend")
-
 
 def __getattr__(name: str) -> Any:
     if name == "RocksDBOptions":  # It needs no RocksDB.
         from asyncio_operator.policies import rocksdb as options
 
         return getattr(options, name)
-    if name not in _ROCKSDB:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        from asyncio_operator.state import rocksdb
-    except ImportError as error:
-        if error.name != "rocksdict":
-            raise
-        raise ConfigurationError(
-            f"{name} needs the package rocksdict, which is not installed: pip install 'asyncio-operator[rocksdb]'"
-        ) from error
-    return getattr(rocksdb, name)
+    if name in NAMES:
+        return rocksdb_class(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

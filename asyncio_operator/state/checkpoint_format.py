@@ -36,6 +36,7 @@ from asyncio_operator.errors import StateError, describe
 from asyncio_operator.state.descriptors import StateMeta
 from asyncio_operator.state.key_groups import KeyGroupRange, group_width
 from asyncio_operator.state.layout import FORMAT_VERSION
+from asyncio_operator.state.on_disk import rocksdb_class
 from asyncio_operator.state.snapshot import Row, StateSnapshot
 
 CHECKPOINT_FORMAT = 1
@@ -77,9 +78,8 @@ class CheckpointFiles:
         """The keyed state."""
         if self.state["kind"] == "rows":
             return RowsSnapshot(self)
-        from asyncio_operator import state
-
-        return state.RocksDBSnapshot(self.path / STATE)
+        opened: StateSnapshot = rocksdb_class("RocksDBSnapshot")(self.path / STATE)
+        return opened
 
     def open(self, name: str) -> BinaryIO:
         """A file of the checkpoint, to read."""

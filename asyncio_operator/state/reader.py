@@ -26,6 +26,7 @@ from asyncio_operator.state.layout import (
     serialize_namespace,
     stamped_at,
 )
+from asyncio_operator.state.on_disk import rocksdb_class
 from asyncio_operator.state.serializers import BUILTIN, Serializer, check_serializer
 from asyncio_operator.state.snapshot import Row, StateSnapshot
 
@@ -172,9 +173,8 @@ class SnapshotReader:
 def _opened(path: Path) -> StateSnapshot:
     if (path / MANIFEST).is_file() or not (path / "CURRENT").is_file():
         return CheckpointFiles(path).snapshot()
-    from asyncio_operator import state
-
-    return state.RocksDBSnapshot(path)
+    opened: StateSnapshot = rocksdb_class("RocksDBSnapshot")(path)
+    return opened
 
 
 def _checked(serializers: Mapping[str, Serializer]) -> dict[str, Serializer]:

@@ -22,6 +22,7 @@ from asyncio_operator.state.heap_set import HeapPriorityQueueSet
 from asyncio_operator.state.key_groups import KeyGroupRange, resolve_key_groups
 from asyncio_operator.state.keys import Key, deserialize_key, serialize_key
 from asyncio_operator.state.layout import serialize_namespace
+from asyncio_operator.state.on_disk import rocksdb_class
 from asyncio_operator.state.priority_queue import PriorityQueueSet
 
 if TYPE_CHECKING:
@@ -188,14 +189,12 @@ class RocksDBQueues:
 
     def __call__(self, name: str) -> PriorityQueueSet[Timer]:
         """The set of that name; StateError if it was given and not closed, else as `RocksDBCachingPriorityQueueSet`."""
-        from asyncio_operator import state
-
         if name in self._sets:
             raise StateError(
                 f"the timers {name!r} in {self.directory} are in use by another service: "
                 "close() these queues first, or give each service a directory of its own"
             )
-        self._sets[name] = state.RocksDBCachingPriorityQueueSet(
+        self._sets[name] = rocksdb_class("RocksDBCachingPriorityQueueSet")(
             self.directory / name,
             key_of=key_of,
             key_groups=self.key_groups,
