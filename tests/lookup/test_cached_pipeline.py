@@ -21,8 +21,8 @@ from asyncio_operator.lookup.keys import PENDING, Answer, Failure, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from enrichers import TableEnricher
-from tests.core.helpers import virtual
 from tests.lookup.helpers import Consumer, Recorded, now
+from tests.operator.helpers import virtual
 
 CHECK = AnswerCheck(pa.schema([("x", pa.int64())]))
 

@@ -32,8 +32,8 @@ from asyncio_operator import (
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.testing import ManualClock
 from enrichers import FunctionEnricher
-from tests.core.helpers import virtual
 from tests.lookup.helpers import Recorded, forever, now
+from tests.operator.helpers import virtual
 
 
 async def slowly(key: Any) -> Any:

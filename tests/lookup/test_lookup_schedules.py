@@ -24,8 +24,8 @@ from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.lookup.keys import PENDING, Answer, Failure, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import LookupPipeline
-from tests.core.helpers import now, virtual
 from tests.lookup.helpers import Consumer, Recorded, Source, forever
+from tests.operator.helpers import now, virtual
 
 FATES = ["found", "missing", "fails", "fails once", "hangs", "deaf", "odd"]
 

@@ -16,8 +16,8 @@ from asyncio_operator.lookup.delivery import BATCHES, FLUSH
 from asyncio_operator.lookup.keys import PENDING, Answer, Failure, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pipeline import LookupPipeline
-from tests.core.helpers import virtual
 from tests.lookup.helpers import Consumer, Recorded, Source, batches_of, forever, look_up, now
+from tests.operator.helpers import virtual
 
 
 @pytest.fixture(params=[True, False], ids=["ordered", "unordered"])

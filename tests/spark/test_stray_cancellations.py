@@ -22,7 +22,7 @@ from asyncio_operator.spark.rdd import PartitionTask
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.rows import Layout
 from enrichers import FunctionEnricher
-from tests.core.helpers import cancel_all
+from tests.operator.helpers import cancel_all
 from tests.spark.helpers import wait_until
 
 Function = Callable[[Any], Any]

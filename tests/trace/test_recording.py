@@ -13,7 +13,7 @@ from asyncio_operator import AsyncWaitOperator
 from asyncio_operator.errors import ConfigurationError, StateError
 from asyncio_operator.trace import Event, Trace
 from asyncio_operator.trace.events import FIELDS
-from tests.core.helpers import nap, process, virtual
+from tests.operator.helpers import nap, process, virtual
 from tests.trace.helpers import HOSTILE, START, at, everything, head_of_line, new_trace, simple
 
 

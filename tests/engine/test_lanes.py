@@ -1,0 +1,235 @@
+"""The driver by itself: windows, the seeker, and what an intake may do to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from asyncio_operator.engine.lanes import Lanes
+from asyncio_operator.engine.timing import clock_of
+from asyncio_operator.testing import VirtualTimeLoop
+from tests.operator.helpers import REAL_LOOPS, forever, now, run_on, same, virtual
+
+
+class Batch:
+    """A window over the numbers of a batch."""
+
+    instant = True
+    runs_code = False
+    begin = None
+
+    def __init__(self, intake: Batches, values: range) -> None:
+        self.lanes = 0
+        self.intake = intake
+        self.left_over = len(values)
+        self.work = self.hand_out(values)
+
+    def hand_out(self, values: range) -> Iterator[tuple[Any, Any]]:
+        for value in values:
+            self.left_over -= 1
+            yield value, value
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        return self.work
+
+    def complete(self, slot: Any, result: Any) -> None:
+        self.intake.outcomes.append((slot, "result", result))
+
+    def failed(self, slot: Any, error: BaseException, started: float) -> None:
+        self.intake.outcomes.append((slot, type(error), started))
+        self.intake.on_failure()
+
+    def timed_out(self, slot: Any, started: float) -> None:
+        self.intake.outcomes.append((slot, "late", started))
+
+    def returned(self, slot: Any) -> None:
+        pass
+
+    def value_of(self, slot: Any) -> Any:
+        return slot
+
+    def left(self) -> None:
+        self.intake.left += 1
+
+
+class Batches:
+    """Hands out batches of numbers, a second apart; the present one as long as there is something left of it."""
+
+    def __init__(self, *sizes: int, pause: float = 1.0) -> None:
+        self.sizes = list(sizes)
+        self.pause = pause
+        self.given = 0
+        self.current: Batch | None = None
+        self.seeking = 0
+        self.left = 0
+        self.outcomes: list[tuple[Any, ...]] = []
+        self.on_failure: Callable[[], object] = lambda: None
+
+    def stop(self) -> None:
+        """There is nothing to end."""
+
+    async def window(self) -> Batch | None:
+        assert self.seeking == 0, "two lanes wait for work"
+        if self.current is not None and self.current.left_over:
+            return self.current
+        if not self.sizes:
+            return None
+        self.seeking += 1
+        if self.pause:
+            await asyncio.sleep(self.pause)
+        self.seeking -= 1
+        size = self.sizes.pop(0)
+        self.given += size
+        self.current = Batch(self, range(self.given - size, self.given))
+        return self.current
+
+
+def lanes(invoke: Any, intake: Batches, **options: Any) -> Lanes:
+    return Lanes(
+        invoke,
+        intake,
+        **{"capacity": 3, "timeout": None, "clock": now, "grace_period": 5.0, "name": "it"} | options,
+    )
+
+
+@virtual
+async def test_every_window_is_worked_off_and_left_once():
+    intake = Batches(5, 0, 1, 9)
+    await lanes(same, intake).run()
+    assert intake.outcomes == [(value, "result", value) for value in range(15)]
+    assert intake.left == 4
+
+
+@virtual
+async def test_a_window_is_left_only_when_its_last_call_has_ended():
+    intake = Batches(3)
+
+    async def call(value):
+        await asyncio.sleep(value)
+        assert intake.left == 0
+
+    await lanes(call, intake).run()
+    assert intake.left == 1
+
+
+@virtual
+async def test_a_lane_starts_only_when_all_others_are_busy():
+    driver = lanes(same, Batches(*[3] * 20), capacity=100)
+    await driver.run()
+    assert len(driver._lanes) == 0
+    assert now() == 20
+
+
+@virtual
+async def test_a_slow_call_does_not_hold_up_the_next_window():
+    intake = Batches(3, 3)
+
+    async def call(value):
+        await asyncio.sleep(10 if value == 0 else 0)
+        return now()
+
+    await lanes(call, intake).run()
+    assert [outcome[2] for outcome in sorted(intake.outcomes)] == [11, 1, 1, 2, 2, 2]
+
+
+@virtual
+async def test_a_failure_declared_by_the_intake_ends_everything_at_once():
+    """Also if the intake goes on as if nothing had happened."""
+    intake = Batches(9)
+    called = []
+
+    async def call(value):
+        called.append(value)
+        if value == 1:
+            raise KeyError
+        return value
+
+    driver = lanes(call, intake)
+    intake.on_failure = lambda: driver.fail(ValueError("declared"))
+    with pytest.raises(ValueError, match="declared"):
+        await driver.run()
+    assert called == [0, 1]
+    assert driver.failed
+    assert driver.in_flight == 0
+
+
+@virtual
+async def test_a_failure_declared_inside_of_a_call_ends_everything_at_once(caplog):
+    intake = Batches(9)
+    called = []
+
+    async def call(value):
+        called.append(value)
+        if value == 1:
+            driver.fail(ValueError("declared"))
+        return value
+
+    driver = lanes(call, intake)
+    with pytest.raises(ValueError, match="declared"):
+        await driver.run()
+    assert called == [0, 1]
+    assert caplog.records == []
+
+
+@virtual
+async def test_the_first_failure_is_told():
+    driver = lanes(forever, Batches(3))
+    run = asyncio.ensure_future(driver.run())
+    await asyncio.sleep(2)
+    driver.fail(ValueError("first"))
+    driver.fail(ValueError("second"))
+    with pytest.raises(ValueError, match="first"):
+        await run
+
+
+@virtual
+async def test_cancelling_the_run_cancels_the_calls():
+    driver = lanes(forever, Batches(3))
+    run = asyncio.ensure_future(driver.run())
+    await asyncio.sleep(2)
+    assert driver.in_flight == 3
+    run.cancel()
+    await asyncio.wait([run])
+    assert run.cancelled()
+    assert driver.in_flight == 0
+
+
+@virtual
+async def test_the_latency_of_every_call_is_kept():
+    driver = lanes(asyncio.sleep, Batches(4), capacity=4)
+    await driver.run()
+    assert driver.latency.percentiles().max == 3
+
+
+@pytest.mark.parametrize("windows", [[10**9], [1] * 10**6])
+@pytest.mark.parametrize("loop", REAL_LOOPS)
+def test_calls_that_return_at_once_let_the_loop_turn(loop, windows):
+    """In one window, and in many of one element each."""
+
+    async def main():
+        intake = Batches(pause=0)
+        intake.sizes = windows.copy()
+        driver = lanes(same, intake, capacity=2, clock=clock_of(asyncio.get_running_loop()))
+        run = asyncio.ensure_future(driver.run())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not run.done()
+        run.cancel()
+        await asyncio.wait([run])
+
+    run_on(loop, main())
+
+
+def test_the_clock_of_a_loop_is_its_time_in_full():
+    async def main():
+        loop = asyncio.get_running_loop()
+        clock = clock_of(loop)
+        assert clock() == pytest.approx(loop.time(), abs=0.5)
+        return len({clock() for _ in range(1000)})
+
+    for loop in REAL_LOOPS:
+        assert run_on(loop, main()) > 100
+    assert run_on(VirtualTimeLoop, main()) == 1

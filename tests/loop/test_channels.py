@@ -1,0 +1,269 @@
+"""The two channels between a thread and the loop: nothing is lost, doubled or reordered, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from asyncio_operator.loop.channels import PULSE, FromLoop, ToLoop
+from asyncio_operator.loop.runner import LoopTask
+from asyncio_operator.loop.thread import loop_thread
+from tests.operator.helpers import REAL_LOOPS, forever, run_on
+
+COUNT = 5_000
+
+
+async def read(source: ToLoop, most: int = COUNT) -> list[Any]:
+    """Everything that comes, at most `most` at a time."""
+    got: list[Any] = []
+    while await source.ready():
+        for taken, item in enumerate(source, 1):
+            got.append(item)
+            if taken == most:
+                break
+    return got
+
+
+def in_thread(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def started(loop: asyncio.AbstractEventLoop, main: Callable[[], Coroutine[Any, Any, None]], sink: FromLoop) -> LoopTask:
+    task = LoopTask(loop, main, sink)
+    task.start()
+    return task
+
+
+@pytest.mark.parametrize("loop", REAL_LOOPS)
+@pytest.mark.parametrize("limit", [1, 2, 3, 256])
+@pytest.mark.parametrize("most", [1, 2, COUNT])
+def test_everything_reaches_the_loop_in_order(loop, limit, most):
+    async def main():
+        source = ToLoop(asyncio.get_running_loop(), limit)
+        longest = 0
+
+        def write():
+            nonlocal longest
+            for i in range(COUNT):
+                assert source.put(i)
+                longest = max(longest, len(source._items))
+            source.end()
+
+        thread = in_thread(write)
+        assert await read(source, most) == list(range(COUNT))
+        thread.join()
+        assert longest <= limit
+
+    run_on(loop, main())
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 256])
+def test_everything_reaches_the_thread_in_order(limit):
+    loop = loop_thread().loop
+    sink = FromLoop(loop, limit)
+
+    async def write() -> None:
+        for i in range(COUNT):
+            await sink.put(i)
+            assert len(sink._items) <= limit
+
+    task = started(loop, write, sink)
+    assert list(sink) == list(range(COUNT))
+    task.stop(10)
+
+
+@pytest.mark.parametrize("loop", REAL_LOOPS)
+def test_an_error_comes_behind_the_last_element(loop):
+    async def main():
+        source = ToLoop(asyncio.get_running_loop())
+        source.put(1)
+        source.end(KeyError("mine"))
+        assert await source.ready()
+        assert list(source) == [1]
+        with pytest.raises(KeyError, match="mine"):
+            await source.ready()
+
+    run_on(loop, main())
+
+
+@pytest.mark.parametrize("loop", REAL_LOOPS)
+def test_closing_tells_a_thread_that_waits_and_one_that_comes_later(loop):
+    async def main():
+        source = ToLoop(asyncio.get_running_loop(), 1)
+        told = asyncio.get_running_loop().create_future()
+
+        def write():
+            answer = source.put(1)
+            asyncio_loop.call_soon_threadsafe(told.set_result, answer)
+
+        asyncio_loop = asyncio.get_running_loop()
+        thread = in_thread(write)
+        while not source._items:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        source.close()
+        assert await told is False
+        assert source.put(2) is False
+        thread.join()
+
+    run_on(loop, main())
+
+
+def test_an_error_takes_the_place_of_what_was_not_taken():
+    loop = loop_thread().loop
+    sink = FromLoop(loop)
+
+    async def fail() -> None:
+        sink.put_nowait(1)
+        raise KeyError("mine")
+
+    task = started(loop, fail, sink)
+    assert sink.wait_for_end(10)
+    with pytest.raises(KeyError, match="mine"):
+        list(sink)
+    task.stop(10)
+
+
+def test_a_thread_that_waits_gets_pulses_and_then_its_elements():
+    loop = loop_thread().loop
+    sink = FromLoop(loop, pulse=0.001)
+    go = asyncio.Event()
+
+    async def wait_and_write() -> None:
+        await go.wait()
+        sink.put_nowait(1)
+
+    task = started(loop, wait_and_write, sink)
+    elements = iter(sink)
+    assert [next(elements) for _ in range(3)] == [PULSE] * 3
+    loop.call_soon_threadsafe(go.set)
+    assert [element for element in elements if element is not PULSE] == [1]
+    task.stop(10)
+
+
+def test_X7_elements_that_never_stop_coming_do_not_keep_the_pulses_away():
+    loop = loop_thread().loop
+    sink = FromLoop(loop, pulse=0.001)
+    task = started(loop, forever, sink)
+    for i in range(COUNT):
+        sink.put_nowait(i)
+    elements, seen = iter(sink), 0
+    while (element := next(elements)) is not PULSE:
+        assert element == seen
+        seen += 1
+        sink.put_nowait(COUNT + element)
+    assert next(elements) == seen
+    task.stop(10)
+
+
+def test_pulses_come_only_to_whom_asks_for_them():
+    loop = loop_thread().loop
+    sink = FromLoop(loop)
+
+    async def write() -> None:
+        for i in range(3):
+            await asyncio.sleep(0.001)
+            sink.put_nowait(i)
+
+    task = started(loop, write, sink)
+    assert list(sink) == [0, 1, 2]
+    task.stop(10)
+
+
+def test_stopping_a_task_before_its_first_step_ends_it():
+    loop = loop_thread().loop
+    sink = FromLoop(loop)
+    begun = []
+    blocked, go = threading.Event(), threading.Event()
+
+    def block() -> None:
+        blocked.set()
+        go.wait(10)
+
+    async def main() -> None:
+        begun.append(1)
+
+    loop.call_soon_threadsafe(block)
+    assert blocked.wait(10)
+    task = started(loop, main, sink)
+    stopper = in_thread(lambda: task.stop(10))
+    while not task._stopped:
+        pass
+    go.set()
+    stopper.join(10)
+    assert not stopper.is_alive()
+    assert list(sink) == []
+
+
+def test_stopping_a_task_that_was_not_started_does_not_wait():
+    sink = FromLoop(loop_thread().loop)
+    LoopTask(loop_thread().loop, forever, sink).stop(3600)
+    assert list(sink) == []
+
+
+@pytest.mark.parametrize("wait", [lambda sink: next(iter(sink)), lambda sink: sink.wait_for_end(0.001)])
+def test_the_loop_never_waits_for_a_thread_that_is_called_away(wait):
+    """A signal, or the garbage collector, may call it away between any two lines, to something that needs the loop."""
+    lines = 0
+    for moment in range(100):
+        sink = FromLoop(loop_thread().loop, pulse=0.001)
+        lines = 0
+
+        def trace(frame: Any, event: str, argument: Any, sink: FromLoop = sink, moment: int = moment) -> Any:
+            nonlocal lines
+            lines += 1
+            if lines == moment:
+                helper = in_thread(lambda: sink.put_nowait(1))
+                helper.join(10)
+                assert not helper.is_alive()
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            wait(sink)
+        finally:
+            sys.settrace(before)
+        if lines < moment:
+            break
+    assert 5 < lines < moment
+
+
+def test_a_task_that_is_cancelled_by_somebody_else_does_not_look_as_if_it_had_ended_well():
+    loop = loop_thread().loop
+    sink = FromLoop(loop)
+
+    async def main() -> None:
+        raise asyncio.CancelledError
+
+    task = started(loop, main, sink)
+    with pytest.raises(asyncio.CancelledError):
+        list(sink)
+    task.stop(10)
+
+
+def test_patience_ends_with_a_message(caplog):
+    loop = loop_thread().loop
+    sink = FromLoop(loop)
+    go = asyncio.Event()
+
+    async def deaf() -> None:
+        sink.put_nowait(1)
+        while not go.is_set():
+            try:
+                await go.wait()
+            except asyncio.CancelledError:
+                continue
+
+    task = started(loop, deaf, sink)
+    assert next(iter(sink)) == 1
+    task.stop(0.01)
+    assert ["did not end within" in record.getMessage() for record in caplog.records] == [True]
+    loop.call_soon_threadsafe(go.set)
+    assert sink.wait_for_end(10)

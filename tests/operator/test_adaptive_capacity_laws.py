@@ -1,0 +1,268 @@
+"""R11 and O1: a capacity that adapts bounds the calls at once, at every moment, and never stalls."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from asyncio_operator import AdaptiveCapacity, AsyncWaitOperator, Batching, BlockingFunction, EnricherError
+from asyncio_operator.testing import VirtualTimeLoop
+from tests.operator.attempts import Act, Batches, Script, retry
+from tests.operator.helpers import Source, collect, forever, late, now, process, run_on, same, virtual
+
+OVERLOAD = EnricherError("too much to do", overload=True)
+
+
+class Watched(Script):
+    """Fails if a call starts while as many are running as the operator's limit of now allows."""
+
+    operator: AsyncWaitOperator
+
+    async def __call__(self, value: Any) -> Any:
+        if self.running.total() >= self.limit:
+            # No error that `on_error` would be asked about.
+            pytest.fail("O1")
+        return await super().__call__(value)
+
+    @property
+    def limit(self) -> int:
+        run: Any = self.operator._run
+        limit: int = run._attempts._guards.limit
+        return limit
+
+
+def watched(acts: Any, capacity: AdaptiveCapacity, **options: Any) -> tuple[AsyncWaitOperator, Watched]:
+    script = Watched(acts)
+    defaults: dict[str, Any] = {"mode": "unordered", "on_error": "skip", "on_timeout": late, "timeout": 0}
+    script.operator = AsyncWaitOperator(script, capacity=capacity, **defaults | options)
+    return script.operator, script
+
+
+async def slowly(values: Any, seconds: float) -> Any:
+    for value in values:
+        yield value
+        await asyncio.sleep(seconds)
+
+
+@virtual
+async def test_R11_it_begins_with_initial(mode):
+    source = Source(iter(range(100)))
+    capacity = AdaptiveCapacity(initial=3, minimum=1, maximum=9)
+    operator = AsyncWaitOperator(forever, mode=mode, capacity=capacity)
+    first = asyncio.ensure_future(anext(run := operator.process(source)))
+    await asyncio.sleep(1)
+    assert operator.metrics.in_flight == 3
+    assert source.read == 3
+    first.cancel()
+    await asyncio.wait([first])
+    await run.aclose()
+
+
+@virtual
+async def test_R11_it_rises_while_latency_stays_the_same_and_never_beyond_maximum(mode):
+    operator, script = watched(lambda *_: Act(1.0), AdaptiveCapacity(initial=2, maximum=50), mode=mode)
+    assert sorted(await collect(operator.process(range(2000)))) == list(range(2000))
+    assert script.most == 50
+    assert now() < 100
+
+
+@virtual
+async def test_R11_it_rises_while_calls_run():
+    """Places are made for elements that wait though the call that made them has not been followed by another."""
+    operator, script = watched(
+        lambda value, attempt: Act(1.0 if value % 2 else 500.0), AdaptiveCapacity(initial=4, maximum=100)
+    )
+    assert len(await collect(operator.process(range(300)))) == 300
+    assert script.most > 50
+
+
+@virtual
+async def test_R11_it_falls_on_errors_that_say_overload_and_never_below_minimum(mode):
+    operator, script = watched(
+        lambda value, attempt: Act(1.0, error=OVERLOAD), AdaptiveCapacity(initial=20, minimum=2, maximum=50), mode=mode
+    )
+    await collect(operator.process(range(300)))
+    assert script.limit == 2
+    assert operator.metrics.skipped == 300
+
+
+@virtual
+async def test_R11_it_falls_on_timeouts(mode):
+    for option in ("timeout", "attempt_timeout"):
+        operator, script = watched(lambda *_: Act(9.0), AdaptiveCapacity(initial=20), mode=mode, **{option: 1.0})
+        await collect(operator.process(range(200)))
+        assert script.limit == 1
+
+
+@virtual
+async def test_R11_ordinary_errors_make_it_neither_fall_nor_rise(mode):
+    operator, script = watched(lambda *_: Act(1.0, error=ValueError()), AdaptiveCapacity(initial=20), mode=mode)
+    await collect(operator.process(range(500)))
+    assert script.limit == script.most == 20
+
+
+@virtual
+async def test_R11_it_falls_with_growing_latency():
+    """A service that serves 8 calls a second, each in 1 s if it is not busy."""
+    ends: list[float] = []
+    running = 0
+    seen: list[int] = []
+
+    async def busy(value: Any) -> Any:
+        nonlocal running
+        running += 1
+        seen.append(running)
+        start = max(now(), ends[-8]) if len(ends) >= 8 else now()
+        ends.append(start + 1.0)
+        await asyncio.sleep(ends[-1] - now())
+        running -= 1
+        return value
+
+    operator = AsyncWaitOperator(busy, mode="unordered", capacity=AdaptiveCapacity(initial=4, maximum=1000))
+    await collect(operator.process(range(5000)))
+    assert 8 < max(seen) <= 64
+    assert max(seen[3000:]) <= 32
+    assert now() <= 5000 / 8 * 1.1
+
+
+@pytest.mark.parametrize("mode", ["ordered", "unordered", "key_ordered"])
+@virtual
+async def test_R11_it_never_stalls(mode):
+    options: dict[str, Any] = {"key": lambda value: value % 7} if mode == "key_ordered" else {}
+    operator, script = watched(
+        lambda value, attempt: Act(1.0, error=OVERLOAD if attempt < 2 else None),
+        AdaptiveCapacity(initial=1, minimum=1, maximum=3),
+        mode=mode,
+        retry=retry(3, 1.0),
+        **options,
+    )
+    assert sorted(await collect(operator.process(range(50)))) == list(range(50))
+    assert script.limit >= 1
+
+
+@virtual
+async def test_O1_after_a_fall_no_call_starts_until_enough_have_ended():
+    """Ten places, nine calls, and one lane that waits for input: at the fall to 8 that lane is one too many."""
+    operator, script = watched(
+        lambda value, attempt: Act(0.85, error=OVERLOAD) if value == 0 else Act(100.0), AdaptiveCapacity(initial=10)
+    )
+    task = asyncio.ensure_future(collect(operator.process(slowly(range(12), 0.1))))
+    await asyncio.sleep(50)
+    assert script.limit == 8
+    assert operator.metrics.in_flight == 8
+    assert await task == list(range(1, 12))
+
+
+@virtual
+async def test_O1_late_calls_count():
+    operator, script = watched(
+        lambda value, attempt: Act(50.0, deaf=50.0), AdaptiveCapacity(initial=8, minimum=2), attempt_timeout=2.0
+    )
+    assert await collect(operator.process(range(30))) == []
+    assert script.most == 8
+
+
+@virtual
+async def test_R11_linger_0_and_a_limit_that_has_fallen_do_not_keep_the_loop_busy():
+    """A batch that waits for the loop to be idle must not turn it while no call may start."""
+
+    async def act(values: list[Any], number: int) -> list[Any]:
+        await asyncio.sleep(100.0 if number in (0, 1) else 1.0)
+        if number == 2:
+            raise OVERLOAD
+        return values
+
+    batches = Batches(act)
+    operator = AsyncWaitOperator(
+        batches, mode="unordered", capacity=AdaptiveCapacity(initial=4, minimum=1, maximum=4), on_error="skip",
+        batching=Batching(max_size=5, linger=0),
+    )  # fmt: skip
+    got = await collect(operator.process(slowly(range(30), 0.25)))
+    assert len(got) >= 25
+
+
+@virtual
+async def test_R11_it_may_fall_when_nothing_is_left_but_the_last_call():
+    """The lanes without work have gone when the last call passes its deadline."""
+    operator, script = watched({1: [Act(5.0)]}, AdaptiveCapacity(initial=3, minimum=2, maximum=3), timeout=2.0)
+    assert await collect(operator.process(range(3))) == [0, 2, ("late", 1)]
+    assert script.limit == 2
+
+
+@virtual
+async def test_R11_the_default_buffer_is_64_times_maximum():
+    source = Source(iter(range(1000)))
+
+    async def first_for_ever(value: Any) -> Any:
+        return await forever() if value == 0 else value
+
+    operator = AsyncWaitOperator(first_for_ever, capacity=AdaptiveCapacity(initial=2, maximum=2))
+    first = asyncio.ensure_future(anext(run := operator.process(source)))
+    await asyncio.sleep(1)
+    assert source.read == 128
+    first.cancel()
+    await asyncio.wait([first])
+    await run.aclose()
+
+
+@virtual
+async def test_R11_batches_are_calls(mode):
+    batches = Batches(seconds=1.0)
+    operator = AsyncWaitOperator(
+        batches, mode=mode, capacity=AdaptiveCapacity(initial=2, maximum=6), batching=Batching(max_size=3)
+    )
+    assert sorted(await collect(operator.process(range(900)))) == list(range(900))
+    assert batches.most == 6
+
+
+@virtual
+async def test_R11_one_call_at_most_if_maximum_is_1(mode):
+    operator, script = watched(lambda *_: Act(1.0), AdaptiveCapacity(maximum=1), mode=mode)
+    assert await collect(operator.process(range(50))) == list(range(50))
+    assert script.most == 1
+    assert await process(same, range(50), mode=mode, capacity=AdaptiveCapacity(maximum=1)) == list(range(50))
+
+
+ACTS = st.builds(
+    Act,
+    seconds=st.sampled_from([0.0, 0.3, 1.0, 1.0, 5.0]),
+    error=st.sampled_from([None, None, None, OVERLOAD, ValueError("bad")]),
+    deaf=st.sampled_from([0.0, 0.0, 3.0]),
+)
+
+
+@given(
+    acts=st.lists(st.lists(ACTS, min_size=1, max_size=2), max_size=60),
+    minimum=st.integers(1, 3),
+    more=st.integers(0, 9),
+    initial=st.integers(0, 9),
+    gap=st.sampled_from([None, 0.0, 0.2]),
+    timeout=st.sampled_from([0, 2.0]),
+    attempt_timeout=st.sampled_from([None, 1.0, 4.0]),
+)
+def test_R11_on_random_schedules(acts, minimum, more, initial, gap, timeout, attempt_timeout):
+    async def main():
+        capacity = AdaptiveCapacity(min(minimum + initial, minimum + more), minimum, minimum + more)
+        operator, script = watched(
+            dict(enumerate(acts)), capacity, retry=retry(2, 0.5), timeout=timeout, attempt_timeout=attempt_timeout,
+            on_error=lambda v, e: v, on_timeout=lambda v: v,
+        )  # fmt: skip
+        values = range(len(acts))
+        got = await collect(operator.process(values if gap is None else slowly(values, gap)))
+        assert sorted(got) == list(values)
+        assert script.most <= minimum + more
+
+    run_on(VirtualTimeLoop, main())
+
+
+@pytest.mark.parametrize("capacity", [AdaptiveCapacity(), AdaptiveCapacity(20, 10, 1000)])
+def test_O11_a_blocking_function_bounds_a_capacity_that_adapts(capacity: AdaptiveCapacity) -> None:
+    """More calls would wait inside of its pool, and their latency mislead the capacity."""
+    operator = AsyncWaitOperator(BlockingFunction(str, max_workers=3), capacity=capacity)
+    assert list(operator(range(200))) == [str(value) for value in range(200)]
+    run: Any = operator._run
+    assert run._attempts._guards.limit <= 3

@@ -1,0 +1,306 @@
+"""B1, B2: when a batch is called, and what it holds."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from asyncio_operator import (
+    AsyncWaitOperator,
+    BatchAsyncFunction,
+    Batching,
+    EnricherError,
+    Record,
+    Watermark,
+)
+from tests.operator.attempts import Batches, retry
+from tests.operator.helpers import Source, collect, collect_timed, forever, late, now, process, virtual
+
+
+def by(max_size: int = 1000, linger: float = 1.0) -> Batching:
+    return Batching(max_size=max_size, linger=linger)
+
+
+async def every(seconds: float, values: Any) -> Any:
+    """An input that gives a value and then waits, or waits for a group of values."""
+    for value in values:
+        for one in value if isinstance(value, list) else [value]:
+            yield one
+        await asyncio.sleep(seconds)
+
+
+async def batches_of(values: Any, **options: Any) -> tuple[list[list[Any]], list[float]]:
+    batches = Batches()
+    got = await process(batches, values, **options)
+    assert sorted(got) == sorted(value for call in batches.calls for value in call)
+    return batches.calls, batches.times
+
+
+# -- B1: when
+
+
+@virtual
+async def test_B1_a_batch_is_called_when_max_size_values_wait(mode):
+    calls, times = await batches_of(every(0.25, range(7)), mode=mode, batching=by(max_size=3, linger=100.0))
+    assert calls == [[0, 1, 2], [3, 4, 5], [6]]
+    assert times == [0.5, 1.25, 1.75]
+
+
+@virtual
+async def test_B1_or_linger_after_its_first_value_came(mode):
+    calls, times = await batches_of(every(0.75, range(6)), mode=mode, batching=by(linger=1.0))
+    assert calls == [[0, 1], [2, 3], [4, 5]]
+    assert times == [1.0, 2.5, 4.0]
+
+
+@virtual
+async def test_B1_with_linger_0_as_soon_as_the_loop_is_idle(mode):
+    calls, times = await batches_of(every(1.0, [[0, 1, 2], 3, [4, 5]]), mode=mode, batching=by(linger=0))
+    assert calls == [[0, 1, 2], [3], [4, 5]]
+    assert times == [0, 1, 2]
+
+
+@virtual
+async def test_B1_or_when_buffer_is_full(mode):
+    calls, times = await batches_of(
+        every(0.25, range(6)), mode=mode, capacity=1, buffer=3, batching=by(max_size=10, linger=100.0)
+    )
+    assert calls == [[0, 1, 2], [3, 4, 5]]
+    assert times == [0.5, 1.25]
+
+
+@virtual
+async def test_B1_watermarks_that_wait_fill_the_buffer_too():
+    elements = [0, Watermark(1), Watermark(2), 3]
+    batches = Batches()
+    run = AsyncWaitOperator(batches, mode="ordered", buffer=3, batching=by(linger=100.0)).process(every(1.0, elements))
+    assert await collect(run) == elements
+    assert batches.times == [2, 3 + 1]
+
+
+@virtual
+async def test_B1_or_when_no_other_element_can_join_it_any_more(mode):
+    for values in (range(2), every(0.0, range(2))):
+        calls, times = await batches_of(values, mode=mode, batching=by(linger=100.0))
+        assert calls == [[0, 1]]
+        assert times == [0]
+
+
+@virtual
+async def test_B1_the_end_of_input_ends_the_waiting_of_a_batch(mode):
+    _, times = await batches_of(every(0.5, range(2)), mode=mode, batching=by(linger=100.0))
+    assert times == [1.0]
+
+
+@virtual
+async def test_B1_an_element_that_may_come_back_is_waited_for(mode):
+    def act(values, number):
+        if number == 0:
+            raise EnricherError("again", retryable=True)
+        return values
+
+    batches = Batches(act)
+    await process(batches, range(3), mode=mode, batching=by(max_size=2, linger=100.0), retry=retry(delay=5.0))
+    assert batches.calls == [[0, 1], [2, 0], [1]]
+    assert batches.times == [0, 5, 5]
+
+
+@virtual
+async def test_B1_until_it_cannot_come_back_any_more(mode):
+    async def act(values, number):
+        await asyncio.sleep(7)
+        return values
+
+    batches = Batches(act)
+    await process(batches, range(3), mode=mode, batching=by(max_size=2, linger=100.0), retry=retry())
+    assert batches.calls == [[0, 1], [2]]
+    assert batches.times == [0, 7]
+
+
+@virtual
+async def test_B1_nobody_waits_for_elements_that_cannot_come_back(mode):
+    async def act(values, number):
+        await asyncio.sleep(7)
+        return values
+
+    batches = Batches(act)
+    await process(batches, range(3), mode=mode, batching=by(max_size=2, linger=100.0))
+    assert batches.times == [0, 0]
+
+
+@virtual
+async def test_B1_a_batch_flushed_by_size_leaves_no_timer_behind(mode):
+    """The first batch is full at 0.9; its linger would have ended at 1."""
+
+    async def source(gaps):
+        for value, gap in enumerate(gaps):
+            await asyncio.sleep(gap)
+            yield value
+
+    calls, times = await batches_of(source([0, 0.9, 0, 0.6]), mode=mode, batching=by(max_size=2, linger=1.0))
+    assert calls == [[0, 1], [2, 3]]
+    assert times == [0.9, 1.5]
+    calls, times = await batches_of(source([0, 0.5, 0, 5.0]), mode=mode, batching=by(max_size=2, linger=1.0))
+    assert calls == [[0, 1], [2], [3]]
+    assert times == [2.0, 3.0, 7.0]
+
+
+@virtual
+async def test_B1_each_batch_has_a_linger_of_its_own():
+    calls, times = await batches_of(every(0.6, range(5)), batching=by(max_size=2, linger=1.0))
+    assert calls == [[0, 1], [2, 3], [4]]
+    assert times == pytest.approx([0.6, 1.8, 3.0])
+
+
+@virtual
+async def test_B1_linger_runs_from_the_first_value_also_if_it_waits_for_a_slot(mode):
+    batches = Batches(seconds=10.0)
+    await process(batches, every(0.4, range(30)), mode=mode, capacity=1, batching=by(max_size=1000, linger=1.0))
+    assert batches.times[0] == 1.0
+    assert all(10 <= b - a <= 11.000001 for a, b in zip(batches.times, batches.times[1:], strict=False))
+
+
+# -- B2: one call
+
+
+@virtual
+async def test_B2_a_batch_is_one_call_against_capacity_and_its_size_may_exceed_it(mode):
+    batches = Batches(seconds=1.0)
+    operator = AsyncWaitOperator(batches, mode=mode, capacity=2, buffer=1000, batching=by(max_size=50))
+    assert sorted(await collect(operator.process(range(200)))) == list(range(200))
+    assert [len(call) for call in batches.calls] == [50] * 4
+    assert batches.times == [0, 0, 1, 1]
+    assert batches.most == 2
+
+
+@virtual
+async def test_B2_values_that_wait_for_a_batch_count_against_buffer_only():
+    source = Source(iter(range(100)))
+    batches = Batches(lambda values, number: forever())
+    operator = AsyncWaitOperator(batches, capacity=1, buffer=30, batching=by(max_size=20))
+    run = operator.process(source)
+    first = asyncio.ensure_future(anext(run))
+    await asyncio.sleep(10)
+    assert operator.metrics.in_flight == 1
+    assert source.read == 20
+    first.cancel()
+    await asyncio.wait([first])
+
+
+@virtual
+async def test_B2_elements_keep_their_timestamps(mode):
+    elements = [Record(1, 10), Watermark(10), 2, Record(3, None)]
+    assert await process(Batches(), elements, mode=mode) == elements
+
+
+@virtual
+async def test_B2_elements_keep_their_own_deadlines_inside_a_running_batch():
+    """The first comes back into a batch with the second, and has its deadline long before that."""
+
+    async def act(values, number):
+        if number == 0:
+            raise EnricherError("again", retryable=True)
+        await asyncio.sleep(8.0)
+        return values
+
+    batches = Batches(act)
+    operator = AsyncWaitOperator(
+        batches, mode="unordered", timeout=10.0, on_timeout=late, batching=by(max_size=2, linger=1.0),
+        retry=retry(delay=4.0),
+    )  # fmt: skip
+    got = await collect_timed(operator.process(every(4.5, [0, 1])))
+    assert batches.calls == [[0], [1, 0]]
+    assert batches.times == [1, 5]
+    assert got == [(("late", 0), 11.0), (1, 13.0)]
+
+
+@virtual
+async def test_B2_a_batch_is_cancelled_when_the_last_of_its_elements_is_late():
+    cancelled = []
+
+    async def act(values, number):
+        if number == 0:
+            raise EnricherError("again", retryable=True)
+        try:
+            await forever()
+        finally:
+            cancelled.append(now())
+
+    operator = AsyncWaitOperator(
+        Batches(act), mode="unordered", timeout=10.0, on_timeout=late, batching=by(max_size=2, linger=1.0),
+        retry=retry(delay=4.0),
+    )  # fmt: skip
+    got = await collect_timed(operator.process(every(4.5, [0, 1])))
+    assert got == [(("late", 0), 11.0), (("late", 1), 15.0)]
+    assert cancelled == [15]
+
+
+@virtual
+async def test_B2_the_first_attempt_starts_when_the_batch_is_called(mode):
+    operator = AsyncWaitOperator(
+        Batches(seconds=2.0), mode=mode, timeout=2.5, on_timeout=late, batching=by(linger=100.0, max_size=3)
+    )
+    assert await collect(operator.process(every(40.0, range(3)))) == [0, 1, 2]
+
+
+@virtual
+async def test_R2_an_element_that_waits_for_a_batch_ends_at_its_deadline():
+    def act(values, number):
+        if number == 0:
+            raise EnricherError("again", retryable=True)
+        return values
+
+    async def source():
+        yield 0
+        await asyncio.sleep(50)
+        yield 1
+
+    batches = Batches(act)
+    operator = AsyncWaitOperator(
+        batches, mode="unordered", timeout=10.0, on_timeout=late, batching=by(linger=20.0), retry=retry()
+    )
+    got = await collect_timed(operator.process(source()))
+    assert batches.calls == [[0], [1]]
+    assert got == [(("late", 0), 30.0), (1, 50.0)]
+
+
+@virtual
+async def test_B2_a_BatchAsyncFunction_has_open_timeout_and_close(mode):
+    class Function(BatchAsyncFunction[Any, Any]):
+        async def open(self) -> None:
+            events.append("open")
+
+        async def invoke_batch(self, values: Any) -> Any:
+            events.append(list(values))
+            await forever()
+
+        def timeout(self, value: Any) -> Any:
+            return -value
+
+        async def close(self) -> None:
+            events.append("close")
+
+    events: list[Any] = []
+    assert sorted(await process(Function(), [1, 2], mode=mode, timeout=1.0)) == [-2, -1]
+    assert events == ["open", [1, 2], "close"]
+
+
+@virtual
+async def test_B2_without_batching_it_gets_Batching():
+    calls, times = await batches_of(every(0.0, range(2500)), mode="unordered", buffer=5000)
+    assert [len(call) for call in calls] == [1000, 1000, 500]
+    calls, times = await batches_of(every(0.0015, range(3)))
+    assert len(calls) == 2
+    assert times[0] == pytest.approx(0.002)
+
+
+@virtual
+async def test_B2_with_flatten_each_result_is_an_iterable_of_outputs(mode):
+    batches = Batches(lambda values, number: [[value] * value for value in values])
+    options: dict[str, Any] = {"mode": mode, "flatten": True}
+    assert await process(batches, [Record(2, 7), 0, 1], **options) == [Record(2, 7), Record(2, 7), 1]
+    batches = Batches(lambda values, number: [[1], "text", [3]])
+    assert await process(batches, range(3), on_error="skip", **options) == [1, 3]
+    assert len(batches.calls) == 1

@@ -1,0 +1,328 @@
+"""O17: every call runs in a context (contextvars) of its own, a copy of that in which the run was started."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import decimal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from asyncio_operator import AsyncWaitOperator, BatchAsyncFunction, BlockingFunction, FixedBackoff, Retry
+from tests.operator.helpers import REAL_LOOPS, Doors, collect, process, run_on, virtual
+
+NOTHING = object()
+
+tenant: contextvars.ContextVar[Any] = contextvars.ContextVar("tenant", default=NOTHING)
+
+WAYS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "retry": {"retry": Retry()},
+    "attempt_timeout": {"attempt_timeout": 10},
+    "key_ordered": {"mode": "key_ordered", "key": lambda value: value % 2},
+}
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return WAYS[request.param]
+
+
+async def at_once() -> None:
+    """Returns without giving the loop a turn."""
+
+
+async def a_turn() -> None:
+    await asyncio.sleep(0)
+
+
+async def a_second() -> None:
+    await asyncio.sleep(1)
+
+
+PAUSES = [at_once, a_turn, a_second]
+
+
+def setting(seen: list[Any], pause: Callable[[], Any]) -> Any:
+    """A call that notes what it sees, sets what it is called with, and checks that it stays."""
+
+    async def call(value: Any) -> Any:
+        seen.append(tenant.get())
+        tenant.set(value)
+        await pause()
+        assert tenant.get() == value
+        return value
+
+    return call
+
+
+@pytest.mark.parametrize("pause", PAUSES)
+@virtual
+async def test_O17_what_a_call_sets_is_seen_by_no_other_call(pause, way):
+    seen: list[Any] = []
+    await process(setting(seen, pause), range(50), capacity=3, **way)
+    assert seen == [NOTHING] * 50
+
+
+@pytest.mark.parametrize("loop", REAL_LOOPS)
+def test_O17_on_every_loop(loop):
+    seen: list[Any] = []
+    run_on(loop, process(setting(seen, a_turn), range(50), capacity=3))
+    assert seen == [NOTHING] * 50
+
+
+@pytest.mark.parametrize("pause", PAUSES)
+@pytest.mark.parametrize("value", ["text", 1, 1.0, [1], object()], ids=lambda value: type(value).__name__)
+@virtual
+async def test_O17_a_call_sees_what_was_set_where_the_run_was_started(value, pause, way):
+    """The very object, also where calls set an equal one, which is another."""
+    equal = {str: "text", int: True, float: 1, list: [1]}.get(type(value), value)
+    tenant.set(value)
+    seen: list[Any] = []
+
+    async def call(_: Any) -> None:
+        seen.append(tenant.get())
+        tenant.set(equal)
+        await pause()
+
+    await process(call, range(20), capacity=3, **way)
+    assert len(seen) == 20
+    assert all(one is value for one in seen)
+    assert tenant.get() is value
+
+
+class Incomparable:
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("not to be compared")
+
+    __hash__ = object.__hash__
+
+
+@pytest.mark.parametrize("first", ["text", Incomparable()], ids=["a text", "incomparable"])
+@virtual
+async def test_O17_whatever_is_set_is_never_compared_in_earnest(first):
+    """As with arrays, whose comparison has no truth value."""
+    tenant.set(first)
+    seen: list[Any] = []
+
+    async def call(_: Any) -> None:
+        seen.append(tenant.get())
+        tenant.set(Incomparable())
+
+    await process(call, range(10), capacity=2)
+    assert len(seen) == 10
+    assert all(one is first for one in seen)
+
+
+@virtual
+async def test_O17_what_a_call_takes_back_was_never_there(way):
+    seen: list[Any] = []
+
+    async def call(value: int) -> None:
+        seen.append(tenant.get())
+        token = tenant.set(value)
+        await asyncio.sleep(0)
+        tenant.reset(token)
+
+    await process(call, range(20), capacity=3, **way)
+    assert seen == [NOTHING] * 20
+
+
+@virtual
+async def test_O17_what_a_call_starts_sees_what_it_has_set(way):
+    seen: dict[Any, Any] = {}
+
+    async def call(value: int) -> int:
+        tenant.set(value)
+        await asyncio.create_task(started(value))
+        asyncio.get_running_loop().call_soon(lambda: seen.update({("later", value): tenant.get()}))
+        await asyncio.sleep(1)
+        return value
+
+    async def started(value: int) -> None:
+        seen["task", value] = tenant.get()
+
+    await process(call, range(20), capacity=3, **way)
+    assert len(seen) == 40
+    assert all(value == saw for (_, value), saw in seen.items())
+
+
+@virtual
+async def test_O17_a_call_that_fails_or_is_late_leaves_nothing_either():
+    seen: list[Any] = []
+
+    async def call(value: int) -> None:
+        seen.append(tenant.get())
+        tenant.set(value)
+        if value % 3 == 0:
+            raise ValueError(value)
+        await asyncio.sleep(10 if value % 3 == 1 else 0)
+
+    await process(call, range(30), capacity=3, timeout=1, on_error="skip")
+    assert seen == [NOTHING] * 30
+
+
+@virtual
+async def test_O17_every_attempt_begins_with_what_the_run_was_started_with():
+    seen: list[Any] = []
+
+    async def call(value: int) -> int:
+        seen.append(tenant.get())
+        tenant.set(value)
+        if len(seen) % 3:
+            raise ConnectionError
+        return value
+
+    await process(call, range(5), capacity=1, retry=Retry(3, FixedBackoff(0)))
+    assert seen == [NOTHING] * 15
+
+
+@virtual
+async def test_O17_a_batch_is_one_call():
+    seen: list[Any] = []
+
+    class Batches(BatchAsyncFunction[int, int]):
+        async def invoke_batch(self, values: Any) -> Any:
+            seen.append(tenant.get())
+            tenant.set(values)
+            return values
+
+    await process(Batches(), range(1000), capacity=2)
+    assert len(seen) > 1
+    assert set(seen) == {NOTHING}
+
+
+def test_O17_a_blocking_function_has_a_context_for_each_call():
+    seen: list[Any] = []
+
+    def call(value: int) -> None:
+        seen.append(tenant.get())
+        tenant.set(value)
+
+    with_nothing = list(AsyncWaitOperator(BlockingFunction(call, max_workers=2))(range(20)))
+    assert len(with_nothing) == 20
+    assert seen == [NOTHING] * 20
+
+
+def test_O17_the_synchronous_face_starts_the_run_where_it_is_called():
+    seen: list[Any] = []
+
+    def consume() -> None:
+        tenant.set("mine")
+        list(AsyncWaitOperator(setting(seen, a_turn), capacity=3)(range(20)))
+
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(consume,))
+    thread.start()
+    thread.join()
+    assert seen == ["mine"] * 20
+
+
+@virtual
+async def test_O17_calls_see_neither_what_open_sets_nor_what_the_consumer_sets_later():
+    seen: list[Any] = []
+
+    async def opening() -> None:
+        tenant.set("of open")
+
+    async for _ in AsyncWaitOperator(Doors(opening, call=setting(seen, a_turn)), capacity=2).process(range(20)):
+        tenant.set("of the consumer")
+    assert seen == [NOTHING] * 20
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@virtual
+async def test_O17_calls_and_the_input_see_nothing_of_each_other(asynchronous, way):
+    seen: list[Any] = []
+    seen_by_input: list[Any] = []
+
+    def elements() -> Any:
+        for value in range(20):
+            seen_by_input.append(tenant.get())
+            if value % 3 == 0:
+                tenant.set("of the input")
+            yield value
+
+    async def later() -> Any:
+        for value in elements():
+            await asyncio.sleep(0)
+            yield value
+
+    source = later() if asynchronous else elements()
+    await collect(AsyncWaitOperator(setting(seen, a_turn), capacity=3, **way).process(source))
+    assert seen == [NOTHING] * 20
+    assert set(seen_by_input) <= {NOTHING, "of the input"}
+
+
+@virtual
+async def test_O17_calls_and_hooks_see_nothing_of_each_other():
+    seen: list[Any] = []
+    seen_by_hooks: list[Any] = []
+
+    def hook(*_: Any) -> int:
+        seen_by_hooks.append(tenant.get())
+        tenant.set("of a hook")
+        return 0
+
+    async def call(value: int) -> int:
+        seen.append(tenant.get())
+        tenant.set(value)
+        if value % 3 == 0:
+            raise ValueError(value)
+        await asyncio.sleep(10 if value % 3 == 1 else 0)
+        return value
+
+    hooks: dict[str, Any] = {"on_error": hook, "on_timeout": hook, "timeout": 1}
+    await process(call, range(30), capacity=3, **hooks)
+    await process(call, range(30), capacity=3, **hooks, retry=Retry(2, FixedBackoff(0), if_result=hook))
+    await process(call, range(30), capacity=3, **hooks, mode="key_ordered", key=hook)
+    assert set(seen) == {NOTHING}
+    assert set(seen_by_hooks) <= {NOTHING, "of a hook"}
+
+
+@virtual
+async def test_O17_a_key_function_that_sets_something():
+    seen: list[Any] = []
+    seen_by_key: list[Any] = []
+
+    def key(value: int) -> int:
+        seen_by_key.append(tenant.get())
+        tenant.set("of the key")
+        return value % 5
+
+    await process(setting(seen, a_turn), range(30), capacity=3, mode="key_ordered", key=key)
+    assert set(seen) == {NOTHING}
+    assert set(seen_by_key) <= {NOTHING, "of the key"}
+
+
+@virtual
+async def test_O17_decimal_contexts_are_those_of_their_calls():
+    """They are a context variable of Python's own."""
+
+    async def call(value: int) -> str:
+        before = str(decimal.Decimal(1) / 3)
+        decimal.setcontext(decimal.Context(prec=value))
+        await asyncio.sleep(0)
+        assert len(str(decimal.Decimal(1) / 3)) == value + 2
+        return before
+
+    decimal.setcontext(decimal.Context(prec=4))
+    assert set(await process(call, range(5, 20), capacity=2)) == {"0.3333"}
+
+
+@virtual
+async def test_O17_a_cancelled_call_may_clean_up_in_its_context():
+    cleaned: list[tuple[int, Any]] = []
+
+    async def call(value: int) -> None:
+        tenant.set(value)
+        try:
+            await asyncio.sleep(10)
+        finally:
+            await asyncio.sleep(0.1)
+            cleaned.append((value, tenant.get()))
+
+    await process(call, range(9), capacity=3, timeout=1, on_error="skip")
+    assert cleaned == [(value, value) for value in range(9)]

@@ -1,0 +1,330 @@
+"""R1, R2, R4, R6 and R9: deadlines, the registry that knows of them, and the clocks of real loops."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from asyncio_operator import AsyncWaitOperator
+from asyncio_operator.engine import timing as waiting
+from asyncio_operator.engine.lane import Deadlines
+from tests.operator.helpers import (
+    REAL_LOOPS,
+    Life,
+    collect,
+    collect_timed,
+    forever,
+    late,
+    now,
+    process,
+    run_on,
+    same,
+    virtual,
+)
+
+# -- the registry
+
+
+class Call:
+    """A lane as the registry sees it."""
+
+    def __init__(self, started: float = 0.0, busy: bool = True, limit: float = 5.0) -> None:
+        self.due = 0.0
+        self.started = started
+        self.limit = limit
+        self.watched = False
+        self.busy = busy
+
+
+def test_a_call_is_late_at_its_deadline_and_not_before():
+    deadlines = Deadlines[Call]()
+    call = Call(started=1.0)
+    assert deadlines.watch(call)
+    assert deadlines.next_due() == 6.0
+    assert deadlines.late(5.999) == []
+    assert deadlines.late(6.0) == [call]
+    assert deadlines.next_due() is None
+    assert not call.watched
+
+
+def test_a_lane_in_a_younger_call_is_put_back_under_that_calls_deadline():
+    deadlines = Deadlines[Call]()
+    call = Call(started=1.0)
+    deadlines.watch(call)
+    call.started = 4.0
+    assert deadlines.late(6.0) == []
+    assert call.watched
+    assert deadlines.next_due() == 9.0
+    assert deadlines.late(9.0) == [call]
+
+
+def test_an_idle_lane_leaves_the_registry():
+    deadlines = Deadlines[Call]()
+    call = Call(busy=False)
+    deadlines.watch(call)
+    assert deadlines.late(100.0) == []
+    assert not call.watched
+    assert deadlines.next_due() is None
+
+
+def test_a_lane_with_a_shorter_limit_is_put_under_the_earlier_deadline():
+    deadlines = Deadlines[Call]()
+    call = Call(started=1.0)
+    deadlines.watch(call)
+    call.started, call.limit = 2.0, 1.0
+    assert deadlines.watch(call)
+    assert deadlines.next_due() == 3.0
+    assert deadlines.late(3.0) == [call]
+    assert deadlines.next_due() is None
+
+
+def test_a_lane_without_a_limit_is_not_watched():
+    deadlines = Deadlines[Call]()
+    call = Call(limit=math.inf)
+    assert not deadlines.watch(call)
+    assert not call.watched
+    assert deadlines.next_due() is None
+
+
+def test_only_an_earlier_deadline_moves_the_timer():
+    deadlines = Deadlines[Call]()
+    assert deadlines.watch(Call(started=2.0))
+    assert not deadlines.watch(Call(started=3.0))
+    assert not deadlines.watch(Call(started=2.0))
+    assert deadlines.watch(Call(started=1.0))
+
+
+# -- deadlines
+
+
+@virtual
+async def test_R1_the_timeout_runs_from_the_start_of_the_call(mode):
+    async def wait(value):
+        await asyncio.sleep(3)
+        return value
+
+    assert await process(wait, range(6), mode=mode, capacity=1, timeout=3.5) == list(range(6))
+
+
+@virtual
+async def test_R2_an_element_ends_at_its_deadline_exactly(mode):
+    ended = []
+    await process(
+        forever, range(3), mode=mode, capacity=1, timeout=2.5, on_timeout=lambda value: ended.append((value, now()))
+    )
+    assert ended == [(0, 2.5), (1, 5.0), (2, 7.5)]
+
+
+@virtual
+async def test_R2_deadlines_are_the_calls_own(mode):
+    async def call(value):
+        await asyncio.sleep(value)
+        return value
+
+    operator = AsyncWaitOperator(call, mode="unordered", capacity=2, timeout=4.5, on_timeout=late)
+    # A registry that keeps a lane under its first deadline would cut 4 off; one that forgets it would let 9 run on.
+    got = await collect_timed(operator.process([1, 2, 2, 4, 9, 4]))
+    assert got == [(1, 1), (2, 2), (2, 3), (4, 6), (("late", 9), 7.5), (4, 10)]
+
+
+@virtual
+async def test_R2_the_call_is_really_cancelled(mode):
+    function = Life(forever)
+    await process(function, [1], mode=mode, timeout=1.0, on_timeout=late)
+    assert function.events == ["open", 1, "-1", "close"]
+
+
+@virtual
+async def test_R2_the_element_ends_whether_or_not_its_call_honours_the_cancellation():
+    async def stubborn(value):
+        try:
+            await forever()
+        except asyncio.CancelledError:
+            await asyncio.sleep(10)
+        return "too late"
+
+    operator = AsyncWaitOperator(stubborn, mode="unordered", timeout=1.0, on_timeout=late)
+    ended = await collect_timed(operator.process([1]))
+    assert ended == [(("late", 1), 1.0)]
+    assert now() == 11
+
+
+@pytest.mark.parametrize("levels", range(5))
+@pytest.mark.parametrize("wrap", ["task", "wait_for", "gather", "group", "shield", "timeout"])
+@virtual
+async def test_R4_a_result_that_is_there_at_the_deadline_wins(mode, wrap, levels):
+    async def call(value, level=levels):
+        if level == 0:
+            await asyncio.sleep(2)
+            return value
+        inner = call(value, level - 1)
+        match wrap:
+            case "task":
+                return await asyncio.create_task(inner)
+            case "wait_for":
+                return await asyncio.wait_for(inner, 100)
+            case "gather":
+                return (await asyncio.gather(inner))[0]
+            case "shield":
+                return await asyncio.shield(inner)
+            case "timeout":
+                async with asyncio.timeout(100):
+                    return await asyncio.create_task(inner)
+            case _:
+                async with asyncio.TaskGroup() as group:
+                    task = group.create_task(inner)
+                return task.result()
+
+    got = await process(call, range(4), mode=mode, timeout=2.0, on_timeout=late)
+    assert set(got) == set(range(4))
+
+
+@virtual
+async def test_R4_a_result_that_needs_one_more_wait_does_not_win(mode):
+    async def call(value):
+        await asyncio.sleep(2)
+        await asyncio.sleep(0.001)
+        return value
+
+    assert await process(call, [1], mode=mode, timeout=2.0, on_timeout=late) == [("late", 1)]
+
+
+@virtual
+async def test_R4_an_error_that_is_there_at_the_deadline_wins_too(mode):
+    async def call(value):
+        await asyncio.sleep(2)
+        raise ValueError
+
+    assert await process(call, [1], mode=mode, timeout=2.0, on_timeout=late, on_error=lambda *_: "error") == ["error"]
+
+
+@pytest.mark.parametrize("seconds", [2.0, 0.002])
+@virtual
+async def test_R4_a_call_that_starts_at_the_deadline_of_another_is_not_taken_for_it(mode, seconds):
+    """The lane takes its next element, at once or after a turn of the loop, while its last one is given last turns."""
+
+    async def call(value):
+        await asyncio.sleep(seconds)
+        return value
+
+    got = await process(call, range(9), mode=mode, capacity=1, timeout=seconds, on_timeout=late)
+    assert got == list(range(9))
+
+
+@virtual
+async def test_R6_an_error_before_the_first_await_is_like_any_other(mode):
+    def call(value):
+        raise ValueError
+
+    class Eager:
+        async def __call__(self, value: Any) -> Any:
+            raise ValueError
+
+    assert await process(Eager(), [1], mode=mode, on_error=lambda *_: "error") == ["error"]
+    function = Life(call)
+    assert await process(function, [1], mode=mode, on_error="skip") == []
+
+
+@pytest.mark.parametrize("none", [None, 0, 0.0, timedelta(0)])
+@virtual
+async def test_R9_no_timeout_is_none(mode, none):
+    async def call(value):
+        await asyncio.sleep(1e6)
+        return value
+
+    assert await process(call, [1], mode=mode, timeout=none) == [1]
+
+
+@virtual
+async def test_a_timeout_may_be_a_timedelta(mode):
+    assert await process(forever, [1], mode=mode, timeout=timedelta(minutes=1), on_timeout=late) == [("late", 1)]
+    assert now() == 60
+
+
+@virtual
+async def test_thousands_of_deadlines_at_once(mode):
+    function = Life(forever)
+    got = await process(function, range(10_000), mode=mode, capacity=5_000, timeout=1.0, on_timeout=same_sync)
+    assert sorted(got) == list(range(10_000))
+    assert now() == 2.0
+    assert function.running == 0
+
+
+def same_sync(value: Any) -> Any:
+    return value
+
+
+# -- real loops
+
+
+@pytest.mark.parametrize("loop", REAL_LOOPS)
+def test_a_deadline_never_comes_early(loop):
+    """uvloop's own clock and timers count whole milliseconds."""
+
+    async def main():
+        begun = (time.monotonic() for _ in range(40))
+        waited = await process(forever, begun, capacity=8, timeout=0.0115, on_timeout=lambda t: time.monotonic() - t)
+        assert len(waited) == 40
+        assert min(waited) >= 0.0115
+
+    run_on(loop, main())
+
+
+@pytest.mark.parametrize("loop", REAL_LOOPS)
+def test_a_deadline_does_not_keep_the_loop_busy(loop, monkeypatch):
+    asked = 0
+
+    def clock():
+        nonlocal asked
+        asked += 1
+        return time.monotonic()
+
+    async def main():
+        await process(forever, [1], timeout=0.0215, on_timeout=same_sync)
+
+    monkeypatch.setattr(waiting, "monotonic", clock)
+    run_on(loop, main())
+    assert 0 < asked < 20
+
+
+@pytest.mark.parametrize("loop", REAL_LOOPS)
+def test_S12_pending_timeouts_need_no_threads(loop):
+    async def main():
+        before = threading.active_count()
+        run = AsyncWaitOperator(forever, capacity=10_000, timeout=3600.0).process(range(10_000))
+        first = asyncio.ensure_future(anext(run))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert threading.active_count() == before
+        first.cancel()
+        await asyncio.wait([first])
+
+    run_on(loop, main())
+
+
+@virtual
+async def test_the_run_ends_with_the_last_element_not_with_the_last_deadline(mode):
+    assert await collect(AsyncWaitOperator(same, mode=mode, timeout=3600.0).process(range(10))) == list(range(10))
+    assert now() == 0
+
+
+@virtual
+async def test_O14_a_late_element_counts_until_its_deadline_and_once(mode):
+    async def deaf(value):
+        for _ in range(3):
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                continue
+        return value
+
+    operator = AsyncWaitOperator(deaf, mode=mode, timeout=1.0, on_timeout=lambda value: None, grace_period=1.0)
+    assert [output async for output in operator.process([1])] == [None]
+    assert operator.metrics.latency.max == 1.0
+    assert operator.metrics.timeouts == 1

@@ -1,0 +1,205 @@
+"""O6: the first failure, in time, ends the run at once, and is what the consumer is told."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from asyncio_operator import AdaptiveCapacity, AsyncWaitOperator, ElementTimeoutError, FunctionError
+from tests.operator.attempts import OK, Act, Batches, Script, retry
+from tests.operator.helpers import Life, Source, collect, collect_until, fail, forever, now, process, same, virtual
+
+
+@virtual
+async def test_O6_the_first_failure_ends_the_run_while_nobody_reads(mode):
+    async def call(value):
+        if value == 3:
+            await asyncio.sleep(2)
+            raise ValueError("three")
+        return await (same(value) if value < 2 else forever())
+
+    function = Life(call)
+    operator = AsyncWaitOperator(function, mode=mode)
+    run = operator.process(range(9))
+    assert await anext(run) == 0
+    await asyncio.sleep(3)
+    assert function.events[-1] == "close"
+    assert function.running == 0
+    with pytest.raises(FunctionError, match="failed for element 3") as failure:
+        await anext(run)
+    assert isinstance(failure.value.__cause__, ValueError)
+    assert (failure.value.element, failure.value.attempts) == ("3", 1)
+
+
+@virtual
+async def test_O6_nothing_is_emitted_after_the_failure(mode):
+    async def call(value):
+        if value == 5:
+            raise ValueError
+        return value
+
+    run = AsyncWaitOperator(call, mode=mode).process(range(9))
+    got: list[Any] = []
+    with pytest.raises(FunctionError):
+        await collect_until(run, got, pause=1)
+    assert len(got) <= 1
+    assert await collect(run) == []
+
+
+@virtual
+async def test_O6_no_call_starts_after_the_failure(mode):
+    async def call(value):
+        if value == 1:
+            raise ValueError
+        return value
+
+    function = Life(call)
+    source = Source(iter(range(1000)))
+    with pytest.raises(FunctionError):
+        await process(function, source, mode=mode)
+    assert source.read == 2
+    assert [event for event in function.events if isinstance(event, int)] == [0, 1]
+
+
+@virtual
+async def test_O6_the_outputs_of_one_input_stop_at_the_failure_too():
+    async def call(value):
+        if value == 1:
+            await asyncio.sleep(2)
+            raise ValueError
+        return range(9)
+
+    got: list[Any] = []
+    with pytest.raises(FunctionError):
+        await collect_until(AsyncWaitOperator(call, flatten=True).process(range(2)), got, pause=1)
+    assert got in ([0, 1], [0, 1, 2])
+
+
+@virtual
+async def test_O6_the_first_failure_in_time_is_the_one_told(mode):
+    async def call(value):
+        await asyncio.sleep(10 - value)
+        raise ValueError(value)
+
+    with pytest.raises(FunctionError, match="failed for element 4"):
+        await process(call, range(5), mode=mode)
+
+
+@virtual
+async def test_O6_what_a_cancelled_call_raises_is_not_told_instead(mode):
+    async def call(value):
+        if value == 0:
+            await asyncio.sleep(1)
+            raise ValueError("first")
+        try:
+            await forever()
+        finally:
+            raise KeyError("while cancelled")
+
+    with pytest.raises(FunctionError) as failure:
+        await process(call, range(5), mode=mode)
+    assert isinstance(failure.value.__cause__, ValueError)
+
+
+@virtual
+async def test_O6_calls_are_cancelled_and_awaited(mode):
+    async def call(value):
+        if value == 0:
+            await asyncio.sleep(1)
+            raise ValueError
+        try:
+            await forever()
+        finally:
+            await asyncio.sleep(2)
+
+    function = Life(call)
+    with pytest.raises(FunctionError):
+        await process(function, range(5), mode=mode)
+    assert function.running == 0
+    assert function.events[-1] == "close"
+    assert now() == 3
+
+
+@virtual
+async def test_O6_a_timeout_is_a_failure_with_a_timeout_as_its_cause(mode):
+    with pytest.raises(
+        FunctionError, match=r"of 1\.5 s; raise the timeout, give on_timeout .*, or on_error="
+    ) as failure:
+        await process(forever, [7], mode=mode, timeout=1.5)
+    assert isinstance(failure.value.__cause__, ElementTimeoutError)
+    assert failure.value.element == "7"
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, GeneratorExit, StopAsyncIteration])
+@virtual
+async def test_O6_whatever_a_call_raises_belongs_to_the_run(mode, error):
+    async def call(value):
+        raise error
+
+    with pytest.raises(FunctionError) as failure:
+        await process(call, range(5), mode=mode)
+    assert isinstance(failure.value.__cause__, error)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
+@pytest.mark.parametrize("on_error", ["skip", lambda value, error: None], ids=["skip", "function"])
+@virtual
+async def test_O6_what_asks_the_process_to_end_is_never_hidden(mode, error, on_error):
+    async def call(value):
+        raise error
+
+    with pytest.raises(FunctionError) as failure:
+        await process(call, range(5), mode=mode, on_error=on_error)
+    assert isinstance(failure.value.__cause__, error)
+
+
+@virtual
+async def test_O6_an_error_that_cannot_be_shown_is_told_all_the_same(mode):
+    class MuteError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+        __repr__ = __str__
+
+    async def call(value):
+        raise MuteError
+
+    with pytest.raises(FunctionError, match="MuteError"):
+        await process(call, [1], mode=mode)
+
+
+class Unclear:
+    def __bool__(self):
+        raise SystemExit
+
+
+@pytest.mark.parametrize("value", [property(lambda error: error.headers["Retry-After"]), Unclear()])
+@pytest.mark.parametrize("attribute", ["retryable", "retry_after", "overload", "any_key"])
+@virtual
+async def test_O6_an_error_that_cannot_say_what_it_is_is_judged_as_if_it_did_not(attribute, value):
+    kind = type("UnclearError", (ValueError,), {attribute: value, "headers": {}})
+    script = Script({1: [Act(error=kind()), OK]})
+    assert await process(script, range(3), retry=retry()) == [0, 1, 2]
+    assert script.times(1) == [0, 1]
+    always = Script(lambda value, attempt: Act(error=kind()) if value == 1 else OK)
+    assert await process(always, range(3), capacity=AdaptiveCapacity(), on_error="skip") == [0, 2]
+
+    def poisoned(values, number):
+        if 1 in values:
+            raise kind
+        return values
+
+    split = attribute != "retry_after" or isinstance(value, property)
+    got = await process(Batches(poisoned), range(3), on_error="skip")
+    assert got == ([0, 2] if split else [])
+
+
+@virtual
+async def test_O6_the_consumer_may_come_late(mode):
+    run = AsyncWaitOperator(fail, mode=mode).process([1])
+    with pytest.raises(FunctionError):
+        await anext(run)
+    with pytest.raises(StopAsyncIteration):
+        await anext(run)

@@ -1,0 +1,388 @@
+"""O9: the end of a run waits for its calls, but not for ever; and the end of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from asyncio_operator import AsyncWaitOperator, FunctionError, RateLimit, Retry
+from asyncio_operator.testing import VirtualTimeLoop
+from tests.operator.helpers import (
+    REAL_LOOPS,
+    Doors,
+    Life,
+    collect,
+    forever,
+    now,
+    one_then_forever,
+    others,
+    process,
+    raising,
+    run_on,
+    same,
+    virtual,
+)
+
+
+@virtual
+async def test_O9_close_waits_for_the_last_call(mode):
+    async def stubborn(value):
+        try:
+            await forever()
+        except asyncio.CancelledError:
+            await asyncio.sleep(20)
+
+    function = Life(stubborn)
+    assert await process(function, [1], mode=mode, timeout=1.0, on_timeout=lambda v: v) == [1]
+    assert function.events == ["open", 1, "-1", "close"]
+    assert now() == 21
+
+
+@virtual
+async def test_O9_a_late_call_may_clean_up_at_the_end_of_the_run(mode):
+    cleaned = []
+
+    async def call(value):
+        try:
+            await forever()
+        finally:
+            await asyncio.sleep(5)
+            cleaned.append(value)
+
+    await process(call, [1], mode=mode, timeout=1.0, on_timeout=lambda v: v)
+    assert cleaned == [1]
+    run = AsyncWaitOperator(call, mode=mode, timeout=1.0, on_timeout=lambda v: v).process([2, 3])
+    await anext(run)
+    await run.aclose()
+    assert sorted(cleaned) == [1, 2, 3]
+
+
+class Deaf:
+    """Calls that ignore every cancellation until the test lets them go."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+
+    async def __call__(self, value: Any = None) -> Any:
+        while not self.go.is_set():
+            try:
+                await self.go.wait()
+            except asyncio.CancelledError:
+                continue
+        return value
+
+
+@pytest.mark.parametrize("ending", ["drained", "failed", "closed"])
+@virtual
+async def test_O9_the_wait_for_deaf_calls_is_bounded_and_reported(mode, ending, caplog):
+    deaf = Deaf()
+    events = []
+
+    class Function(Life):
+        async def close(self) -> None:
+            events.append(("close", now()))
+
+    async def call(value):
+        if value == "fail":
+            await asyncio.sleep(1)
+            raise ValueError
+        return await (same(value) if value == "ok" else deaf(value))
+
+    operator = AsyncWaitOperator(
+        Function(call), mode="unordered", capacity=5, timeout=1.0, on_timeout=lambda v: v, grace_period=7.0
+    )
+    run = operator.process(["ok", "deaf one", "deaf two", *(["fail"] if ending == "failed" else [])])
+    match ending:
+        case "drained":
+            assert set(await collect(run)) == {"ok", "deaf one", "deaf two"}
+            assert events == [("close", 8.0)]
+        case "failed":
+            with pytest.raises(FunctionError):
+                await collect(run)
+            assert events == [("close", 8.0)]
+        case _:
+            await anext(run)
+            await run.aclose()
+            assert events == [("close", 7.0)]
+    left = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(left) == 2
+    assert all("ignored its cancellation for the grace period of 7.0 s" in message for message in left)
+    assert any("'deaf two'" in message for message in left)
+    deaf.go.set()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert others() == set()
+    assert len(events) == 1
+
+
+@virtual
+async def test_O9_an_input_that_ignores_its_cancellation_is_left_behind(mode, caplog):
+    deaf = Deaf()
+
+    async def source() -> AsyncIterator[int]:
+        yield 1
+        await deaf()
+
+    run = AsyncWaitOperator(same, mode=mode, grace_period=2.0).process(source())
+    await anext(run)
+    await run.aclose()
+    assert now() == 2
+    assert [record.getMessage() for record in caplog.records] == [
+        "the input ignored its cancellation for the grace period of 2.0 s and is left behind"
+    ]
+    deaf.go.set()
+    await asyncio.sleep(0)
+
+
+@virtual
+async def test_O9_close_is_bounded_by_the_grace_period_too(mode):
+    with pytest.raises(TimeoutError, match=r"closing the function took longer than grace_period=3.0 s"):
+        await process(Doors(closing=forever), [1], mode=mode, grace_period=3.0)
+    assert now() == 3
+
+
+@virtual
+async def test_a_timeout_error_of_close_is_its_own(mode):
+    error = TimeoutError("mine")
+    with pytest.raises(TimeoutError) as failure:
+        await process(Doors(closing=raising(error)), [1], mode=mode)
+    assert failure.value is error
+
+
+@virtual
+async def test_O9_without_a_grace_period_calls_that_honour_their_cancellation_still_end(mode, caplog):
+    function = Life(one_then_forever)
+    run = AsyncWaitOperator(function, mode=mode, grace_period=0).process(range(5))
+    await anext(run)
+    await run.aclose()
+    assert function.events[-1] == "close"
+    assert caplog.records == []
+
+
+@virtual
+async def test_O9_the_wait_for_calls_survives_more_cancellations(mode):
+    """An impatient user cancels again and again; the run still ends in its order."""
+
+    async def call(value):
+        try:
+            await forever()
+        finally:
+            await asyncio.sleep(5)
+
+    function = Life(call)
+    run = AsyncWaitOperator(function, mode=mode).process(range(3))
+    consumer = asyncio.create_task(collect(run))
+    await asyncio.sleep(1)
+    consumer.cancel()
+    await asyncio.sleep(1)
+    consumer.cancel()
+    await asyncio.wait([consumer])
+    assert now() == 2
+    await asyncio.sleep(10)
+    assert function.events[-1] == "close"
+    assert function.running == 0
+    assert others() == set()
+
+
+@virtual
+async def test_O6_a_failure_is_told_also_if_the_run_is_closed_while_calls_end(mode):
+    async def call(value):
+        if value == 0:
+            raise ValueError
+        try:
+            await forever()
+        finally:
+            await asyncio.sleep(5)
+
+    run = AsyncWaitOperator(call, mode=mode).process([1, 0])
+    consumer = asyncio.create_task(collect(run))
+    await asyncio.sleep(1)
+    consumer.cancel()
+    await asyncio.wait([consumer])
+    assert now() == 5
+    assert isinstance(consumer.exception(), FunctionError)
+
+
+# -- the end of the loop
+
+
+@pytest.mark.parametrize("loop", [*REAL_LOOPS, VirtualTimeLoop])
+@pytest.mark.parametrize("on_error", ["fail", "skip"])
+@pytest.mark.parametrize("held", [True, False])
+def test_the_loop_may_end_with_a_run_in_the_middle(mode, loop, on_error, held):
+    function = Life(one_then_forever)
+    kept = []
+
+    async def main():
+        run = AsyncWaitOperator(function, mode=mode, on_error=on_error, timeout=60.0, capacity=3).process(range(9))
+        assert await anext(run) == 0
+        if held:
+            kept.append(run)
+
+    run_on(loop, main())
+    kept.clear()
+    gc.collect()
+    assert function.running == 0
+    assert function.events.count("close") == 1
+
+
+@pytest.mark.parametrize("loop", [*REAL_LOOPS, VirtualTimeLoop])
+@pytest.mark.parametrize("consumer", ["waits", "is done"])
+def test_the_loop_may_end_while_some_lanes_are_idle_and_others_busy(mode, loop, consumer):
+    """asyncio cancels all tasks in any order: the busy may go on with the next element before the idle know of it."""
+
+    async def source() -> AsyncIterator[int]:
+        for value in range(6):
+            yield value
+            await asyncio.sleep(0)
+        for value in range(6, 100):
+            yield value
+
+    async def call(value):
+        if value % 2:
+            await forever()
+        for _ in range(8):
+            await asyncio.sleep(0)
+        return value
+
+    async def main():
+        outputs = AsyncWaitOperator(call, mode=mode, capacity=8, buffer=6, on_error="skip").process(source())
+        task = asyncio.create_task(collect(outputs))
+        for _ in range(60):
+            await asyncio.sleep(0)
+        if consumer == "is done":
+            task.cancel()
+
+    for _ in range(3):
+        run_on(loop, main())
+
+
+@pytest.mark.parametrize("loop", REAL_LOOPS)
+def test_metrics_outlive_the_loop(mode, loop):
+    operator = AsyncWaitOperator(same, mode=mode, buffer=1)
+
+    async def main():
+        assert await anext(operator.process(range(9))) == 0
+
+    run_on(loop, main())
+    assert operator.metrics.emitted == 1
+    assert operator.metrics.in_flight == 0
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_loop_that_is_closed_carelessly_makes_no_noise_of_ours(mode, capfd):
+    """Only asyncio's own complaint about destroyed tasks, which is the user's to mend."""
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)
+    function = Life(one_then_forever)
+    run = AsyncWaitOperator(function, mode=mode, on_error="skip", capacity=2).process(range(9))
+    assert loop.run_until_complete(anext(run)) == 0
+    loop.close()
+    loop.set_exception_handler(lambda *_: None)
+    del run
+    gc.collect()
+    out, err = capfd.readouterr()
+    assert "ignored GeneratorExit" not in err
+    assert out == ""
+
+
+@pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="comes with Python 3.12")
+def test_O18_tasks_may_start_eagerly(mode):
+    """Thousands of lanes, each of which would appoint the next one inside of itself. uvloop knows no eager tasks."""
+
+    async def main():
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]
+        options: dict[str, Any] = {"mode": mode, "capacity": 5_000, "timeout": 0.01}
+        assert await process(same, range(6_000), **options) == list(range(6_000))
+        assert len(await process(one_then_forever, range(6_000), on_error="skip", **options)) == 1
+        with pytest.raises(FunctionError):
+            await process(one_then_forever, range(6_000), **options)
+
+    run_on(asyncio.new_event_loop, main())
+
+
+@pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="comes with Python 3.12")
+@pytest.mark.parametrize(
+    "options",
+    [{"retry": Retry()}, {"rate_limit": RateLimit(1000)}, {"mode": "key_ordered", "key": lambda value: value}],
+    ids=["retry", "rate_limit", "key_ordered"],
+)
+def test_O18_also_where_elements_may_need_more_than_a_call(options):
+    """`make loops` runs every test of the operator with eager tasks."""
+
+    async def in_time():
+        for value in range(3):
+            await asyncio.sleep(0)
+            yield value
+
+    async def main():
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]
+        for elements in (range(3), in_time()):
+            assert sorted(await process(same, elements, **options)) == [0, 1, 2]
+
+    run_on(VirtualTimeLoop, main())
+
+
+@virtual
+async def test_O9_a_function_whose_opening_ignores_its_cancellation_is_left_behind(mode, caplog):
+    class Deaf(Life):
+        async def open(self) -> None:
+            for _ in range(100):
+                try:
+                    await asyncio.sleep(60)
+                except asyncio.CancelledError:
+                    continue
+
+    outputs = AsyncWaitOperator(Deaf(), mode=mode, grace_period=2.0).process(range(3))
+    consumer = asyncio.create_task(collect(outputs))
+    await asyncio.sleep(1)
+    consumer.cancel()
+    await asyncio.wait([consumer])
+    assert now() < 11
+    assert "opening the function ignores its cancellation" in caplog.text
+    for task in others():
+        task.cancel()
+
+
+@virtual
+async def test_O9_a_close_that_ignores_its_cancellation_holds_up_nobody(mode):
+    async def deaf() -> None:
+        for _ in range(100):
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                continue
+
+    function = Doors(closing=deaf)
+    with pytest.raises(TimeoutError, match="grace_period=2"):
+        await process(function, range(3), mode=mode, grace_period=2.0)
+    assert now() < 5
+
+
+@virtual
+async def test_O12_calls_that_hold_all_places_and_do_not_return_are_told(mode, caplog):
+    deaf = Deaf()
+    operator = AsyncWaitOperator(
+        deaf, mode=mode, capacity=2, timeout=1.0, on_timeout=lambda v: f"late {v}", grace_period=7.0
+    )
+    results = asyncio.ensure_future(collect(operator.process(["one", "two", "three"])))
+    await asyncio.sleep(20)
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    deaf.go.set()
+    assert await results == ["late one", "late two", "three"]
+    [message] = told
+    assert "calls that ignore their cancellation hold all places; one of them is for element '" in message
+
+
+@virtual
+async def test_O12_calls_that_end_when_they_are_cancelled_hold_nothing(mode, caplog):
+    async def slow(value):
+        await asyncio.sleep(9)
+
+    operator = AsyncWaitOperator(slow, mode=mode, capacity=1, timeout=1.0, on_timeout=str, grace_period=0.5)
+    assert await collect(operator.process([1, 2, 3])) == ["1", "2", "3"]
+    assert not caplog.records

@@ -1,0 +1,155 @@
+"""O18: once a run has failed or was closed no call starts, whatever its input does with its cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import Any
+
+import pytest
+
+from asyncio_operator import AsyncWaitOperator, FunctionError, RateLimit, Retry
+from asyncio_operator.engine.inputs import NOTHING, AsyncInput, Reader
+from asyncio_operator.testing import VirtualTimeLoop
+from tests.operator.helpers import REAL_LOOPS, collect, forever, now, others, run_on, virtual
+
+WAYS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "skipping": {"on_error": "skip"},
+    "managed": {"retry": Retry(max_attempts=1)},
+    "limited": {"rate_limit": RateLimit(1000)},
+    "by key": {"mode": "key_ordered", "key": lambda value: value},
+}
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return WAYS[request.param]
+
+
+class Calls:
+    """A function that writes down its calls: the first takes a second and is done, all others take for ever."""
+
+    def __init__(self, ending: Any = None) -> None:
+        self.made: list[Any] = []
+        self.ending = ending
+
+    async def __call__(self, value: Any) -> Any:
+        self.made.append(value)
+        if len(self.made) > 1:
+            await forever()
+        await asyncio.sleep(1)
+        if self.ending is not None:
+            raise self.ending
+        return value
+
+
+async def reluctant(times: int = 1) -> Any:
+    """Gives an element more for each of the first cancellations."""
+    yield 0
+    yield 1
+    for number in range(times):
+        try:
+            await forever()
+        except asyncio.CancelledError:
+            yield f"left {number}"
+    await forever()
+
+
+@pytest.mark.parametrize("capacity", [2, 5])
+@virtual
+async def test_O18_a_failure_starts_no_call_and_is_reported_at_once(way, capacity):
+    calls = Calls(ValueError())
+    outputs = AsyncWaitOperator(calls, capacity=capacity, **way | {"on_error": "fail"}).process(reluctant())
+    with pytest.raises(FunctionError):
+        await collect(outputs)
+    assert (calls.made, now()) == ([0, 1], 1)
+    assert others() == set()
+
+
+@virtual
+async def test_O18_nor_does_a_library_that_takes_the_cancellation_for_a_result(way):
+    """Python 3.11's `asyncio.wait_for` loses a cancellation that comes together with its result."""
+    queue: asyncio.Queue[str] = asyncio.Queue()
+    calls = []
+
+    async def call(value):
+        calls.append(value)
+        await asyncio.sleep(1)
+        queue.put_nowait("next")  # in the turn in which the run fails
+        raise ValueError
+
+    async def source():
+        while True:
+            yield await asyncio.wait_for(queue.get(), 5)
+
+    queue.put_nowait("bad")
+    with pytest.raises(FunctionError):
+        await collect(AsyncWaitOperator(call, **way | {"on_error": "fail"}).process(source()))
+    assert (calls, now()) == (["bad"], 1)
+
+
+@pytest.mark.parametrize("capacity", [2, 5])
+@virtual
+async def test_O18_nor_does_closing_and_what_came_too_late_is_in_the_snapshot(way, capacity):
+    calls = Calls()
+    operator = AsyncWaitOperator(calls, capacity=capacity, **{"mode": "unordered"} | way)
+    outputs = operator.process(reluctant())
+    assert await anext(outputs) == 0
+    await asyncio.sleep(1)
+    await outputs.aclose()
+    assert (calls.made, now()) == ([0, 1], 2)
+    assert [element for element, _ in operator.snapshot().elements] == [1, "left 0"]
+    assert others() == set()
+
+
+@pytest.mark.parametrize("capacity", [2, 5])
+@virtual
+async def test_O18_nor_does_a_consumer_that_is_cancelled(way, capacity):
+    calls = Calls()
+    consumer = asyncio.create_task(collect(AsyncWaitOperator(calls, capacity=capacity, **way).process(reluctant())))
+    await asyncio.sleep(2)
+    consumer.cancel()
+    await asyncio.wait([consumer])
+    assert (calls.made, now()) == ([0, 1], 2)
+    assert others() == set()
+
+
+@pytest.mark.parametrize("loop", [*REAL_LOOPS, VirtualTimeLoop])
+@pytest.mark.parametrize("elements", [range, lambda count: reluctant(2)])
+def test_O18_nor_does_the_end_of_the_loop(way, loop, elements):
+    """`asyncio.run` cancels what is left, in no order: a lane must not take that for a failed call, and go on."""
+    kept, made = [], []
+
+    async def call(value):
+        made.append(value)
+        if value:
+            await forever()
+
+    async def main():
+        outputs = AsyncWaitOperator(call, capacity=3, **way).process(elements(100))
+        kept.append(outputs)
+        await anext(outputs)
+        await asyncio.sleep(0.01)
+        return made.copy()
+
+    for _ in range(3):
+        made.clear()
+        assert run_on(loop, main()) == made
+        kept.clear()
+        gc.collect()
+
+
+@virtual
+async def test_O18_a_reader_that_was_stopped_gives_nothing_in_either_way():
+    for wait in (Reader.ready, lambda reader: asyncio.sleep(0.5, reader.read_ahead(lambda: None))):
+        reader = Reader(AsyncInput(reluctant()))
+        assert [await reader.ready() and reader.read() for _ in range(2)] == [0, 1]
+        waiting = asyncio.ensure_future(wait(reader))
+        await asyncio.sleep(0.1)
+        reader.stop()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        await reader.close(1)
+        assert (reader.read(), list(reader), await reader.ready(), reader.over) == (NOTHING, [], False, True)
+        assert reader.to_come() == ["left 0"]

@@ -1,0 +1,184 @@
+"""O1 to O5: how much is under way, and that every element gives what it has to, once and in its order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from asyncio_operator import AsyncWaitOperator, Record, Watermark
+from tests.operator.helpers import Life, Source, collect_timed, forever, nap, now, process, same, virtual
+
+# -- O1, O2: bounds
+
+
+@virtual
+async def test_O1_at_most_capacity_calls_run(mode):
+    function = Life(nap)
+    await process(function, [3, 1, 2, 1, 3, 1, 2], mode=mode, capacity=3)
+    assert function.most == 3
+
+
+@virtual
+async def test_O1_calls_that_outlive_their_deadline_count_too(mode):
+    async def stubborn(value):
+        try:
+            await asyncio.sleep(10)
+        except asyncio.CancelledError:
+            await asyncio.sleep(5)
+
+    function = Life(stubborn)
+    got = await process(function, range(6), mode=mode, capacity=2, timeout=1.0, on_timeout=lambda value: value)
+    assert sorted(got) == list(range(6))
+    assert function.most == 2
+    assert now() == 3 * 6.0
+
+
+@virtual
+async def test_O1_nothing_is_read_ahead_of_a_free_slot(mode):
+    source = Source(iter(range(10)))
+    release = asyncio.Event()
+
+    async def wait(value):
+        await release.wait()
+        return value
+
+    run = AsyncWaitOperator(wait, mode=mode, capacity=3).process(source)
+    first = asyncio.ensure_future(anext(run))
+    await asyncio.sleep(1)
+    assert source.read == 3
+    release.set()
+    assert await first == 0
+    await run.aclose()
+
+
+@virtual
+async def test_O1_at_most_buffer_elements_are_admitted_and_not_emitted():
+    source = Source(iter([9, 1, 1, 1, 1, 1, 1]))
+    operator = AsyncWaitOperator(nap, mode="ordered", capacity=2, buffer=4)
+    run = operator.process(source)
+    first = asyncio.ensure_future(anext(run))
+    await asyncio.sleep(8)
+    assert source.read == operator.metrics.buffered == 4
+    assert operator.metrics.in_flight == 1
+    await first
+    await run.aclose()
+
+
+@virtual
+async def test_O1_watermarks_count_against_the_buffer(mode):
+    source = Source(iter([5, Watermark(1), Watermark(2), Watermark(3)]))
+    run = AsyncWaitOperator(nap, mode=mode, capacity=9, buffer=3).process(source)
+    first = asyncio.ensure_future(anext(run))
+    await asyncio.sleep(1)
+    assert source.read == 3
+    await first
+    await run.aclose()
+
+
+@virtual
+async def test_O1_a_buffer_below_the_capacity_bounds_the_calls(mode):
+    function = Life(nap)
+    await process(function, [1] * 9, mode=mode, capacity=9, buffer=2)
+    assert function.most == 2
+    assert now() == 5
+
+
+@virtual
+async def test_O2_a_slow_consumer_stops_admission(mode):
+    source = Source(iter(range(100)))
+    run = AsyncWaitOperator(same, mode=mode, capacity=2, buffer=5).process(source)
+    for taken in range(1, 20):
+        await anext(run)
+        await asyncio.sleep(1)
+        assert source.read <= taken + 5
+    await run.aclose()
+
+
+@virtual
+async def test_O2_an_asynchronous_input_is_read_one_at_a_time(mode):
+    read = 0
+
+    async def source() -> AsyncIterator[int]:
+        nonlocal read
+        for value in range(9):
+            read += 1
+            yield value
+
+    run = AsyncWaitOperator(forever, mode=mode, capacity=3).process(source())
+    first = asyncio.ensure_future(anext(run))
+    await asyncio.sleep(1)
+    assert read == 3
+    first.cancel()
+    await asyncio.wait([first])
+
+
+# -- O3 to O5: every element, once
+
+
+@virtual
+async def test_O3_values_are_passed_on_as_they_are(mode):
+    values = [[1], {"a": 2}, object()]
+    got = await process(same, values, mode=mode)
+    assert all(any(value is output for output in got) for value in values)
+
+
+@virtual
+async def test_O4_results_timeouts_and_skips_each_come_once(mode):
+    async def mixed(value):
+        await asyncio.sleep(value % 5)
+        if value % 3 == 0:
+            raise ValueError
+        return value
+
+    function = Life(mixed)
+    options: dict[str, Any] = {"timeout": 3.5, "on_timeout": lambda value: -value, "on_error": "skip"}
+    got = await process(function, range(1, 200), mode=mode, capacity=7, buffer=11, **options)
+    expected = [-v if v % 5 == 4 else v for v in range(1, 200) if v % 5 == 4 or v % 3]
+    assert (got if mode == "ordered" else sorted(got, key=abs)) == expected
+    assert sorted(value for value in function.events if isinstance(value, int)) == list(range(1, 200))
+
+
+@virtual
+async def test_O5_everything_in_flight_is_finished_at_the_end_of_input(mode):
+    assert sorted(await process(nap, [5, 1, 3], mode=mode)) == [1, 3, 5]
+    assert now() == 5
+
+
+@virtual
+async def test_O5_an_empty_input_gives_nothing(mode):
+    function = Life()
+    assert await process(function, [], mode=mode) == []
+    assert function.events == ["open", "close"]
+
+
+@virtual
+async def test_ordered_results_leave_in_input_order():
+    assert await process(nap, [5, 1, 3], mode="ordered") == [5, 1, 3]
+
+
+@virtual
+async def test_unordered_results_leave_as_they_complete():
+    got = await collect_timed(AsyncWaitOperator(nap, mode="unordered").process([5, 1, 3]))
+    assert got == [(1, 1), (3, 3), (5, 5)]
+
+
+@virtual
+async def test_nothing_crosses_a_watermark(mode):
+    elements = [Record(3, 1), Record(1, 2), Watermark(2), Record(1, 3), Watermark(4)]
+    got = await process(nap, elements, mode=mode)
+    if mode == "unordered":
+        elements[:2] = elements[1::-1]
+    assert got == elements
+
+
+@virtual
+async def test_a_watermark_passes_an_idle_operator_at_once(mode):
+    async def source() -> AsyncIterator[Any]:
+        yield Watermark(1)
+        await asyncio.sleep(100)
+
+    run = AsyncWaitOperator(same, mode=mode).process(source())
+    assert await anext(run) == Watermark(1)
+    assert now() == 0
+    await run.aclose()

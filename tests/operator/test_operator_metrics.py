@@ -1,0 +1,148 @@
+"""Counters and histograms: exact to 3.2 %, mergeable, and readable while somebody else counts."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import threading
+from collections import Counter
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from asyncio_operator import AsyncWaitOperator, Latency, OperatorStatistics, Retry
+from asyncio_operator.metrics import MANY_SAMPLES, Histogram
+from tests.operator.helpers import virtual
+
+
+def histogram(samples: list[float]) -> Histogram:
+    made = Histogram()
+    made.samples.extend(samples)
+    return made
+
+
+def histograms_of(operator: AsyncWaitOperator) -> list[Histogram]:
+    """What its run counts: durations of calls, and, on the managed way, of elements."""
+    run = operator._run
+    assert run is not None
+    return [run._driver.latency, *([run._attempts.latency] if run._attempts is not None else [])]
+
+
+def test_an_empty_histogram_is_all_zero():
+    assert Histogram().percentiles() == Latency(0.0, 0.0, 0.0, 0.0)
+
+
+@given(st.lists(st.floats(1e-9, 1e6), min_size=1, max_size=300))
+def test_percentiles_are_exact_to_the_width_of_a_bucket(samples):
+    found = histogram(samples).percentiles()
+    ordered = sorted(samples)
+    for percent, value in ((50, found.p50), (95, found.p95), (99, found.p99)):
+        exact = ordered[-(-len(ordered) * percent // 100) - 1]
+        assert value == pytest.approx(exact, rel=0.032)
+    assert found.max == max(samples)
+
+
+@given(st.lists(st.lists(st.floats(0, 1e6), max_size=50), max_size=5))
+def test_merging_is_counting_together(parts):
+    merged = Histogram()
+    for part in parts:
+        merged.merge(histogram(part))
+    assert merged.percentiles() == histogram([sample for part in parts for sample in part]).percentiles()
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0.0, 1e-9, 2.4e-7, 3.05e-5, 3.06e-5, 0.01, 1.99, 2.01, 7.0]), st.integers(1, 700)),
+        min_size=1,
+        max_size=6,
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_O14_every_sample_is_counted_once_under_its_own_bucket(blocks, random):
+    """However many there are, and whatever else is in their block."""
+    samples = [sample for sample, times in blocks for _ in range(times)]
+    random.shuffle(samples)
+    made = Histogram()
+    for sample in samples:
+        made.add(sample)
+    by_value = Histogram()
+    for value, times in Counter(samples).items():
+        by_value.merge(histogram([value] * times))
+    assert made.count == by_value.count == len(samples)
+    assert made.percentiles() == by_value.percentiles()
+    assert made.percentiles().max == max(samples)
+
+
+def test_samples_may_be_appended_between_and_the_list_stays_the_same():
+    made = Histogram()
+    append = made.samples.append
+    for number in range(1, 4):
+        append(1.0)
+        assert made.percentiles().max == 1.0
+        assert made.count == number
+        made.fold()
+    assert made.samples == []
+
+
+def test_O14_what_travels_is_counted():
+    made = histogram([0.5, 1.0])
+    arrived = pickle.loads(pickle.dumps(made))
+    assert (arrived.samples, arrived.count) == ([], 2)
+    assert arrived.percentiles() == made.percentiles()
+    arrived.add(7.0)
+    assert (arrived.count, made.count, arrived.percentiles().max) == (3, 2, 7.0)
+
+
+def test_a_clock_that_goes_back_breaks_nothing():
+    assert histogram([-1.0, 0.0]).percentiles().max == 0.0
+
+
+def test_O14_threads_that_read_while_another_counts_cost_no_sample():
+    made = Histogram()
+    errors: list[BaseException] = []
+    done = threading.Event()
+
+    def read():
+        try:
+            while not done.is_set():
+                made.percentiles()
+                assert made.count <= 30_000
+                pickle.dumps(made)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for i in range(30_000):
+        made.add(i % 100 + 1.0)
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert made.count == 30_000
+    assert made.percentiles().max == 100.0
+
+
+@pytest.mark.parametrize("options", [{}, {"retry": Retry()}], ids=["plain", "managed"])
+@pytest.mark.parametrize("seconds", [None, 0, 1e-9, 1e-6, 0.001])
+@virtual
+async def test_O14_durations_are_counted_a_thousand_at_a_time_whatever_the_clock_does(seconds, options):
+    """Also where a turn of the loop takes no time, as on virtual time, or hardly any."""
+
+    async def call(value):
+        if seconds is not None:
+            await asyncio.sleep(seconds)
+
+    operator, calls = AsyncWaitOperator(call, capacity=50, **options), 5000
+    async for _ in operator.process(range(calls)):
+        assert max(len(each.samples) for each in histograms_of(operator)) <= MANY_SAMPLES
+    assert [each.count for each in histograms_of(operator)] == [calls] * (2 if options else 1)
+
+
+def test_statistics_are_frozen_and_zero_to_begin_with():
+    statistics = OperatorStatistics()
+    assert statistics.latency == Latency()
+    with pytest.raises(AttributeError):
+        statistics.admitted = 1  # type: ignore[misc]

@@ -1,0 +1,432 @@
+"""R10: the rate limit delays starts, the circuit breaker refuses them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from asyncio_operator import (
+    AsyncWaitOperator,
+    Batching,
+    CircuitBreaker,
+    CircuitOpenError,
+    FunctionError,
+    RateLimit,
+    Watermark,
+)
+from asyncio_operator.engine.attempts import REFUSALS
+from asyncio_operator.testing import VirtualTimeLoop
+from tests.operator.attempts import BAD, OK, Act, Batches, Script, retry
+from tests.operator.helpers import (
+    Life,
+    Source,
+    block,
+    collect,
+    collect_timed,
+    late,
+    now,
+    process,
+    run_on,
+    same,
+    virtual,
+)
+
+# -- rate limit
+
+
+@virtual
+async def test_R10_a_rate_limit_delays_starts_in_order(mode):
+    script = Script({})
+    assert await process(script, range(6), mode=mode, rate_limit=RateLimit(2, per=10.0)) == list(range(6))
+    assert script.starts == [(0, 0), (1, 0), (2, 10), (3, 10), (4, 20), (5, 20)]
+
+
+@virtual
+async def test_R10_it_holds_though_reading_the_input_takes_time():
+    def slow():
+        for value in range(6):
+            block(1.0 if value % 2 == 0 else 0.05)
+            yield value
+
+    starts: list[float] = []
+
+    async def call(value):
+        starts.append(now())
+
+    operator = AsyncWaitOperator(call, rate_limit=RateLimit(1, per=0.5))
+    await collect(operator.process(slow()))
+    assert min(later - start for start, later in itertools.pairwise(starts)) >= 0.5
+
+
+@virtual
+async def test_R10_it_holds_no_call_slot():
+    script = Script({0: [BAD, Act(2.0)], 1: [Act(50.0)], 2: [Act(1.0)]})
+    operator = AsyncWaitOperator(script, mode="unordered", capacity=2, rate_limit=RateLimit(1, per=10.0), retry=retry())
+    run = operator.process(range(3))
+    first = asyncio.ensure_future(anext(run))
+    await asyncio.sleep(9.0)
+    assert operator.metrics.in_flight == 0
+    assert [await first, *await collect(run)] == [0, 2, 1]
+
+
+@given(
+    rate=st.integers(1, 4),
+    burst=st.none() | st.integers(0, 3),
+    capacity=st.integers(1, 6),
+    acts=st.lists(st.tuples(st.sampled_from([0.0, 0.3, 1.0, 2.5]), st.booleans()), max_size=25),
+    split=st.booleans(),
+)
+def test_R10_never_more_than_rate_and_burst_start_in_any_window(rate, burst, capacity, acts, split):
+    """Retries and halves are starts too."""
+
+    async def main():
+        bad = {number for number, (_, fails) in enumerate(acts) if fails}
+
+        async def act(values, number):
+            await asyncio.sleep(acts[number % len(acts)][0])
+            if bad.intersection(values):
+                raise ValueError
+            return values
+
+        script = Script(lambda value, attempt: Act(acts[value][0], error=ValueError() if acts[value][1] else None))
+        batches = Batches(act)
+        operator = AsyncWaitOperator(
+            batches if split else script, mode="unordered", capacity=capacity, on_error="skip",
+            rate_limit=RateLimit(rate, per=2.0, burst=burst), retry=retry(2, 0.7),
+        )  # fmt: skip
+        got = await collect(operator.process(range(len(acts))))
+        assert set(got) == {value for value, (_, fails) in enumerate(acts) if not fails}
+        times = batches.times if split else [at for _, at in script.starts]
+        for at in times:
+            assert sum(at - 2.0 < other <= at for other in times) <= rate + (burst or 0)
+
+    run_on(VirtualTimeLoop, main())
+
+
+@virtual
+async def test_R10_retries_are_starts_and_go_before_new_elements():
+    script = Script({0: [BAD, OK]})
+    operator = AsyncWaitOperator(script, mode="unordered", rate_limit=RateLimit(1, per=10.0), retry=retry(delay=3.0))
+    await collect(operator.process(range(3)))
+    assert script.starts == [(0, 0), (0, 10), (1, 20), (2, 30)]
+
+
+@virtual
+async def test_R10_halves_of_a_batch_are_starts():
+    def act(values, number):
+        if "bad" in values:
+            raise ValueError
+        return values
+
+    batches = Batches(act)
+    await process(batches, [1, 2, 3, "bad"], rate_limit=RateLimit(1, per=10.0), on_error="skip")
+    assert batches.calls == [[1, 2, 3, "bad"], [1, 2], [3, "bad"], [3], ["bad"]]
+    assert batches.times == [0, 10, 20, 30, 40]
+
+
+@virtual
+async def test_R2_an_element_that_waits_for_the_rate_limit_ends_at_its_deadline(mode):
+    script = Script({1: [BAD, OK]})
+    operator = AsyncWaitOperator(
+        script, mode=mode, rate_limit=RateLimit(1, per=10.0), retry=retry(), timeout=5.0, on_timeout=late
+    )
+    assert (await collect_timed(operator.process([1])))[0] == (("late", 1), 5.0)
+    assert script.times(1) == [0]
+
+
+@virtual
+async def test_R10_a_half_that_waits_for_the_rate_limit_ends_at_its_deadline(mode):
+    def act(values, number):
+        raise ValueError
+
+    operator = AsyncWaitOperator(
+        Batches(act), mode=mode, rate_limit=RateLimit(1, per=10.0), timeout=15.0, on_timeout=late, on_error="skip"
+    )
+    got = await collect_timed(operator.process(range(4)))
+    assert sorted(got) == [(("late", value), 15.0) for value in range(4)]
+
+
+@virtual
+async def test_R10_the_deadline_of_an_element_that_waits_for_its_first_start_has_not_begun(mode):
+    operator = AsyncWaitOperator(same, mode=mode, rate_limit=RateLimit(1, per=100.0), timeout=1.0, on_timeout=late)
+    assert await collect_timed(operator.process(range(3))) == [(0, 0), (1, 100), (2, 200)]
+
+
+@virtual
+async def test_R10_a_run_does_not_wait_for_a_start_that_nobody_needs(mode):
+    assert await process(same, [1], mode=mode, rate_limit=RateLimit(1, per=3600.0)) == [1]
+    assert await process(Batches(), [1], mode=mode, rate_limit=RateLimit(1, per=3600.0)) == [1]
+    assert now() == 0
+
+
+@virtual
+async def test_R10_a_watermark_needs_no_start(mode):
+    operator = AsyncWaitOperator(same, mode=mode, rate_limit=RateLimit(1, per=10.0))
+    got = await collect_timed(operator.process([1, Watermark(1), 2, Watermark(2)]))
+    assert got == [(1, 0), (Watermark(1), 0), (2, 10), (Watermark(2), 10)]
+
+
+@virtual
+async def test_O2_behind_the_rate_limit_one_element_is_read(mode):
+    source = Source(iter(range(10)))
+    run = AsyncWaitOperator(same, mode=mode, rate_limit=RateLimit(1, per=10.0)).process(source)
+    assert await anext(run) == 0
+    await asyncio.sleep(5)
+    assert source.read == 2
+    await run.aclose()
+
+
+@virtual
+async def test_B1_a_batch_forms_while_the_rate_limit_holds_it_back(mode):
+    batches = Batches()
+    options: dict[str, Any] = {"mode": mode, "rate_limit": RateLimit(1, per=10.0)}
+
+    async def source():
+        for value in range(20):
+            yield value
+            await asyncio.sleep(0.5)
+
+    assert await collect(AsyncWaitOperator(batches, **options).process(source())) == list(range(20))
+    assert batches.times == [0.002, 10.002]
+    assert [len(call) for call in batches.calls] == [1, 19]
+
+
+@pytest.mark.parametrize("linger", [0.0, 5.0])
+@virtual
+async def test_B1_linger_and_rate_limit_together(mode, linger):
+    """Nothing turns the loop while the rate limit is what is waited for."""
+    batches = Batches()
+
+    async def source():
+        for value in (0, 2, 4):
+            yield value
+            yield value + 1
+            await asyncio.sleep(6)
+
+    operator = AsyncWaitOperator(
+        batches, mode=mode, batching=Batching(max_size=10, linger=linger), rate_limit=RateLimit(1, per=100.0)
+    )
+    assert await collect(operator.process(source())) == list(range(6))
+    assert batches.calls == [[0, 1], [2, 3, 4, 5]]
+    assert batches.times == [linger, linger + 100]
+
+
+# -- circuit breaker
+
+BREAKER = CircuitBreaker(failure_ratio=0.5, window=100.0, minimum_calls=4, open_for=10.0)
+
+
+def errors_of(got: list[Any]) -> list[str]:
+    return [type(output).__name__ for output in got]
+
+
+def give_error(value: Any, error: BaseException) -> Any:
+    return error
+
+
+@virtual
+async def test_R10_an_open_breaker_fails_elements_with_CircuitOpenError(mode):
+    script = Script(lambda value, attempt: BAD)
+    operator = AsyncWaitOperator(script, mode=mode, capacity=1, circuit_breaker=BREAKER, on_error=give_error)
+    got = await collect(operator.process(range(7)))
+    assert errors_of(got) == ["ValueError"] * 4 + ["CircuitOpenError"] * 3
+    assert len(script.starts) == 4
+    assert operator.metrics.failures == 7
+    with pytest.raises(FunctionError, match="in attempt 1 with ValueError"):
+        await process(script, range(7), mode=mode, circuit_breaker=BREAKER)
+
+
+@virtual
+async def test_R10_a_refusal_that_fails_the_run_names_the_element(mode):
+    script = Script(lambda value, attempt: BAD)
+
+    def only_errors_of_calls(value: Any, error: BaseException) -> Any:
+        if isinstance(error, CircuitOpenError):
+            raise error
+        return None
+
+    with pytest.raises(FunctionError, match="element 4 in attempt 1 with CircuitOpenError: the circuit breaker"):
+        await process(script, range(9), mode=mode, capacity=1, circuit_breaker=BREAKER, on_error=only_errors_of_calls)
+
+
+@virtual
+async def test_R10_a_refusal_counts_as_an_attempt_so_that_attempts_run_out(mode):
+    script = Script(lambda value, attempt: BAD)
+    breaker = CircuitBreaker(failure_ratio=0.5, window=100.0, minimum_calls=2, open_for=1000.0)
+    operator = AsyncWaitOperator(script, mode=mode, circuit_breaker=breaker, retry=retry(5), on_error=give_error)
+    got = await collect_timed(operator.process([1]))
+    assert [(type(error).__name__, at) for error, at in got] == [("CircuitOpenError", 4.0)]
+    assert script.times(1) == [0, 1]
+    assert operator.metrics.retries == 4
+
+
+@virtual
+async def test_R10_a_refusal_is_retried_and_may_succeed_when_the_breaker_has_closed(mode):
+    script = Script({1: [BAD, BAD, OK]})
+    breaker = CircuitBreaker(failure_ratio=0.5, window=100.0, minimum_calls=2, open_for=3.0)
+    operator = AsyncWaitOperator(script, mode=mode, circuit_breaker=breaker, retry=retry(9))
+    assert await collect_timed(operator.process([1])) == [(1, 4.0)]
+    assert script.times(1) == [0, 1, 4]
+
+
+@virtual
+async def test_R10_a_refusal_is_not_retried_where_on_leaves_it_out(mode):
+    script = Script(lambda value, attempt: BAD)
+    breaker = CircuitBreaker(minimum_calls=1, open_for=100.0)
+    operator = AsyncWaitOperator(
+        script, mode=mode, circuit_breaker=breaker, retry=retry(on=ValueError), on_error=give_error
+    )
+    assert errors_of(await collect(operator.process([1]))) == ["CircuitOpenError"]
+    assert now() == 1
+
+
+@virtual
+async def test_R10_after_open_for_one_call_tries_it():
+    script = Script(lambda value, attempt: Act(2.0, error=ValueError() if value < 4 else None))
+
+    async def source():
+        for value in range(4):
+            yield value
+        await asyncio.sleep(12.5)
+        for value in range(4, 10):
+            yield value
+        await asyncio.sleep(3)
+        for value in range(10, 13):
+            yield value
+
+    operator = AsyncWaitOperator(script, capacity=9, circuit_breaker=BREAKER, on_error=give_error)
+    got = await collect(operator.process(source()))
+    assert errors_of(got[:4]) == ["ValueError"] * 4
+    assert got[4] == 4
+    assert errors_of(got[5:10]) == ["CircuitOpenError"] * 5
+    assert got[10:] == [10, 11, 12]
+
+
+@virtual
+async def test_R10_a_probe_that_fails_opens_it_again():
+    script = Script(lambda value, attempt: BAD)
+
+    async def source():
+        for value in range(30):
+            yield value
+            await asyncio.sleep(1)
+
+    operator = AsyncWaitOperator(script, capacity=9, circuit_breaker=BREAKER, on_error=give_error)
+    got = await collect(operator.process(source()))
+    assert [at for _, at in script.starts] == [0, 1, 2, 3, 13, 23]
+    assert errors_of(got).count("CircuitOpenError") == 24
+
+
+@virtual
+async def test_R10_a_probe_that_passes_its_limit_fails(mode):
+    script = Script(lambda value, attempt: Act(100.0))
+
+    async def source():
+        for value in range(20):
+            yield value
+            await asyncio.sleep(1)
+
+    operator = AsyncWaitOperator(
+        script, mode=mode, capacity=9, circuit_breaker=BREAKER, attempt_timeout=0.5, on_error=give_error
+    )
+    await collect(operator.process(source()))
+    assert [at for _, at in script.starts] == [0, 1, 2, 3, 14]
+
+
+@virtual
+async def test_R10_errors_and_timeouts_of_calls_are_failures_and_results_that_will_not_do_are_not(mode):
+    policy = retry(1, if_result=lambda result: True)
+    options: dict[str, Any] = {"mode": mode, "capacity": 1, "circuit_breaker": BREAKER, "on_error": give_error}
+    assert await process(same, range(9), retry=policy, **options) == list(range(9))
+    script = Script(lambda value, attempt: Act(5.0))
+    await process(script, range(9), timeout=1.0, on_timeout=late, **options)
+    assert len(script.starts) == 4
+    batches = Batches(lambda values, number: [])
+    await process(batches, range(9), **options)
+    assert len(batches.calls) == 1
+
+
+@virtual
+async def test_R10_a_refusal_is_no_start(mode):
+    """It takes nothing from the rate limit."""
+    script = Script(lambda value, attempt: BAD)
+    breaker = CircuitBreaker(minimum_calls=1, open_for=5.0)
+    operator = AsyncWaitOperator(
+        script, mode=mode, capacity=1, circuit_breaker=breaker, rate_limit=RateLimit(2, per=100.0), on_error=give_error
+    )
+    got = await collect_timed(operator.process(range(9)))
+    assert [(type(error).__name__, at) for error, at in got] == [("ValueError", 0), *[("CircuitOpenError", 0)] * 8]
+
+
+@virtual
+async def test_B4_a_refusal_fails_all_elements_of_a_batch_at_once(mode):
+    batches = Batches(lambda values, number: 1 / 0)
+    breaker = CircuitBreaker(minimum_calls=1, open_for=100.0)
+    operator = AsyncWaitOperator(batches, mode=mode, circuit_breaker=breaker, on_error=give_error)
+    got = await collect(operator.process(range(4)))
+    assert errors_of(got) == ["CircuitOpenError"] * 4
+    assert len(batches.calls) == 1
+
+
+@virtual
+async def test_R10_refusals_do_not_keep_the_loop_from_turning(mode):
+    """An input that never ends, and a breaker that opens for ever."""
+
+    def endless():
+        value = 0
+        while True:
+            yield value
+            value += 1
+
+    breaker = CircuitBreaker(minimum_calls=1, open_for=1e9)
+    function = Life(Script(lambda value, attempt: BAD))
+    run = AsyncWaitOperator(function, mode=mode, circuit_breaker=breaker, on_error=give_error).process(endless())
+    for _ in range(10_000):
+        await anext(run)
+    await run.aclose()
+    assert function.events[-1] == "close"
+
+
+def test_R10_refusals_without_a_back_off_let_the_loop_turn():
+    async def main() -> None:
+        script = Script(lambda value, attempt: BAD)
+        operator = AsyncWaitOperator(
+            script,
+            on_error="skip",
+            retry=retry(2000, delay=0),
+            circuit_breaker=CircuitBreaker(minimum_calls=1, open_for=1e6),
+        )
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        counting = asyncio.ensure_future(count())
+        await collect(operator.process([0]))
+        counting.cancel()
+        assert turns >= 2000 // REFUSALS
+
+    run_on(asyncio.new_event_loop, main())
+
+
+@virtual
+async def test_R10_a_refusal_is_no_start_and_waits_for_no_rate_limit():
+    script = Script({0: [BAD]})
+    operator = AsyncWaitOperator(
+        script,
+        capacity=1,
+        on_error="skip",
+        rate_limit=RateLimit(1, per=10.0),
+        circuit_breaker=CircuitBreaker(minimum_calls=1, open_for=1000.0),
+    )
+    assert await collect(operator.process(range(50))) == []
+    assert (script.starts, now()) == ([(0, 0)], 0)
+    assert operator.metrics.failures == 50

@@ -1,0 +1,124 @@
+"""X7 where calls and `close` ignore their cancellation: how long the end of a task may take, on every face."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructType
+
+from asyncio_operator import AsyncFunction, AsyncWaitOperator, FunctionError, Retry
+from asyncio_operator.loop.thread import loop_thread
+from asyncio_operator.policies.shutdown import TASK_GRACE_PERIOD, longest_end
+from asyncio_operator.spark import async_udf
+from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
+from asyncio_operator.spark.rdd import PartitionTask
+from enrichers import FunctionEnricher
+from tests.operator.helpers import now, virtual
+from tests.spark.helpers import wait_until
+
+
+class Deaf(AsyncFunction[Any, Any]):
+    """The first call gives a result, the last one fails if it shall; all others, and `close`, ignore a cancellation
+    until they are let go: all copies of it together, for a task makes one."""
+
+    def __init__(self, fails: bool = False, opens: bool = True) -> None:
+        self.fails = fails
+        self.opens = opens
+        self.let_go = threading.Event()
+        self.running: set[object] = set()
+
+    async def hang(self) -> None:
+        this = object()
+        self.running.add(this)
+        while not self.let_go.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.05)
+        self.running.remove(this)
+
+    async def open(self) -> None:
+        if not self.opens:
+            await self.hang()
+
+    async def invoke(self, value: Any) -> Any:
+        if value == 5 and self.fails:
+            raise ValueError("enough")
+        if value:
+            await self.hang()
+        return value
+
+    async def close(self) -> None:
+        await self.hang()
+
+
+@pytest.mark.parametrize("options", [{}, {"retry": Retry(), "capacity": 6}, {"timeout": 60.0}])
+@pytest.mark.parametrize("end", ["closed", "fails", "opening"])
+@virtual
+async def test_X7_a_run_ends_within_that_whatever_calls_and_close_do(options: dict[str, Any], end: str) -> None:
+    function = Deaf(fails=end == "fails", opens=end != "opening")
+    outputs = AsyncWaitOperator(function, grace_period=TASK_GRACE_PERIOD, **options).process(range(6))
+    if end == "opening":
+        first = asyncio.ensure_future(anext(outputs))
+        await asyncio.sleep(0.01)
+        start = now()
+        first.cancel()
+        await asyncio.wait([first])
+    else:
+        assert await anext(outputs) == 0
+        start = now()
+        with pytest.raises((TimeoutError, FunctionError)):
+            await (outputs.aclose() if end == "closed" else anext(outputs))
+    assert 0.0 < now() - start <= longest_end(TASK_GRACE_PERIOD)
+    function.let_go.set()
+    await asyncio.sleep(1)
+    assert not function.running
+
+
+def of_rows(task: Callable[[Any], Iterator[Any]], *names: str) -> Iterator[Any]:
+    keys = pa.array(range(4), pa.int64())
+    return task(iter([pa.RecordBatch.from_arrays([keys], ["id"]) if names else keys]))
+
+
+async def same(key: int) -> Any:
+    return {"x": key}
+
+
+def enriched(function: Deaf) -> Iterator[Any]:
+    async def look_up(key: int) -> Any:
+        return {"x": await function.invoke(key)}
+
+    # One that ignores its cancellation together with its copies cannot travel.
+    task, _ = enrich_task(StructType().add("id", "long"), FunctionEnricher(same, "x long"), EnrichOptions(on="id"))
+    return of_rows(replace(task, enricher=FunctionEnricher(look_up, "x long"), fingerprint="deaf"), "id")
+
+
+FACES: dict[str, Callable[[Deaf], Iterator[Any]]] = {
+    "enrich": enriched,
+    "map_partitions": lambda function: PartitionTask(function, {})(range(4)),
+    "async_udf": lambda function: of_rows(async_udf("long")(function)._task),
+}
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_X7_every_face_has_that_grace(face: str, caplog: pytest.LogCaptureFixture) -> None:
+    function = Deaf()
+    outputs: Any = FACES[face](function)
+    next(outputs)
+    with caplog.at_level(logging.ERROR, "asyncio_operator"), contextlib.suppress(TimeoutError):
+        outputs.close()
+    assert f"ignored its cancellation for the grace period of {TASK_GRACE_PERIOD} s and is left behind" in caplog.text
+    function.let_go.set()
+
+    async def others() -> int:
+        return len(asyncio.all_tasks()) - 1
+
+    loop = loop_thread().loop
+    wait_until(lambda: asyncio.run_coroutine_threadsafe(others(), loop).result(20) == 0, 20, "no task is left")
+    assert not function.running

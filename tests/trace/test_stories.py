@@ -1,0 +1,172 @@
+"""Lives of elements, made from events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncio_operator.trace import Trace
+from tests.operator.helpers import late, now, process, virtual
+from tests.trace.helpers import at, call, everything, head_of_line, new_trace, simple
+
+
+def spans_of(trace, row):
+    story = trace.story()
+    return [
+        (span.kind, round(span.start * 1e3, 6), round(span.end * 1e3, 6)) for span in story.lives[row].spans(story.end)
+    ]
+
+
+def phases_of(story):
+    return [(state, round(start * 1e3, 6), round(end * 1e3, 6)) for state, start, end in story.circuit]
+
+
+def test_an_element_that_completes_early_is_held_until_it_is_emitted():
+    trace = head_of_line()
+    assert spans_of(trace, 0) == [("result", 0, 100)]
+    assert spans_of(trace, 1) == [("result", 0, 10), ("held", 10, 100)]
+
+
+def test_a_retry_is_a_call_a_back_off_a_wait_and_a_call():
+    assert spans_of(everything(), 0) == [
+        ("waiting", 0, 2),
+        ("error", 2, 10),
+        ("backing_off", 10, 30),
+        ("waiting", 30, 35),
+        ("result", 35, 50),
+    ]
+
+
+def test_an_attempt_that_is_refused_at_once_backs_off_from_that_moment():
+    trace = new_trace()
+    trace.admitted(at(0), 0, "a")
+    call(trace, 0, 0, 0, "error")
+    trace.backing_off(at(0), 0, until=at(20))
+    call(trace, 0, 20, 30, attempt=2)
+    trace.completed(at(30), 0, "result")
+    trace.emitted(at(30), 0)
+    assert [span for span in spans_of(trace, 0) if span[1] < span[2]] == [("backing_off", 0, 20), ("result", 20, 30)]
+
+
+def test_a_call_that_ignores_its_cancellation_runs_beside_what_follows():
+    assert spans_of(everything(), 1) == [("timed_out", 0, 40), ("held", 40, 50), ("ignored", 40, 70)]
+
+
+def test_a_call_that_obeys_its_cancellation_is_over_when_it_is_cut():
+    trace = new_trace()
+    trace.admitted(at(0), 0, "a")
+    call(trace, 0, 0, 40, "timed_out")
+    trace.completed(at(40), 0, "timeout")
+    trace.emitted(at(40), 0)
+    trace.call_returned(at(40.1), 0)
+    assert spans_of(trace, 0) == [("timed_out", 0, 40)]
+
+
+async def deaf(seconds):
+    """A call that does not hear its cancellation."""
+    while (left := seconds - now()) > 0:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(left)
+
+
+@pytest.mark.parametrize(("seconds", "until"), [(3, 3), (9, 5)])
+@virtual
+async def test_O9_a_call_that_the_end_of_the_run_waits_for_holds_its_slot_until_then(seconds, until):
+    """Five is where the grace period is over."""
+    trace = Trace()
+    assert await process(deaf, [seconds], timeout=1.0, on_timeout=late, grace_period=4.0, trace=trace) == [
+        ("late", seconds)
+    ]
+    assert spans_of(trace, 0) == [("timed_out", 0, 1000), ("ignored", 1000, until * 1000)]
+
+
+def test_what_has_not_ended_lasts_until_the_last_event():
+    assert spans_of(everything(), 3) == [("waiting", 10, 12), ("running", 12, 100)]
+
+
+def test_an_element_that_is_cancelled_with_the_run_waits_no_more():
+    assert spans_of(everything(), 4) == [("waiting", 10, 12), ("cancelled", 12, 95)]
+
+
+def test_an_element_whose_failure_ends_the_run_is_not_held_back():
+    assert spans_of(everything(), 5) == [("error", 60, 90)]
+
+
+def test_a_back_off_ends_with_its_element():
+    trace = new_trace()
+    trace.admitted(at(0), 0, "a")
+    call(trace, 0, 0, 10, "error")
+    trace.backing_off(at(10), 0, until=at(500))
+    trace.completed(at(50), 0, "timeout")
+    trace.emitted(at(50), 0)
+    assert spans_of(trace, 0) == [("error", 0, 10), ("backing_off", 10, 50)]
+
+
+def test_without_an_attempt_a_return_belongs_to_the_last_call_that_was_cut():
+    trace = new_trace()
+    trace.admitted(at(0), 0, "a")
+    call(trace, 0, 0, 10, "timed_out", attempt=1)
+    trace.attempt_started(at(20), 0, 2)
+    trace.call_returned(at(30), 0)
+    [life] = trace.story().lives
+    assert [attempt.returned is not None for attempt in life.attempts] == [True, False]
+
+
+def test_watermarks_and_phases_of_the_circuit_breaker_are_told():
+    story = everything().story()
+    [mark] = story.watermarks
+    assert (mark.element, mark.timestamp) == (2, 5_000)
+    assert (mark.admitted, mark.emitted) == (pytest.approx(0.005), pytest.approx(0.05))
+    assert phases_of(story) == [("open", 65, 75), ("half_open", 75, 80)]
+
+
+def test_a_circuit_that_stays_open_is_open_until_the_end():
+    trace = head_of_line()
+    trace.circuit(at(40), "open")
+    assert phases_of(trace.story()) == [("open", 40, 100)]
+
+
+durations = st.integers(0, 50)
+
+
+@given(st.lists(st.tuples(durations, durations, st.booleans(), durations), max_size=4), durations, durations)
+def test_spans_cover_a_life_without_gap_or_overlap(attempts, last_wait, held):
+    """Whatever the waits, the calls, the back-offs and the time until emission."""
+    trace, time = new_trace(), 0
+    trace.admitted(at(0), 0, "a")
+    for number, (wait, length, backs_off, pause) in enumerate(attempts, start=1):
+        call(trace, 0, time + wait, time + wait + length, "error", attempt=number)
+        time += wait + length
+        if backs_off:
+            trace.backing_off(at(time), 0, until=at(time + pause))
+            time += pause
+    time += last_wait
+    trace.completed(at(time), 0, "skipped")
+    trace.emitted(at(time + held), 0)
+    spans = spans_of(trace, 0)
+    cursor = 0
+    for _, start, end in spans:
+        assert start == pytest.approx(cursor)
+        assert end >= start
+        cursor = end
+    assert cursor == pytest.approx(time + held)
+    assert sum(kind == "error" for kind, _, _ in spans) == len(attempts)
+
+
+def test_rows_stand_in_input_order():
+    trace = new_trace()
+    for element in (2, 0, 1):
+        simple(trace, element, element, element + 1)
+    assert [life.element for life in trace.story().lives] == [0, 1, 2]
+
+
+@virtual
+async def test_O9_each_of_them_until_it_has_returned():
+    trace = Trace()
+    await process(deaf, [3, 5], timeout=1.0, on_timeout=late, trace=trace)
+    assert spans_of(trace, 0)[1:] == [("ignored", 1000, 3000)]
+    assert spans_of(trace, 1)[1:] == [("ignored", 1000, 5000)]
