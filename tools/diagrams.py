@@ -255,10 +255,45 @@ def chain() -> str:
     return canvas.svg()
 
 
+def house() -> str:
+    """The folders of the package, each above those that it may import."""
+    floors: tuple[tuple[tuple[str, str], ...], ...] = (
+        (("enrichers", "PostgreSQL, HTTP, Redis, tables, functions: public names only"),),
+        (("spark", "the faces: enrich, register_lookup, async_udf, map_partitions, plan"),),
+        (("spark/driver", "options become a task"), ("spark/worker", "tasks"), ("testing", "fakes, contracts")),
+        (("lookup", "keys, caches, sharing"), ("operator", "elements in, results out"), ("loop", "thread, channels")),
+        (("engine", "calls in flight: lanes, deadlines, attempts, batches"),),
+        (("timers", "when"), ("trace", "pictures of runs"), ("function, enricher", "what users write")),
+        (
+            ("arrow", "columns"),
+            ("policies", "retries, limits"),
+            ("state", "heap, RocksDB"),
+            ("queues", "order"),
+            ("metrics, watermarks", ""),
+        ),
+        (("errors, elements, clock, keys, checks, hints, fingerprint", "what all others use"),),
+    )
+    height, left, width = 62, 10, 960
+    canvas = Canvas(
+        980,
+        len(floors) * height + 20,
+        "The folders of the package on eight floors, from the words that all use at the bottom to enrichers on top. "
+        "A folder imports only what is below it.",
+    )
+    for floor, rooms in enumerate(floors):
+        room = (width - 12 * (len(rooms) - 1)) / len(rooms)
+        for number, (name, what) in enumerate(rooms):
+            look = "outside" if name == "enrichers" else "ours" if name in ("engine", "lookup", "operator") else ""
+            lines = (name, what) if what else (name,)
+            canvas.box(left + number * (room + 12), 10 + floor * height, room, height - 12, *lines, look=look)
+    return canvas.svg()
+
+
 DIAGRAMS: dict[str, Callable[[], str]] = {
     "batch.svg": batch,
     "chain.svg": chain,
     "deadline.svg": deadline,
+    "house.svg": house,
     "limits.svg": limits,
     "secrets.svg": secrets,
 }
