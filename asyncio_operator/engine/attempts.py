@@ -112,7 +112,7 @@ class Attempts:
         wake(self._news)
 
     def abandon(self, flight: Flight) -> None:
-        """Nobody waits for the element any more: it ends without an outcome. A call for it alone is cancelled."""
+        """No caller waits for the element any more: it ends without an outcome. A call for it alone is cancelled."""
         if flight.ended:
             return
         self._lineup.ended(flight)
@@ -199,7 +199,7 @@ class Attempts:
         return None
 
     def _in_time(self, call: Call, now: float) -> bool:
-        """Whether somebody in the call is not past his deadline; who is ends here."""
+        """End the elements of the call that are past their deadline. Returns whether any element is left."""
         for flight in [flight for flight in call.flights if flight.deadline < now]:
             call.flights.remove(flight)
             self._waits.leave(flight)
@@ -251,7 +251,7 @@ class Attempts:
             try:
                 again = self._context.copy().run(self._retry.unsatisfied, result)
             except BaseException as error:
-                remedy = "make it say whether the result will not do"
+                remedy = "make it return whether to try again"
                 self._outcomes.failures += 1
                 raise function_error("retry.if_result", flight.value, error, remedy, attempts) from error
             if again:

@@ -75,7 +75,7 @@ class Source(Protocol):
     """Hands out flights."""
 
     wants_input: bool
-    """Whether there was nothing to read of the input; whoever waits for it takes that back."""
+    """Whether the input had nothing to read when it was last asked. The window resets it before it looks again."""
 
     @property
     def waiting(self) -> int:
@@ -92,7 +92,7 @@ class Source(Protocol):
         """Make flights until there is one to take."""
 
     def read_ahead(self, news: Callable[[], None]) -> None:
-        """Wait for the input, if nobody does, and then call `news`."""
+        """Wait for the input in a task, unless one waits already, and then call `news`."""
 
     def stop(self) -> None:
         """Nothing is asked for any more: read nothing."""

@@ -20,12 +20,12 @@ from asyncio_operator.errors import (
 
 
 def is_ordinary(error: BaseException) -> bool:
-    """Whether it may be handled; others, such as ``SystemExit``, ask the process to end."""
+    """Whether `on_error` and retries may handle it. Other errors, such as ``SystemExit``, ask the process to end."""
     return isinstance(error, Exception | CancelledError)
 
 
 def function_error(what: str, value: Any, error: BaseException, remedy: str, attempts: int) -> FunctionError:
-    """The error that ends a run, for one that the function, or a hook, has raised; to be raised from that."""
+    """The error that ends a run because the function, or a hook, raised `error`. Raise it ``from error``."""
     element = describe(value)
     attempt = f" in attempt {attempts}" if attempts else ""
     return FunctionError(
@@ -36,17 +36,17 @@ def function_error(what: str, value: Any, error: BaseException, remedy: str, att
 
 
 def attempt_timeout_error(value: Any, attempt: int, seconds: float) -> ElementTimeoutError:
-    """What an attempt fails of that takes longer than it may."""
+    """The error of an attempt that takes longer than `attempt_timeout` seconds."""
     return ElementTimeoutError(
         f"attempt {attempt} for element {describe(value)} had no result within attempt_timeout={seconds} s"
     )
 
 
 def aligned(result: Any, count: int, method: str) -> Sequence[Any]:
-    """The results of a batch of `count` elements, read once, for what reads them may fail.
+    """The results of a batch of `count` elements. They are read once, because reading them may fail.
 
     Raises:
-        ResultError: they are no sequence of that length, or cannot be read.
+        ResultError: they are not a sequence of that length, or cannot be read.
     """
     cause: Exception | None = None
     if isinstance(result, Sequence) and not isinstance(result, str | bytes):
@@ -65,8 +65,7 @@ def aligned(result: Any, count: int, method: str) -> Sequence[Any]:
 
 
 def stray_cancellation(what: str, element: str = "") -> FunctionError:
-    """What a run fails of where its own tasks are cancelled by somebody who has not started them, perhaps in the call
-    for that element."""
+    """The error that ends a run when outside code cancels the run's own tasks; `element` names the call that it hit."""
     call = f" in the call for element {element}" if element else ""
     return FunctionError(
         f"{what}{call}; a function may cancel only tasks that it has started itself, and leave no timer or task behind "
@@ -76,5 +75,5 @@ def stray_cancellation(what: str, element: str = "") -> FunctionError:
 
 
 def stray_run(name: str) -> FunctionError:
-    """What a run of that function fails of whose task is cancelled by somebody who does not read its results."""
-    return stray_cancellation(f"the run of {name} was cancelled, and not by whoever reads its results")
+    """The error that ends a run of that function when code that does not read its results cancels its task."""
+    return stray_cancellation(f"the run of {name} was cancelled by code that does not read its results")

@@ -41,7 +41,7 @@ class Flight:
         deadline: when it has to end; known from the start of its first attempt, infinity before.
         begun: when its present attempt started, or None before the first.
         call: the one that runs for it, unless it is past its limit.
-        ended: whether it has an outcome, or nobody wants one any more.
+        ended: whether it has an outcome, or no caller wants one any more.
         started: when its first attempt started.
         wakes: when it has to be looked at, while it is in `Waits`.
         split: whether it waits for a call as part of a batch that failed.
@@ -123,8 +123,8 @@ class Call:
 
 
 class Endings(Protocol):
-    """What becomes of elements: each method ends the one with this entry, after so many attempts, and says how, in a
-    word for a trace. What it raises ends the run.
+    """Gives elements their outcomes. Each method ends the element of an entry after its last attempt, and returns one
+    word for a trace: how the element ended. What it raises ends the run.
 
     Attributes:
         failures: elements that ended in an error.
@@ -143,7 +143,7 @@ class Waits:
     """Which elements have to be looked at, and when: the ends of back-offs, and the limits of those that wait.
 
     Attributes:
-        earliest: nobody has to be looked at before.
+        earliest: no element has to be looked at before this time.
     """
 
     def __init__(self) -> None:
@@ -181,7 +181,7 @@ class Waits:
         self.leave(flight)
 
     def clear(self) -> None:
-        """Nobody waits any more."""
+        """No element waits any more."""
         self._back_offs.clear()
         self._limits.clear()
 

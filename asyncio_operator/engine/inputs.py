@@ -1,7 +1,7 @@
 """Where a run's elements come from: one protocol over ordinary and asynchronous iterables, and the one who reads it.
 
-An input is asked in two steps: `ready` waits until there may be something, and iterating gives what is there now and
-stops, without waiting. Nothing is read that was not asked for. Its errors pass through unchanged.
+An input is read in two steps: `ready` waits until there may be an element, and iterating gives the elements that are
+available now and stops, without waiting. Nothing is read that was not asked for. Its errors pass through unchanged.
 
 Law O17: an asynchronous generator ends with the run that reads it, and so does the output of another run. The end of a
 run cancels it in any case where the run waits for it; without `aclose` only chance would tell whether it goes on. Every
@@ -46,10 +46,10 @@ class Input(Protocol):
         """What was read of the source and not yet given by iterating."""
 
     def __iter__(self) -> Iterator[Any]:
-        """What is there now. The reader may stop half-way and iterate again later."""
+        """The elements that are available now. The reader may stop half-way and iterate again later."""
 
     def exhausted(self) -> None:
-        """The reader iterated to the end of what was there."""
+        """The reader iterated to the end of the available elements."""
 
     async def release(self) -> None:
         """Drop the source, after the last reading has ended. `read_ahead` still gives what it gave."""

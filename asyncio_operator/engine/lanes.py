@@ -11,8 +11,8 @@ an *intake*; the lanes decide nothing about elements.
 - One timer, for the earliest deadline. A late call is first given a few turns of the loop, because a result that is
   already there wins; then its element ends, and its lane is cancelled and counts until the call has returned.
 - The first failure ends everything: all lanes are cancelled and awaited, for at most `grace_period` seconds.
-- A cancellation that nobody here has asked for is an error of the call that it hits. Between two calls, or where a call
-  cancels whoever waits for the end, it is a failure of the run.
+- A cancellation that did not come from the lanes is an error of the call that it hits. Between two calls, or where a
+  call cancels the task that waits for the end, it is a failure of the run.
 
 Every `BaseException` of a call is caught, ``SystemExit`` too: it belongs to the run, not to the loop.
 """
@@ -355,7 +355,7 @@ class Lanes:
             self._held_up.set(self._clock() + self._grace_period)
 
     def _report_held_up(self) -> None:
-        """Nobody knows for how long; whoever looks for the reason finds it in the log."""
+        """Log why no call starts: late calls hold every place, and no one knows for how long."""
         held = [describe(lane.window.value_of(lane.slot)) for lane in self._late]
         if len(held) >= self._capacity:
             logger.error("calls that ignore their cancellation hold all places; one of them is for element %s", held[0])

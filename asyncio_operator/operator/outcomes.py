@@ -54,8 +54,9 @@ class Outcomes:
         self._context = copy_context()
 
     def complete(self, entry: Entry, result: Any, attempts: int = 1, what: str = FUNCTION) -> str:
-        """End an element with a result of the function, or of a hook, after so many attempts; how it has ended:
-        "result", or, where the result is a coroutine or cannot be flattened, as `failed` says.
+        """End an element with a result of the function, or of a hook, in attempt `attempts`.
+
+        Returns how it ended: "result", or what `failed` returns if the result is a coroutine or cannot be flattened.
         """
         if type(result) is CoroutineType:
             return self.failed(entry, not_awaited(what, result), attempts, what)
@@ -74,8 +75,9 @@ class Outcomes:
     def failed(
         self, entry: Entry, error: BaseException, attempts: int = 1, what: str = FUNCTION, remedy: str = GO_ON
     ) -> str:
-        """End an element with an error of the function, or of a hook, after so many attempts; how it has ended:
-        "skipped", or with a "result" in its place.
+        """End an element with an error of the function, or of a hook, in attempt `attempts`.
+
+        Returns how it ended: "skipped", or "result" if `on_error` gave a result.
 
         Raises:
             FunctionError: that ends the run.
@@ -102,8 +104,9 @@ class Outcomes:
         return "skipped" if on_error == "skip" else "result"
 
     def timed_out(self, entry: Entry, attempts: int = 1) -> str:
-        """End an element at its deadline, with the result that a hook gives for it, or with the hook's error; how it
-        has ended: "timeout", or "skipped".
+        """End an element at its deadline, with the result that a hook gives for it, or with the hook's error.
+
+        Returns how it ended: "timeout", or "skipped".
         """
         value = value_of(entry)
         self.timeouts += 1

@@ -196,7 +196,7 @@ class Run:
         return OperatorSnapshot((*self._on_their_way(), *inside, *to_come))
 
     def _on_their_way(self) -> list[tuple[Any, int]]:
-        """What has been emitted, and whose outputs nobody has taken yet, with the attempts that it has used."""
+        """Emitted elements whose outputs the consumer has not taken yet, each with the attempts that it has used."""
         missing = 0 if self._in_transit is None else self._in_transit() - self._partly
         elements: list[tuple[Any, int]] = []
         # A copy, because the figures are read from other threads.
@@ -362,7 +362,7 @@ class Run:
             await self._end()
 
     async def _end(self) -> None:
-        """Cancel what runs, wait for it, and raise what the run failed of."""
+        """Cancel what runs, wait for it, and raise the error with which the run failed."""
         life, loop = self._life, self.loop
         if life is None or loop is None or loop.is_closed():
             return

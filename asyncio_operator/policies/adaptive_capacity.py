@@ -30,7 +30,7 @@ from asyncio_operator.errors import ConfigurationError
 
 BUFFER_FACTOR = 64
 """Default of `buffer` over `capacity`. In ordered mode a call that takes k times the mean holds back the results of k
-calls per lane; with 64, one that is 64 times slower than the mean stops nobody."""
+calls per lane; with 64, one that is 64 times slower than the mean stops no lane."""
 
 INITIAL = 20
 """Enough calls to compare latencies, few enough for any service. Doubled four times, 320 are reached in 200 calls."""

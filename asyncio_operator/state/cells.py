@@ -53,7 +53,7 @@ CLEANING: Final = "cleaning up failed"
 WRITING: Final = "the serialiser failed while writing"
 
 ABSENT: Final = Absent.ABSENT
-"""Stands for the value of a cell that holds none; None is a value."""
+"""The value of a cell that holds none. None itself is a value."""
 
 
 class Cells:

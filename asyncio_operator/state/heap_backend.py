@@ -307,7 +307,7 @@ class HeapStateBackend(StateBackend):
 
 
 class _Bytes:
-    """What state is read with that nobody has asked for: as the bytes that came."""
+    """The serialiser of restored state that the user has not registered yet: it keeps the bytes as they are."""
 
     name = "bytes"
 

@@ -27,10 +27,10 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 REMOVED: Any = object()
-"""Stands in a heap entry in place of an element that was removed."""
+"""Replaces an element that was removed, in its heap entry."""
 
 SLIM_EVERY = 128
-"""Removals after which memory is looked at: what is never given back is that of so many elements."""
+"""Removals after which the size of the index is checked: at most the memory of this number of elements is kept."""
 
 SPARE = 16
 """Marked entries that are tolerated whatever the size, so that small heaps are not rebuilt all the time."""

@@ -254,7 +254,7 @@ class TtlCells(Cells):
         return rest
 
     def _scanned(self, slot: bytes, sub: bytes, stored: Any, now: int) -> Any | None:
-        """The same for an entry of a scan: the user may have changed it meanwhile, and then it is his."""
+        """The same for an entry of a scan. If the user has changed the entry since, the change stays."""
         expired = self.is_over(stored, now)
         ages = expired or (self._touch and self.codec.timestamp(stored) != now)
         if ages and not self.table.holds(slot, sub, stored):

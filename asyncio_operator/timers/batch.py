@@ -100,7 +100,7 @@ class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
         """Does nothing: processing-time timers fire when the key changes, whatever the clock says."""
 
     def next_processing_time(self) -> int | None:
-        """None: nobody has to wake."""
+        """None: no one has to wake the service."""
         return None
 
     def snapshot(self, key_group: int) -> bytes:

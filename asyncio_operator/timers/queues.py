@@ -102,7 +102,7 @@ class All:
 
 
 ALL: Final = All()
-"""Stands for every namespace, where None is the default one."""
+"""All namespaces. (None is the default namespace.)"""
 
 
 def check_timestamp(timestamp: int) -> None:

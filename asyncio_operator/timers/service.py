@@ -1,8 +1,8 @@
 """The timer service: event-time and processing-time timers per key and namespace.
 
 Event-time timers fire when the watermark reaches them, processing-time timers when the clock has passed them. The
-service never wakes by itself and knows no threads: whoever drives it calls `advance_watermark` as watermarks come, and
-`advance_processing_time` at the time that `next_processing_time` names; that is the only time anybody has to wait for.
+service never wakes by itself and knows no threads. Its driver calls `advance_watermark` for each watermark, and
+`advance_processing_time` at the time that `next_processing_time` returns: the only time that the driver waits for.
 
 The law: a timer is unique per kind, key, namespace and timestamp, and fires once, in order of timestamp, with the
 current key set to its own. A pass has one time, which does not move. Callbacks may register and delete timers; what
@@ -136,7 +136,7 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]]):
     """Timers of a range of key groups.
 
     Args:
-        on_event_time: called with each event-time timer that fires; with None they fire, and nobody hears of it.
+        on_event_time: called with each event-time timer that fires; with None they fire without a call.
         on_processing_time: the same for processing-time timers.
         clock: seconds as a float; None is the system's.
         queues: gives the sets that hold the timers, and the range; None keeps them in memory, for 128 key groups.
@@ -310,8 +310,8 @@ def check_callback(argument: str, callback: Callback | None) -> Callback:
         raise ConfigurationError(f"{argument}={describe(callback)}: a function of one Timer is needed")
     if inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(type(callback).__call__):
         raise ConfigurationError(
-            f"{argument}={describe(callback)} is async, and nobody would await it: a plain function of one Timer is "
-            "needed, which may start a task"
+            f"{argument}={describe(callback)} is async, and its result would not be awaited: a plain function of one "
+            "Timer is needed, which may start a task"
         )
     return callback
 

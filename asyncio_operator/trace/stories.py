@@ -4,7 +4,7 @@ A life is a list of *spans* that cover it from admission to emission. Spans foll
 "ignored" spans overlap others: they show a call that still runs after it was cancelled. Times are seconds since the
 start of the run.
 
-One table says how each kind of span looks, in the picture and on the page. The colours can be told apart in grey and
+One table says how each kind of span looks, in the picture and on the page. The colours can be distinguished in grey and
 with every common kind of colour blindness. A tall bar is a call, which holds a slot. A flat bar is an element that
 waits.
 """

@@ -181,7 +181,7 @@ class Database:
         return self._rows(name, head, end, rest, spare)
 
     def cursor(self, name: str, start: bytes | None, end: bytes | None, steps: int = 0) -> Cursor:
-        """An iterator that ends with `close`, for whoever maps its errors himself; see `Cursor`."""
+        """An iterator that ends with `close`. Its errors are RocksDB's own: the caller maps them. See `Cursor`."""
         cursor = Cursor(self.family(name), start, end, steps)
         self._cursors.add(cursor)
         return cursor

@@ -1,11 +1,11 @@
 """A table in a column family: the address is the key, the serialised entry the value.
 
-A slot's entries stand together, so reading or clearing a list or a map is one bounded scan. Clearing writes one
+The entries of a slot are neighbours, so reading or clearing a list or a map is one bounded scan. Clearing writes one
 deletion per entry, in one batch: a range deletion would be one record, but slows every later read that passes it.
 
-The endless round (`sweep`) is read by address. It goes to the address that was the last one when it began, so
-that whoever adds behind it cannot lead it away from the beginning. What was deleted stands in its way as it does in any
-other read's, and `Database` makes room.
+The endless round (`sweep`) is read by address. It goes to the address that was the last one when it began, so entries
+that are added behind it cannot keep it from starting again at the first. Deleted entries slow it, as they slow every
+read, and `Database` makes room.
 """
 
 from __future__ import annotations

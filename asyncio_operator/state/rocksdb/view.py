@@ -130,7 +130,7 @@ _MADE_FIRST = (
 
 
 def view_of(directory: Path) -> Path:
-    """A new directory of links to the files of a database; whoever asks for it removes it.
+    """A new directory of links to the files of a database. The caller removes it.
 
     Raises:
         StateError: there is no temporary directory that can be written.
