@@ -1,14 +1,14 @@
 """A priority queue in memory: a binary heap with removal anywhere.
 
-The heap holds entries ``[priority, sequence, element]``, so C code compares them, equal priorities leave in the order
-they came, and elements themselves are never compared. Each element's entry is known by the element's identity, so that
-`remove` finds it at once, marks it and lets the element go; a marked entry leaves the heap when it reaches the head, or
-when more than half of the heap is marked and the heap is rebuilt. Hence removal costs O(log n) amortised, memory is
-proportional to what is inside, and the head of the heap is never a marked entry.
+The heap holds entries ``[priority, sequence, element]``. C code compares them, equal priorities leave in the order in
+which they were added, and elements are never compared. An index by the identity of the element finds its entry, so
+`remove` can mark the entry and drop the element at once. A marked entry leaves the heap when it reaches the head, or
+when more than half of the heap is marked and the heap is rebuilt. So removal takes O(log n) amortised, memory is
+proportional to the number of elements, and the head of the heap is never a marked entry.
 
-A heap that stores indices has the same bound without the word "amortised" and takes three times as long (facts of
-CPython: ``heapq`` is C, sifting in Python is not). The priority is read when an element is added and never again: an
-element may change afterwards, as a lane does that is re-registered with a new deadline.
+A heap that keeps the place of each element removes in O(log n) without the word "amortised", and takes three times as
+long: ``heapq`` is C, and sifting in Python is not. The priority is read when an element is added and never again: an
+element may change afterwards, as a lane does that is registered again with a new deadline.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ SLIM_EVERY = 128
 """Removals after which the size of the index is checked: at most the memory of this number of elements is kept."""
 
 SPARE = 16
-"""Marked entries that are tolerated whatever the size, so that small heaps are not rebuilt all the time."""
+"""Marked entries that a heap of any size may have, so that small heaps are not rebuilt all the time."""
 
 
 class HeapPriorityQueue(PriorityQueue[T]):
-    """A heap that allows equal elements and removes the very object given.
+    """A heap that allows equal elements. `remove` takes out the very object that it is given.
 
     Args:
         key: the priority of an element; read once, when it is added.
@@ -66,10 +66,12 @@ class HeapPriorityQueue(PriorityQueue[T]):
         priority = self._key(element)
         if type(priority) is not int:
             check_priority(priority, element)
+        # The sequence number is unique, so a comparison of two entries never reaches the element.
         entry = [priority, self._sequence, element]
         try:
             heappush(self._heap, entry)
         except BaseException:
+            # The entry was appended before the first comparison, and is in the list when that fails.
             withdraw(self._heap, entry)
             raise
         self._sequence += 1
@@ -77,6 +79,7 @@ class HeapPriorityQueue(PriorityQueue[T]):
         held = self._entries.setdefault(id(element), entry)
         if held is not entry:
             if isinstance(held, list):
+                # Not a dict: after deletions at its front, finding the oldest entry of a dict passes all the gaps.
                 held = self._entries[id(element)] = OrderedDict({held[1]: held})
             held[entry[1]] = entry
         return self._heap[0] is entry
@@ -102,6 +105,7 @@ class HeapPriorityQueue(PriorityQueue[T]):
             return False
         entry = held if isinstance(held, list) else next(iter(held.values()))
         self._forget(entry)
+        # Law P4: the entry may stay in the heap for long, and must not keep the element.
         entry[2] = REMOVED
         was_head = self._heap[0] is entry
         self._prune()
@@ -120,7 +124,7 @@ class HeapPriorityQueue(PriorityQueue[T]):
         return iter([entry[2] for entry in self._heap if entry[2] is not REMOVED])
 
     def _forget(self, entry: list[Any]) -> None:
-        """Takes an entry out of the books; the heap still holds it, or no longer."""
+        """Takes an entry out of the index. Whether it is still in the heap does not matter."""
         self._size -= 1
         held = self._entries[id(entry[2])]
         if isinstance(held, dict) and len(held) > 1:
@@ -149,20 +153,22 @@ def _is_alive(entry: list[Any]) -> bool:
 
 
 def slimmed(mapping: dict[K, V]) -> dict[K, V]:
-    """The same mapping, in less memory if most of its own was left by what was deleted: a dict does not shrink."""
+    """The mapping, copied if most of its memory is that of deleted entries: a dict never shrinks by itself."""
     return dict(mapping) if getsizeof(mapping) > 256 * (len(mapping) + SPARE) else mapping
 
 
 def withdraw(heap: list[E], entry: E) -> None:
     """Takes an entry out again whose priority could not be compared."""
+    # The push stopped half-way, so the entry may be anywhere, and the order above it is lost.
     heap[:] = [other for other in heap if other is not entry]
     heapify(heap)
 
 
 def prune(heap: list[E], size: int, is_alive: Callable[[E], bool]) -> None:
-    """Brings a heap of `size` living entries back to its two invariants: a living head, and at most half of it dead."""
+    """Restores the two invariants of a heap with `size` living entries: its head is alive, and half of it at least."""
     while heap and not is_alive(heap[0]):
         heappop(heap)
+    # The removals that made the dead half pay for the rebuild, so each pays a constant.
     if len(heap) > 2 * size + SPARE:
         heap[:] = filter(is_alive, heap)
         heapify(heap)

@@ -1,15 +1,17 @@
 """Priority-queue sets in memory: one heap with a map per key group, a heap of heaps, and one for input sorted by key.
 
-All keep one of equal elements and give equal priorities in the order they were added. Elements are equal if Python
-calls them equal and their keys are one key (`keys`): so an element of key 1 and one of key True are two.
+Of equal elements a set keeps one. Elements of equal priority leave in the order in which they were added. Two elements
+are equal if Python calls them equal and their keys are the same key (see `keys`): an element of key 1 and one of key
+True are two elements.
 
-`HeapPriorityQueueSet` is the faster one; `KeyGroupPartitionedPriorityQueue` keeps each key group's elements in a heap
-of its own, so that a key group can be taken away or brought in without touching the others. `BatchPriorityQueueSet`
-holds the elements of one key at a time, so it has no key groups, no snapshot and nothing to hash.
+`HeapPriorityQueueSet` is the faster one. `KeyGroupPartitionedPriorityQueue` keeps the elements of each key group in a
+heap of its own, so that a key group can be removed or added without touching the others. `BatchPriorityQueueSet` holds
+the elements of one key at a time, so it has no key groups and no snapshot, and hashes no keys.
 
-A heap entry is ``(priority, number, name, key group)`` and lives as long as its key group's map has that number under
-that name. The name is the element itself if it is a tuple whose key is an int or a text, for equal tuples then have one
-key; else it is a `_Named`. So most entries are tuples of what the garbage collector need not look at.
+A heap entry is ``(priority, number, name, key group)``. It is alive while the map of its key group has that number
+under that name. The name is the element itself if the element is a tuple and its key is an int or a text, because equal
+tuples then have the same key; otherwise it is a `_Named`. So most entries hold nothing that the garbage collector has
+to follow.
 Source: Flink's ``HeapPriorityQueueSet``, ``KeyGroupPartitionedPriorityQueue`` and
 ``BatchExecutionInternalPriorityQueueSet``.
 """
@@ -49,7 +51,7 @@ class HeapPriorityQueueSet(PriorityQueueSet[T]):
         key_of: the key of an element, which has to lie in the range.
         key_groups: the range.
         max_parallelism: the number of key groups there are.
-        sequence: gives the numbers that settle ties, for sets that share them.
+        sequence: gives the numbers that order equal priorities, for sets that share them.
 
     Raises:
         ConfigurationError: the range and the maximum parallelism do not fit, or a function cannot be called.
@@ -98,6 +100,7 @@ class HeapPriorityQueueSet(PriorityQueueSet[T]):
         key = self._key_of(element)
         group = key_hash(key) % self._max_parallelism
         if not self._first <= group <= self._last:
+            # It raises: the error of a key outside the range is made in one place.
             group_of(key, self._key_groups, self._max_parallelism)
         return self.add_to(group, key, element)
 
@@ -114,6 +117,7 @@ class HeapPriorityQueueSet(PriorityQueueSet[T]):
             members = self._groups[group] = {}
         number = next(self._sequence)
         entry = (priority, number, name, group)
+        # One look-up finds an equal element and adds this one if there is none: this is the path of every timer.
         if members.setdefault(name, number) is not number:
             return False
         try:
@@ -145,7 +149,7 @@ class HeapPriorityQueueSet(PriorityQueueSet[T]):
         return _element(self._heap[0][2]) if self._heap else None
 
     def remove(self, element: T) -> bool:
-        """O(log n) amortised; an equal copy will do. True if the head has changed."""
+        """O(log n) amortised; `element` may be an equal copy. True if the head has changed."""
         key = self._key_of(element)
         return self.remove_from(group_of(key, self._key_groups, self._max_parallelism), key, element)
 
@@ -166,7 +170,7 @@ class HeapPriorityQueueSet(PriorityQueueSet[T]):
         return was_head
 
     def head(self) -> tuple[Any, int]:
-        """Priority and number of the head: how the set itself ranks among others. The set must not be empty."""
+        """Priority and number of the head, by which the set is ranked among others. The set must not be empty."""
         return self._heap[0][0], self._heap[0][1]
 
     def clear(self) -> None:
@@ -187,6 +191,7 @@ class HeapPriorityQueueSet(PriorityQueueSet[T]):
         return iter([_element(name) for members in self._groups.values() for name in members])
 
     def _is_alive(self, entry: _Entry) -> bool:
+        # By number too: an equal element that was removed and added again has a new entry, and this one stays dead.
         return self._groups[entry[3]].get(entry[2]) == entry[1]
 
     def _check(self) -> None:
@@ -232,7 +237,9 @@ class KeyGroupPartitionedPriorityQueue(PriorityQueueSet[T]):
         self._size += len(found) - before
         try:
             return new_head and self._rank(found)
-        except BaseException:  # Its priority cannot be compared with those of other key groups.
+        except BaseException:
+            # Alone in its key group it had nothing to be compared with; the heads of other key groups it cannot be
+            # compared with. Law P1: nothing is changed.
             found.remove_from(group, key, element)
             self._size -= 1
             self._rank(found)
@@ -255,7 +262,7 @@ class KeyGroupPartitionedPriorityQueue(PriorityQueueSet[T]):
         return None if first is None else first.peek()
 
     def remove(self, element: T) -> bool:
-        """O(log n) amortised; an equal copy will do. True if the head has changed."""
+        """O(log n) amortised; `element` may be an equal copy. True if the head has changed."""
         key = self._key_of(element)
         group = group_of(key, self._key_groups, self._max_parallelism)
         found = self._sets.get(group)
@@ -308,7 +315,7 @@ def key_of_element(element: Any) -> Key:
 
 
 class BatchPriorityQueueSet(PriorityQueue[T]):
-    """The elements of one key; when they are gone another key may come.
+    """The elements of one key at a time. Another key may follow when they are gone.
 
     Args:
         key: the priority of an element; read when it is added.
@@ -326,7 +333,7 @@ class BatchPriorityQueueSet(PriorityQueue[T]):
         """O(log n). True if the element is the new head; False if an equal one is inside.
 
         Raises:
-            StateError: elements of another key are inside, or the key is none.
+            StateError: elements of another key are inside, or the key is not of a key type.
         """
         key = self._key_of(element)
         name = serialize_key(key)
@@ -348,7 +355,7 @@ class BatchPriorityQueueSet(PriorityQueue[T]):
         return self._elements.peek()
 
     def remove(self, element: T) -> bool:
-        """O(log n) amortised; an equal copy will do. True if the head has changed."""
+        """O(log n) amortised; `element` may be an equal copy. True if the head has changed."""
         return self._elements.remove_from(0, self._key_of(element), element)
 
     def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""State TTL: cells whose values expire. Written once, over both backends.
+"""State TTL: cells whose values expire, one implementation for both backends.
 
 An entry is stored with the time of its last write (or, with ON_READ_AND_WRITE, its last touch), in milliseconds since
 the epoch, and is expired once ``timestamp + ttl <= now``. Python's integers do not overflow; a timestamp in the future
@@ -6,21 +6,21 @@ is alive. Times are absolute, so time spent stopped counts.
 
 What removes expired entries:
 
-- reading: whatever a read finds expired is deleted, entry by entry;
-- incrementally: each access pays for a look at the next few entries of an endless round through the table, of whatever
-  key. A round ends where the table ended when it began. The work for each access is bounded, but for the room that
-  RocksDB makes now and then, and it costs no memory on disk: an index by expiry would cost a second write for each
+- reading: a read deletes each expired entry that it finds;
+- incrementally: each access pays for a look at the next few entries of an endless round through the table, whatever
+  their keys. A round ends where the table ended when the round began. The work for each access is bounded, except that
+  RocksDB now and then rewrites a file. It takes no space on disk: an index by expiry would cost a second write for each
   write and a third for each touch;
-- in full snapshots: the backend leaves out of what it writes what `is_expired`;
-- in compaction: `compact` sweeps the table once, in batches, then RocksDB drops the space. RocksDB's own expiry filter
-  follows the wall clock, and would not obey the clock that was passed in.
+- in full snapshots: the backend does not write entries that are expired (`is_expired`);
+- in compaction: `compact` sweeps the table once, in batches, then RocksDB frees the space. RocksDB's own expiry filter
+  follows the wall clock, and not the clock that was passed in.
 
-The looks of the incremental clean-up are made in two ways for less than one each. Several accesses leave theirs to a
-later one, which makes them in one stretch; whatever shows what is stored, such as `num_entries`, `keys` and a snapshot,
-has them made before (`settle`). And a full round knows the oldest timestamp: until that is over nothing is, and no look
-is made.
+Two things make the looks of the incremental clean-up cheap. Several accesses leave their looks to a later one, which
+makes them all in one stretch; what shows the stored entries, such as `num_entries`, `keys` and a snapshot, has them
+made first (`settle`). And a full round finds the oldest timestamp: until that entry expires no entry can have expired,
+and no look is made.
 
-This module does not know which backend it stands on.
+This module does not know which backend it uses.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from asyncio_operator.state.ttl_config import (
 )
 
 STRETCH = 256
-"""Entries that the incremental clean-up looks at in one go, at least: what it costs to begin is then a tenth of it."""
+"""Entries that the incremental clean-up looks at together, at least: to begin then costs a tenth of the whole."""
 
 REMOVAL_BATCH = 1000
 """Entries that are deleted in one batch: 100 KB of work between two writes."""
@@ -68,15 +68,16 @@ class TtlCells(Cells):
         self.load, self.store, self._accessed, self.settle, self._doubt = self._ways(incremental)
 
     def _ways(self, cleanup: CleanupIncrementally | None) -> tuple[_Load, _Store, _Accessed, _Settle, _Settle]:
-        """The functions of a slot's only entry, and those that count accesses, over variables that they share.
+        """The functions that read and write a slot's only entry, and those that count accesses.
 
-        They run with every access, and a variable of a function costs a quarter of an attribute.
+        They run with every access, so they share variables: reading one costs a quarter of reading an attribute.
         """
         table, get_slot, put_slot = self.table, self.table.get_slot, self.table.put_slot
         after, stamp, living, now_of = self.codec.after, self.codec.stamp, self._living, self._now
         ttl, touch = self._ttl, self._touch
         size = cleanup.size if cleanup else 0
-        # Where one read may still see what is over, each access cleans up at once: it is only then exact.
+        # Where a read may return an expired entry, each access cleans up at once: otherwise what a read returns would
+        # depend on how many looks were put off.
         allowed = inf if cleanup is None else 1 if self._return_expired else -(-STRETCH // size)
         owed = 0  # accesses that have not looked at their entries yet
         last = -STAMP_BIAS  # when the last access was
@@ -90,6 +91,8 @@ class TtlCells(Cells):
             rest = None if stored is None else after(stored, now - ttl)
             if stored is not None and (rest is None or touch):
                 rest = living(slot, b"", stored, now)
+            # After the read, which may return an expired entry that the clean-up would remove.
+            # Before `horizon` no entry can have expired, and the access owes no look.
             if last <= now < horizon:
                 last = now
             else:
@@ -108,8 +111,9 @@ class TtlCells(Cells):
         def accessed(now: int) -> None:
             nonlocal last, owed
             if now != last:
-                settle()  # A look removes what is over at the time of its access.
+                settle()  # A look removes what has expired at the time of its access, not of a later one.
             if now < last:
+                # The clock went back: entries may now get timestamps below the bound that the round has found so far.
                 doubt()
             last = now
             if now >= horizon:
@@ -128,11 +132,12 @@ class TtlCells(Cells):
             except Exception as error:
                 raise StateError(f"cleaning up state {self.name!r} failed: {table.error(error)}") from error
             if oldest is not None:
+                # A round with such an entry gives no bound: the next whole round does.
                 horizon = -inf if doubted else oldest + ttl
                 doubted = False
 
         def doubt() -> None:
-            """To be called where an entry may be stamped with a time that has passed."""
+            """Called when an entry may get a timestamp that lies in the past."""
             nonlocal horizon, doubted
             if cleanup is not None:
                 horizon, doubted = -inf, True
@@ -140,11 +145,11 @@ class TtlCells(Cells):
         return load, store, accessed, settle, doubt
 
     def is_expired(self, stored: Any) -> bool:
-        """Whether a stored entry has outlived its time."""
+        """Whether a stored entry has expired."""
         return self.is_over(stored, self._now())
 
     def is_over(self, stored: Any, now: int) -> bool:
-        """The same at some time, in milliseconds."""
+        """Whether a stored entry has expired at this time, in milliseconds."""
         return self.codec.timestamp(stored) + self._ttl <= now
 
     def get(self, slot: bytes, sub: bytes) -> Any:
@@ -178,7 +183,7 @@ class TtlCells(Cells):
         return self.get(slot, sub) is not ABSENT
 
     def scan(self, slot: bytes) -> Iterator[tuple[bytes, Any]]:
-        """As of `Cells`; what an iteration passes that is expired is removed, what it does not reach is not read."""
+        """As of `Cells`. The iteration removes the expired entries that it passes, and does not read ahead."""
         rows = super().scan(slot)
         self.sweep(slot)
         return rows
@@ -197,7 +202,7 @@ class TtlCells(Cells):
             raise self.located(error, slot, READING) from error
 
     def is_empty(self, slot: bytes) -> bool:
-        """Whether no living cell is in the slot; what it passes that is expired is removed, nothing is touched."""
+        """Whether no living cell is in the slot. It removes the expired ones that it passes, and touches none."""
         try:
             empty = self._is_empty(slot)
         except Exception as error:
@@ -206,6 +211,7 @@ class TtlCells(Cells):
         return empty
 
     def _is_empty(self, slot: bytes) -> bool:
+        # The first entry of a slot decides nearly always; a slot full of expired entries is read in growing steps.
         count = 1
         while rows := self.table.head(slot, count):
             for sub, stored in rows:
@@ -244,7 +250,10 @@ class TtlCells(Cells):
             raise StateError(f"cleaning up state {self.name!r} failed: {self.table.error(error)}") from error
 
     def _living(self, slot: bytes, sub: bytes, stored: Any, now: int) -> Any | None:
-        """What is below the timestamp of an entry that was found, or None; deletes it if expired, else may touch it."""
+        """The entry without its timestamp; None if it has expired, unless expired ones are returned.
+
+        An expired entry is deleted, and a living one is touched if reading renews its life.
+        """
         rest = self.codec.unstamp(stored)
         if self.is_over(stored, now):
             self.table.delete(slot, sub)
@@ -257,6 +266,7 @@ class TtlCells(Cells):
         """The same for an entry of a scan. If the user has changed the entry since, the change stays."""
         expired = self.is_over(stored, now)
         ages = expired or (self._touch and self.codec.timestamp(stored) != now)
+        # The rows show a moment of the past: to delete or touch by them would undo a write that came since.
         if ages and not self.table.holds(slot, sub, stored):
             return None if expired and not self._return_expired else self.codec.unstamp(stored)
         return self._living(slot, sub, stored, now)
