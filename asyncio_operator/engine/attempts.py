@@ -12,25 +12,27 @@ returned (Q7). What the policies decide is in `policies`, what an outcome means 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextvars import copy_context
 from math import inf, nextafter
-from typing import TYPE_CHECKING, Any
+from random import random
+from typing import Any
 
 from asyncio_operator.engine.contracts import Source
 from asyncio_operator.engine.failures import aligned, attempt_timeout_error, function_error, is_ordinary
-from asyncio_operator.engine.flights import Attempting, Call, Endings, Flight, Waits
+from asyncio_operator.engine.flights import Call, Endings, Flight, Waits
+from asyncio_operator.engine.lanes import Lanes
+from asyncio_operator.engine.options import CallOptions
 from asyncio_operator.engine.recorder import Recorder
 from asyncio_operator.engine.schedule import A_TURN_LATER, Lineup
 from asyncio_operator.engine.timing import COARSEST, Alarm, wake
 from asyncio_operator.errors import ResultError
 from asyncio_operator.metrics import Histogram
+from asyncio_operator.policies.adaptive_capacity import calls_at_first
 from asyncio_operator.policies.batching import splits
 from asyncio_operator.policies.limits import Guards
+from asyncio_operator.policies.rate_limit import Limiter
 from asyncio_operator.queues import KeyOrderedStreamElementQueue
-
-if TYPE_CHECKING:
-    from asyncio_operator.engine.lanes import Lanes
 
 REFUSALS = 100
 """Calls that are refused one after the other before the loop turns, and others have their time."""
@@ -44,12 +46,16 @@ class Attempts:
     """The intake of the lanes, and its one window.
 
     Args:
+        invoke: called with a value, or with a list of values if ``options.batching`` is set.
+        name: of what is called, for messages.
         clock: gives the seconds of the loop: what is computed here is waited for there.
-        random: gives a number in [0, 1).
         keyed: the queue of the elements, if it has keys.
+        limiter, ages: see `Guards`.
+        batch_method: what a call with several values is called in a message.
+        random: gives a number in [0, 1).
 
     Attributes:
-        driver: the lanes; to be set before they run.
+        driver: the lanes that make the calls.
         calls: that have been started.
         retries: attempts beyond the first of an element.
     """
@@ -58,14 +64,18 @@ class Attempts:
         self,
         source: Source,
         outcomes: Endings,
-        options: Attempting,
-        guards: Guards,
-        recorder: Recorder,
+        options: CallOptions,
+        invoke: Callable[[Any], Awaitable[Any]],
         *,
+        name: str,
+        recorder: Recorder,
         instant: bool,
         clock: Callable[[], float],
-        random: Callable[[], float],
         keyed: KeyOrderedStreamElementQueue | None = None,
+        limiter: Limiter | None = None,
+        ages: Callable[[], float] | None = None,
+        batch_method: str = "invoke_batch",
+        random: Callable[[], float] = random,
     ) -> None:
         self.lanes = 0
         self.instant = instant
@@ -73,7 +83,15 @@ class Attempts:
         self.calls = 0
         self.retries = 0
         self.latency = Histogram()
-        self.driver: Lanes
+        self.driver = Lanes(
+            invoke,
+            self,
+            capacity=calls_at_first(options.capacity),
+            timeout=options.timeout,
+            clock=clock,
+            grace_period=options.grace_period,
+            name=name,
+        )
         self._source = source
         self._keyed = keyed
         self._outcomes = outcomes
@@ -81,8 +99,8 @@ class Attempts:
         self._timeout = inf if options.timeout is None else options.timeout
         self._attempt_timeout = inf if options.attempt_timeout is None else options.attempt_timeout
         self._batched = options.batching is not None
-        self._batch_method = options.batch_method
-        self._guards = guards
+        self._batch_method = batch_method
+        self._guards = Guards(options.capacity, options.rate_limit, options.circuit_breaker, limiter, ages)
         self._recorder = recorder
         self._now = clock
         self._random = random

@@ -6,28 +6,10 @@ that wait: in back-off for their next attempt, or for a place while their deadli
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf
 from typing import Any, Protocol
 
-from asyncio_operator.policies.batching import Batching
-from asyncio_operator.policies.retry import Retry
 from asyncio_operator.state.heap_queue import HeapPriorityQueue
-
-
-@dataclass(frozen=True, slots=True)
-class Attempting:
-    """How often and when calls are made: options of the operator, durations in seconds.
-
-    Attributes:
-        batch_method: what a call with several values is called in a message.
-    """
-
-    timeout: float | None = None
-    attempt_timeout: float | None = None
-    retry: Retry | None = None
-    batching: Batching | None = None
-    batch_method: str = "invoke_batch"
 
 
 class Flight:

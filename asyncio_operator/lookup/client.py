@@ -230,8 +230,8 @@ class _Engine:
         self._calls = Calls(outcomes, cache, timed=False, check=self._checked)
         self._source = _Keys()
         self._source.background = self._calls.background
-        self._attempts, self._driver = managed_calls(enricher, self._source, self._calls, options, clock, ages=ages)
-        outcomes.end = self._driver.fail
+        self._attempts = managed_calls(enricher, self._source, self._calls, options, clock, ages=ages)
+        self._driver = self._attempts.driver
         self._failure: BaseException | None = None
         self._running = asyncio.ensure_future(self._run())
 

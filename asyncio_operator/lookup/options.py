@@ -6,48 +6,27 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
-from asyncio_operator.checks import Duration, of_kind, positive_int
-from asyncio_operator.checks import timeout as optional_duration
+from asyncio_operator.checks import of_kind, positive_int
+from asyncio_operator.engine.options import CallOptions, checked_calls, needs_managed_way
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
-from asyncio_operator.policies.circuit_breaker import CircuitBreaker
-from asyncio_operator.policies.rate_limit import RateLimit
-from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import LOOKUP_GRACE_PERIOD
 
-KINDS: dict[str, type] = {
-    "retry": Retry,
-    "cache": Cache,
-    "batching": Batching,
-    "rate_limit": RateLimit,
-    "circuit_breaker": CircuitBreaker,
-}
 
-
-@dataclass(frozen=True, slots=True)
-class LookupOptions:
-    """Options of a lookup, durations in seconds.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupOptions(CallOptions):
+    """Options of lookups, durations in seconds.
 
     Attributes:
-        batching: how calls with several keys are formed; None: one key per call.
         fail: the first failure ends the run.
         timed: outcomes say where they came from and how long they took.
         remedy: what the user can do about a failure, for the end of a message.
-        grace_period: how long the end of the run waits for calls that ignore their cancellation.
     """
 
     ordered: bool = True
-    capacity: int | AdaptiveCapacity = 100
     buffer: int = 6400
-    timeout: float | None = None
-    attempt_timeout: float | None = None
-    retry: Retry | None = None
-    batching: Batching | None = None
-    rate_limit: RateLimit | None = None
-    circuit_breaker: CircuitBreaker | None = None
     cache: Cache | None = None
     fail: bool = True
     timed: bool = False
@@ -57,41 +36,22 @@ class LookupOptions:
     @property
     def managed(self) -> bool:
         """Whether an option needs the managed way."""
-        options = (
-            self.attempt_timeout,
-            self.retry,
-            self.batching,
-            self.rate_limit,
-            self.circuit_breaker,
-            self.cache,
-        )
-        return isinstance(self.capacity, AdaptiveCapacity) or any(option is not None for option in options)
+        return needs_managed_way(self, self.cache)
 
 
-def checked(
-    enricher: Enricher,
-    *,
-    capacity: object,
-    timeout: Duration | None,
-    attempt_timeout: Duration | None,
-    **specifications: Any,
-) -> LookupOptions:
+def checked(enricher: Enricher, *, cache: object, **calls: Any) -> LookupOptions:
     """Checks the options that `enrich` and `Lookup` share. The others keep their defaults.
+
+    Args:
+        calls: as for `checked_calls`.
 
     Raises:
         ConfigurationError: an option is wrong.
     """
     require_enricher(enricher)
-    if not isinstance(capacity, AdaptiveCapacity):
-        positive_int("capacity", capacity)
-    for name, kind in KINDS.items():
-        of_kind(name, specifications[name], kind)
-    return LookupOptions(
-        capacity=capacity,  # type: ignore[arg-type]
-        timeout=optional_duration("timeout", timeout),
-        attempt_timeout=optional_duration("attempt_timeout", attempt_timeout),
-        **specifications | {"batching": batching_of(enricher, specifications["batching"])},
-    )
+    given = checked_calls(**calls)
+    of_kind("cache", cache, Cache)
+    return LookupOptions(**given | {"batching": batching_of(enricher, given["batching"])}, cache=cache)  # type: ignore[arg-type]
 
 
 def require_enricher(enricher: object) -> None:

@@ -35,7 +35,6 @@ class KeyOutcomes:
     Attributes:
         timeouts: number of keys that passed their deadline.
         now: returns seconds.
-        end: ends the run with an error at once. Set it before the first call.
     """
 
     def __init__(
@@ -49,7 +48,6 @@ class KeyOutcomes:
         clock: Callable[[], float],
     ) -> None:
         self.timeouts = 0
-        self.end: Callable[[BaseException], None]
         self._enricher = enricher
         self._retry = retry
         self._timeout = timeout
@@ -60,7 +58,7 @@ class KeyOutcomes:
     def failure(
         self, key: Any, error: BaseException, started: float, attempts: int = 1, timed_out: bool = False
     ) -> Failure:
-        """The outcome of a key whose lookup failed. Ends the run if the failure has to."""
+        """The outcome of a key whose lookup failed. Raises what ends the run, if this failure has to end it."""
         lacking = self._failing is not None and is_lacking(error)
         if self._failing or lacking or not is_ordinary(error):
             if lacking:
@@ -70,9 +68,7 @@ class KeyOutcomes:
                 # An error that is no `Exception` asks the process to end: no option lets the run go on.
                 without = self._remedy if is_ordinary(error) else ""
                 remedy = f"{remedy_of(error)}{f'; {why}' if why else ''}{without}"
-            ended = run_error(self._enricher, key, error, attempts, remedy)
-            self.end(ended)
-            error = ended
+            raise run_error(self._enricher, key, error, attempts, remedy)
         return Failure(error, self.now() - started, timed_out, attempts)
 
     def timeout(self, key: Any, started: float, attempts: int = 1) -> Failure:

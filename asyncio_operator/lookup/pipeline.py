@@ -8,13 +8,11 @@ cache, retries, batches and limits, and runs if one of these options is set. Thi
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from asyncio_operator.engine.attempts import Attempts
 from asyncio_operator.engine.contracts import Source
-from asyncio_operator.engine.flights import Attempting
 from asyncio_operator.engine.inputs import Input, Reader
 from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.recorder import SILENT, Recorder, recorder_of
@@ -29,8 +27,6 @@ from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.outcomes import KeyOutcomes
 from asyncio_operator.lookup.plain import PlainIntake
 from asyncio_operator.metrics import Histogram
-from asyncio_operator.policies.adaptive_capacity import calls_at_first
-from asyncio_operator.policies.limits import Guards
 from asyncio_operator.policies.rate_limit import Limiter
 from asyncio_operator.trace.recording import Recording
 
@@ -44,33 +40,26 @@ def managed_calls(
     recorder: Recorder = SILENT,
     limiter: Limiter | None = None,
     ages: Callable[[], float] | None = None,
-) -> tuple[Attempts, Lanes]:
+) -> Attempts:
     """Builds what makes the calls for the flights of a source, on the running loop.
 
     Args:
         clock: returns the seconds of the loop.
         limiter, ages: see `Guards`.
     """
-    attempts = Attempts(
+    return Attempts(
         source,
         calls,
-        Attempting(options.timeout, options.attempt_timeout, options.retry, options.batching, "lookup_many"),
-        Guards(options.capacity, options.rate_limit, options.circuit_breaker, limiter, ages),
-        recorder,
+        options,
+        enricher.lookup if options.batching is None else enricher.lookup_many,
+        name=describe(enricher),
+        recorder=recorder,
         instant=True,
         clock=clock,
-        random=random.random,
+        limiter=limiter,
+        ages=ages,
+        batch_method="lookup_many",
     )
-    driver = attempts.driver = Lanes(
-        enricher.lookup if options.batching is None else enricher.lookup_many,
-        attempts,
-        capacity=calls_at_first(options.capacity),
-        timeout=options.timeout,
-        clock=clock,
-        grace_period=options.grace_period,
-        name=describe(enricher),
-    )
-    return attempts, driver
 
 
 class LookupPipeline:
@@ -119,7 +108,8 @@ class LookupPipeline:
             checks = None if cache is None or check is None else lambda _key, answer: check(answer)
             self._calls = Calls(self._outcomes, cache, timed=options.timed, check=checks, recorder=recorder)
             keys = BatchSource(self._reader, self._delivery, self._calls)
-            self._attempts, self._driver = managed_calls(enricher, keys, self._calls, options, clock, recorder, limiter)
+            self._attempts = managed_calls(enricher, keys, self._calls, options, clock, recorder, limiter)
+            self._driver = self._attempts.driver
         else:
             assert isinstance(options.capacity, int)
             self._plain = PlainIntake(self._reader, self._delivery, self._outcomes)
@@ -133,7 +123,6 @@ class LookupPipeline:
                 grace_period=options.grace_period,
                 name=describe(enricher),
             )
-        self._outcomes.end = self._driver.fail
 
     @property
     def timeouts(self) -> int:

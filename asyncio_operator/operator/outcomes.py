@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
-from dataclasses import dataclass
 from types import CoroutineType
 from typing import Any
 
@@ -18,22 +17,11 @@ from asyncio_operator.engine.failures import function_error, is_ordinary
 from asyncio_operator.errors import ElementTimeoutError, ResultError, describe
 from asyncio_operator.function import AsyncFunction
 from asyncio_operator.operator.buffer import Buffer
+from asyncio_operator.operator.options import RunOptions
 from asyncio_operator.queues import Entry
 
 GO_ON = 'on_error="skip" or a function as on_error lets the run go on'
 IN_TIME = 'raise the timeout, give on_timeout for a result in its place, or on_error="skip" or a function as on_error'
-
-OnError = str | Callable[[Any, BaseException], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Handling:
-    """What becomes of results, errors and timeouts: the options of the operator of the same names."""
-
-    on_error: OnError = "fail"
-    on_timeout: Callable[[Any], Any] | None = None
-    timeout: float | None = None
-    flatten: bool = False
 
 
 class Outcomes:
@@ -43,13 +31,13 @@ class Outcomes:
         on_late: the function's `timeout`.
     """
 
-    def __init__(self, handling: Handling, on_late: Callable[[Any], Any], buffer: Buffer) -> None:
+    def __init__(self, options: RunOptions, on_late: Callable[[Any], Any], buffer: Buffer) -> None:
         self.timeouts = 0
         self.failures = 0
         self.skipped = 0
-        self._handling = handling
-        self._flatten = handling.flatten
-        self._on_late = handling.on_timeout or on_late
+        self._options = options
+        self._flatten = options.flatten
+        self._on_late = options.on_timeout or on_late
         self._buffer = buffer
         self._context = copy_context()
 
@@ -84,7 +72,7 @@ class Outcomes:
         """
         value = value_of(entry)
         self.failures += 1
-        on_error = self._handling.on_error
+        on_error = self._options.on_error
         outputs: tuple[Any, ...] = ()
         if not is_ordinary(error):
             raise function_error(what, value, error, "it asks the process to end", attempts) from error
@@ -112,10 +100,10 @@ class Outcomes:
         self.timeouts += 1
         if getattr(self._on_late, "__func__", None) is AsyncFunction.timeout:
             error = ElementTimeoutError(
-                f"element {describe(value)} had no result within its timeout of {self._handling.timeout} s"
+                f"element {describe(value)} had no result within its timeout of {self._options.timeout} s"
             )
             return "skipped" if self.failed(entry, error, attempts, remedy=IN_TIME) == "skipped" else "timeout"
-        hook = "on_timeout" if self._handling.on_timeout is not None else "the function's timeout"
+        hook = "on_timeout" if self._options.on_timeout is not None else "the function's timeout"
         try:
             result = self._context.copy().run(self._on_late, value)
         except BaseException as hook_error:

@@ -12,16 +12,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from asyncio_operator.elements import OperatorSnapshot, Record, Watermark
 from asyncio_operator.engine.attempts import Attempts
 from asyncio_operator.engine.failures import stray_run
-from asyncio_operator.engine.flights import Attempting
 from asyncio_operator.engine.inputs import Input, Reader
 from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.recorder import SILENT, recorder_of
@@ -32,38 +29,12 @@ from asyncio_operator.loop.channels import AHEAD
 from asyncio_operator.metrics import OperatorStatistics
 from asyncio_operator.operator.buffer import Buffer
 from asyncio_operator.operator.intake import Admission, Supply
-from asyncio_operator.operator.outcomes import Handling, Outcomes
-from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, calls_at_first
-from asyncio_operator.policies.circuit_breaker import CircuitBreaker
-from asyncio_operator.policies.limits import Guards
-from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.operator.options import RunOptions
+from asyncio_operator.operator.outcomes import Outcomes
 from asyncio_operator.policies.shutdown import FINAL_WAIT, longest_end
 from asyncio_operator.queues import Entry, StreamElementQueue
-from asyncio_operator.trace.recording import Recording
 
 logger = logging.getLogger("asyncio_operator")
-
-
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """What every run of an operator has in common; durations in seconds.
-
-    Attributes:
-        capacity: calls at once.
-        clock: gives seconds, by which the circuit breaker tells ages; None for the loop's time.
-        grace_period: see `Lanes`; it bounds the function's `close` too.
-        managed: elements may need more than one plain call each, in the order they come.
-    """
-
-    handling: Handling
-    attempting: Attempting
-    capacity: int | AdaptiveCapacity
-    rate_limit: RateLimit | None
-    circuit_breaker: CircuitBreaker | None
-    trace: Recording | None
-    clock: Callable[[], float] | None
-    grace_period: float
-    managed: bool
 
 
 class Run:
@@ -120,36 +91,35 @@ class Run:
         starting(self)
         now = self._now = clock_of(loop)
         buffer = self._buffer = Buffer(self._queue, now)
-        outcomes = self._outcomes = Outcomes(options.handling, self._function.timeout, buffer)
+        outcomes = self._outcomes = Outcomes(options, self._function.timeout, buffer)
         restored, self._restored = self._restored, ()
-        intake: Admission | Attempts
         if options.managed or restored:
             recorder = self._recorder = recorder_of(options.trace, now())
             supply = self._supply = Supply(buffer, self._reader, restored, recorder)
-            self._attempts = intake = Attempts(
+            attempts = self._attempts = Attempts(
                 supply,
                 outcomes,
-                options.attempting,
-                Guards(options.capacity, options.rate_limit, options.circuit_breaker, ages=options.clock),
-                recorder,
+                options,
+                self._invoke,
+                name=describe(self._function),
+                recorder=recorder,
                 instant=self._reader.instant,
                 keyed=supply.keyed,
                 clock=now,
-                random=random.random,
+                ages=options.clock,
             )
+            self._driver = attempts.driver
         else:
-            intake = Admission(buffer, self._reader, outcomes)
-        self._driver = Lanes(
-            self._invoke,
-            intake,
-            capacity=calls_at_first(options.capacity),
-            timeout=options.attempting.timeout,
-            clock=now,
-            grace_period=options.grace_period,
-            name=describe(self._function),
-        )
-        if self._attempts is not None:
-            self._attempts.driver = self._driver
+            assert isinstance(options.capacity, int)
+            self._driver = Lanes(
+                self._invoke,
+                Admission(buffer, self._reader, outcomes),
+                capacity=options.capacity,
+                timeout=options.timeout,
+                clock=now,
+                grace_period=options.grace_period,
+                name=describe(self._function),
+            )
         self._life = start_task(self._live())
         self._life.add_done_callback(lambda _: wake(buffer.ready))
 
@@ -304,7 +274,7 @@ class Run:
         except BaseException:
             self._dead = True
             raise
-        driver, queue, buffer, flatten = self._driver, self._queue, self._buffer, self._options.handling.flatten
+        driver, queue, buffer, flatten = self._driver, self._queue, self._buffer, self._options.flatten
         # A flattened input stays inside until its last output is handed over.
         take = queue.peek_completed if flatten else queue.poll_completed
         loop, supply, latest = (

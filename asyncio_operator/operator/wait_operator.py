@@ -21,21 +21,18 @@ from asyncio_operator.checks import (
     flag,
     of_kind,
     one_of,
-    plain_function,
     plain_result,
     positive_int,
-    takes,
 )
-from asyncio_operator.checks import timeout as optional_duration
 from asyncio_operator.elements import OperatorSnapshot
-from asyncio_operator.engine.flights import Attempting
 from asyncio_operator.engine.inputs import as_input
+from asyncio_operator.engine.options import checked_calls
 from asyncio_operator.errors import ConfigurationError, StateError, describe
-from asyncio_operator.function import AsyncFunction, BatchAsyncFunction, as_async_function
+from asyncio_operator.function import BatchAsyncFunction, as_async_function
 from asyncio_operator.metrics import OperatorStatistics
-from asyncio_operator.operator.outcomes import Handling, OnError
+from asyncio_operator.operator.options import MODES, OnError, RunOptions, check_hooks, checked_batching, checked_key
 from asyncio_operator.operator.outputs import Outputs
-from asyncio_operator.operator.run import Run, RunOptions
+from asyncio_operator.operator.run import Run
 from asyncio_operator.policies.adaptive_capacity import BUFFER_FACTOR, AdaptiveCapacity, calls_at_most
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
@@ -49,16 +46,6 @@ from asyncio_operator.queues import (
     UnorderedStreamElementQueue,
 )
 from asyncio_operator.trace import Trace
-
-MODES = ("ordered", "unordered", "key_ordered")
-
-KINDS: dict[str, type] = {
-    "retry": Retry,
-    "batching": Batching,
-    "rate_limit": RateLimit,
-    "circuit_breaker": CircuitBreaker,
-    "trace": Trace,
-}
 
 
 class AsyncWaitOperator:
@@ -119,35 +106,33 @@ class AsyncWaitOperator:
     ) -> None:
         self._function = as_async_function(function)
         self._mode = one_of("mode", mode, MODES)
-        self._key = _checked_key(self._mode, key)
-        if not isinstance(capacity, AdaptiveCapacity):
-            positive_int("capacity", capacity, ", or an AdaptiveCapacity")
+        self._key = checked_key(self._mode, key)
+        calls = checked_calls(
+            capacity=capacity,
+            timeout=timeout,
+            attempt_timeout=attempt_timeout,
+            retry=retry,
+            batching=batching,
+            rate_limit=rate_limit,
+            circuit_breaker=circuit_breaker,
+        )
         self._buffer = BUFFER_FACTOR * calls_at_most(capacity) if buffer is None else positive_int("buffer", buffer)
-        _check_hooks(on_timeout, on_error, clock)
-        limits = {"retry": retry, "batching": batching, "rate_limit": rate_limit, "circuit_breaker": circuit_breaker}
-        for name, value in {**limits, "trace": trace}.items():
-            of_kind(name, value, KINDS[name])
-        batching = _checked_batching(self._function, batching)
-        whole, attempt = optional_duration("timeout", timeout), optional_duration("attempt_timeout", attempt_timeout)
+        check_hooks(on_timeout, on_error, clock)
+        of_kind("trace", trace, Trace)
         if on_timeout is not None and timeout is None:
             raise ConfigurationError(
                 "on_timeout is given, and timeout is not; on_timeout is for an element that passes its deadline, which "
                 "timeout= gives it (attempt_timeout is for one call, and its end an error)"
             )
         self._options = RunOptions(
-            handling=Handling(on_error, on_timeout, whole, flag("flatten", flatten)),
-            attempting=Attempting(whole, attempt, retry, batching),
-            capacity=capacity,
-            rate_limit=rate_limit,
-            circuit_breaker=circuit_breaker,
+            **calls | {"batching": checked_batching(self._function, batching)},
+            on_error=on_error,
+            on_timeout=on_timeout,
+            flatten=flag("flatten", flatten),
             trace=trace,
             clock=clock,
+            keyed=self._key is not None,
             grace_period=duration("grace_period", grace_period),
-            managed=(
-                self._key is not None
-                or isinstance(capacity, AdaptiveCapacity)
-                or any(option is not None for option in (attempt, batching, retry, rate_limit, circuit_breaker, trace))
-            ),
         )
         self._run: Run | None = None
         self._process = 0
@@ -248,35 +233,3 @@ def _at_most(capacity: int | AdaptiveCapacity, most: int) -> int | AdaptiveCapac
     if isinstance(capacity, int):
         return min(capacity, most)
     return AdaptiveCapacity(min(capacity.initial, most), min(capacity.minimum, most), min(capacity.maximum, most))
-
-
-def _check_hooks(on_timeout: object, on_error: object, clock: Any) -> None:
-    if on_timeout is not None:
-        plain_function("on_timeout", on_timeout, "a function of the value", "the value")
-    if not isinstance(on_error, str) or on_error not in ("fail", "skip"):
-        allowed = '"fail", "skip", or a function of value and error'
-        plain_function("on_error", on_error, allowed, "the value", "the error")
-    if clock is not None:
-        plain_function("clock", clock, "a function that gives seconds")
-        takes("clock", clock)
-
-
-def _checked_key(mode: str, key: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
-    if mode != "key_ordered":
-        if key is not None:
-            raise ConfigurationError(f'key is given, and mode is "{mode}"; a key is for mode="key_ordered" only')
-        return None
-    if key is None:
-        raise ConfigurationError('mode is "key_ordered", and key is missing; give a function of the value')
-    plain_function("key", key, "a function of the value that gives its key", "the value")
-    return key
-
-
-def _checked_batching(function: AsyncFunction[Any, Any], batching: Batching | None) -> Batching | None:
-    if isinstance(function, BatchAsyncFunction):
-        return batching or Batching()
-    if batching is not None:
-        raise ConfigurationError(
-            f"batching is given, and function is {describe(function)}; batches are for a BatchAsyncFunction only"
-        )
-    return None

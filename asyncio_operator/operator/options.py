@@ -1,0 +1,75 @@
+"""The options of the operator: checked, and bundled in `RunOptions`, which all its runs have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from asyncio_operator.checks import plain_function, takes
+from asyncio_operator.engine.options import CallOptions, needs_managed_way
+from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.function import AsyncFunction, BatchAsyncFunction
+from asyncio_operator.policies.batching import Batching
+from asyncio_operator.trace.recording import Recording
+
+MODES = ("ordered", "unordered", "key_ordered")
+
+OnError = str | Callable[[Any, BaseException], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions(CallOptions):
+    """What every run of an operator has in common.
+
+    Attributes:
+        clock: gives seconds, by which the circuit breaker tells ages; None for the loop's time.
+        keyed: calls of one key run one after the other.
+    """
+
+    on_error: OnError = "fail"
+    on_timeout: Callable[[Any], Any] | None = None
+    flatten: bool = False
+    trace: Recording | None = None
+    clock: Callable[[], float] | None = None
+    keyed: bool = False
+
+    @property
+    def managed(self) -> bool:
+        """Whether an option needs the managed way."""
+        return self.keyed or needs_managed_way(self, self.trace)
+
+
+def check_hooks(on_timeout: object, on_error: object, clock: Any) -> None:
+    """Check the functions of the user; ConfigurationError if one of them cannot be called as it will be."""
+    if on_timeout is not None:
+        plain_function("on_timeout", on_timeout, "a function of the value", "the value")
+    if not isinstance(on_error, str) or on_error not in ("fail", "skip"):
+        allowed = '"fail", "skip", or a function of value and error'
+        plain_function("on_error", on_error, allowed, "the value", "the error")
+    if clock is not None:
+        plain_function("clock", clock, "a function that gives seconds")
+        takes("clock", clock)
+
+
+def checked_key(mode: str, key: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
+    """The key function, if the mode takes one; ConfigurationError if mode and key do not go together."""
+    if mode != "key_ordered":
+        if key is not None:
+            raise ConfigurationError(f'key is given, and mode is "{mode}"; a key is for mode="key_ordered" only')
+        return None
+    if key is None:
+        raise ConfigurationError('mode is "key_ordered", and key is missing; give a function of the value')
+    plain_function("key", key, "a function of the value that gives its key", "the value")
+    return key
+
+
+def checked_batching(function: AsyncFunction[Any, Any], batching: Batching | None) -> Batching | None:
+    """How batches are formed for a function; ConfigurationError if it takes no batches."""
+    if isinstance(function, BatchAsyncFunction):
+        return batching or Batching()
+    if batching is not None:
+        raise ConfigurationError(
+            f"batching is given, and function is {describe(function)}; batches are for a BatchAsyncFunction only"
+        )
+    return None
