@@ -1,8 +1,8 @@
-"""What both backends are: a current key and namespace, and states by name.
+"""The base of both backends: a current key and namespace, and states by name.
 
-The slot of the current key and namespace (`layout`) is computed when they are set; every state reads it from here. A
-backend remembers of each state what its `StateMeta` says, whether it was asked for in this process or came with a
-snapshot or a reopened directory, and refuses a descriptor that does not fit.
+The slot of the current key and namespace (`layout`) is computed when they are set, and every state reads it from here.
+A backend keeps the `StateMeta` of each state, also of those that came with a snapshot or a reopened directory, and
+refuses a descriptor that does not fit.
 
 The subclass provides tables, codecs, batches and snapshots, and knows neither kinds of state nor time to live.
 """
@@ -47,17 +47,17 @@ from asyncio_operator.state.ttl import TtlCells
 from asyncio_operator.state.ttl_config import Cleanup, CleanupInCompaction, CleanupIncrementally
 
 MEMO_SIZE = 1 << 15
-"""Keys whose bytes are remembered at most: to hash a key again costs a microsecond."""
+"""At most this number of keys have their bytes remembered: hashing a key again takes a microsecond."""
 
 MEMO_KEY = 64
-"""Bytes of a key that is remembered at most: all of them take some 5 MB, and 12 MB at most, however long keys are."""
+"""Longer keys, in bytes, are not remembered: so the memo takes some 5 MB, and 12 MB at most."""
 
 MEMO_REST = 16 * MEMO_SIZE
-"""Keys that are not remembered after `MEMO_SIZE` ones of which less than half came again: to remember a key that does
-not come again costs a twentieth of a write."""
+"""If less than half of `MEMO_SIZE` remembered keys came again, this number of keys is not remembered: remembering a key
+that does not come again costs a twentieth of a write."""
 
 _PLAIN = frozenset((str, int))
-"""Types of keys, and of parts of keys, of which equal values are equal keys."""
+"""Types of keys, and of parts of keys, whose equal values are always the same key."""
 
 
 class StateBackend(ABC):
@@ -75,7 +75,7 @@ class StateBackend(ABC):
     """
 
     remedy: ClassVar[str] = "make a new backend, and restore a snapshot into it"
-    """What to do when it is closed."""
+    """What the user can do when it is closed."""
 
     snapshots_on_disk: ClassVar[bool] = False
     """Whether `snapshot` makes a directory."""
@@ -105,12 +105,13 @@ class StateBackend(ABC):
         return self._key
 
     def set_current_key(self, key: Key) -> None:
-        """Sets the key that states speak of; the namespace stays.
+        """Sets the key that states read and write; the namespace stays.
 
         Raises:
-            StateError: the key is None, of no key type, or outside the range, or the backend is closed. Then no key is
-                set.
+            StateError: the key is None, not of a key type, or outside the range, or the backend is closed. Then no key
+                is set.
         """
+        # Only plain keys are looked up: 1, True and 1.0 are three keys, and one key of a dictionary.
         prefix = self._memo.get(key) if self._memo and (type(key) in _PLAIN or _is_plain(key)) else None
         if prefix is not None:
             self._hits += 1
@@ -122,6 +123,7 @@ class StateBackend(ABC):
                 raise
             if prefix is None:
                 self._key = self.slot = None
+                # A closed backend has no key groups, and would say that the key belongs elsewhere.
                 self.check_open()
                 raise outside(key, self.key_groups, self.max_parallelism)
             if self._rest:
@@ -136,11 +138,11 @@ class StateBackend(ABC):
                 sweep(self.slot)
 
     def set_current_namespace(self, namespace: Key | None) -> None:
-        """Sets the namespace that states speak of; None is the default one.
+        """Sets the namespace that states read and write; None is the default one.
 
         Raises:
-            StateError: the namespace is of no key type, or the backend is closed. Then no key is set, and the namespace
-                is the default one.
+            StateError: the namespace is not of a key type, or the backend is closed. Then no key is set, and the
+                namespace is the default one.
         """
         self.check_open()
         try:
@@ -180,7 +182,7 @@ class StateBackend(ABC):
     def keys(self, name: str) -> Iterator[Key]:
         """The keys that have entries of a state in the current namespace, each once, as they are now.
 
-        Expired entries that are still stored count. A state that was never asked for has no keys.
+        Expired entries that are still stored count. A state that was never requested has no keys.
 
         Raises:
             StateError: the backend is closed.
@@ -204,7 +206,7 @@ class StateBackend(ABC):
             cells.sweep_all()
 
     def restore(self, snapshots: Sequence[StateSnapshot]) -> None:
-        """Takes from snapshots what lies in this backend's range, once, before any state is asked for.
+        """Takes from snapshots the entries in this backend's range; called once, before any state is requested.
 
         Raises:
             StateError: the backend is not empty, or a snapshot has another version or maximum parallelism, or is gone.
@@ -257,7 +259,7 @@ class StateBackend(ABC):
 
     @abstractmethod
     def open_table(self, name: str, meta: StateMeta, codec: Codec) -> Table:
-        """The table of a state that is asked for the first time, made if it is new."""
+        """The table of a state that is requested for the first time; it is made if it is new."""
 
     @abstractmethod
     def codec(self, serializer: Serializer, stamped: bool) -> Codec:
@@ -273,10 +275,10 @@ class StateBackend(ABC):
 
     @abstractmethod
     def next_sequence(self) -> int:
-        """A number larger than every one given before, also by a backend that these data come from."""
+        """A number larger than all before it, also than those of the backend that wrote these data."""
 
     def cells(self, descriptor: StateDescriptor, kind: type) -> Cells:
-        """The cells of a state, after checking that its descriptor fits what is known of it."""
+        """The cells of a state, after checking that its descriptor fits the stored state."""
         self.check_open()
         if not isinstance(descriptor, kind):
             raise ConfigurationError(f"{describe(descriptor)}: a {kind.__name__} is needed")
@@ -303,7 +305,7 @@ class StateBackend(ABC):
         return (cells for cells in found if cells.strategy(strategy) is not None)
 
     def settle(self) -> None:
-        """Lets incremental clean-ups look at the entries of all accesses so far: before anything that shows them.
+        """Lets incremental clean-ups make the looks of all accesses so far. Called before stored entries are shown.
 
         Raises:
             StateError: the backend is closed, or cannot be read.
@@ -350,7 +352,8 @@ class StateBackend(ABC):
                 yield key
 
     def _remember(self, key: Key, prefix: bytes) -> None:
-        """Keeps a key's bytes; if the last ones were seldom asked for it stops for a while, as keeping costs time."""
+        """Keeps the bytes of a key. If kept keys seldom came again, it stops for a while, because keeping takes
+        time."""
         if len(self._memo) < MEMO_SIZE:
             self._memo[key] = prefix
             return
@@ -361,6 +364,6 @@ class StateBackend(ABC):
 
 
 def _is_plain(key: Key) -> bool:
-    """Whether keys that are equal to it in Python are the same key, if they are plain too."""
+    """Whether every plain key that is equal to it in Python is the same key."""
     kind = type(key)
     return kind in _PLAIN or (kind is tuple and _PLAIN.issuperset(map(type, key)))

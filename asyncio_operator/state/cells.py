@@ -1,7 +1,7 @@
-"""Cells: a table with a codec, addressed by slot and sub, holding values. The five states are written over them.
+"""Cells: a table with a codec. They hold values by slot and sub, and the five kinds of state are built on them.
 
-`Cells` keeps every value for ever; `ttl.TtlCells` has the same face and lets values expire. This is also the border
-where an error of a serialiser becomes a StateError that names the state, the key and the namespace.
+`Cells` keeps every value for ever; `ttl.TtlCells` has the same methods and lets values expire. Here an error of a
+serialiser becomes a StateError that names the state, the key and the namespace.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from asyncio_operator.state.table import Batch, Codec, Stored, Table
 
 
 class Owner(Protocol):
-    """What cells see of the backend that they belong to."""
+    """What cells use of their backend."""
 
     now: Callable[[], int]
     """The clock, in milliseconds."""
@@ -30,7 +30,7 @@ class Owner(Protocol):
         """`slot`, or StateError if there is none."""
 
     def next_sequence(self) -> int:
-        """A number that was never given before, for the place of a list's element."""
+        """A number that was never returned before, for the place of a list's element."""
 
     def check_open(self) -> None:
         """Raise StateError if the backend is closed."""
@@ -70,7 +70,8 @@ class Cells:
         self.table = table
         self.codec = codec
         self._get = table.get
-        # Of a slot's only entry; bare functions of the store where nothing stands between.
+        # For the only entry of a slot. They are the store's own functions where possible, to save a call on the path of
+        # every value.
         self.load: Callable[[bytes], Stored | None] = table.get_slot
         self.store: Callable[[bytes, Stored], None] = table.put_slot
         self._put = table.put
@@ -104,14 +105,15 @@ class Cells:
         return self.stored(slot, sub) is not None
 
     def stored(self, slot: bytes, sub: bytes) -> Stored | None:
-        """What is stored in a cell, as it is, or None."""
+        """The stored form of a cell's value, or None."""
         try:
             return self._get(slot, sub)
         except Exception as error:
             raise self.located(error, slot, READING) from error
 
     def scan(self, slot: bytes) -> Iterator[tuple[bytes, Any]]:
-        """Subs and values of a slot, in the order of the subs, as they are now; StateError once the backend closes."""
+        """Subs and values of a slot as they are now, in the order of the subs. StateError after the backend is
+        closed."""
         try:
             return self._decoded(slot, self.table.scan(slot))
         except Exception as error:
@@ -162,7 +164,8 @@ class Cells:
         return None if value is ABSENT else self._encode(value)
 
     def located(self, error: Exception, slot: bytes, doing: str = "") -> StateError:
-        """The error as a StateError that says where it happened; for one of the user's code `doing` says in what."""
+        """The error as a StateError that says where it happened. `doing` says in which step code of the user raised
+        it."""
         error = self.table.error(error)
         where = f"state {self.name!r}, {describe_slot(slot, self.backend.group_width)}"
         kind = type(error) if isinstance(error, StateError) else StateError

@@ -1,4 +1,4 @@
-"""A checkpoint as it lies on the disk: a directory, format version 1. Nothing in it is pickled.
+"""The files of a checkpoint: a directory, format version 1. Nothing in it is pickled.
 
     CHECKPOINT    one line of text, ``asyncio-operator checkpoint 1 CRC``, where CRC is the CRC-32 of what follows, 8
                   hexadecimal digits; then a JSON object (below). It is written last.
@@ -6,10 +6,10 @@
     rows          the entries of any other backend, in segments, one for each state and key group
     timers        the timers, in segments, one for each service and key group
 
-A segment is bytes that the JSON object names by ``[offset, length, CRC-32]``. A segment of `rows` is, for each entry in
+The JSON object names a segment of a file by ``[offset, length, CRC-32]``. A segment of `rows` has for each entry, in
 the order of addresses: the length of the address, 4 bytes big-endian, the address, the length of the stored entry, the
-stored entry. Address and entry are those of `layout`. A segment of `timers` is what the service wrote: for an
-`InternalTimerService` what its `snapshot` gives, for a `BatchTimerService` the built-in serialisation of
+stored entry. Address and entry are those of `layout`. A segment of `timers` was written by the service: by an
+`InternalTimerService` as its `snapshot` gives it, by a `BatchTimerService` as the built-in serialisation of
 ``{"key": bytes of the key, "event": [bytes of a timer, ...], "processing": [...]}``.
 
     {"max_parallelism": int, "key_groups": [start, end],
@@ -51,7 +51,7 @@ Segments = Mapping[str, list[int]]
 
 
 class CheckpointFiles:
-    """A checkpoint that is there: its manifest was read, and every file has the size that it should have.
+    """An existing checkpoint: its manifest was read, and every file has the size that the manifest gives.
 
     Raises:
         StateError: there is none, it is damaged, a file is missing, or it is of another version.
@@ -89,7 +89,7 @@ class CheckpointFiles:
             raise damaged(self.path, f"the file {name} cannot be read ({error})") from error
 
     def timers(self, service: int) -> dict[int, bytes]:
-        """What a service wrote, by key group."""
+        """The timers of a service, as it wrote them, by key group."""
         segments = self.services[service]["segments"]
         with self.open(TIMERS) as file:
             return {int(group): read_segment(file, self.path, segments[group]) for group in segments}
@@ -131,7 +131,7 @@ class RowsSnapshot(StateSnapshot):
 
 
 def write_rows(snapshot: StateSnapshot, file: BinaryIO) -> dict[str, Any]:
-    """Writes the entries of a snapshot; returns what the manifest says of them."""
+    """Writes the entries of a snapshot; returns their part of the manifest."""
     width = group_width(snapshot.max_parallelism)
     segments: dict[str, dict[str, list[int]]] = {}
     for name in snapshot.states:
@@ -144,14 +144,14 @@ def write_rows(snapshot: StateSnapshot, file: BinaryIO) -> dict[str, Any]:
 
 
 def append_segment(file: BinaryIO, data: bytes) -> list[int]:
-    """Writes a segment; returns what names it."""
+    """Writes a segment; returns its offset, length and CRC-32."""
     offset = file.tell()
     file.write(data)
     return [offset, len(data), crc32(data)]
 
 
 def read_segment(file: BinaryIO, path: Path, segment: list[int]) -> bytes:
-    """Reads a segment of a file of the checkpoint at `path`; StateError if it is not what was written."""
+    """Reads a segment of a file of the checkpoint at `path`; StateError if its bytes have changed."""
     offset, length, checksum = segment
     file.seek(offset)
     data = file.read(length)
@@ -163,7 +163,7 @@ def read_segment(file: BinaryIO, path: Path, segment: list[int]) -> bytes:
 
 
 def write_manifest(path: Path, manifest: dict[str, Any]) -> None:
-    """Writes the file that makes a directory a checkpoint, with the sizes of all others."""
+    """Writes the manifest, which makes a directory a checkpoint, with the sizes of all other files."""
     files = {str(file.relative_to(path)): file.stat().st_size for file in sorted(path.rglob("*")) if file.is_file()}
     body = json.dumps({**manifest, "files": files}, indent=1).encode()
     head = b"asyncio-operator checkpoint %d %08x\n" % (CHECKPOINT_FORMAT, crc32(body))
@@ -171,7 +171,7 @@ def write_manifest(path: Path, manifest: dict[str, Any]) -> None:
 
 
 def damaged(path: Path, what: str) -> StateError:
-    """The error for a checkpoint that is not as it was written."""
+    """The error for a checkpoint whose files have changed since they were written."""
     return StateError(f"the checkpoint {path} is damaged: {what}; restore another one")
 
 
@@ -198,13 +198,13 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         data = (path / MANIFEST).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         if not path.exists():
-            raise StateError(f"there is no checkpoint at {path}: look at the path") from None
+            raise StateError(f"there is no checkpoint at {path}: correct the path") from None
         raise StateError(
-            f"{path} is no checkpoint, or was never completed, because it has no file {MANIFEST}: restore another one"
+            f"{path} is not a checkpoint, or was never completed: it has no file {MANIFEST}; restore another one"
         ) from None
     except OSError as error:
         raise StateError(
-            f"the checkpoint {path} cannot be read: see to the cause, or restore another one ({error})"
+            f"the checkpoint {path} cannot be read: remove the cause, or restore another one ({error})"
         ) from error
     head, _, body = data.partition(b"\n")
     found = _HEAD.fullmatch(head)

@@ -1,8 +1,8 @@
 """Checkpoints: a backend and its timer services at one moment, as a directory.
 
-`checkpoint_format` says what is in the directory. It is written under another name, forced to the disk and renamed, so
-a checkpoint is whole or absent, also after a loss of power. The law: `restore_checkpoint` gives what the backend and
-the services had when `checkpoint` was called, to a backend of any kind and any range of key groups.
+`checkpoint_format` describes the files. The directory is written under another name, forced to the disk and renamed, so
+a checkpoint is whole or absent, also after a loss of power. The law: `restore_checkpoint` gives a backend of any kind
+and any range of key groups what the backend and the services had when `checkpoint` was called.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from asyncio_operator.state.key_groups import KeyGroupRange
 
 @runtime_checkable
 class CheckpointedService(Protocol):
-    """What a checkpoint asks of a timer service; `InternalTimerService` and `BatchTimerService` have it."""
+    """The methods of a timer service that a checkpoint uses; `InternalTimerService` and `BatchTimerService` have
+    them."""
 
     checkpoint_kind: ClassVar[str]
 
@@ -43,10 +44,10 @@ class CheckpointedService(Protocol):
 
 
 def checkpoint(path: str | Path, backend: StateBackend, *services: CheckpointedService) -> None:
-    """Writes a checkpoint of a backend and its timer services; all stay usable.
+    """Writes a checkpoint of a backend and its timer services, which stay usable.
 
-    A RocksDB backend on the volume of `path` gives hard links, so the cost is what changed since its last flush; any
-    other backend is written in full, and so are all timers. Watermarks are not part of it.
+    A RocksDB backend on the same volume as `path` makes hard links, so the cost is that of the changes since its last
+    flush. Any other backend is written in full, and so are all timers. Watermarks are not part of a checkpoint.
 
     Args:
         path: the directory to make; its parents are made if they are missing.
@@ -55,12 +56,13 @@ def checkpoint(path: str | Path, backend: StateBackend, *services: CheckpointedS
 
     Raises:
         ConfigurationError: an argument is of another type, or a service has other key groups than the backend.
-        StateError: there is something at `path`, the backend is closed, or the disk cannot be written. Nothing is left.
+        StateError: `path` exists, the backend is closed, or the disk cannot be written. No files are left behind.
     """
     target = check_directory(path)
     _check(backend, services)
     if os.path.lexists(target):
-        raise StateError(f"there is something at {target} already: take another path for the checkpoint")
+        raise StateError(f"{target} exists already: take another path for the checkpoint")
+    # On the same volume, because a rename between volumes is a copy, and no longer all or nothing.
     part = target.with_name(f".{target.name[:100]}.{uuid4().hex}.part")
     try:
         part.mkdir(parents=True)
@@ -71,12 +73,13 @@ def checkpoint(path: str | Path, backend: StateBackend, *services: CheckpointedS
             "services": _write_timers(part, backend, services),
         }
         write_manifest(part, manifest)
+        # In this order: after a loss of power a directory could otherwise have its name, and not its files.
         _force_to_disk(part)
         part.rename(target)
         _force(target.parent)
     except OSError as error:
         raise StateError(
-            f"the checkpoint {target} cannot be written: see to the cause, or take another path ({error})"
+            f"the checkpoint {target} cannot be written: remove the cause, or take another path ({error})"
         ) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -85,12 +88,12 @@ def checkpoint(path: str | Path, backend: StateBackend, *services: CheckpointedS
 def restore_checkpoint(
     path: str | Path | Sequence[str | Path], backend: StateBackend, *services: CheckpointedService
 ) -> None:
-    """Restores a checkpoint into a new, empty backend and new services, before any state is asked for.
+    """Restores a checkpoint into a new, empty backend and new services, before any state is requested.
 
     Args:
-        path: the checkpoint, or, to restore other key groups, all those that hold a part of the backend's.
-        backend: of any kind, and the same maximum parallelism.
-        services: as many as were written, in the same order, of the same classes.
+        path: the checkpoint; to restore other key groups, all checkpoints that hold a part of the backend's.
+        backend: of any kind, with the same maximum parallelism.
+        services: the same number as were written, in the same order, of the same classes.
 
     Raises:
         ConfigurationError: an argument is of another type, or a service has other key groups than the backend.
@@ -106,6 +109,7 @@ def restore_checkpoint(
     for each in found:
         _check_fits(each, backend, services)
     _check_covered(found, backend)
+    # All is checked before anything is changed: an error leaves backend and services as they were.
     ready = [
         service.prepare_restore(backend.key_groups, backend.max_parallelism, _timers(found, index, backend.key_groups))
         for index, service in enumerate(services)
@@ -121,7 +125,7 @@ def _check(backend: StateBackend, services: Sequence[CheckpointedService]) -> No
     for service in services:
         if isinstance(service, type) or not isinstance(service, CheckpointedService):
             raise ConfigurationError(
-                f"services: {describe(service)} is no timer service: an InternalTimerService or a BatchTimerService "
+                f"services: {describe(service)} is not a timer service: an InternalTimerService or a BatchTimerService "
                 "is needed"
             )
 
@@ -137,7 +141,7 @@ def _check_fits(files: CheckpointFiles, backend: StateBackend, services: Sequenc
     if kinds != given:
         raise StateError(
             f"the checkpoint {files.path} holds the services {kinds}, and {given} are to be restored: "
-            "give as many services as were written, in the same order"
+            "give the services that were written, in the same order"
         )
 
 

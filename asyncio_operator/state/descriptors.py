@@ -1,7 +1,7 @@
-"""What a state is called, what it holds, and how long it lives.
+"""Descriptors: the name of a state, what it holds, and how long its entries live.
 
-A descriptor is a specification: frozen, without any data, and it may travel. A backend makes the state from it. The
-name is the state's identity in a backend and in its snapshots.
+A descriptor is a specification: frozen, without data, and it may be pickled. A backend makes the state from it. The
+name identifies the state in a backend and in its snapshots.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class AggregateFunction(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StateMeta:
-    """What is remembered of a state beside its data: kind, serialisers by role, whether it has time to live."""
+    """What a backend keeps about a state beside its data: kind, serialisers by role, whether it has time to live."""
 
     kind: str
     serializers: Mapping[str, str]
@@ -46,7 +46,7 @@ class StateMeta:
         return StateMeta(data["kind"], dict(data["serializers"]), data["ttl"])
 
     def check_against(self, name: str, stored: StateMeta, in_use: bool = False) -> None:
-        """Compares what is asked for with what is stored; with `in_use` it was this program that asked otherwise.
+        """Compares the requested state with the stored one. `in_use`: this program itself requested the stored one.
 
         Raises:
             StateError: the state is of another type.
@@ -79,7 +79,7 @@ class ValueStateDescriptor:
     Args:
         name: identifies the state in its backend.
         serializer: of the value; None is the built-in one.
-        default: what `value()` gives, as a fresh copy, where nothing was written. Without meaning when `ttl` is set.
+        default: `value()` returns a fresh copy of it where nothing was written. Ignored if `ttl` is set.
         ttl: time to live, or None.
 
     Raises:
@@ -183,7 +183,7 @@ def value_serializer(descriptor: StateDescriptor) -> Serializer:
 
 
 def describe_state(descriptor: StateDescriptor) -> StateMeta:
-    """What a backend remembers of the state."""
+    """What a backend keeps about the state."""
     names = {"value serialiser": value_serializer(descriptor).name}
     if isinstance(descriptor, MapStateDescriptor):
         names["key serialiser"] = (descriptor.key_serializer or KeySerializer).name
@@ -192,7 +192,7 @@ def describe_state(descriptor: StateDescriptor) -> StateMeta:
 
 def _asked_before(name: str, what: str) -> StateMigrationError:
     return StateMigrationError(
-        f"state {name!r} was asked for before, by this program, {what}: use one descriptor everywhere, or another name"
+        f"state {name!r} was requested before, by this program, {what}: use one descriptor everywhere, or another name"
     )
 
 
@@ -202,7 +202,7 @@ def _check(descriptor: StateDescriptor) -> None:
     if "\0" in descriptor.name or any("\ud800" <= letter <= "\udfff" for letter in descriptor.name):
         raise ConfigurationError(
             f"name={describe(descriptor.name)} of a {descriptor.kind} state: a text without NUL and lone surrogates is "
-            "needed, for it names a column family"
+            "needed, because it names a column family"
         )
     value_serializer(descriptor)
     if isinstance(descriptor, MapStateDescriptor):

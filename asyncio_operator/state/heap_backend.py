@@ -1,11 +1,11 @@
-"""Keyed state in memory: a dictionary by slot, and one by sub within a slot where a state has more than one entry.
+"""Keyed state in memory: a dictionary by slot, and one by sub within each slot for lists and maps.
 
-Values of the built-in serialiser are kept as objects, copied in and out, so that a value handed over earlier is never
-the stored one; those of any other serialiser as bytes. Either way a value that could not be written to a snapshot is
-refused when it is stored, and both backends give the same answers. A table of a state with time to live (`timed`) has
-stamped entries, which it also keeps in a `Round`.
+Values of the built-in serialiser are kept as objects. They are copied when they are stored and when they are read, so a
+caller never holds the stored object. Values of other serialisers are kept as bytes. Either way a value that a snapshot
+cannot hold is refused when it is stored, and both backends give the same results. A table of a state with time to live
+(`timed`) has stamped entries, which it also keeps in a `Round`.
 
-State that came with a snapshot and was not asked for stays as it came, as bytes.
+State that came with a snapshot and was not requested yet is kept as bytes.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ class HeapValueTable(Table):
         return self._round.sweep(count, deadline, now, lambda record: self.empty(record[3]))
 
     def entries(self) -> Iterator[tuple[bytes, bytes, Stored]]:
+        # A copy: the caller may delete entries during the iteration.
         return ((slot, b"", stored) for slot, stored in list(self._entries.items()))
 
     def slots(self) -> Iterator[bytes]:
@@ -83,7 +84,7 @@ class HeapValueTable(Table):
 
 
 class HeapTable(Table):
-    """Many entries per slot. A slot without entries is not kept."""
+    """Any number of entries per slot. A slot without entries is not kept."""
 
     def __init__(self, timed: bool) -> None:
         self._slots: dict[bytes, dict[bytes, Stored]] = {}
@@ -159,16 +160,16 @@ class HeapTable(Table):
 
 
 class _Null:
-    """Stored in place of None, which means "no entry" in a table."""
+    """Stored instead of None, because None means "no entry" in a table."""
 
 
 _NULL = _Null()
 
 
 class HeapCodec(Codec):
-    """Keeps values as objects, by the built-in `copy`, or as the bytes of another serialiser.
+    """Keeps values as objects, copied by the built-in serialiser, or as the bytes of another serialiser.
 
-    A stamped entry is a record of `heap_round`, which is made here and finds its place when it is put.
+    A stamped entry is a record of `heap_round`. It is made here, and gets its place in the round when it is put.
     """
 
     def __init__(self, serializer: Serializer, stamped: bool) -> None:
@@ -228,6 +229,7 @@ class HeapStateBackend(StateBackend):
 
     def open_table(self, name: str, meta: StateMeta, codec: Codec) -> Table:
         table = _new_table(meta, meta.ttl)
+        # Restored bytes become values now: only the first request brings the serialiser that can read them.
         if name in self._tables:
             try:
                 for slot, sub, data in self._tables[name].entries():

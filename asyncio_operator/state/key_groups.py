@@ -1,4 +1,4 @@
-"""Key groups: the units in which keyed state is spread, snapshotted and moved.
+"""Key groups: the units in which keyed state is divided, snapshotted and moved.
 
 The key group of a key is ``murmur(hash code of the key) % max_parallelism`` and never depends on the process, the
 machine or the version. The hash code is Java's for integers of up to 64 bits (``Integer`` if 32 bits hold it, else
@@ -19,7 +19,7 @@ from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.state.keys import Key, serialize_key
 
 _SHORT = 100
-"""Characters of a text that is hashed in one go."""
+"""Characters of a text that is hashed in one step."""
 
 MAX_PARALLELISM = 1 << 15
 """Flink's bound; two bytes hold every key group."""
@@ -27,13 +27,13 @@ MAX_PARALLELISM = 1 << 15
 _MASK = 0xFFFFFFFF
 
 _BLOCK = 128
-"""Bytes that are hashed at once: `int` takes time in proportion to the square of the digits."""
+"""Bytes that are hashed in one step: `int` takes time in proportion to the square of the number of digits."""
 
 _BLOCK_FACTOR = pow(31, _BLOCK, 1 << 32)
 _DIGITS = b"0123456789abcdefghijklmnopqrstu"
 ONES = bytes(_DIGITS[unit % 31] for unit in range(256))
 THIRTY_ONES = bytes(_DIGITS[unit // 31] for unit in range(256))
-"""For each byte the digits, to the base 31, that it is made of; see `java_bytes_hash`."""
+"""For each byte its two digits to the base 31; see `java_bytes_hash`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +123,8 @@ def java_string_hash(text: str) -> int:
 def java_bytes_hash(units: bytes) -> int:
     """The same sum over bytes.
 
-    A number to the base 31 whose digits are the units is that sum, and `int` reads a number in C. A digit ends at 30,
-    so each byte gives a digit to two numbers: its ones, and its thirty-ones.
+    That sum is a number to the base 31 whose digits are the units, and `int` reads a number in C. A digit is at most
+    30, and a byte may be larger. So each byte gives a digit to two numbers: its ones, and its thirty-ones.
     """
     total = 0
     for end in range(len(units) % _BLOCK or _BLOCK, len(units) + 1, _BLOCK):  # The first block may be shorter.
@@ -160,7 +160,7 @@ def operator_index(max_parallelism: int, parallelism: int, key_group: int) -> in
 
 
 def default_max_parallelism(parallelism: int) -> int:
-    """The power of two from one and a half times `parallelism`, at least 128 and at most 32,768 (Flink's rule)."""
+    """The smallest power of two that is at least 1.5 times `parallelism`, between 128 and 32,768 (Flink's rule)."""
     _check_parallelism(MAX_PARALLELISM, parallelism)
     wanted = parallelism + parallelism // 2
     return min(max(1 << (wanted - 1).bit_length(), 128), MAX_PARALLELISM)
@@ -199,7 +199,7 @@ def group_of(key: Key, key_groups: KeyGroupRange, max_parallelism: int) -> int:
     """The key group of a key, which has to lie in the range.
 
     Raises:
-        StateError: it does not, or the key is none.
+        StateError: it does not, or the key is not of a key type.
     """
     group = key_group(key, max_parallelism)
     if not key_groups.start <= group <= key_groups.end:
@@ -230,20 +230,20 @@ def _check_parallelism(max_parallelism: int, parallelism: int) -> None:
 
 
 def group_prefix(group: int, max_parallelism: int) -> bytes:
-    """The bytes that begin every address of a key group."""
+    """The first bytes of every address in a key group."""
     return group.to_bytes(group_width(max_parallelism), "big")
 
 
 def group_width(max_parallelism: int) -> int:
-    """How many bytes a key group takes."""
+    """The number of bytes of a key group in an address."""
     return 1 if max_parallelism <= 128 else 2
 
 
 def key_address(key: Key, prefixes: Mapping[int, bytes], max_parallelism: int) -> bytes | None:
-    """Key group and key as they begin an address, or None if `prefixes`, bytes by key group, do not hold the group.
+    """The beginning of an address: key group and key. None if `prefixes`, bytes by key group, lack the key group.
 
-    The same as ``prefixes[key_group(key)] + serialize_key(key)``; short text and integers, in which most keys consist,
-    are written and hashed in one go, which takes a quarter less time.
+    The same as ``prefixes[key_group(key)] + serialize_key(key)``. Most keys are short texts and integers: these are
+    written and hashed in one step, which takes a quarter less time.
 
     Raises:
         StateError: None, or a type that is no key.

@@ -1,8 +1,8 @@
 """Keys as bytes: the order-preserving, self-delimiting, reversible form of a key, a namespace or a map's user key.
 
 A key is one tag byte and a body. Integers, text, bytes, floats, dates and timestamps sort by value; all other types
-sort in some fixed order; types sort by tag. No form is the beginning of another, so forms may follow each other
-without a separator and two different sequences of keys never give the same bytes.
+sort in some fixed order; types sort by tag. The bytes of a key are never the beginning of those of another key. So keys
+may follow each other without a separator, and two different sequences of keys never have the same bytes.
 
     tag  type                                   body
     01   None (as the default namespace only)   nothing
@@ -21,10 +21,10 @@ without a separator and two different sequences of keys never give the same byte
     0E   UUID                                   16 bytes
     0F   tuple                                  its items, then 00
 
-All numbers are big-endian. Two keys are one key if their types are the same and Python calls them equal: so 1, True and
-1.0 are three keys, 0.0 and -0.0 are one, Decimal("1.0") and Decimal("1.00") are one, and every NaN is the same key.
-Subclasses are no keys: their type could not be given back. Nor is a datetime whose zone gives no offset, which is a
-different instant on every machine, nor a tuple nested more than `MAX_DEPTH` deep.
+All numbers are big-endian. Two keys are the same key if they have the same type and Python calls them equal: 1, True
+and 1.0 are three keys, 0.0 and -0.0 are one, Decimal("1.0") and Decimal("1.00") are one, and every NaN is the same key.
+Refused are subclasses, because the bytes do not hold their type; a datetime whose zone has no offset, because it is a
+different instant on every machine; and a tuple that is nested more than `MAX_DEPTH` deep.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Key = Any
 """bytes, str, int, float, bool, date, datetime, UUID, Decimal, or a tuple of them."""
 
 MAX_DEPTH = 100
-"""Levels of nesting in a key or a value: far from where Python's stack ends, so what is written can be read."""
+"""Levels of nesting in a key or a value: far below the limit of Python's stack, so what was written can be read."""
 
 NONE = b"\x01"
 _END = 0
@@ -62,7 +62,7 @@ def serialize_key(key: Key) -> bytes:
     """The bytes of a key.
 
     Raises:
-        StateError: None, or a type that is no key.
+        StateError: the key is None, or not of a key type.
     """
     kind = type(key)
     if kind is int and -_BIAS <= key < _BIAS:
@@ -92,7 +92,7 @@ def deserialize_key(data: bytes, position: int = 0) -> tuple[Key, int]:
 class KeySerializer:
     """The serialiser of this format, whose bytes sort: integers, text, bytes, floats, dates and timestamps by value.
 
-    It takes keys, and tuples of them, item by item; that is what a `RocksDBCachingPriorityQueueSet` needs.
+    It takes keys, and tuples of them, item by item, as a `RocksDBCachingPriorityQueueSet` needs.
     """
 
     name = "builtin-key-1"
@@ -111,10 +111,11 @@ class KeySerializer:
 
 def _no_key(key: Any) -> StateError:
     if key is None:
-        return StateError("None is no key: give elements without a key a key of their own, or leave them out")
+        return StateError("None cannot be a key: give elements without a key a key of their own, or leave them out")
     return StateError(
-        f"{describe(key)} of type {type(key).__module__}.{type(key).__qualname__} is no key: keys are bytes, str, int, "
-        "float, bool, date, datetime, UUID, Decimal and tuples of them (not of their subclasses, not holding None)"
+        f"{describe(key)} of type {type(key).__module__}.{type(key).__qualname__} cannot be a key: keys are bytes, "
+        "str, int, float, bool, date, datetime, UUID, Decimal and tuples of them (not their subclasses, and without "
+        "None)"
     )
 
 
@@ -135,6 +136,7 @@ def _write_text(key: str) -> bytes:
 
 
 def _write_float(key: float) -> bytes:
+    # Every NaN has the bytes of one, and adding 0.0 makes 0.0 of -0.0: each is one key.
     bits = _NAN if key != key else _uint64.unpack(_float.pack(key + 0.0))[0]
     return b"\x09" + _uint64.pack(bits ^ _ALL if bits >> 63 else bits | _BIAS)
 
@@ -171,6 +173,7 @@ def _write_tuple(key: tuple[Any, ...], depth: int = 1) -> bytes:
         writer = _WRITERS.get(type(item))
         if writer is None:
             raise _no_key(item if item is not None else key)
+        # A recursion that counts: without it a deep tuple would end Python's stack in the middle of a write.
         parts.append(writer(item) if writer is not _write_tuple else _write_tuple(item, depth + 1))
     parts.append(b"\x00")
     return b"".join(parts)

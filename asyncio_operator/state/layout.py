@@ -1,24 +1,24 @@
-"""Where an entry of keyed state stands: the composite key, format version 1.
+"""The address of an entry of keyed state, a composite key: format version 1.
 
     address = slot + sub
     slot    = key group, key, namespace
     sub     = nothing                          for value, reducing and aggregating state
-              sequence number, 8 bytes         for list state; counted per backend, never given twice
+              sequence number, 8 bytes         for list state; counted per backend, never used twice
               the serialised user key          for map state
 
     key group   big-endian; 1 byte up to a maximum parallelism of 128, else 2
     key         `keys.serialize_key`: self-delimiting, order-preserving
     namespace   the same; the byte 01 for the default namespace, None
 
-Every state has a table of its own (a column family in RocksDB), so its name is no part of the address. Key and
-namespace delimit themselves and a sub is the rest, so two different triples never give the same bytes, all entries of
-a slot stand together, and all slots of a key group do. A slot never begins another slot, so a prefix scan needs no
-comparing of keys: the iterator's bounds are the whole test.
+Every state has a table of its own (a column family in RocksDB), so its name is not part of the address. The bytes of a
+key and of a namespace say where they end, and a sub is the rest. So two different triples never have the same bytes;
+the entries of a slot are neighbours, and so are the slots of a key group. No slot is the beginning of another slot, so
+a prefix scan compares no keys: the bounds of the iterator are enough.
 
-In RocksDB the column family ``default`` holds what is not state, each value in the built-in serialisation:
+In RocksDB the column family ``default`` holds the data about the directory, in the built-in serialisation:
 
     "format"              {"format": 1, "max_parallelism": int, "start": int, "end": int}
-    "sequence"            int; no sequence number from here on was ever given
+    "sequence"            int; no sequence number from this one on was ever used
     "state/" + name       what `StateMeta.to_dict` gives
     "restoring"           True, while a restore is under way; a directory that is opened with it is emptied
 
@@ -36,7 +36,7 @@ from asyncio_operator.state.keys import NONE, Key, deserialize_key, serialize_ke
 FORMAT_VERSION = 1
 
 SEQUENCE_BLOCK = 1 << 16
-"""Sequence numbers are reserved by the block, so that a crash can lose numbers but never repeat one."""
+"""Sequence numbers are reserved in blocks of this size, so that a crash may lose numbers but never repeats one."""
 
 FORMAT_KEY = b"format"
 SEQUENCE_KEY = b"sequence"
@@ -49,7 +49,7 @@ STAMP_BIAS = 1 << 63
 
 _uint64 = struct.Struct(">Q")
 stamp = _uint64.pack
-"""The bytes of a timestamp + `STAMP_BIAS` before an entry; `stamped_at` reads them, as a tuple of one."""
+"""The bytes of a timestamp + `STAMP_BIAS`, which come before an entry. `stamped_at` reads them: a tuple of one int."""
 stamped_at = _uint64.unpack_from
 
 
@@ -64,10 +64,10 @@ def serialize_namespace(namespace: Key | None) -> bytes:
 
 
 def parse_slot(address: bytes, width: int) -> tuple[Key, bytes, int]:
-    """The key, the namespace's bytes and the length of the slot that begins an address.
+    """The key, the bytes of the namespace, and the length of the slot at the beginning of an address.
 
     Raises:
-        StateError: the bytes are no address.
+        StateError: the bytes are not an address.
     """
     key, end = deserialize_key(address, width)
     _, length = deserialize_key(address, end)

@@ -1,9 +1,9 @@
 """A value state that holds a map becomes a map state, key by key, while it is being used.
 
-The first touch of a key and namespace finds the old value, and writes its entries and deletes it in one batch; from
-then on the old state holds nothing there. So whatever part has moved, a reader sees what the old value would have
-given, and a process that dies leaves each key on one side, whole. A key that is never touched is never moved. A value
-written into the old state later is the newer one: at the next touch it takes the place of the map.
+The first access to a key and namespace reads the old value, writes its entries and deletes it, in one batch. From then
+on the old state is empty there. So a reader sees the same entries whether a key has moved or not, and a process that
+dies leaves each key whole, in one of the two states. A key that is never accessed is never moved. A value that is
+written into the old state later is newer than the map: at the next access it replaces the map.
 
 With time to live on both sides an entry keeps the time its value was written.
 """
@@ -25,18 +25,19 @@ V = TypeVar("V")
 
 
 class MigratingMapState(Generic[K, V]):
-    """A map state that takes over, on first touch, what a value state held as a dict.
+    """A map state that takes over the dict of a value state when a key is first accessed.
 
     Args:
-        backend: holds both.
-        old: of the value state; its values are dicts.
-        new: of the map state, under another name.
+        backend: holds both states.
+        old: the descriptor of the value state, whose values are dicts.
+        new: the descriptor of the map state, with another name.
 
     Raises:
         ConfigurationError: an argument is of another class, the names are equal, or the old state has a default that is
             not empty.
-        StateError: as of the backend's `value_state` and `map_state`. Every method raises StateMigrationError for an
-            old value that is no dict, or has a key or a value that the new serialisers do not take; it stays as it is.
+        StateError: as by the backend's `value_state` and `map_state`. Every method raises StateMigrationError for an
+            old value that is not a dict, or has a key or a value that the new serialisers do not take. That value
+            stays as it is.
     """
 
     def __init__(self, backend: StateBackend, old: ValueStateDescriptor, new: MapStateDescriptor) -> None:
@@ -54,7 +55,7 @@ class MigratingMapState(Generic[K, V]):
             )
         if old.default:
             raise ConfigurationError(
-                f"the old state {old.name!r} has the default {describe(old.default)}: a map has none, take None"
+                f"the old state {old.name!r} has the default {describe(old.default)}: a map has none, so leave it out"
             )
         self._backend = backend
         self._old = backend.cells(old, ValueStateDescriptor)
@@ -114,16 +115,17 @@ class MigratingMapState(Generic[K, V]):
         return self._map
 
     def _move(self, slot: bytes, stored: Any) -> None:
-        old = self._old.get(slot, b"")  # which removes an expired one
+        # This also removes an expired value, which must not move.
+        old = self._old.get(slot, b"")
         if old is ABSENT:
             return
         if not isinstance(old, dict):
-            raise self._refused(slot, f"the old value {describe(old)} is no dict")
+            raise self._refused(slot, f"the old value {describe(old)} is not a dict")
         batch = self._backend.new_batch()
         try:
             entries = [(self._map._at(key)[1], value) for key, value in old.items()]
             if isinstance(self._old, TtlCells) and isinstance(self._new, TtlCells):
-                # Reading may have touched the old value, or removed it.
+                # The read above may have renewed the old value, whose time then counts, or removed it.
                 touched = self._old.stored(slot, b"")
                 age = self._old.codec.timestamp(stored if touched is None else touched)
                 self._new.stage_aged(batch, slot, entries, age)
@@ -131,12 +133,13 @@ class MigratingMapState(Generic[K, V]):
                 self._new.stage(batch, slot, entries, clear=True)
         except StateError as error:
             raise self._refused(slot, f"the old value {describe(old)} does not fit: {error}") from error
+        # In the same batch: after a crash a key is in one state, and never in both or in neither.
         self._old.table.stage(batch, slot, (), clear=True)
         self._new.commit(batch, slot)
 
     def _refused(self, slot: bytes, what: str) -> StateMigrationError:
         error = StateMigrationError(
-            f"{what}; mend it through the old value state, or give the new one other serialisers"
+            f"{what}; correct it through the old value state, or give the new state other serialisers"
         )
         located = self._old.located(error, slot)
         assert isinstance(located, StateMigrationError)

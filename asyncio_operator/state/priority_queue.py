@@ -1,11 +1,11 @@
 """The contract of priority queues, and of the sets among them.
 
-A queue hands out its smallest element first. The smallest is the one whose priority, ``key(element)``, is smallest;
-each implementation says how it settles ties, and is deterministic. `add` and `remove` answer whether the head may have
-changed, so that the owner of a timer knows when to move its wake-up.
+A queue returns its smallest element first: the one with the smallest priority, ``key(element)``. Each implementation
+says in which order elements of equal priority leave, and that order is fixed. `add` and `remove` return whether the
+head may have changed, so that the owner of a timer knows when to move its wake-up.
 
-A set holds one of equal elements, belongs to a range of key groups, and can list one key group alone: that is what a
-snapshot writes and what a rescale moves. Source: Flink's ``InternalPriorityQueue`` and
+A set holds one of equal elements, belongs to a range of key groups, and can list one key group alone: a snapshot writes
+key groups, and a rescale moves them. Source: Flink's ``InternalPriorityQueue`` and
 ``KeyGroupedInternalPriorityQueue``.
 """
 
@@ -30,11 +30,11 @@ class PriorityQueue(ABC, Generic[T]):
 
     @abstractmethod
     def remove(self, element: T) -> bool:
-        """Takes an element out, wherever it stands; False if it is absent, or the head surely has not changed."""
+        """Takes an element out, wherever it is. False if it is absent, or the head surely has not changed."""
 
     @abstractmethod
     def poll(self) -> T | None:
-        """Takes the smallest element out, or gives None if there is none."""
+        """Takes the smallest element out and returns it; None if there is none."""
 
     @abstractmethod
     def peek(self) -> T | None:
@@ -86,8 +86,10 @@ def check_function(argument: str, function: F) -> F:
 
 
 def check_priority(priority: Any, element: object) -> None:
-    """Raises StateError for NaN, also inside of tuples and lists: it is neither smaller nor larger than anything, so it
-    would break the order of all others. What cannot be compared at all raises by itself.
+    """Raises StateError for NaN, also in tuples and lists.
+
+    NaN is neither smaller nor larger than any number, so it would break the order of all others without an error. A
+    priority that cannot be compared at all raises by itself.
     """
     if isinstance(priority, tuple | list):
         for part in priority:

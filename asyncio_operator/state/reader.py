@@ -1,4 +1,4 @@
-"""Reads what a snapshot or a checkpoint holds, without the program that wrote it and without pickle.
+"""Reads a snapshot or a checkpoint, without the program that wrote it and without pickle.
 
 The law: the states, namespaces, keys and entries are those that the backend had when the snapshot was taken, expired
 entries that were still stored included. Source: Flink's State Processor API.
@@ -35,12 +35,12 @@ _BUILTIN: dict[str, Serializer] = {BUILTIN.name: BUILTIN, KeySerializer.name: Ke
 
 @dataclass(frozen=True, slots=True)
 class StateInfo:
-    """What a snapshot says of a state.
+    """What a snapshot says about a state.
 
     Attributes:
         name: of the state.
         kind: "value", "list", "map", "reducing" or "aggregating".
-        ttl: whether its entries have time to live; how long that is belongs to the descriptor, not to the state.
+        ttl: whether its entries have time to live. How long is in the descriptor, and not in the snapshot.
         serializers: the names of its serialisers, by what they are for: "value serialiser", and for a map also "key
             serialiser".
     """
@@ -74,14 +74,14 @@ class SnapshotReader:
     """The keyed state of a snapshot or a checkpoint.
 
     Args:
-        source: the path of a checkpoint or of a RocksDB snapshot, or a snapshot that a backend gave.
-        serializers: serialisers of your own, by name. A value whose serialiser is neither here nor built in is read
-            as bytes.
+        source: the path of a checkpoint or of a RocksDB snapshot, or the snapshot of a backend.
+        serializers: serialisers of your own, by name. Values of a serialiser that is neither here nor built in are
+            read as bytes.
 
     Raises:
-        ConfigurationError: `source` is neither, a serialiser is none or has another name, or a RocksDB snapshot is to
-            be read and the package rocksdict is missing.
-        StateError: it is missing, damaged, no snapshot, or of another version.
+        ConfigurationError: `source` or a serialiser has the wrong type, a serialiser has another name, or the source is
+            a RocksDB snapshot and the package rocksdict is missing.
+        StateError: the source is missing, damaged, not a snapshot, or of another version.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class SnapshotReader:
         return [StateInfo(name, meta.kind, meta.ttl, dict(meta.serializers)) for name, meta in known]
 
     def namespaces(self, state: str) -> list[Key | None]:
-        """The namespaces that have entries of a state, each once; None is the default one. It reads the whole state.
+        """The namespaces that have entries of a state, each once; None is the default one. Reads the whole state.
 
         Raises:
             StateError: there is no such state, or it is damaged. The same holds for the other methods.
@@ -139,7 +139,7 @@ class SnapshotReader:
             yield StateEntry(key, _namespace(namespace), map_key, value, written)
 
     def _slots(self, state: str) -> Iterator[tuple[Key, bytes]]:
-        """Key and namespace of each slot, once: the entries of a slot stand together."""
+        """Key and namespace of each slot, once: the entries of a slot are neighbours."""
         self._meta(state)
         return self._found_slots(state)
 

@@ -1,8 +1,8 @@
 """Values as bytes.
 
-A serialiser has a `name`, `serialize` and `deserialize`. Serialisers are compared by name: stored state remembers the
-name it was written with. The built-in one can also copy: it takes the same values either way, so the heap backend keeps
-them as objects.
+A serialiser has a `name`, `serialize` and `deserialize`. Serialisers are compared by name: stored state keeps the name
+of its serialiser. The built-in one can also copy a value. It takes the same values for both, so the heap backend keeps
+values as objects.
 
 The built-in serialiser keeps types. A value is one tag byte and a body:
 
@@ -15,9 +15,9 @@ The built-in serialiser keeps types. A value is one tag byte and a body:
     0F UUID: 16 bytes                           10 Decimal: length, text
     11 bytearray: length, bytes                 12 set, 13 frozenset: count, items in the order of their bytes
 
-Numbers are big-endian, lengths and counts 4 bytes. A zone of a time is kept as its offset from UTC. Nothing that is
-read is ever executed: this is no pickle, and subclasses are refused, for their type could not be given back. Values
-nest `keys.MAX_DEPTH` levels at most.
+Numbers are big-endian, lengths and counts 4 bytes. The zone of a time is kept as its offset from UTC. Reading executes
+no code, unlike pickle. Subclasses are refused, because the bytes do not hold their type. Values may be nested
+`keys.MAX_DEPTH` levels deep.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Serializer(Protocol):
 
 
 class BuiltinSerializer:
-    """The format above. Raises StateError for a value it does not take and for bytes it did not write."""
+    """The format above. Raises StateError for a value that it does not take, and for bytes that it did not write."""
 
     name = "builtin-1"
 
@@ -71,7 +71,7 @@ class BuiltinSerializer:
         return value
 
     def copy(self, value: Any) -> Any:
-        """An equal value that shares nothing that can change; the same value if nothing in it can.
+        """An equal value that shares no mutable part with this one; the value itself if it is immutable.
 
         It takes what `serialize` takes, and nothing else.
         """

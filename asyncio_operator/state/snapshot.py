@@ -2,7 +2,7 @@
 
 A snapshot is a point in time of one backend: for every state its `StateMeta`, and for every key group the addresses and
 serialised entries, in the form of `layout`. So a snapshot of one kind of backend restores into any other. It names its
-version, its maximum parallelism and its range, and is never trusted further than these are understood.
+version, its maximum parallelism and its range, and is refused if this version does not know them.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class StateSnapshot(ABC):
         format: the version of the layout.
         max_parallelism: of the backend.
         key_groups: the range of the backend.
-        sequence: no sequence number from here on occurs in it.
-        states: what is known of each state, by name.
+        sequence: every sequence number in it is smaller.
+        states: kind, serialisers and time to live of each state, by name.
         in_order: whether `rows` come in the order of their addresses.
     """
 
@@ -51,7 +51,7 @@ class StateSnapshot(ABC):
 
     @abstractmethod
     def delete(self) -> None:
-        """Gives back what the snapshot occupies; it cannot be restored afterwards."""
+        """Frees the memory or the files of the snapshot; it cannot be restored afterwards."""
 
 
 @dataclass(slots=True, repr=False)
@@ -97,7 +97,9 @@ def merge_states(snapshots: Sequence[StateSnapshot], max_parallelism: int) -> di
     states: dict[str, StateMeta] = {}
     for index, snapshot in enumerate(snapshots):
         if not isinstance(snapshot, StateSnapshot):
-            raise StateError(f"snapshot {index} is a {type(snapshot).__name__}: restore() takes what snapshot() gave")
+            raise StateError(
+                f"snapshot {index} is a {type(snapshot).__name__}: restore() takes what snapshot() returned"
+            )
         snapshot.check_present()
         if snapshot.format != FORMAT_VERSION:
             raise StateError(

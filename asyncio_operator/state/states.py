@@ -1,6 +1,6 @@
-"""The five kinds of keyed state, over cells. Each speaks of the backend's current key and namespace.
+"""The five kinds of keyed state, over cells. Each reads and writes at the backend's current key and namespace.
 
-They do not know where the entries are stored, nor that any may expire.
+They know neither where the entries are stored nor that entries may expire.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ V = TypeVar("V")
 
 
 class _State:
-    """What all states share: their cells and where these stand now."""
+    """What all states share: their cells, and the backend that has the current slot."""
 
     __slots__ = ("_backend", "_cells")
 
@@ -38,7 +38,7 @@ class _State:
         self._cells.clear(self._backend.slot or self._backend.require_slot())
 
     def _failed(self, error: Exception, function: str) -> StateError:
-        """An error of the user's function, where it happened."""
+        """The StateError for an error of the user's function: it names the state, the key and the namespace."""
         return self._cells.located(error, self._backend.slot or self._backend.require_slot(), f"{function}() raised")
 
     def __repr__(self) -> str:
@@ -65,7 +65,7 @@ class ValueState(_State, Generic[V]):
             self._copy_default = lambda: self._decode(default)
 
     def value(self) -> V | None:
-        """The value; if there is none a fresh copy of the default, or None."""
+        """The value; without one, a fresh copy of the default, or None."""
         backend = self._backend
         slot = backend.slot or backend.require_slot()
         try:
@@ -110,7 +110,7 @@ class ListState(_State, Generic[V]):
         """
         slot = self._backend.slot or self._backend.require_slot()
         if value is None:
-            raise self._cells.located(StateError("None is no element of a list state"), slot)
+            raise self._cells.located(StateError("None cannot be an element of a list state: leave it out"), slot)
         self._cells.put(slot, self._next_sub(slot), value)
 
     def add_all(self, values: Iterable[V]) -> None:
@@ -124,10 +124,12 @@ class ListState(_State, Generic[V]):
     def _write(self, values: Iterable[V], clear: bool) -> None:
         slot = self._backend.slot or self._backend.require_slot()
         if not isinstance(values, Iterable):
-            raise self._cells.located(StateError(f"{describe(values)} is no iterable of elements"), slot)
+            raise self._cells.located(StateError(f"{describe(values)} is not an iterable of elements"), slot)
         elements = list(values)
         if any(value is None for value in elements):
-            raise self._cells.located(StateError(f"{describe(elements)}: None is no element of a list state"), slot)
+            raise self._cells.located(
+                StateError(f"{describe(elements)}: None cannot be an element of a list state, leave it out"), slot
+            )
         self._cells.write(slot, [(self._next_sub(slot), value) for value in elements], clear)
 
     def _next_sub(self, slot: bytes) -> bytes:
@@ -152,7 +154,7 @@ class MapState(_State, Generic[K, V]):
             self._key = descriptor.key_serializer.deserialize
 
     def get(self, key: K) -> V | None:
-        """The value of an entry, or None; `contains` tells an absent one from one that holds None."""
+        """The value of an entry, or None. `contains` distinguishes an absent entry from one that holds None."""
         slot, sub = self._at(key)
         value = self._cells.get(slot, sub)
         return None if value is ABSENT else value
@@ -177,7 +179,7 @@ class MapState(_State, Generic[K, V]):
         return self._cells.contains(*self._at(key))
 
     def items(self) -> Iterator[tuple[K, V]]:
-        """The entries as they are now, in the order of the serialised keys; later writes do not show."""
+        """The entries as they are now, in the order of the serialised keys. Later writes are not seen."""
         slot = self._backend.slot or self._backend.require_slot()
         return self._items(slot, self._cells.scan(slot))
 
@@ -208,12 +210,12 @@ class MapState(_State, Generic[K, V]):
             return slot, self._sub(key)
         except Exception as error:
             if key is None and isinstance(error, StateError):
-                error = StateError("None is no key of a map state; a value of a map may be None")
+                error = StateError("None cannot be a key of a map state; a value of a map may be None")
             raise self._cells.located(error, slot, "the key serialiser failed while writing") from error
 
 
 class ReducingState(_State, Generic[V]):
-    """One value into which every added one is folded."""
+    """One value: the fold of all added values."""
 
     __slots__ = ("_reduce",)
 
@@ -239,7 +241,7 @@ class ReducingState(_State, Generic[V]):
 
 
 class AggregatingState(_State):
-    """One accumulator into which every added value goes, and the result it gives."""
+    """One accumulator of all added values, and its result."""
 
     __slots__ = ("_aggregate",)
 

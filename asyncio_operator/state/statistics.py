@@ -1,4 +1,4 @@
-"""What a state backend takes of memory and disk."""
+"""The memory and the disk space that a state backend uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class StateStatistics:
     """Figures of a state backend now, in bytes. All are 0 for a backend in memory: Python counts no bytes of objects.
 
     Attributes:
-        memory: write buffers of this backend, and what it keeps of its table files outside of the block cache.
+        memory: write buffers of this backend, and the data about its table files that are outside of the block cache.
         disk: all files of its directory, the log included.
         log: the write-ahead log, which an opening after a crash reads.
         pending_compaction: what RocksDB still has to rewrite to merge table files; an estimate.

@@ -1,8 +1,8 @@
-"""What a backend offers a state: a table from addresses to stored entries, and nothing more.
+"""What a backend gives a state: a table from addresses to stored entries, and nothing more.
 
-An address is ``slot + sub`` (`layout`). A stored entry is bytes on RocksDB and an object or bytes on the heap; a
-`Codec` turns values into stored entries. Tables store, find and iterate: they know neither what a list or a map is nor
-that anything expires. Each change is one atomic write; changes that belong together are staged into one batch.
+An address is ``slot + sub`` (`layout`). A stored entry is bytes on RocksDB, and an object or bytes on the heap. A
+`Codec` turns values into stored entries. Tables store, find and iterate: they know no lists, no maps and no expiry.
+Each change is one atomic write; changes that belong together are staged into one batch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from asyncio_operator.state.layout import STAMP_BIAS, STAMP_SIZE, stamp, stamped
 from asyncio_operator.state.serializers import BUILTIN, Serializer
 
 Stored = Any
-"""Bytes, or whatever the backend's codec makes; never None."""
+"""Bytes, or what the backend's codec makes; never None."""
 
 Batch = Any
 """What a backend's `new_batch` gives."""
@@ -48,13 +48,13 @@ class Table(ABC):
         """Removes one entry, if there is one."""
 
     def holds(self, slot: bytes, sub: bytes, stored: Stored) -> bool:
-        """Whether an entry that was read is still there, and not another one, written since, though it be equal."""
+        """Whether an entry that was read is still stored. An equal entry that was written since does not count."""
         return self.get(slot, sub) is stored
 
     def stage(self, batch: Batch, slot: bytes, changes: Iterable[tuple[bytes, Stored | None]], clear: bool) -> None:
-        """Adds changes of one slot to a batch: entries by sub, None to delete; `clear` empties the slot before.
+        """Adds changes of one slot to a batch: entries by sub, None to delete. `clear` empties the slot first.
 
-        In this class to a list, for the backend to carry out.
+        In this class a batch is a list of changes, which the backend carries out.
         """
         batch.append((self, slot, list(changes), clear))
 
@@ -70,18 +70,18 @@ class Table(ABC):
     def sweep(self, count: int, deadline: int, now: int) -> int | None:
         """Looks at the next `count` entries of an endless round, and removes those stamped at the deadline or before.
 
-        In time bounded by `count`. Of tables with stamped entries only.
+        The time is bounded by `count`. Only for tables with stamped entries.
 
         Returns:
-            None; where a round ended, a timestamp before which no entry is stamped, if none was stamped before the
-            `now` of a call after that call.
+            None. If a round ended: a lower bound of all timestamps. It holds while no write has a timestamp below the
+            `now` of the calls before it.
         """
 
     @abstractmethod
     def entries(self) -> Iterator[tuple[bytes, bytes, Stored]]:
-        """All entries, as slot, sub, stored. Entries given may be deleted meanwhile.
+        """All entries, as slot, sub, stored. Entries that were returned may be deleted during the iteration.
 
-        Where slot ends and sub begins may differ from what it was when the entry was written; their sum is the address.
+        The border between slot and sub may differ from that of the write; their concatenation is the address.
         """
 
     @abstractmethod
@@ -90,11 +90,11 @@ class Table(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many entries there are; may take time in proportion to their number."""
+        """The number of entries. It may take time in proportion to that number."""
 
 
 class Codec:
-    """Turns values into stored entries and back; in this class into bytes, always.
+    """Turns values into stored entries and back. In this class stored entries are bytes.
 
     With `stamped` an entry begins with a timestamp, milliseconds since the epoch.
     """

@@ -1,4 +1,4 @@
-"""How long state lives: the options of State TTL, and nothing that acts on them.
+"""The options of State TTL, and no code that acts on them.
 
 Source: Flink's ``StateTtlConfig`` (FLIP-25).
 """
@@ -15,11 +15,11 @@ from asyncio_operator.clock import LIMIT
 from asyncio_operator.errors import ConfigurationError, describe
 
 LONGEST = LIMIT // 1000
-"""Seconds that a time to live lasts at most: 292 million years."""
+"""The longest time to live, in seconds: 292 million years."""
 
 
 class UpdateType(Enum):
-    """What renews an entry's life."""
+    """Which accesses restart the time to live of an entry."""
 
     ON_CREATE_AND_WRITE = "on_create_and_write"
     ON_READ_AND_WRITE = "on_read_and_write"
@@ -37,8 +37,8 @@ class CleanupIncrementally:
     """Looks at `size` entries on every access, with `every_record` also on every change of key, and removes the
     expired.
 
-    The looks of several accesses are made together, and none while nothing can be over (see the page on state).
-    The default of 5 is Flink's: the store is swept once in a fifth as many accesses as it has entries.
+    The looks of several accesses are made together, and none while no entry can have expired (see the page on state).
+    The default of 5 is Flink's: after a number of accesses that is a fifth of its entries the store was swept once.
     """
 
     size: int = 5
@@ -74,12 +74,12 @@ class StateTtlConfig:
     Args:
         ttl: seconds, or a timedelta; from a millisecond to 2**63 - 1 of them. An entry is expired once this much time
             has passed.
-        update_type: what renews an entry; the enum or its name.
+        update_type: which accesses restart the time to live of an entry; the enum or its name.
         visibility: whether expired entries may be returned; the enum or its name.
         cleanup: one strategy, or several, or ``()`` for none beside removal on reading.
 
     Raises:
-        ConfigurationError: one of them is wrong.
+        ConfigurationError: an argument is wrong.
     """
 
     ttl: float | timedelta

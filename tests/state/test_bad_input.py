@@ -264,7 +264,7 @@ def test_S1_an_integer_of_any_length_is_a_key_and_may_stand_in_a_message(make):
     for wrong in (object(), [HUGE, object()]):
         with pytest.raises(StateError, match=r"'value', key <int.*, namespace <int.*cannot be stored"):
             value.update(wrong)
-    with pytest.raises(StateError, match="None is no element"):
+    with pytest.raises(StateError, match="None cannot be an element"):
         backend.list_state(state.ListStateDescriptor("list")).add_all([HUGE, None])
 
 

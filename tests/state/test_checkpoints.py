@@ -271,7 +271,7 @@ def test_S15_nothing_is_written_over(kind, new, tmp_path):
     for make in (Path.mkdir, Path.touch):
         place = tmp_path / "place"
         make(place)
-        with pytest.raises(StateError, match=r"something at .*place already: take another path"):
+        with pytest.raises(StateError, match=r"place exists already: take another path"):
             job.save(place)
         shutil.rmtree(place) if place.is_dir() else place.unlink()
 
@@ -348,10 +348,10 @@ def test_S15_what_does_not_fit_is_refused_and_named(new, tmp_path):
         new("heap").load(tmp_path / "half", tmp_path / "whole")
     with pytest.raises(StateError, match=r"whole holds the services \['timers', 'batch timers'\], and \['timers'\]"):
         restore_checkpoint(tmp_path / "whole", HeapStateBackend(), InternalTimerService())
-    with pytest.raises(StateError, match=r"nothing.*look at the path"):
+    with pytest.raises(StateError, match=r"nothing.*correct the path"):
         new("heap").load(tmp_path / "nothing")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(StateError, match=r"empty is no checkpoint, or was never completed"):
+    with pytest.raises(StateError, match=r"empty is not a checkpoint, or was never completed"):
         new("heap").load(tmp_path / "empty")
     with pytest.raises(StateError, match="has timers already"):
         restore_checkpoint(tmp_path / "whole", HeapStateBackend(), job.timers, BatchTimerService())
@@ -409,7 +409,7 @@ def test_S15_a_checkpoint_that_cannot_be_written_leaves_nothing(new, tmp_path):
     job = new("heap")
     job.fill()
     (tmp_path / "file").touch()
-    with pytest.raises(StateError, match=r"file/checkpoint cannot be written: see to the cause, or take another path"):
+    with pytest.raises(StateError, match=r"file/checkpoint cannot be written: remove the cause, or take another path"):
         job.save(tmp_path / "file" / "checkpoint")
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("job-")] == ["file"]
     job.backend.num_entries()

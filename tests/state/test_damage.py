@@ -280,7 +280,7 @@ def test_a_path_says_nothing_about_the_cause(name, tmp_path):
     (tmp_path / name).mkdir()
     (tmp_path / name / "CURRENT").write_text("MANIFEST-000001\n")
     (tmp_path / name / "MANIFEST-000001").mkdir()
-    with pytest.raises(StateError, match="cannot be used: see to the cause"):
+    with pytest.raises(StateError, match="cannot be used: remove the cause"):
         RocksDBStateBackend(tmp_path / name)
 
 
@@ -331,7 +331,7 @@ def test_S11_close_on_a_full_disk_says_so_once_and_gives_the_directory_free(tmp_
     with full_disk():
         with pytest.raises(StateError, match=r"state 'value', key \d+: .*too large"):
             write()
-        with pytest.raises(StateError, match=r"cannot be used: see to the cause.*too large") as caught:
+        with pytest.raises(StateError, match=r"cannot be used: remove the cause.*too large") as caught:
             backend.close()
         backend.close()
     again = RocksDBStateBackend(tmp_path / "state")

@@ -108,7 +108,7 @@ class _Text(str):
 
 @pytest.mark.parametrize("key", [None, [1], (1, (None,)), _Text("a"), {"a": 1}, timedelta(1)], ids=repr)
 def test_a_wrong_key_is_named(key):
-    with pytest.raises(StateError, match=r"no key"):
+    with pytest.raises(StateError, match=r"cannot be a key"):
         serialize_key(key)
 
 

@@ -309,7 +309,7 @@ def test_a_closed_backend_says_how_to_go_on(tmp_path):
 def test_None_as_a_map_key_or_in_a_namespace_has_its_own_words(make):
     backend = make()
     backend.set_current_key("k")
-    with pytest.raises(StateError, match="None is no key of a map state"):
+    with pytest.raises(StateError, match="None cannot be a key of a map state"):
         backend.map_state(MAP).put(None, 1)
     with pytest.raises(StateError, match=r"the namespace \[1\]"):
         backend.set_current_namespace([1])
@@ -322,7 +322,7 @@ def test_S10_two_descriptors_of_one_name_in_one_program_are_told_so(make):
         (ValueStateDescriptor("value", Broken(True)), StateMigrationError),
         (ValueStateDescriptor("value", ttl=StateTtlConfig(1)), StateMigrationError),
     ):
-        with pytest.raises(error, match=r"asked for before.*another name"):
+        with pytest.raises(error, match=r"requested before.*another name"):
             backend.value_state(other)
 
 

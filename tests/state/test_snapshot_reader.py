@@ -253,10 +253,10 @@ def test_S15_what_cannot_be_read_is_named(tmp_path):
     snapshot.delete()
     with pytest.raises(StateError, match="is gone"):
         list(reader.entries("value"))
-    with pytest.raises(StateError, match="look at the path"):
+    with pytest.raises(StateError, match="correct the path"):
         SnapshotReader(tmp_path / "nothing")
     (tmp_path / "other").mkdir()
-    with pytest.raises(StateError, match="is no checkpoint"):
+    with pytest.raises(StateError, match="is not a checkpoint"):
         SnapshotReader(tmp_path / "other")
     wrongs: list[Any] = [1, None, b"path"]
     for wrong in wrongs:

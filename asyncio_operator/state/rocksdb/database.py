@@ -274,7 +274,7 @@ class Database:
         if _DAMAGED.search(cause):
             return StateError(f"{where} is damaged: restore a snapshot into another directory ({text})")
         other = "take another directory" if self._view is None else "set TMPDIR to a directory that can be written"
-        return StateError(f"{where} cannot be used: see to the cause and open it again, or {other} ({text})")
+        return StateError(f"{where} cannot be used: remove the cause and open it again, or {other} ({text})")
 
     def _read(self, name: str, start: bytes, end: bytes | None, read: Callable[[Cursor], T]) -> T:
         patience = self._patience.get(name, PATIENCE)
