@@ -63,9 +63,9 @@ faults: java venv loops
 
 # Law O18, with Python 3.12 or newer: make PYTHON=python3.12 loops
 loops: venv
-	@PYTHONASYNCIODEBUG=1 $(BIN)/python -m pytest tests/operator $(ARGS)
+	@PYTHONASYNCIODEBUG=1 $(BIN)/python -m pytest tests/operator tests/engine tests/loop tests/queues $(ARGS)
 	@if $(BIN)/python -c 'from asyncio import eager_task_factory' 2>/dev/null; then \
-	    $(BIN)/python -m pytest tests/operator --eager $(ARGS); \
+	    $(BIN)/python -m pytest tests/operator tests/engine tests/loop tests/queues --eager $(ARGS); \
 	else echo "eager tasks were not tested: they come with Python 3.12"; fi
 
 soak: java venv

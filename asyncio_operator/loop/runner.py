@@ -181,7 +181,7 @@ def _iterate(
     loop = loop_thread().loop
     check_elsewhere(loop)
     source, sink = ToLoop(loop), FromLoop(loop)
-    run = LoopTask(loop, lambda: _pump(process, source, sink), sink)
+    run = LoopTask(loop, lambda: pump(process(source, sink.waiting), sink), sink)
     runs.append(run)
     try:
         run.start()
@@ -196,8 +196,9 @@ def _iterate(
                 above.cut(patience)
 
 
-async def _pump(process: Process, source: ToLoop, sink: FromLoop) -> None:
-    async with contextlib.aclosing(process(source, sink.waiting)) as outputs:
+async def pump(outputs: AsyncGenerator[Any, None], sink: FromLoop) -> None:
+    """Put outputs into a channel, and close them in any case."""
+    async with contextlib.aclosing(outputs):
         async for output in outputs:
             await sink.put(output)
 

@@ -25,8 +25,9 @@ from pyspark.sql import DataFrame
 
 from asyncio_operator.checks import duration
 from asyncio_operator.errors import ConfigurationError, describe, function_name
-from asyncio_operator.loop.channels import AHEAD, PULSE, FromLoop, ToLoop
+from asyncio_operator.loop.channels import AHEAD, PULSE
 from asyncio_operator.loop.portable_errors import portable_errors
+from asyncio_operator.loop.runner import pump
 from asyncio_operator.operator.wait_operator import AsyncWaitOperator
 from asyncio_operator.policies.shutdown import TASK_END, TASK_GRACE_PERIOD, WATCH_INTERVAL, longest_end
 from asyncio_operator.spark.driver.build_task import IN_ENRICH, refuse_unknown, require_portable
@@ -120,7 +121,7 @@ class PartitionTask:
         grace = duration("grace_period", self.options.get("grace_period", TASK_GRACE_PERIOD))
         results = outputs_of(
             elements,
-            lambda source, sink: _run(operator, source, sink),
+            lambda source, sink: pump(operator.process(source), sink),
             name=function_name(self.function),
             patience=max(TASK_END, longest_end(grace)),
             read_ahead=AHEAD,
@@ -131,12 +132,6 @@ class PartitionTask:
             for result in results:
                 if result is not PULSE:
                     yield result
-
-
-async def _run(operator: AsyncWaitOperator, source: ToLoop, sink: FromLoop) -> None:
-    async with contextlib.aclosing(operator.process(source)) as results:
-        async for result in results:
-            await sink.put(result)
 
 
 def _look() -> Callable[[], None] | None:

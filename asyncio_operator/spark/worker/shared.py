@@ -153,8 +153,6 @@ class Clients:
 
 clients = Clients()
 
-os.register_at_fork(after_in_child=clients.forget_all)
-
 
 UNUSED = 16
 """The number of unused caches that are kept: more than one query has, and a limit for a notebook with hundreds."""
@@ -212,8 +210,6 @@ def _has_failed(opening: asyncio.Task[LookupCache]) -> bool:
 
 caches = Caches()
 
-os.register_at_fork(after_in_child=caches.forget_all)
-
 
 class Limiters:
     """The windows that no task uses now, by their owner and limit."""
@@ -251,4 +247,11 @@ class Limiters:
 
 limiters = Limiters()
 
-os.register_at_fork(after_in_child=limiters.forget_all)
+
+def _forget_all() -> None:
+    """In a forked child, whose loop has not run: what is open stays open for the parent."""
+    for pool in (clients, caches, limiters):
+        pool.forget_all()
+
+
+os.register_at_fork(after_in_child=_forget_all)
