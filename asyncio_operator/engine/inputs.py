@@ -221,10 +221,11 @@ class Reader:
         return self._input.read_ahead()
 
     def stop(self) -> None:
-        """Nothing is read any more."""
-        self._stopped = True
-        if self.reading is not None:
-            self.reading.cancel()
+        """Nothing is read any more. An input that is being read is cancelled once, so that it may clean up."""
+        if not self._stopped:
+            self._stopped = True
+            if self.reading is not None:
+                self.reading.cancel()
 
     async def close(self, grace_period: float) -> None:
         """Wait until nothing is read, and let go of the input, for `grace_period` seconds. An input that ignores its

@@ -1,0 +1,77 @@
+"""O8, O17: what a run owes the input that it reads: one cancellation, its clean-up, and a context of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from asyncio_operator import AsyncWaitOperator, Retry
+from tests.operator.helpers import Doors, forever, now, others, same, virtual
+
+WAYS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "retry": {"retry": Retry()},
+    "attempt_timeout": {"attempt_timeout": 10},
+    "key_ordered": {"mode": "key_ordered", "key": lambda value: value % 2},
+}
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return WAYS[request.param]
+
+
+async def read_two(outputs: Any, how: str) -> None:
+    """Read two outputs, wait while the input waits, and end the run in this way."""
+    await anext(outputs)
+    await anext(outputs)
+    await asyncio.sleep(0.1)
+    if how == "cancelled":
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(outputs), 1)
+    else:
+        await outputs.aclose()
+
+
+@pytest.mark.parametrize("how", ["closed", "cancelled"])
+@virtual
+async def test_O8_an_input_is_cancelled_once_and_may_clean_up(how, way):
+    cleaned: list[Any] = []
+
+    async def elements() -> AsyncIterator[int]:
+        try:
+            yield 1
+            yield 2
+            await forever()
+        finally:
+            try:
+                await asyncio.sleep(0.2)
+            finally:
+                cleaned.append(now())
+
+    begun = now()
+    outputs = AsyncWaitOperator(same, capacity=2, **way).process(elements())
+    await read_two(outputs, how)
+    assert cleaned == [pytest.approx(begun + (1.3 if how == "cancelled" else 0.3))]
+
+
+@pytest.mark.parametrize("how", ["closed", "cancelled"])
+@virtual
+async def test_O8_when_a_run_has_ended_the_run_that_it_reads_has_ended_too(how, way):
+    async def elements() -> AsyncIterator[int]:
+        yield 1
+        yield 2
+        await forever()
+
+    async def closing() -> None:
+        await asyncio.sleep(0.2)
+        closed.append(now())
+
+    closed: list[float] = []
+    inner = AsyncWaitOperator(Doors(closing=closing), capacity=2).process(elements())
+    await read_two(AsyncWaitOperator(same, capacity=2, **way).process(inner), how)
+    assert closed == [now()]
+    assert others() == set()
