@@ -1,12 +1,9 @@
 """The managed way from the input to the lanes: which call starts next, and what follows from its end.
 
-What may start is asked for by a lane that is free, and chosen by the `lineup`. When there is nothing, the one lane that
-seeks waits for the first news: input, room, an element that is due, a key, the end of a call, or the rate limit. An
-element in back-off holds no lane.
-
-Laws: no attempt starts past its element's deadline (R3); an element that waits for a place ends at its deadline (R2);
-the halves of a batch belong to its attempt (B4); a key is free when its record has ended and every call for it has
-returned (Q7). What the policies decide is in `policies`, what an outcome means in `outcomes`.
+A free lane asks what may start, and `schedule` chooses it. When nothing may start, the one lane that seeks waits for
+the
+first news: input, room, an element that is due, a key, the end of a call, or the rate limit. An element in back-off
+holds no lane. The policies are in `policies`, the meaning of an outcome in `outcomes`.
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ from asyncio_operator.policies.rate_limit import Limiter
 from asyncio_operator.queues import KeyOrderedStreamElementQueue
 
 REFUSALS = 100
-"""Calls that are refused one after the other before the loop turns, and others have their time."""
+"""Refused calls in a row after which the loop turns, so that other code runs."""
 
 SLACK = 1e-6
 """Seconds by which a deadline may be missed through rounding: a call's limit and an element's deadline are sums and
@@ -120,7 +117,7 @@ class Attempts:
         return self._waits.backing_off
 
     def stop(self) -> None:
-        """Nothing will start or end any more, and nothing is read."""
+        """From now on no call starts, no element ends, and no input is read."""
         self._alarm.cancel()
         self._waits.clear()
         self._source.stop()
@@ -188,7 +185,7 @@ class Attempts:
             now = self._now()
             self._try_again = inf
             if self._waits.earliest <= now and self._waits.next_due() <= now:
-                # An attempt may start at its deadline, and not behind it.
+                # Law R3: an attempt may start at its deadline, and not after it.
                 self._look(now, nextafter(now, -inf))
             if not guards.has_room():
                 return None
@@ -201,7 +198,7 @@ class Attempts:
             if call is None:
                 return None
             if not self.instant:
-                # Reading the input took its time.
+                # Reading the input took time, and a deadline may have passed meanwhile.
                 now = self._now()
                 if not self._in_time(call, now):
                     continue
@@ -211,6 +208,7 @@ class Attempts:
                 guards.started(call, now)
                 self.calls += 1
                 return call, self.value_of(call)
+            # A refusal counts as a failed attempt, so retries and back-off bridge an open circuit.
             self.begin(call, now)
             self._attempts_failed(call.present, refusal, now)
         self._try_again = self._now() + COARSEST
@@ -224,10 +222,10 @@ class Attempts:
             self._end(flight, now, self._outcomes.timed_out, flight.attempts)
         return bool(call.flights)
 
-    # -- the window: what a call comes to
+    # -- the window: the start and the end of a call
 
     def begin(self, call: Call, started: float) -> float:
-        """A call starts; the seconds that it may take."""
+        """A call starts. Returns the seconds that it may take."""
         call.started = started
         for flight in call.present:
             flight.call = call
@@ -256,6 +254,7 @@ class Attempts:
         try:
             results = aligned(result, len(flights), self._batch_method)
         except ResultError as error:
+            # Law B3: nothing tells which result belongs to which element, so all of them fail.
             self._attempts_failed(call.present, error, now)
         else:
             for flight, one in zip(flights, results, strict=True):
@@ -285,6 +284,7 @@ class Attempts:
         self.returned(call)
         flights = call.present
         if len(flights) > 1 and isinstance(error, Exception) and splits(error):
+            # Law B4: the halves belong to this attempt, so its limit goes on while they wait for a place.
             self._lineup.split(flights)
             for flight in flights:
                 flight.call = None
@@ -297,6 +297,7 @@ class Attempts:
     def timed_out(self, call: Call, started: float) -> float | None:
         now = self._now()
         late = [flight for flight in call.present if flight.limit(self._attempt_timeout) <= now + SLACK]
+        # These leave the call, which runs on for the elements that still have time.
         call.late |= dict.fromkeys(late)
         going_on = bool(call.present)
         if not going_on:
@@ -305,6 +306,7 @@ class Attempts:
         for flight in late:
             flight.late += 1
             if self._keyed is not None:
+                # Law Q7: the key is not free while a call for it runs, although its element has ended.
                 self._keyed.hold(flight.entry)
             self._pass_limit(flight, now)
         return call.limit(self._attempt_timeout) - started if going_on else None
@@ -318,7 +320,7 @@ class Attempts:
         self._judge(flight, attempt_timeout_error(flight.value, flight.attempts + 1, self._attempt_timeout), now)
 
     def returned(self, call: Call) -> None:
-        """The call is over."""
+        """The call has returned, in time or late."""
         self._guards.returned()
         if self._guards.limit is not None:
             self.driver.resize(self._guards.limit)
@@ -379,13 +381,12 @@ class Attempts:
         self._recorder.completed(flight, how, now)
         if flight.entry is None:
             self._recorder.emitted(None, flight, now)
+        # An end may free a key, end the run, or leave no element that could join a batch: else the seeker sleeps on.
         if self._keyed is not None or not self._lineup.unfinished or self._lineup.forming:
             self.news()
 
-    # -- waits
-
     def _look(self, now: float, overdue_by: float) -> None:
-        """See to those whose back-off is over, and to those that have waited past their limit."""
+        """Handle the elements whose back-off is over, and those that have waited past their limit."""
         for flight in self._waits.overdue(overdue_by):
             if flight.split:
                 flight.split = False
@@ -411,6 +412,7 @@ class Attempts:
         try:
             self._look(now, now)
         except BaseException as error:
+            # Raised here it would go to the loop's handler of exceptions, and the run would wait for ever.
             self.driver.fail(error)
             return
         self._set_alarm(now + COARSEST)

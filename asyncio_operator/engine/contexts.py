@@ -1,9 +1,9 @@
 """The contexts (contextvars) of calls: copies of the context in which the run was started.
 
-Law O17: what a call sets is seen by what the call starts, and by no other call. asyncio gives each task one context,
-and a lane is one task for many calls. So a lane whose context has changed is *apart*: each of its later calls, and each
-look at the input, runs in a copy of the context that the lane had at first. As long as nothing is set, this costs a
-comparison of two pointers for each call.
+Law O17: a context variable that a call sets is seen by tasks that the call starts, and by no other call. asyncio gives
+each task one context, and a lane is one task for many calls. So a lane whose context has changed is *apart*: each of
+its later calls, and each look at the input, runs in a copy of the context that the lane had at first. As long as no
+variable is set, this costs a comparison of two pointers for each call.
 """
 
 from __future__ import annotations
@@ -16,17 +16,20 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 PLAIN_TYPES = (str, bytes, types.NoneType)
-"""Types whose equal values are the same for every reader, so that no reader notices if one takes the other's place."""
+"""Types whose equal values no reader can distinguish, so one may replace the other."""
 
 
 def call_within(context: Context, function: Callable[..., Awaitable[T]], *arguments: Any) -> Awaitable[T]:
     """``function(*arguments)``, to be awaited, with every step of it in the context and in the present task."""
+    # The call too: a function that is not ``async def`` runs code before it returns its awaitable.
     made = context.run(function, *arguments)
+    # A future, or an object with ``__await__``, cannot be stepped by `_within`.
     return _within(context, made if type(made) is types.CoroutineType else _awaited(made))
 
 
 @types.coroutine
 def _within(context: Context, call: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+    # A task steps its coroutine in the one context of the task. To use another one, each step is made here.
     run = context.run
     try:
         future = run(call.send, None)
@@ -34,9 +37,11 @@ def _within(context: Context, call: Coroutine[Any, Any, T]) -> Generator[Any, An
             try:
                 sent = yield future
             except GeneratorExit:
+                # Its ``finally`` blocks run in the context too.
                 run(call.close)
                 raise
             except BaseException as error:
+                # A cancellation comes this way, and the call may catch it.
                 future = run(call.throw, error)
             else:
                 future = run(call.send, sent)
@@ -50,17 +55,18 @@ async def _awaited(awaitable: Awaitable[T]) -> T:
 
 
 def apart_from(context: Context, function: Callable[[Any], Awaitable[T]]) -> Callable[[Any], Awaitable[T]]:
-    """Makes every call of the function in a copy of the context of its own."""
+    """Makes every call of the function in its own copy of the context."""
     return lambda value: call_within(context.copy(), function, value)
 
 
 def apart_if_changed(context: Context, function: Callable[[Any], Awaitable[T]]) -> Callable[[Any], Awaitable[T]]:
-    """Makes a call of the function where it is, if the context there equals this one, else in a copy of this one."""
+    """Makes a call of the function in the present context if that equals this one, else in a copy of this one."""
 
     def invoke(value: Any) -> Awaitable[T]:
+        # A value may have an ``__eq__`` that raises, as arrays of numpy do when asked for a truth value.
         try:
             apart = copy_context() != context
-        except Exception:  # values that cannot be compared
+        except Exception:
             apart = True
         return call_within(context.copy(), function, value) if apart else function(value)
 
@@ -68,10 +74,11 @@ def apart_if_changed(context: Context, function: Callable[[Any], Awaitable[T]]) 
 
 
 def has_lookalikes(context: Context) -> bool:
-    """Whether a value in it may be equal to another value that a reader can tell from it, such as 1 and True.
+    """Whether it holds a value that may equal one that differs for a reader, as 1 equals True.
 
-    Contexts compare their values with ``==``. With such a value, equal contexts do not show that nothing was set.
+    Contexts compare their values with ``==``. With such a value, equal contexts do not prove that nothing was set.
     """
+    # An object of a class without ``__eq__`` equals only itself.
     return any(
         type(value) not in PLAIN_TYPES and getattr(type(value), "__eq__", None) is not object.__eq__
         for value in context.values()

@@ -1,15 +1,15 @@
 """The asyncio driver: `capacity` long-lived coroutines, the lanes, each of which runs one call at a time.
 
 An element's life is one straight line in a lane: take, start, await, decide. There is no task, timer, lock or thread
-hop per element, so a result cannot race its own timeout. What to run and what becomes of an outcome is the business of
-an *intake*; the lanes decide nothing about elements.
+hop per element, so a result cannot race its own timeout. An *intake* says what to run and what an outcome means; the
+lanes decide nothing about elements.
 
 - Work comes in *windows*: iterators that all lanes share. A window is over when it is exhausted and no lane is in it.
 - At most one lane, the *seeker*, waits for work. When it has found some, it appoints the next one. So a lane is started
   only when all others are busy, and a thousand idle lanes are not woken for one element.
-- Where calls return at once, the lane at work leaves after a while, and the seeker goes on in the next turn (`turn`).
-- One timer, for the earliest deadline. A late call is first given a few turns of the loop, because a result that is
-  already there wins; then its element ends, and its lane is cancelled and counts until the call has returned.
+- If calls return at once, the working lane stops after a while, and the seeker goes on in the next turn (`Turn`).
+- There is one timer, for the earliest deadline. A late call first gets a few turns of the loop, because a result that
+  has arrived wins. Then its element ends. Its lane is cancelled, and holds its place until the call has returned.
 - The first failure ends everything: all lanes are cancelled and awaited, for at most `grace_period` seconds.
 - A cancellation that did not come from the lanes is an error of the call that it hits. Between two calls, or where a
   call cancels the task that waits for the end, it is a failure of the run.
@@ -161,7 +161,7 @@ class Lanes:
     # -- the life of a lane
 
     async def _live(self, lane: Lane) -> None:
-        """A new lane is the seeker from birth; see `_appoint`."""
+        """The life of a lane, which begins as the seeker; see `_appoint`."""
         appointed = True
         failure: BaseException | None = None
         present_run.set(self._mark)
@@ -176,6 +176,7 @@ class Lanes:
                     break
         except BaseException as error:
             if not self._loop.is_running():
+                # The loop is gone, and the garbage collector throws this coroutine away.
                 raise
             failure = error
             if isinstance(error, asyncio.CancelledError) and lane.task.cancelling() and not self._stopping:
@@ -198,11 +199,13 @@ class Lanes:
             return None
         self._seeking = True
         if self._turn.is_over(self._clock()):
+            # Calls that return at once never let the loop turn: timers, and all other code on it, would starve.
             await asyncio.sleep(0)
         window = await lane.apart_or_here(self._intake.window)
         self._seeking = False
         if window is None:
             self._drained = True
+            # No lane would appoint them any more: they would wait for ever.
             while self._idle:
                 turn = self._idle.pop()
                 if not turn.done():
@@ -210,21 +213,26 @@ class Lanes:
         return window
 
     async def _work(self, lane: Lane, window: Window) -> None:
+        # Local variables, because these lines run for every call, and an attribute takes several times as long to read.
         clock, complete, instant, begin = self._clock, window.complete, window.instant, window.begin
         record, cancelling = self.latency.samples.append, lane.task.cancelling
         context, apart = lane.context, lane.apart
         invoke, present = self._invoke, copy_context
         if apart:
+            # Each call has a copy of its own, so nothing that it sets comes here, and there is nothing to compare.
             invoke, present = apart_from(context, invoke), context.copy
         elif window.runs_code:
+            # Code of the user may set a variable while work is taken, which is after the comparison below.
             invoke = lane.invoke
         window.lanes += 1
         now = clock()
         turn_ends, may_stand = self._turn.ends(now), clock is not monotonic
         for slot, value in lane.work(window):
+            # Before the call, which may take long: work that comes meanwhile has to find a lane that waits for it.
             if not self._seeking:
                 self._appoint()
             lane.slot = slot
+            # If taking work takes no time, the last call ended just now: that saves a reading of the clock.
             lane.started = started = now if instant else clock()
             if begin is not None:
                 lane.limit = begin(slot, started)
@@ -245,12 +253,14 @@ class Lanes:
             if cancelling():
                 await self._absorb(lane)
             now = clock()
+            # Law O17: no call may see what this one has set. The lane leaves the window, and enters it as an apart one.
             try:
                 if present() != context:
                     lane.apart, turn_ends = True, -inf
             except Exception:  # values that cannot be compared
                 lane.apart, turn_ends = True, -inf
             if late:
+                # Its duration was counted when it was cut.
                 if lane.apart is apart:
                     continue
                 break
@@ -264,7 +274,7 @@ class Lanes:
             window.left()
 
     def _turn_end(self, now: float, started: float) -> float:
-        """Until when a lane whose call has ended now may go on with its window."""
+        """The time until which a lane whose call has just ended may go on with its window."""
         if len(self.latency.samples) >= MANY_SAMPLES:
             self.latency.fold()
         if len(self._lanes) > self._capacity or (now == started and not self._turn.stands()):
@@ -274,6 +284,7 @@ class Lanes:
     async def _absorb(self, lane: Lane) -> None:
         """Take back a cancellation of its own task that a call has left behind, before it hits the next one."""
         uncancel(lane.task)
+        # That lowered the count. The error itself is thrown at the next await, which has to be this harmless one.
         try:
             await asyncio.sleep(0)
         except asyncio.CancelledError:
@@ -282,7 +293,7 @@ class Lanes:
             uncancel(lane.task)
 
     def _appoint(self) -> None:
-        """Make another lane the seeker, if there is one to be had."""
+        """Make an idle lane the seeker, or a new one within the capacity."""
         if self._idle:
             self._seeking = True
             self._idle.pop().set_result(True)
@@ -304,6 +315,7 @@ class Lanes:
             uncancel(lane.task)
         lane.window.failed(lane.slot, error, lane.started)
         if self._stopping:
+            # The run has ended, perhaps by this error: law O18, the lane starts no other call.
             raise asyncio.CancelledError
         return False
 
@@ -325,6 +337,7 @@ class Lanes:
             self._alarm.set(max(due, now + COARSEST))
 
     def _last_turn(self, late: list[tuple[Lane, Window, Any, float]], turns: int) -> None:
+        # A lane whose call has ended meanwhile may be in another one, which is not late.
         late = [call for call in late if call == (call[0], call[0].window, call[0].slot, call[0].started)]
         if self._finished.done() or not late:
             return
@@ -349,6 +362,7 @@ class Lanes:
     def _cut(self, lane: Lane) -> None:
         lane.expired = True
         self._late.add(lane)
+        # Now, and not when it returns: a call that never returns would not be counted.
         self.latency.add(self._clock() - lane.started)
         lane.task.cancel()
         if len(self._late) >= self._capacity:

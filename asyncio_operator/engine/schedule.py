@@ -1,8 +1,8 @@
 """Which elements go into the next call, and when a batch is called.
 
 First the halves of a batch that failed, then elements that are due again, then new ones. A batch is called when it is
-full, old enough, or no other element can join it (law B1). Law: an element that has ended, or has left the half of a
-batch that it waited in, goes into no call. Pure: it is given the time.
+full, old enough, or no other element can join it (law B1). Law: an element that has ended, or has left its half of a
+batch, goes into no call. This module reads no clock: it is given the time.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class BatchFormer:
         self._max_size = batching.max_size
         self._linger = seconds(batching.linger)
         self._take = take
+        # A dict, because an element may leave at any moment and the others keep their order.
         self._batch: dict[Flight, None] = {}
         self._turns = 0
 
@@ -56,6 +57,7 @@ class BatchFormer:
         """Take available elements while the batch has room."""
         batch = self._batch
         while len(batch) < self._max_size and (flight := self._take(now)) is not None:
+            # Its age is that of its first element: the wait of each has a limit, however many follow.
             if not batch:
                 self.closes = now + self._linger if self._linger else A_TURN_LATER
             self._turns = 0
@@ -135,8 +137,10 @@ class Lineup:
         Args:
             running: number of running calls, including those past their limit.
         """
+        # Halves go first: they belong to an attempt whose limit is running.
         while self._halves:
             half = self._halves.popleft()
+            # An element that reached its limit while it waited has left its half.
             half.flights = [flight for flight in half.flights if flight.split]
             for flight in half.flights:
                 flight.split = False
@@ -161,6 +165,8 @@ class Lineup:
             self._former.turned()
 
     def _take(self, now: float) -> Flight | None:
+        # Before new elements: one that is due has a place in the buffer, and in ordered mode holds back those behind
+        # it.
         while self._due:
             flight = self._due.popleft()
             if not flight.ended:
@@ -174,6 +180,7 @@ class Lineup:
         """Whether no other element can join the batch that is being formed."""
         if self._source.is_full():
             return True
+        # An element that was handed out and does not wait here may come back for another attempt, or free a key.
         elsewhere = self.unfinished > len(self._former or ())
         coming_back = elsewhere and self._retrying
         # In key-ordered mode an element may wait for its key: another element occupies it, or a call that still runs

@@ -1,7 +1,7 @@
 """Delivers the batches of a partition: in order, or as they end, and in parts if a key is slow.
 
 A batch is delivered when all its keys have an outcome. A part of it is delivered earlier if that part has been ready
-for a while, or if its room is needed. `buffer` bounds the memory twice: the keys that are looked up and not yet
+for a while, or if its room is needed. `buffer` bounds the memory in two ways: the keys that are looked up and not yet
 emitted, and the rows. But `BATCHES` batches may always be in the pipeline, or it would run empty between them.
 
 This module knows neither calls nor threads.
@@ -78,6 +78,8 @@ class Delivery:
         """Wait for a future. New room completes it too."""
         self._room = news
         try:
+            # Law X9 gives ready rows some time to leave in whole batches; calls that wait for their room do not have
+            # it.
             if self._stuck():
                 self.flush()
             await news
@@ -95,6 +97,7 @@ class Delivery:
 
     def end(self, batch: KeyBatch) -> None:
         """Every key of the batch has an outcome."""
+        # `flush` may have seen the last outcome first.
         if batch.ended:
             return
         batch.ended = True
@@ -110,6 +113,7 @@ class Delivery:
         """Deliver all ready outcomes, of incomplete batches too, and do it again after a delay."""
         self.close()
         self.settle()
+        # A copy, because a batch that ends here leaves the deque.
         for batch in list(self.batches):
             ready = batch.ready() if self._ordered else batch.answered()
             if ready == len(batch.keys):
@@ -117,6 +121,7 @@ class Delivery:
                 continue
             if ready > batch.delivered:
                 self._hand_over(batch, ready)
+            # In order, no row of a later batch may leave before the rest of this one.
             if self._ordered:
                 break
         delay = STARVED_FLUSH if self._stuck() else FLUSH

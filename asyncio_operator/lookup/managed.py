@@ -1,11 +1,11 @@
-"""The managed way: keys go through the cache, then to a call that is running for them already, then to a call.
+"""The managed way: a key is searched in the cache, then among the calls that are running, and then gets a call.
 
-A key that needs a call is a flight of `Attempts`, with retries, batches, limits and one deadline. It knows the rows
-that wait for its outcome: those that asked first, and those that asked while it was on its way.
+A key that needs a call is a flight of `Attempts`, with retries, batches, limits and one deadline. It has a list of its
+waiters: the row that started the call, and the rows that asked for the key while the call was running.
 
-Laws: L1 (the order: cache, share, batch, call), L2 (concurrent lookups of one key make one call; its error goes to
-all that wait and is kept nowhere), L6 (an old answer is refreshed in the background, once; an answer that has expired
-may be given in place of a failure).
+Laws: L1 (the order: cache, share, batch, call), L2 (concurrent lookups of one key make one call; its error goes to all
+waiters and is not kept), L6 (an old answer is refreshed in the background, by one call; an expired answer may replace a
+failure).
 """
 
 from __future__ import annotations
@@ -115,6 +115,7 @@ class Calls:
         if answer is ABSENT:
             return ABSENT
         self.cache_hits += 1
+        # Law L6: no refresh while a call for the key runs, which will bring a new answer anyway.
         if cache.refreshes and cache.is_old(key) and (name := identity(key)) not in self._running:
             self.background.append(self._want(key, name, now, refreshing=True))
         return Answer(answer, "cache", 0, None) if self._timed else answer
@@ -124,6 +125,7 @@ class Calls:
         name = identity(key)
         pending = self._running.get(name)
         if pending is not None and not pending.ended:
+            # The first waiter of a refresh shares its call with no other waiter.
             self.shared += pending.waiter is not None
             pending.add(waiter, position)
             return None
@@ -161,6 +163,7 @@ class Calls:
                 answer = self._check(pending.value, answer)
             except ResultError as error:
                 return self._fail(pending, error, attempts)
+        # Before the waiters get it: one that asks again at once has to find it.
         if self._cache is not None:
             self._cache.put(pending.value, answer)
         latency = self._latency(pending)
@@ -183,12 +186,14 @@ class Calls:
                 stale = Answer(answer, "stale", attempts, latency, error)
                 self._end(pending, stale if self._timed else answer)
                 return "result"
+        # A refresh that fails concerns no row, so it must not end the run: the old answer stays.
         if pending.waiter is not None or not is_ordinary(error):
             outcome = self._outcomes.failure(pending.value, error, pending.started, attempts, timed_out)
         self._end(pending, outcome)
         return "timeout" if timed_out else "failed"
 
     def _end(self, pending: PendingKey, outcome: Any) -> None:
+        # First: a waiter may ask for the key again when it gets the outcome, and that is a new lookup.
         self._forget(pending)
         if pending.waiter is not None:
             pending.waiter.answer(pending.position, outcome)
@@ -196,7 +201,8 @@ class Calls:
                 waiter.answer(position, as_shared(outcome))
 
     def _forget(self, pending: PendingKey) -> None:
-        """A key whose hash has changed stays in the dictionary; `ask` then sees that it has ended."""
+        """Remove a key from the running ones, if its hash still finds it."""
+        # A user may have changed a mutable key. It then stays in the dictionary, and `ask` sees that it has ended.
         with contextlib.suppress(Exception):
             self._running.pop(pending.name, None)
 
@@ -207,7 +213,8 @@ class Calls:
 
 
 AHEAD = 100
-"""Keys to find at a time that need a call. Searching for them one by one would cost more than the calls."""
+"""Keys that need a call are searched for in groups of this size: one by one, the search would cost more than the
+calls."""
 
 
 class WaitingBatch:
@@ -255,6 +262,7 @@ class BatchSource:
 
     def prepare(self, now: float) -> None:
         while not self._ready:
+            # A refresh takes a place of the capacity like any call, but no room: its key is not a key of a batch.
             if self._calls.background:
                 self._ready.append(self._calls.background.popleft())
             elif self._current is None:
@@ -280,6 +288,7 @@ class BatchSource:
 
     def _ask(self, waiting: WaitingBatch, now: float) -> None:
         """Continue a batch, within the room, until `AHEAD` keys are found that need a call."""
+        # Local variables and one look at the room: this loop runs for every key, also for those in the cache.
         keys, outcomes, ready, start = waiting.batch.keys, waiting.batch.outcomes, self._ready, self._next
         cached, ask = self._calls.cached, self._calls.ask
         stop = min(len(keys), start + self._delivery.room())
@@ -298,6 +307,7 @@ class BatchSource:
         self._delivery.admit(position - start)
         if position == len(keys):
             self._current = None
+        # At the end, in one step: a hit has no waiter that would count it.
         if hits:
             waiting.missing -= hits
             if not waiting.missing:

@@ -72,15 +72,18 @@ class ToLoop:
 
     def put(self, item: Any) -> bool:
         """Add an element; waits while the channel is full. False if the loop's side has closed it."""
+        # The buffer first, then the flag: the loop's side does the opposite, so one of both sees the other.
         self._items.append(item)
         if self._waiting is not None:
             self._wake_loop()
+        # In a loop, because a ring may be an old one, for room that is full again.
         while len(self._items) >= self._limit and not self._closed:
             self._room.wait()
         return not self._closed
 
     def end(self, error: BaseException | None = None) -> None:
         """End the elements. The loop's side gets the error, if there is one, after the last element."""
+        # The error first: the loop's side reads it as soon as it sees the end.
         self._error = error
         self._ended = True
         self._wake_loop()
@@ -149,6 +152,7 @@ class ToLoop:
 
     def close(self) -> None:
         """End reading. A thread that waits in `put`, or calls it later, gets False."""
+        # The flag first: the thread that the ring wakes looks at it.
         self._closed = True
         self._room.ring()
 
@@ -178,6 +182,7 @@ class FromLoop:
         """Add an element; waits while the channel is full."""
         self.put_nowait(item)
         while len(self._items) >= self._limit:
+            # The flag first, then one more look: the thread may have emptied the buffer before it could see the flag.
             self._room = self._loop.create_future()
             try:
                 if len(self._items) >= self._limit:
@@ -197,7 +202,8 @@ class FromLoop:
     def end(self, error: BaseException | None = None) -> None:
         """End the elements. An error replaces the elements that the thread has not taken yet."""
         if error is not None:
-            # One at a time, because the thread may take elements at the same time.
+            # One at a time, because the thread may take elements at the same time. From the end, so those that it gets
+            # are the first ones, in order.
             with contextlib.suppress(IndexError):
                 while True:
                     self._items.pop()
@@ -221,9 +227,11 @@ class FromLoop:
                     item = items.popleft()
                 except IndexError:  # The loop's side took it back.
                     break
+                # The loop waits only while the buffer is full, so its flag is set before this length is reached.
                 if self._room is not None and len(items) == few:
                     call_on(self._loop, self._wake)
                 yield item
+                # A consumer that never waits, because elements come fast, needs its pulses too.
                 if pulse is not None and monotonic() >= due:
                     break
             if pulse is not None and monotonic() >= due:
@@ -235,6 +243,7 @@ class FromLoop:
             if ended:
                 self.raise_error()
                 return
+            # Each time: the iterator may have come to another thread, or through a fork, since the last wait.
             self._check_wait()
             self._filled.wait(None if pulse is None else max(0.0, due - monotonic()))
 

@@ -1,9 +1,9 @@
 """From the input to the lanes: `Admission` is the plain way, `Supply` the source of flights of the managed way.
 
-The plain way makes one call for every element, in the order they come, and knows nothing of an element but its entry in
-the queue. A run uses it unless it retries, batches, or has limits or keys. In the managed way an element is a flight
-(see `engine.attempts`). Both take the elements of a snapshot first, then the input; in key-ordered mode an element
-starts when its key is free.
+The plain way makes one call for every element, in the order of the input, and keeps nothing of an element but its entry
+in the queue. A run uses it unless it retries, batches, or has limits or keys. In the managed way an element is a flight
+(see `engine.attempts`). The elements of a snapshot go in before the input. In key-ordered mode an element starts when
+its key is free.
 """
 
 from __future__ import annotations
@@ -39,10 +39,12 @@ class Admission:
         self._admission: Iterator[tuple[Entry, Any]] | None = None
 
     async def window(self) -> Admission | None:
+        # Room first: law O1, no input is read that has no place.
         if self._buffer.is_full():
             await self._buffer.wait_for_room()
         if not await self._reader.ready():
             return None
+        # One generator for all lanes: the next lane goes on where another one stopped.
         if self._admission is None:
             self._admission = self._admit()
         return self
@@ -59,6 +61,7 @@ class Admission:
         """Elements from the input, put into the queue, as long as there is room and something to read."""
         buffer, queue = self._buffer, self._buffer.queue
         put = queue.put
+        # Counted here, and looked up again when it is used up: a look at the queue for each element costs more.
         room = queue.capacity - len(queue)
         for element in self._reader:
             kind = type(element)
@@ -67,6 +70,7 @@ class Admission:
                 buffer.completed()
             else:
                 buffer.admitted += 1
+                # Into the queue before the call starts: the order of the queue is that of the input.
                 yield put(element), element.value if kind is Record else element
             room -= 1
             if not room:
@@ -131,6 +135,7 @@ class Supply:
     def prepare(self, now: float) -> None:
         """Admit elements until there is one to take."""
         while self._ready is None:
+            # An element whose key is free goes before new input, which would only wait behind others.
             if self.keyed is not None and (entry := self.keyed.next_runnable()) is not None:
                 self._ready = self.flights[entry]
                 return
@@ -161,8 +166,8 @@ class Supply:
         return flight
 
     def _put_by_key(self, element: Any, value: Any, attempts: int) -> Entry:
-        """Put an element into its queue. Until it is there it is among those that go in next: `key`, which may take a
-        snapshot, or fail, is called for it (O10)."""
+        """Put an element into the queue, which calls `key` for it."""
+        # Law O10: `key` may take a snapshot, or fail, and the element must be in a snapshot even then.
         self._next.appendleft((element, attempts))
         try:
             entry = self._buffer.queue.put(element)
@@ -185,11 +190,11 @@ class Supply:
         await self._buffer.wait(news)
 
     def to_come(self) -> list[tuple[Any, int]]:
-        """What was restored, or read, and has not been admitted, with the attempts that it has used."""
+        """Elements that were restored or read, and not admitted, each with the attempts that it has used."""
         return [*self._next, *[(element, 0) for element in self._reader.to_come()]]
 
     def attempts_of(self, entry: Entry) -> int:
-        """Attempts for the element that have ended in failure."""
+        """The number of attempts for the element that have failed."""
         flight = self.flights.get(entry)
         return 0 if flight is None else flight.attempts
 
