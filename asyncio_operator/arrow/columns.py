@@ -33,6 +33,7 @@ _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 def column(rows: Sequence[Mapping[str, Any]], field: pa.Field) -> Column:
     """The values of one field of rows; a missing value is null. Raises an error of any type if a value does not fit."""
+    # The first way runs in C, and nearly every row has every field.
     try:
         values = list(map(itemgetter(field.name), rows))
     except KeyError:
@@ -42,6 +43,7 @@ def column(rows: Sequence[Mapping[str, Any]], field: pa.Field) -> Column:
 
 def array_of(values: Sequence[Any], data_type: pa.DataType) -> Column:
     """The values in that type. Raises an error of any type if a value does not fit."""
+    # The types of the values decide for a whole column at once; only a mixed column is checked value by value.
     if _can_lose(data_type) and not _are_exact(values, data_type):
         for value in values:
             _check(value, data_type)
@@ -69,6 +71,7 @@ def row_reader(schema: pa.Schema) -> Callable[[Mapping[str, Any]], dict[str, Any
                 own[name] = value = row[name]
             except Exception as error:
                 raise ResultError(f"column {name!r} of the answer cannot be read: {describe_error(error)}") from error
+            # By the very type, not `isinstance`: True is an int for Python, and a datetime is a date.
             if type(value) is exact:
                 if fits is None or fits(value):
                     continue
@@ -104,11 +107,13 @@ def _sure(data_type: pa.DataType) -> tuple[type | None, Callable[[Any], bool] | 
     """A quick check for a type: a value fits if it is of the class and, if there is a function, the function is true
     for it. Other values may fit too. The class is None if there is no quick check."""
     if kinds.is_string(data_type) or kinds.is_large_string(data_type):
+        # Text with a lone surrogate has no UTF-8. Python knows without a search whether a text is ASCII.
         return str, str.isascii
     if kinds.is_signed_integer(data_type):
         limit = 1 << (data_type.bit_width - 1)
         return int, lambda value: -limit <= value < limit
     if kinds.is_timestamp(data_type) and data_type.unit == "us":
+        # Only microseconds, which are Python's own unit: a coarser one would lose digits.
         zones = _zones(data_type)
         return datetime.datetime, lambda value: type(value.tzinfo) in zones
     return next((kind for is_kind, kind in _EXACT if is_kind(data_type)), None), None
@@ -154,7 +159,7 @@ _STEPS = {"ms": 1_000, "s": 1_000_000}
 
 
 def _zones(data_type: pa.DataType) -> frozenset[type]:
-    """The types of zones that the datetimes of a column may have. Any other zone is asked for its offset."""
+    """The types of zones that are known to have an offset, for a column with a zone; else that of None."""
     return frozenset([datetime.timezone, ZoneInfo] if data_type.tz is not None else [type(None)])
 
 
@@ -175,9 +180,11 @@ def _check(value: Any, data_type: pa.DataType) -> None:
     if kinds.is_nested(data_type):
         _check_nested(value, data_type)
     elif kinds.is_integer(data_type):
+        # `int` itself refuses NaN and infinity.
         if isinstance(value, float | np.floating | Decimal) and value != int(value):
             raise ValueError("it has a fraction")
     elif kinds.is_float32(data_type):
+        # Infinity is a float32. A larger finite number would become infinity.
         if isinstance(value, int | float | np.number) and _LARGEST_FLOAT32 < abs(float(value)) < float("inf"):
             raise ValueError("it is too large")
     else:
@@ -188,12 +195,14 @@ def _check_temporal(value: Any, data_type: pa.DataType) -> None:
     allowed = _temporal_class(data_type)
     if allowed is None:
         return
+    # A datetime is a date for Python, and Arrow would drop its time of day.
     is_date = isinstance(value, datetime.date) and not isinstance(value, datetime.datetime)
     if not (is_date if allowed is datetime.date else isinstance(value, allowed)):
         raise TypeError(f"it is of type {type(value).__name__}")
     unit = getattr(data_type, "unit", "us")
     if unit in _STEPS and (value.microseconds if allowed is datetime.timedelta else value.microsecond) % _STEPS[unit]:
         raise ValueError(f"it is finer than a {unit}")
+    # Asked for its offset: a datetime may have a `tzinfo` that gives none, and is then one without a zone.
     if allowed is datetime.datetime and (value.utcoffset() is not None) != (data_type.tz is not None):
         raise ValueError(_NO_ZONE if data_type.tz is not None else _ZONE)
 
@@ -215,6 +224,7 @@ def _check_nested(value: Any, data_type: pa.DataType) -> None:
             _check(item, data_type.item_type)
     elif kinds.is_struct(data_type):
         fields = [data_type.field(i) for i in range(data_type.num_fields)]
+        # Arrow takes a struct as a mapping, a tuple in the order of the fields, or a list of pairs.
         if not isinstance(value, Mapping):
             value = dict(zip([f.name for f in fields], value, strict=False) if isinstance(value, tuple) else value)
         for field in fields:

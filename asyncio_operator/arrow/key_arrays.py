@@ -137,7 +137,8 @@ def _since(epoch: Any, numbers: pa.Array, unit: str) -> list[Any]:
     spans = numbers.fill_null(0).to_numpy().astype(f"timedelta64[{unit}]").tolist()
     try:
         values = [epoch + span for span in spans]
-    except TypeError:  # NumPy gives no timedelta for the longest spans
+    except TypeError:
+        # For the longest spans NumPy gives an int, because Python's timedelta cannot hold them.
         raise OverflowError(f"a number of {unit} is too large") from None
     for place in nulls:
         values[place] = None

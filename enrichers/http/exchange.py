@@ -99,6 +99,7 @@ class Exchange:
         found: list[Found] = [None] * len(keys)
         if not asked:
             return found
+        # One key takes the single request, whose status may say that there is no such row.
         if len(asked) == 1 and self._goes_alone(values[asked[0]]):
             found[asked[0]] = await self.lookup(keys[asked[0]])
             return found
@@ -188,6 +189,7 @@ class Exchange:
             answer = await self._client.fetch(request, _merged(request.headers, extra))
             if answer.status == 401:
                 newer = await self._source.get(refused=extra)
+                # The same headers would be refused again.
                 if newer != extra:
                     answer = await self._client.fetch(request, _merged(request.headers, newer))
             return answer
@@ -206,6 +208,7 @@ class Exchange:
         try:
             return self._answers.parse(answer.body, answer.headers.get("Content-Type", ""))
         except UnreadableError as error:
+            # With a known length the answer is whole, and another attempt would bring the same.
             if answer.is_framed:
                 raise
             problem = f"{error}. The service did not say how long its answer is, so it may have been cut off"
@@ -219,6 +222,7 @@ class Exchange:
             secrets = self._plans.secrets
             text = f"{self._about(keys)}: {secrets.hide(str(error))}"
             problem = EnricherError(text, retryable=error.retryable, any_key=error.any_key)
+            # A parser's error may show the answer, and a service may repeat a request header in its answer.
             if not secrets.shown_by(error.__cause__):
                 problem.__cause__ = error.__cause__
         except EnricherError as error:

@@ -113,6 +113,7 @@ class Pool(Generic[S]):
         """
         if self._closed:
             raise asyncpg.InterfaceError("the pool is closed")
+        # The connection that was used last: so those that are not needed grow old, and are closed.
         while self._idle:
             session, _ = self._idle.popitem()
             if not session.is_closed():
@@ -135,6 +136,7 @@ class Pool(Generic[S]):
 
     def release(self, session: S) -> None:
         """Return a connection whose statement has ended."""
+        # A connection of an older generation was made with credentials that have expired since.
         if session.is_closed() or self._sessions.get(session) != self._generation:
             self._drop(session)
             return
@@ -233,6 +235,7 @@ class Pool(Generic[S]):
             made = asyncpg.InterfaceError("the attempt to connect was cancelled")
         except BaseException as error:
             made = error
+        # Given up meanwhile, with a cancellation that came too late.
         if task not in self._attempts:
             if not isinstance(made, BaseException):
                 made.terminate()
@@ -243,6 +246,7 @@ class Pool(Generic[S]):
             return
         self._sessions[made] = generation
         self._limit = max(self._limit, len(self._sessions))
+        # The server has places again, so the next one need not wait.
         self._pause, self._again = FIRST_PAUSE, -inf
         self.release(made)
         self._grow()
@@ -255,6 +259,7 @@ class Pool(Generic[S]):
             self._lost = now
         if self._sessions or (full and (self._attempts or now - self._lost < LEAVING)):
             self._limit = len(self._sessions) + len(self._attempts)
+            # Attempts that were started together fail together, and count as one: else the pause would jump to its end.
             if now >= self._again:
                 self._again = now + self._pause
                 self._pause = min(2 * self._pause, LONGEST_PAUSE)
@@ -310,6 +315,7 @@ class Pool(Generic[S]):
     def _next_waiter(self) -> asyncio.Future[S] | None:
         while self._waiters:
             waiter, _ = self._waiters.popitem(last=False)
+            # A waiter that was cancelled in this turn of the loop has not left the line yet.
             if not waiter.done():
                 return waiter
         return None

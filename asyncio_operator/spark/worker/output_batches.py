@@ -42,6 +42,7 @@ def places(starts: Ints, copies: Ints) -> Places:
     Args:
         starts, copies: for each input row, the number of its first found row, and the number of its found rows.
     """
+    # The usual case, one output row for each input row, needs no search.
     if (copies == 1).all():
         for done in range(0, len(copies), OUTPUT_ROWS):
             found = starts[done : done + OUTPUT_ROWS]
@@ -51,6 +52,7 @@ def places(starts: Ints, copies: Ints) -> Places:
     total, before = int(ends[-1]), ends - copies
     for done in range(0, total, OUTPUT_ROWS):
         numbers = np.arange(done, min(total, done + OUTPUT_ROWS))
+        # An input row without copies has the same end as the one before it, and "right" passes over it.
         rows = np.searchsorted(ends, numbers, side="right")
         yield rows, starts[rows] + numbers - before[rows]
 
@@ -69,6 +71,7 @@ def cut(whole: Places, in_bytes: Ints, found_bytes: Ints) -> Places:
         ends = np.cumsum(in_bytes[rows] + found_bytes[found])
         start, before = 0, 0
         while start < len(rows):
+            # At least one row, or a row that is larger than the limit would never leave.
             stop = max(start + 1, int(np.searchsorted(ends, before + OUTPUT_BYTES, side="right")))
             yield rows[start:stop], found[start:stop]
             start, before = stop, int(ends[stop - 1])
@@ -87,10 +90,12 @@ def row_bytes(columns: Sequence[Column], rows: int) -> Ints:
 
 def _row_bytes(array: pa.Array) -> Ints | int:
     kind = array.type
+    # An empty array has no offsets to read, and no length to divide by.
     if not len(array):
         return 0
     if kinds.is_struct(kind):
         return row_bytes([array.field(i) for i in range(kind.num_fields)], len(array))
+    # `keys`, `items` and `values` ignore that an array is a slice, and its offsets count from their beginning too.
     if kinds.is_map(kind):
         return _spans(array, row_bytes([array.keys, array.items], len(array.keys)))
     if kinds.is_list(kind) or kinds.is_large_list(kind):
@@ -116,6 +121,7 @@ def _spans(array: pa.Array, items: Ints) -> Ints:
 def pick(columns: Sequence[Column], numbers: Ints) -> list[pa.Array]:
     """The rows of columns with these numbers, of which there is at least one. Adjacent rows are not copied."""
     first, count = int(numbers[0]), len(numbers)
+    # A slice shares the memory of its column; `take` copies every value.
     if np.array_equal(numbers, np.arange(first, first + count)):
         return [_joined([column.slice(first, count)]) for column in columns]
     taken = pa.array(numbers)

@@ -1,7 +1,7 @@
 """Finds the distinct keys of an Arrow batch, and builds the columns that their outcomes add.
 
 Distinct keys are found in Arrow (`key_arrays`). Columns are built once per distinct key and spread over the rows with
-`take`. The input's own columns pass through unchanged. This module knows neither lookups nor threads nor PySpark.
+`take`. The columns of the input pass through unchanged. This module knows neither lookups nor threads nor PySpark.
 """
 
 from __future__ import annotations
@@ -125,6 +125,7 @@ class Enrichment:
         """The input, with the distinct keys of every batch. May run on another thread than the methods for output."""
         time, segmenter = self.layout.event_time, Segmenter(self.layout.delay)
         for number, batch in enumerate(batches):
+            # Before any row leaves: a task without output still has to give Spark the schema.
             self.expect(batch.schema)
             keyed = key_batch(batch, self.layout.keys)
             if time is not None:
@@ -139,6 +140,7 @@ class Enrichment:
         """
         rows: Rows = batch.payload
         start, stop = int(np.count_nonzero(rows.left)), batch.rows
+        # `argmax` gives the first True. There is one, because no row of key `ready` has left.
         if ready < len(batch.keys):
             stop = start + int(np.argmax(rows.key_of[start:] >= ready))
         rows.left[start:stop] = True
@@ -172,7 +174,7 @@ class Enrichment:
         return waiting
 
     def _some(self, batch: KeyBatch, leaving: Mask) -> tuple[Iterator[pa.RecordBatch], int]:
-        """The rows that leave, and the number of keys that left with them."""
+        """The output of the leaving rows, and the number of keys that make room for others."""
         rows: Rows = batch.payload
         # An answered key makes room for others even if its rows have to stay: they may wait for one of those others.
         # The number of rows that stay has its own bound.
@@ -188,6 +190,7 @@ class Enrichment:
         if not rows.num_rows:
             return iter(()), freed
         keys, outcomes = batch.keys, batch.outcomes
+        # A part of a batch is built only from the keys of its rows: the others may have no outcome yet.
         if rows.num_rows < batch.rows:
             used = np.zeros(len(keys) + 1, dtype=np.bool_)
             used[codes] = True
@@ -215,6 +218,7 @@ class Enrichment:
         for row, found in cut(places(starts, copies), row_bytes(own, rows.num_rows), added_bytes):
             columns = pick(rows.columns, row) + pick(added, found)
             if statuses:
+                # The remainder makes the last place of -1, the null key: `take` does not count from the end.
                 columns += pick(statuses, codes[row] % len(statuses[0]))
             yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
@@ -245,10 +249,12 @@ class Enrichment:
                 on_result_error=self._on_result_error,
                 empty=self._empty,
             )
+            # All rows at once, which is fast. Only if that fails is each row checked for the key to blame.
             try:
                 return answers, [column(answers.rows, field) for field in self.layout.found]
             except Exception:
                 if not self._find_misfits(keys, outcomes, answers):
+                    # Each row fits alone, so no key is to blame, and another round would fail the same way.
                     raise
 
     def _find_misfits(self, keys: list[Any], outcomes: list[Any], answers: Answers) -> int:

@@ -1,9 +1,10 @@
 """Segments of event time in unordered mode: which rows may overtake which.
 
-A row that overtakes another one may make it late for a downstream watermark, which is the largest event time seen minus
-a delay. So the rows of a partition are cut into segments. A segment is as long as possible, but no two of its rows are
-further apart than that delay. Within a segment, rows leave when they are answered. No row leaves before the last row of
-an earlier segment. Source of the idea: Flink's ``UnorderedStreamElementQueue``, whose segments end at watermarks.
+A row that overtakes another row may make it late for a downstream watermark, which is the largest event time so far
+minus a delay. So the rows of a partition are cut into segments. A segment is as long as possible, but no two of its
+rows are further apart in time than that delay. Within a segment, rows leave when they are answered. No row leaves
+before the last row of an earlier segment. Source of the idea: Flink's ``UnorderedStreamElementQueue``, whose segments
+end at watermarks.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Segmenter:
         """The segment number of each row of the next batch. A row without event time belongs to the present segment."""
         delay, segment, low, high = self._delay, self._segment, self._low, self._high
         numbers = []
+        # Row by row, because where a segment begins depends on where the one before it began.
         for time in times.cast(pa.int64()).to_pylist():
             if time is not None:
                 if low is None:
@@ -87,12 +89,16 @@ class Gate:
             ended: whether every row of the batch is answered.
         """
         delivered = rows.number
+        # Batches are delivered as they end. Behind a number that is missing no row may leave: it may belong to any
+        # segment.
         self._batches[delivered] = batch, rows, ended
         expected, all_left = self._first, True
         for number in sorted(self._batches):
             all_left = all_left and number == expected
             expected = number + 1
             entry = self._batches[number]
+            # All of it has left. Its number stays until those before it are gone too, so that it is not taken for
+            # missing.
             if entry is None:
                 continue
             batch, rows, ended = entry
@@ -101,6 +107,7 @@ class Gate:
                 # The first row that must wait decides which segment is open: rows of later segments wait too.
                 waiting = ~(rows.left | leaving)
                 self._open = int(rows.segments[np.argmax(waiting)] if waiting.any() else rows.segments[-1])
+            # Segments have ascending numbers over all batches, so one number says which rows may leave.
             leaving &= rows.segments <= self._open
             rows.left |= leaving
             all_left = all_left and bool(rows.left.all())

@@ -68,23 +68,26 @@ def outputs_of(
     feeder = TakingThread("asyncio-operator-feeder", lambda: source.feed(inputs), still_read)
     run = LoopTask(thread.loop, lambda: main(source, sink), sink, name)
     try:
+        # The feeder last: it reads from Spark's socket, and nothing can interrupt that if the run does not start.
         run.start()
         feeder.start()
         for output in sink:
             if output is PULSE:
                 held.look()
             yield output
+            # After the yield, because only then has the caller written something that Spark can refuse.
             if output is PULSE and check is not None:
                 check()
     finally:
+        # The channel first: a feeder that waits for room in it ends at once, also when the run ends late.
         source.close()
         run.stop(patience)
 
 
 class TakingThread(threading.Thread):
-    """A thread that takes the results of a task in Spark's place.
+    """A thread that reads the results of a task instead of Spark.
 
-    It may wait for results forever, and no other thread can interrupt it. So the task itself must check.
+    It may wait for results for ever, and no other thread can interrupt it. So the task itself has to check.
 
     Args:
         work: what the thread does.
@@ -97,7 +100,7 @@ class TakingThread(threading.Thread):
 
 
 def spark_watch() -> Callable[[], None] | None:
-    """What a task calls from time to time: it sends ready results to Spark, and raises if Spark has closed the socket.
+    """A function for a task to call regularly: it sends ready results to Spark, and raises if Spark closed the socket.
 
     Spark's own buffer is sent to the JVM only when it holds 64 KB. A task that waits for a slow answer would keep the
     rows of fast answers that long. And when Spark ends a task that has failed or has enough rows (`limit`), it closes
@@ -132,6 +135,7 @@ def _poll_for_hangup(output: Any) -> Any:
     if not hasattr(select, "poll"):
         return None
     poll = select.poll()
+    # POLLRDHUP, where the system has it, is the end of Spark's half alone; POLLHUP waits for both halves.
     try:
         poll.register(output.fileno(), getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR)
     except OSError:
