@@ -176,7 +176,7 @@ def send(zipped: Path) -> None:
 
 
 def places() -> list[tuple[int, str, str, str]]:
-    """Keys, and the interpreter, the directory and the package's file of whoever looked them up."""
+    """Keys, and the interpreter, the directory and the package's file of the process that looked them up."""
     from asyncio_operator.spark import enrich
     from enrichers import FunctionEnricher
 
@@ -226,7 +226,8 @@ def test_the_package_comes_with_the_job_and_from_nowhere_else(cluster: Cluster) 
     for _, python, directory, file in rows:
         assert python == str(cluster.python)
         assert Path(directory).is_relative_to(cluster.directory)
-        assert Path(directory, file).parts[-4:] == ("asyncio_operator.zip", "asyncio_operator", "spark", "worker.py")
+        inside = ("asyncio_operator.zip", "asyncio_operator", "spark", "worker", "enrich_task.py")
+        assert Path(directory, file).parts[-5:] == inside
         assert Path(directory, file).resolve().is_relative_to(directory)
         # Each executor has a directory of its own, in that of its worker.
         assert Path(directory).parents[1].name in HOSTS
