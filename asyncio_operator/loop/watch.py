@@ -23,7 +23,9 @@ HELD = 4
 in a single sample. One that is in nearly all of them leaves no time for other calls, whether it blocks or computes."""
 
 # Not with Path, which would drop the "./" of a file in an archive that was sent with a job.
-_OURS = tuple(f"{dirname(dirname(dirname(__file__)))}{sep}{package}{sep}" for package in ("asyncio_operator", "enrichers"))
+_OURS = tuple(
+    f"{dirname(dirname(dirname(__file__)))}{sep}{package}{sep}" for package in ("asyncio_operator", "enrichers")
+)
 
 _warned: set[str] = set()
 

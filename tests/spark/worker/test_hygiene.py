@@ -316,7 +316,7 @@ def test_X7_a_worker_that_is_not_reused_takes_its_connections_with_it(http: Http
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
     ) as program:
         try:
             assert program.stdout is not None
