@@ -277,11 +277,8 @@ class Run:
         driver, queue, buffer, flatten = self._driver, self._queue, self._buffer, self._options.flatten
         # A flattened input stays inside until its last output is handed over.
         take = queue.peek_completed if flatten else queue.poll_completed
-        loop, supply, latest = (
-            asyncio.get_running_loop(),
-            self._supply,
-            None if self._in_transit is None else self._latest,
-        )
+        latest = None if self._in_transit is None else self._latest
+        loop, supply = asyncio.get_running_loop(), self._supply
         try:
             while True:
                 while not driver.failed and (entry := take()) is not None:

@@ -2,6 +2,6 @@
 
 from asyncio_operator.state.rocksdb.backend import RocksDBStateBackend
 from asyncio_operator.state.rocksdb.queue_set import RocksDBCachingPriorityQueueSet
-from asyncio_operator.state.rocksdb.snapshot import RocksDBSnapshot
+from asyncio_operator.state.rocksdb.snapshot_directory import RocksDBSnapshot
 
 __all__ = ["RocksDBCachingPriorityQueueSet", "RocksDBSnapshot", "RocksDBStateBackend"]

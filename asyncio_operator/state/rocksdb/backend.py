@@ -18,11 +18,11 @@ from asyncio_operator.policies.rocksdb import RocksDBOptions
 from asyncio_operator.state.backend import StateBackend
 from asyncio_operator.state.descriptors import StateMeta
 from asyncio_operator.state.key_groups import KeyGroupRange
+from asyncio_operator.state.rocksdb.column_family import RocksDBTable
 from asyncio_operator.state.rocksdb.database import Database
 from asyncio_operator.state.rocksdb.processes import FOREIGN_PROCESS, belongs_here, check_process
 from asyncio_operator.state.rocksdb.records import Records
-from asyncio_operator.state.rocksdb.snapshot import RocksDBSnapshot
-from asyncio_operator.state.rocksdb.table import RocksDBTable
+from asyncio_operator.state.rocksdb.snapshot_directory import RocksDBSnapshot
 from asyncio_operator.state.rocksdb.use_order import OrderOfUse
 from asyncio_operator.state.serializers import Serializer
 from asyncio_operator.state.snapshot import StateSnapshot, merge_states
