@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import pytest
 
 from asyncio_operator.errors import StateError
 from asyncio_operator.state import HeapStateBackend, RocksDBSnapshot, RocksDBStateBackend, ValueStateDescriptor
-from asyncio_operator.state.rocksdb.log import BLOCK, damage_of
+from asyncio_operator.state.rocksdb.log import BLOCK, LogCheck, checksum_of
 
 VALUE = ValueStateDescriptor("v")
 HEADER = 7
@@ -82,7 +83,7 @@ def test_S14_a_flipped_bit_anywhere_in_the_log_is_a_state_error(tmp_path):
     log = killed(tmp_path / "state", count)
     data = log.read_bytes()
     assert len(data) > 3 * BLOCK
-    assert damage_of(tmp_path / "state") is None
+    assert LogCheck(tmp_path / "state").damage is None
     for _ in range(60):
         damaged = flipped(data, rng.randrange(len(data)), rng.randrange(8))
         with pytest.raises(StateError, match=r"is damaged: restore a snapshot"):
@@ -142,16 +143,127 @@ def test_S14_a_snapshot_with_a_damaged_log_is_a_state_error(tmp_path):
             HeapStateBackend().restore([RocksDBSnapshot(snapshot.directory)])
 
 
-def test_S14_a_log_of_the_default_size_is_looked_through_in_part_of_a_second(tmp_path):
+def test_S14_logs_of_the_default_size_are_looked_through_in_part_of_a_second(tmp_path):
     import time
 
-    log = killed(tmp_path / "state", 100)
-    start, end = list(records_of(log.read_bytes()))[-1]
-    record = log.read_bytes()[start:end]
-    block = record * (BLOCK // len(record))
-    block += bytes(BLOCK - len(block))
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "000001.log").write_bytes(block * ((32 << 20) // BLOCK))
+    for name, length, size in (("000001.log", 64, 32 << 20), ("MANIFEST-000002", BLOCK, 1 << 20)):
+        with (tmp_path / name).open("wb") as file:
+            for number in range(1, size // length + 1):
+                record = b"\1" + struct.pack("<QI", number, 1) + bytes(length - HEADER - 12)
+                checksum = 0 if name.endswith(".log") else checksum_of(record)
+                file.write(struct.pack("<IH", checksum, len(record) - 1) + record)
     begun = time.monotonic()
-    assert damage_of(tmp_path / "logs") is None
+    found = LogCheck(tmp_path)
     assert time.monotonic() - begun < 1
+    assert (found.damage, found.hole(0)) == (None, None)
+
+
+def one_kept(directory: Path, tmp_path: Path) -> Path:
+    """A directory of a killed process, whose MANIFEST has records of every kind, and which has a snapshot beside it."""
+    script = f"""
+import os
+from asyncio_operator.state import *
+backend = RocksDBStateBackend({str(directory)!r})
+state = backend.value_state(ValueStateDescriptor("v"))
+for turn in range(2):
+    for key in range(50):
+        backend.set_current_key(key)
+        state.update(turn)
+    snapshot = backend.snapshot({str(tmp_path / "snapshot")!r} + str(turn))
+os.kill(os.getpid(), 9)
+"""
+    environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    died = subprocess.run([sys.executable, "-c", script], check=False, env=environment)
+    assert died.returncode == -signal.SIGKILL
+    return tmp_path / "snapshot1"
+
+
+def test_S14_a_flipped_bit_anywhere_in_the_manifest_is_a_state_error_before_RocksDB_reads_it(tmp_path):
+    snapshot = one_kept(tmp_path / "state", tmp_path)
+    for directory, open_it in ((tmp_path / "state", RocksDBStateBackend), (snapshot, RocksDBSnapshot)):
+        manifest = next(directory.glob("MANIFEST-*"))
+        data = manifest.read_bytes()
+        headers = [place for start, _ in records_of(data) for place in range(start + 4, start + HEADER)]
+        for place in [*headers, *range(0, len(data), 29)]:
+            for bit in range(8):
+                manifest.unlink()
+                manifest.write_bytes(flipped(data, place, bit))
+                with pytest.raises(StateError, match="damaged: restore a snapshot"):
+                    open_it(directory)
+        manifest.write_bytes(data)
+    assert kept(tmp_path / "state", 50) == 50
+
+
+def test_S11_a_manifest_torn_in_its_last_record_is_no_damage(tmp_path):
+    one_kept(tmp_path / "state", tmp_path)
+    manifest = next((tmp_path / "state").glob("MANIFEST-*"))
+    data = manifest.read_bytes()
+    start, end = list(records_of(data))[-1]
+    for length in range(start, end):
+        manifest.write_bytes(data[:length])
+        assert LogCheck(tmp_path / "state").damage is None
+
+
+@pytest.mark.parametrize("size", [7, 512, 4096])
+def test_S14_zeros_in_place_of_records_of_the_log_are_a_state_error(size, tmp_path):
+    log = killed(tmp_path / "state", 300)
+    data = log.read_bytes()
+    start = list(records_of(data))[30][0]
+    assert start + size < len(data) < BLOCK
+    copy = copy_with(tmp_path / "state", tmp_path / "copy", log, data[:start] + bytes(size) + data[start + size :])
+    with pytest.raises(StateError, match="is damaged: restore a snapshot"):
+        RocksDBStateBackend(copy)
+
+
+SEVERAL_LOGS = """
+import os, sys
+from pathlib import Path
+from asyncio_operator.state import *
+options = RocksDBOptions(write_buffer_bytes=4 << 20, max_log_bytes=64 << 20)
+backend = RocksDBStateBackend(sys.argv[1], options=options)
+small, large = (backend.value_state(ValueStateDescriptor(name)) for name in ("small", "large"))
+key = 0
+while len(list(Path(sys.argv[1]).glob("*.log"))) < 4:
+    backend.set_current_key(key := key + 1)
+    if key % 100 == 1:
+        small.update(key)
+    large.update(os.urandom(20_000))
+for key in range(20):
+    backend.set_current_key(key)
+    small.update(0)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_S14_a_log_that_is_cut_or_missing_between_others_is_a_state_error(tmp_path):
+    command = [sys.executable, "-c", SEVERAL_LOGS, str(tmp_path / "state")]
+    died = subprocess.run(command, check=False, env={"PYTHONPATH": os.pathsep.join(sys.path)})
+    assert died.returncode == -signal.SIGKILL
+    logs = sorted((tmp_path / "state").glob("*.log"))
+    older = logs[-2]
+    data = older.read_bytes()
+    cut = list(records_of(data))[len(list(records_of(data))) // 2]
+    for length in (cut[0], cut[0] + 3, cut[1] - 1):
+        with pytest.raises(StateError, match=r"is damaged.*writes are missing before .*\.log"):
+            RocksDBStateBackend(copy_with(tmp_path / "state", tmp_path / "copy", older, data[:length]))
+    copy = copy_with(tmp_path / "state", tmp_path / "copy", older, data)
+    (copy / older.name).unlink()
+    if len(logs) > 2:
+        with pytest.raises(StateError, match=r"is damaged.*writes are missing before .*\.log"):
+            RocksDBStateBackend(copy)
+    RocksDBStateBackend(tmp_path / "state").close()
+
+
+def test_S11_a_hole_among_logs_that_are_no_longer_needed_is_no_damage(tmp_path):
+    first, second = (log_of(start) for start in (1, 100))
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "000004.log").write_bytes(first)
+    (tmp_path / "logs" / "000007.log").write_bytes(second)
+    found = LogCheck(tmp_path / "logs")
+    assert found.hole(5) is None
+    assert found.hole(4) == "000007.log, byte 0"
+
+
+def log_of(start: int) -> bytes:
+    """A log of one record, a batch of three writes."""
+    return struct.pack("<IHBQI", 0, 12, 1, start, 3)

@@ -7,8 +7,8 @@ directory that is looked at before it is opened, is read through a `view`, so th
 on a medium that cannot be written.
 
 Every write is in the write-ahead log, in the operating system's memory at least, when it returns: it survives the
-death of the process, but not the loss of power, in which the last writes may go, in order, and nothing else. A log that
-is damaged in any other way than by being cut short at its end is an error, never less data.
+death of the process, but not the loss of power, in which the last writes may go, in order. A log that is damaged in any
+other way than by being cut short at its end is an error, never less data (`log`).
 
 What was deleted stays in the way of iterators until RocksDB rewrites the file it is in. A read that has to pass too
 much of it, all at once, has the files of its range rewritten: so filling and clearing one place over and over costs the
@@ -40,7 +40,7 @@ from asyncio_operator.checks import check_directory
 from asyncio_operator.errors import StateError, describe_error
 from asyncio_operator.policies.rocksdb import RocksDBOptions, check_rocksdb
 from asyncio_operator.state.rocksdb.figures import figures_of
-from asyncio_operator.state.rocksdb.log import damage_of
+from asyncio_operator.state.rocksdb.log import LogCheck
 from asyncio_operator.state.rocksdb.processes import (
     FOREIGN_PROCESS,
     DirectoryLock,
@@ -49,7 +49,7 @@ from asyncio_operator.state.rocksdb.processes import (
     keep,
 )
 from asyncio_operator.state.rocksdb.settings import rewriting, settings_of
-from asyncio_operator.state.rocksdb.view import FOREIGN, Cursor, Row, contents, is_abandoned, is_foreign, leave, view_of
+from asyncio_operator.state.rocksdb.view import Cursor, Row, is_database, leave, view_of
 from asyncio_operator.state.statistics import StateStatistics
 
 T = TypeVar("T")
@@ -59,6 +59,8 @@ CHUNK = 256
 
 _MISSING = re.compile("orruption|No such file")
 _DAMAGED = re.compile(r"orruption|No such file.*(\.sst|MANIFEST)|(\.sst|MANIFEST).*No such file", re.DOTALL)
+
+OLDEST_LOG = "rocksdb.min-log-number-to-keep"
 
 PATIENCE = 2000
 """Deleted entries that a read passes at once before its range is rewritten: 0.1 ms, against some 4 ms."""
@@ -101,13 +103,14 @@ class Database:
         self.why_closed = "is closed: open it again"
         lock = None if read_only else self._lock()
         try:
-            names = self._list()
-            if look is None:
-                self._check_log()
-            elif names:
+            there = self._told(is_database)
+            # Before RocksDB reads anything. What is looked at is checked by who looks.
+            logs = self._check_logs() if there and look is None else None
+            if there and look is not None:
                 self._show(look)
+            names = self._told(lambda path: Rdict.list_cf(str(path))) if there else []
             self._settings = settings_of(self.options, read_only)
-            self._db = self._open(names)
+            self._db = self._open(names, logs)
         except BaseException:
             if lock is not None:
                 lock.release()
@@ -328,13 +331,19 @@ class Database:
         except Exception as error:
             raise self.error(error) from error
 
-    def _open(self, names: list[str]) -> Rdict:
+    def _open(self, names: list[str], logs: LogCheck | None) -> Rdict:
         try:
             access = AccessType.read_write()
             if self._read_only:
                 self._view, access = view_of(self.path), AccessType.read_only(False)
             native = self._settings.native
-            return Rdict(str(self._view or self.path), native(), {name: native() for name in names}, access)
+            opened = Rdict(str(self._view or self.path), native(), {name: native() for name in names}, access)
+            if self._read_only and logs is not None:
+                hole = logs.hole(opened.property_int_value(OLDEST_LOG) or 0)
+                if hole is not None:
+                    opened.close()
+                    raise self._damaged(f"writes are missing before {hole}")
+            return opened
         except Exception as error:
             leave(self._view)
             self._settings.release()
@@ -353,26 +362,20 @@ class Database:
         finally:
             seen.close()
 
-    def _check_log(self) -> None:
-        found = damage_of(self.path)
-        if found is not None:
-            raise StateError(
-                f"the RocksDB directory {self.path} is damaged: restore a snapshot into another directory (a record of "
-                f"the write-ahead log is wrong: {found})"
-            )
+    def _check_logs(self) -> LogCheck:
+        found = LogCheck(self.path)
+        if found.damage is not None:
+            raise self._damaged(f"a record is wrong: {found.damage}")
+        return found
 
-    def _list(self) -> list[str]:
-        """The column families of an existing directory; none if there is nothing yet."""
+    def _damaged(self, what: str) -> StateError:
+        return StateError(
+            f"the RocksDB directory {self.path} is damaged: restore a snapshot into another directory ({what})"
+        )
+
+    def _told(self, read: Callable[[Path], T]) -> T:
         try:
-            if not self.path.exists() or (self.path.is_dir() and not contents(self.path)):
-                return []
-            if not (self.path / "CURRENT").is_file():
-                if is_abandoned(self.path):
-                    return []
-                raise StateError(f"{self.path} is not a RocksDB directory and not empty: take another directory")
-            if is_foreign(self.path):
-                raise StateError(f"the RocksDB directory {self.path} {FOREIGN}: take another directory")
-            return Rdict.list_cf(str(self.path))
+            return read(self.path)
         except Exception as error:
             raise self.error(error) from error
 

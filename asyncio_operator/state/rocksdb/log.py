@@ -1,17 +1,18 @@
-"""Damage of write-ahead logs that RocksDB mistakes for the end of the log.
+"""Damage of RocksDB's logs that RocksDB does not see: it would open without a part of what was acknowledged.
 
-A log consists of blocks of 32 KB, and a block of records: a masked CRC-32C of type and data (4 bytes), the length of
-the data (2 bytes, little-endian), the type (1 byte), the data. RocksDB compares the checksums. A record at the end that
-was only partly written is dropped, and has to be. Two kinds of damage look like such an end to RocksDB. It would open
-the directory without the acknowledged writes behind them:
+The write-ahead log, and the MANIFEST, which is the log of the table files, have one format: blocks of 32 KB, and a
+block of records: a masked CRC-32C of type and data (4 bytes), the length of the data (2 bytes, little-endian), the type
+(1 byte), the data. A process that is killed leaves its last record cut short, and that is no damage. RocksDB takes
+more for such an end:
 
-- a type of 5 to 8, which is for recycled logs: RocksDB takes the rest for the rest of an older log;
-- near the end, a length that reaches beyond the file: RocksDB takes the record for one that was partly written.
+- a type of 5 to 8, which is for recycled logs, and zeros, which are for logs in mapped memory: we have neither;
+- near the end, a length that reaches beyond the file, though the checksum of such a record fits a shorter one;
+- in the MANIFEST nearly everything, and some of it makes RocksDB wait for ever. So there every checksum is compared;
+  in the write-ahead log RocksDB does that, and it would take Python too long;
+- an end of a log that is not the last one, and a log that is missing between others. Each batch of writes has its
+  place in the order of all writes, and their number, so the next one tells whether there is a hole between.
 
-This module reads the headers of all records and finds both: we do not recycle logs, and the checksum of a record
-with a wrong length still fits a shorter one.
-
-Source: RocksDB's ``db/log_format.h`` and ``db/log_reader.cc``.
+Source: RocksDB's ``db/log_format.h``, ``db/log_reader.cc`` and ``db/write_batch.cc``.
 """
 
 from __future__ import annotations
@@ -27,21 +28,90 @@ AT_ONCE = 64 * BLOCK
 """Bytes that are read at once."""
 
 _header = struct.Struct("<IHB")
-_RECYCLED = range(5, 9)
+_batch = struct.Struct("<QI")
+_FULL, _FIRST, _LAST = 1, 2, 4
 _MASK_DELTA = 0xA282EAD8
 
+Record = tuple[int, int, bytes]
+"""Where a record begins in its file, its checksum, and its type with its data."""
 
-def damage_of(directory: Path) -> str | None:
-    """The first damage in the logs of a directory that RocksDB does not see: file and byte; None if there is none."""
-    for path in sorted(directory.glob("*.log")):
-        try:
-            with path.open("rb") as file:
-                for start, block in _blocks(file):
-                    if (found := _damage_in(block)) is not None:
-                        return f"{path.name}, byte {start + found}"
-        except OSError:
-            continue  # RocksDB reports it when it opens the directory.
-    return None
+
+class LogCheck:
+    """Reads the logs of a directory: all headers and checksums of the MANIFEST, all headers of the write-ahead log.
+
+    Attributes:
+        damage: the first record that no process writes: file and byte; None if there is none.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.damage: str | None = None
+        self._holes: list[tuple[int, str]] = []
+        self._last = 0  # The log that holds the batch before.
+        self._next: int | None = None
+        logs = sorted((int(path.stem), path) for path in directory.glob("*.log") if path.stem.isdecimal())
+        for number, path in [*((0, path) for path in directory.glob("MANIFEST-*")), *logs]:
+            try:
+                with path.open("rb") as file:
+                    if number:
+                        self._follow(number, file)
+                    else:
+                        _compare(file)
+            except OSError:
+                continue  # RocksDB reports it when it opens the directory.
+            except _DamageError as found:
+                self.damage = f"{path.name}, byte {found}"
+                break
+
+    def hole(self, needed: int) -> str | None:
+        """The first batch, as file and byte, with writes missing before it; None if there is none.
+
+        Args:
+            needed: number of the oldest log that RocksDB needs. It deletes the older ones, in any order.
+        """
+        return next((where for log, where in self._holes if log >= needed), None)
+
+    def _follow(self, number: int, file: BinaryIO) -> None:
+        head, begun = b"", 0
+        for place, _, record in _records(file):
+            kind = record[0]
+            if kind in (_FULL, _FIRST):
+                head, begun = record[1 : 1 + _batch.size], place
+            elif len(head) < _batch.size:
+                head += record[1 : 1 + _batch.size - len(head)]
+            if kind in (_FULL, _LAST) and len(head) == _batch.size:
+                first, count = _batch.unpack(head)
+                if first != self._next and self._next is not None:
+                    self._holes.append((self._last, f"{Path(file.name).name}, byte {begun}"))
+                self._last, self._next = number, first + count
+
+
+class _DamageError(Exception):
+    """Where in its file a damaged record begins."""
+
+
+def _compare(file: BinaryIO) -> None:
+    for place, checksum, record in _records(file):
+        if checksum_of(record) != checksum:
+            raise _DamageError(place)
+
+
+def _records(file: BinaryIO) -> Iterator[Record]:
+    read, width = _header.unpack_from, _header.size
+    for start, block in _blocks(file):
+        place, size = 0, len(block)
+        while place + width <= size:
+            checksum, length, kind = read(block, place)
+            end = place + width + length
+            # A crash cuts a record short only in the last block, the only one that is shorter than `BLOCK`. The
+            # checksum tells such a record from one whose length is damaged.
+            if not _FULL <= kind <= _LAST or (
+                end > size and (size == BLOCK or _fits_shorter(checksum, block[place + width - 1 :]))
+            ):
+                raise _DamageError(start + place)
+            if end > size:
+                return
+            yield start + place, checksum, block[place + width - 1 : end]
+            place = end
 
 
 def _blocks(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
@@ -54,28 +124,17 @@ def _blocks(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         data = file.read(AT_ONCE) if len(data) == AT_ONCE else b""
 
 
-def _damage_in(block: bytes) -> int | None:
-    """The place of a damaged record that looks like the end. Only the last block of a file is shorter than `BLOCK`."""
-    place, size, read, width = 0, len(block), _header.unpack_from, _header.size
-    while place + width <= size:
-        checksum, length, kind = read(block, place)
-        # No log of ours has these types: only damage can.
-        if kind in _RECYCLED:
-            return place
-        end = place + width + length
-        if end > size:
-            # In a whole block RocksDB itself reports such a length. In the last one it does not. There the checksum
-            # tells a record that a crash cut short from one whose length is damaged. It begins at the type, before the
-            # data.
-            fits = size < BLOCK and _fits_shorter(checksum, block[place + width - 1 :])
-            return place if fits else None
-        place = end
-    return None
+def checksum_of(data: bytes) -> int:
+    """The CRC-32C of bytes, masked as RocksDB stores it, so that a CRC of bytes that hold CRCs is still a good one."""
+    table, checksum = _table(), 0xFFFFFFFF
+    for byte in data:
+        checksum = table[(checksum ^ byte) & 0xFF] ^ (checksum >> 8)
+    checksum ^= 0xFFFFFFFF
+    return ((checksum >> 15 | checksum << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 def _fits_shorter(masked: int, data: bytes) -> bool:
     """Whether a checksum is that of the beginning of the data, the type and any number of bytes behind it."""
-    # RocksDB stores a CRC rotated and shifted, so that a CRC of bytes that hold CRCs is still a good one.
     rotated = (masked - _MASK_DELTA) & 0xFFFFFFFF
     wanted = ((rotated >> 17) | (rotated << 15)) & 0xFFFFFFFF ^ 0xFFFFFFFF
     table, checksum = _table(), 0xFFFFFFFF

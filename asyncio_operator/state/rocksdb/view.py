@@ -109,8 +109,6 @@ class Cursor:
             self.crowded = True
 
 
-FOREIGN = "holds another program's data"
-
 LEFT_FOR = 86_400
 """Seconds until a dead process's view is removed: where processes have a number each in several containers, one that
 seems dead may live."""
@@ -156,6 +154,24 @@ def leave(view: Path | None) -> None:
     """Removes a view, if there is one."""
     if view is not None:
         shutil.rmtree(view, ignore_errors=True)
+
+
+def is_database(directory: Path) -> bool:
+    """Whether there is a database of this format already; False if there is nothing yet.
+
+    Raises:
+        StateError: it is another program's, or holds something else.
+        OSError: it cannot be read.
+    """
+    if not directory.exists() or (directory.is_dir() and not contents(directory)):
+        return False
+    if not (directory / "CURRENT").is_file():
+        if is_abandoned(directory):
+            return False
+        raise StateError(f"{directory} is not a RocksDB directory and not empty: take another directory")
+    if is_foreign(directory):
+        raise StateError(f"the RocksDB directory {directory} holds another program's data: take another directory")
+    return True
 
 
 def contents(directory: Path) -> list[Path]:
