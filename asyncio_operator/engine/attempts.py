@@ -76,7 +76,6 @@ class Attempts:
     ) -> None:
         self.lanes = 0
         self.instant = instant
-        self.runs_code = True
         self.calls = 0
         self.retries = 0
         self.latency = Histogram()

@@ -2,21 +2,18 @@
 
 Law O17: a context variable that a call sets is seen by tasks that the call starts, and by no other call. asyncio gives
 each task one context, and a lane is one task for many calls. So a lane whose context has changed is *apart*: each of
-its later calls, and each look at the input, runs in a copy of the context that the lane had at first. As long as no
-variable is set, this costs a comparison of two pointers for each call.
+its later calls runs in a copy of the context that the lane had at first. As long as no variable is set, this costs a
+comparison of two pointers for each call. The input, read by whichever lane seeks, has one context of its own.
 """
 
 from __future__ import annotations
 
 import types
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from contextvars import Context, copy_context
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-
-PLAIN_TYPES = (str, bytes, types.NoneType)
-"""Types whose equal values no reader can distinguish, so one may replace the other."""
 
 
 def call_within(context: Context, function: Callable[..., Awaitable[T]], *arguments: Any) -> Awaitable[T]:
@@ -54,32 +51,44 @@ async def _awaited(awaitable: Awaitable[T]) -> T:
     return await awaitable
 
 
-def apart_from(context: Context, function: Callable[[Any], Awaitable[T]]) -> Callable[[Any], Awaitable[T]]:
-    """Makes every call of the function in its own copy of the context."""
-    return lambda value: call_within(context.copy(), function, value)
+class OwnContexts:
+    """Makes calls, one after the other, each of which has its own copy of the context, and hands over their results.
 
-
-def apart_if_changed(context: Context, function: Callable[[Any], Awaitable[T]]) -> Callable[[Any], Awaitable[T]]:
-    """Makes a call of the function in the present context if that equals this one, else in a copy of this one."""
-
-    def invoke(value: Any) -> Awaitable[T]:
-        # A value may have an ``__eq__`` that raises, as arrays of numpy do when asked for a truth value.
-        try:
-            apart = copy_context() != context
-        except Exception:
-            apart = True
-        return call_within(context.copy(), function, value) if apart else function(value)
-
-    return invoke
-
-
-def has_lookalikes(context: Context) -> bool:
-    """Whether it holds a value that may equal one that differs for a reader, as 1 equals True.
-
-    Contexts compare their values with ``==``. With such a value, equal contexts do not prove that nothing was set.
+    Args:
+        invoke: makes a call.
+        complete: takes the result of a call. It runs in the context of that call, because a result may be an iterable
+            that runs code of the function.
     """
-    # An object of a class without ``__eq__`` equals only itself.
-    return any(
-        type(value) not in PLAIN_TYPES and getattr(type(value), "__eq__", None) is not object.__eq__
-        for value in context.values()
-    )
+
+    def __init__(self, context: Context, invoke: Callable[[Any], Awaitable[Any]], complete: Callable[..., Any]) -> None:
+        self._context = context
+        self._invoke = invoke
+        self._complete = complete
+        self._own = context
+
+    def invoke(self, value: Any) -> Awaitable[Any]:
+        self._own = self._context.copy()
+        return call_within(self._own, self._invoke, value)
+
+    def complete(self, slot: Any, result: Any) -> None:
+        self._own.run(self._complete, slot, result)
+
+
+Doubtful = Sequence[tuple[ContextVar[Any], Any]]
+"""Variables whose values may be equal to others that a reader can tell from them."""
+
+
+def doubtful_values(context: Context) -> Doubtful:
+    """The variables whose values are not compared by identity, such as 1, which equals True, and text, which equals the
+    member of an enumeration. Contexts compare their values with ``==``: equal ones do not show that these are the same.
+    """
+    return [
+        (variable, value)
+        for variable, value in context.items()
+        if value is not None and getattr(type(value), "__eq__", None) is not object.__eq__
+    ]
+
+
+def present_unless_replaced(doubtful: Doubtful) -> Context | None:
+    """A copy of the present context; None if it has another value for one of the variables."""
+    return copy_context() if all(variable.get() is value for variable, value in doubtful) else None

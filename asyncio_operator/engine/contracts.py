@@ -27,8 +27,6 @@ class Window(Protocol):
     """The number of lanes that work in the window. The lanes keep it."""
     instant: bool
     """Whether taking work from it takes no time. Then the end of a call counts as the start of the next."""
-    runs_code: bool
-    """Whether taking work from it, or waiting for work, runs code of the user."""
 
     @property
     def begin(self) -> Callable[[Any, float], float] | None:

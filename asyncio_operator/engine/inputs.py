@@ -5,7 +5,9 @@ available now and stops, without waiting. Nothing is read that was not asked for
 
 Law O17: an asynchronous generator ends with the run that reads it, and so does the output of another run. The end of a
 run cancels it in any case where the run waits for it; without `aclose` only chance would tell whether it goes on. Every
-other iterable stays open: it belongs to the user, who may go on reading it after the run.
+other iterable stays open: it belongs to the user, who may go on reading it after the run. Each step of the input is
+made in one context, a copy of that in which the run was started: a variable that it sets in a step it may reset in the
+next one, which another task may make.
 """
 
 from __future__ import annotations
@@ -14,8 +16,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from contextvars import copy_context
+from itertools import repeat
 from typing import Any, Protocol, runtime_checkable
 
+from asyncio_operator.engine.contexts import call_within
 from asyncio_operator.engine.timing import start_task
 from asyncio_operator.errors import ConfigurationError
 
@@ -156,8 +161,8 @@ class Reader:
 
     def __init__(self, elements: Input) -> None:
         self.instant = elements.instant
-        self.runs_code = isinstance(elements, AsyncInput) or not elements.instant
         self.reading: asyncio.Task[None] | None = None
+        self._context = copy_context()
         self._input = elements
         self._over = False
         self._stopped = False
@@ -171,7 +176,7 @@ class Reader:
 
     async def ready(self) -> bool:
         """Wait until there may be something to read; False if there will be nothing any more."""
-        if not self.over and not await self._input.ready():
+        if not self.over and not await call_within(self._context, self._input.ready):
             self._over = True
         return not self.over
 
@@ -195,7 +200,8 @@ class Reader:
 
     def __iter__(self) -> Iterator[Any]:
         """All that can be read now; call `exhausted` at its end."""
-        return iter(() if self.over else self._input)
+        elements = iter(() if self.over else self._input)
+        return elements if self.instant else map(self._context.run, repeat(elements.__next__))
 
     def exhausted(self) -> None:
         """All that could be read has been read."""
@@ -209,7 +215,7 @@ class Reader:
             if self._elements is None:
                 if not self._input.has_some():
                     return NOTHING
-                self._elements = iter(self._input)
+                self._elements = iter(self)
             for element in self._elements:
                 return element
             self._input.exhausted()
@@ -248,7 +254,7 @@ class Reader:
         limit = asyncio.timeout_at(ends)
         try:
             async with limit:
-                await self._input.release()
+                await call_within(self._context, self._input.release)
         except TimeoutError:
             if not limit.expired():
                 raise

@@ -15,20 +15,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
-from contextvars import Context, ContextVar, copy_context
-from itertools import repeat
+from collections.abc import Callable
+from contextvars import Context, ContextVar
 from math import inf
 from typing import Any, Generic, Protocol, TypeVar
 
-from asyncio_operator.engine.contexts import apart_if_changed, call_within
 from asyncio_operator.engine.contracts import Window
 from asyncio_operator.errors import describe
 from asyncio_operator.state.heap_queue import HeapPriorityQueue
 
 logger = logging.getLogger("asyncio_operator")
-
-T = TypeVar("T")
 
 IDLE: Any = object()
 
@@ -42,7 +38,6 @@ class Lane:
 
     Attributes:
         context: that of its task, as it was at first.
-        invoke: makes a call, in `context` whatever that of the task is now.
         apart: whether the context of its task has changed since; see `contexts`.
     """
 
@@ -51,7 +46,6 @@ class Lane:
         "context",
         "due",
         "expired",
-        "invoke",
         "limit",
         "slot",
         "started",
@@ -64,7 +58,6 @@ class Lane:
         self.task: asyncio.Task[None]
         self.window: Window
         self.context: Context
-        self.invoke: Callable[[Any], Awaitable[Any]]
         self.apart = False
         self.slot: Any = IDLE
         self.started = 0.0
@@ -73,20 +66,6 @@ class Lane:
         # A lane without a limit needs no watching.
         self.watched = limit == inf
         self.expired = False
-
-    def begin(self, invoke: Callable[[Any], Awaitable[Any]], apart: bool) -> None:
-        """To be called in the lane's task, before the first call."""
-        self.context, self.apart = copy_context(), apart
-        self.invoke = apart_if_changed(self.context, invoke)
-
-    def apart_or_here(self, function: Callable[[], Awaitable[T]]) -> Awaitable[T]:
-        """Calls it in the context that the lane had at first."""
-        return call_within(self.context.copy(), function) if self.apart else function()
-
-    def work(self, window: Window) -> Iterator[tuple[Any, Any]]:
-        """The work of the window, taken in the context that the lane had at first."""
-        work = iter(window)
-        return map(self.context.copy().run, repeat(work.__next__)) if self.apart else work
 
     @property
     def busy(self) -> bool:

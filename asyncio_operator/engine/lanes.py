@@ -23,11 +23,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
+from functools import partial
 from math import inf
 from typing import Any
 
 from asyncio_operator.clock import monotonic, running_call
-from asyncio_operator.engine.contexts import apart_from, has_lookalikes
+from asyncio_operator.engine.contexts import OwnContexts, doubtful_values, present_unless_replaced
 from asyncio_operator.engine.contracts import Intake, Window
 from asyncio_operator.engine.failures import stray_cancellation
 from asyncio_operator.engine.lane import IDLE, Deadlines, Lane, RunEnd, present_run, uncancel, wait_for_calls
@@ -75,7 +76,8 @@ class Lanes:
         self._name = name
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
-        self._all_apart = has_lookalikes(self._context)
+        doubtful = doubtful_values(self._context)
+        self._present = partial(present_unless_replaced, doubtful) if doubtful else copy_context
         self._finished = RunEnd(self._loop, self._cancelled)
         self._lanes: set[Lane] = set()
         self._late: set[Lane] = set()
@@ -166,7 +168,7 @@ class Lanes:
         failure: BaseException | None = None
         present_run.set(self._mark)
         running_call.set(lane.time_left(self._clock))
-        lane.begin(self._invoke, self._all_apart)
+        lane.context = copy_context()
         try:
             while (window := await self._seek(lane, appointed)) is not None:
                 appointed = False
@@ -201,7 +203,7 @@ class Lanes:
         if self._turn.is_over(self._clock()):
             # Calls that return at once never let the loop turn: timers, and all other code on it, would starve.
             await asyncio.sleep(0)
-        window = await lane.apart_or_here(self._intake.window)
+        window = await self._intake.window()
         self._seeking = False
         if window is None:
             self._drained = True
@@ -217,17 +219,15 @@ class Lanes:
         clock, complete, instant, begin = self._clock, window.complete, window.instant, window.begin
         record, cancelling = self.latency.samples.append, lane.task.cancelling
         context, apart = lane.context, lane.apart
-        invoke, present = self._invoke, copy_context
+        invoke, present = self._invoke, self._present
         if apart:
             # Each call has a copy of its own, so nothing that it sets comes here, and there is nothing to compare.
-            invoke, present = apart_from(context, invoke), context.copy
-        elif window.runs_code:
-            # Code of the user may set a variable while work is taken, which is after the comparison below.
-            invoke = lane.invoke
+            own = OwnContexts(context, invoke, complete)
+            invoke, complete, present = own.invoke, own.complete, context.copy
         window.lanes += 1
         now = clock()
         turn_ends, may_stand = self._turn.ends(now), clock is not monotonic
-        for slot, value in lane.work(window):
+        for slot, value in window:
             # Before the call, which may take long: work that comes meanwhile has to find a lane that waits for it.
             if not self._seeking:
                 self._appoint()

@@ -29,7 +29,6 @@ class KeyWindow:
     """
 
     instant = True
-    runs_code = False
     begin = None
 
     def __init__(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import copy_context
 from typing import Any
 
 from asyncio_operator.elements import Record, Watermark
@@ -31,7 +32,6 @@ class Admission:
     def __init__(self, buffer: Buffer, reader: Reader, outcomes: Outcomes) -> None:
         self.lanes = 0
         self.instant = reader.instant
-        self.runs_code = reader.runs_code
         self.complete = outcomes.complete
         self._buffer = buffer
         self._reader = reader
@@ -116,6 +116,7 @@ class Supply:
         self._next = deque(restored)
         self._reader = reader
         self._recorder = recorder
+        self._context = copy_context()
         self._number = 0
         self._ready: Flight | None = None
 
@@ -170,7 +171,7 @@ class Supply:
         # Law O10: `key` may take a snapshot, or fail, and the element must be in a snapshot even then.
         self._next.appendleft((element, attempts))
         try:
-            entry = self._buffer.queue.put(element)
+            entry = self._context.copy().run(self._buffer.queue.put, element)
         except BaseException as error:
             remedy = "it is called with the value (of a Record: its value), and must give a key that can be hashed"
             raise function_error("key", value, error, remedy, attempts) from error

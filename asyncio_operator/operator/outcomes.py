@@ -80,8 +80,9 @@ class Outcomes:
             self.skipped += 1
         elif callable(on_error):
             try:
-                result = plain_result("on_error", self._context.copy().run(on_error, value, error))
-                outputs = outputs_of(result) if self._flatten else (result,)
+                own = self._context.copy()
+                result = plain_result("on_error", own.run(on_error, value, error))
+                outputs = own.run(outputs_of, result) if self._flatten else (result,)
             except BaseException as hook_error:
                 remedy = "make it return a result"
                 raise function_error("on_error", value, hook_error, remedy, attempts) from hook_error
@@ -105,11 +106,12 @@ class Outcomes:
             return "skipped" if self.failed(entry, error, attempts, remedy=IN_TIME) == "skipped" else "timeout"
         hook = "on_timeout" if self._options.on_timeout is not None else "the function's timeout"
         try:
-            result = self._context.copy().run(self._on_late, value)
+            own = self._context.copy()
+            result = own.run(self._on_late, value)
         except BaseException as hook_error:
             self.failed(entry, hook_error, attempts, hook)
         else:
-            self.complete(entry, result, attempts, hook)
+            own.run(self.complete, entry, result, attempts, hook)
         return "timeout"
 
 

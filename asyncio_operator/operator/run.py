@@ -64,7 +64,7 @@ class Run:
         self._function = function
         self._invoke = invoke
         self._queue = queue
-        self._reader = Reader(elements)
+        self._elements = elements
         self._options = options
         self._restored: Sequence[tuple[Any, int]] = () if restore is None else restore.elements
         self._starting: Callable[[Run], None] | None = starting
@@ -73,6 +73,7 @@ class Run:
         self._partly = 0
         self._closing = False
         self._abandoned = False
+        self._reader: Reader
         self._buffer: Buffer
         self._outcomes: Outcomes
         self._driver: Lanes
@@ -90,12 +91,13 @@ class Run:
         assert starting is not None
         starting(self)
         now = self._now = clock_of(loop)
+        reader = self._reader = Reader(self._elements)
         buffer = self._buffer = Buffer(self._queue, now)
         outcomes = self._outcomes = Outcomes(options, self._function.timeout, buffer)
         restored, self._restored = self._restored, ()
         if options.managed or restored:
             recorder = self._recorder = recorder_of(options.trace, now())
-            supply = self._supply = Supply(buffer, self._reader, restored, recorder)
+            supply = self._supply = Supply(buffer, reader, restored, recorder)
             attempts = self._attempts = Attempts(
                 supply,
                 outcomes,
@@ -103,7 +105,7 @@ class Run:
                 self._invoke,
                 name=describe(self._function),
                 recorder=recorder,
-                instant=self._reader.instant,
+                instant=reader.instant,
                 keyed=supply.keyed,
                 clock=now,
                 ages=options.clock,
@@ -113,7 +115,7 @@ class Run:
             assert isinstance(options.capacity, int)
             self._driver = Lanes(
                 self._invoke,
-                Admission(buffer, self._reader, outcomes),
+                Admission(buffer, reader, outcomes),
                 capacity=options.capacity,
                 timeout=options.timeout,
                 clock=now,

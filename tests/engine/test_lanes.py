@@ -18,7 +18,6 @@ class Batch:
     """A window over the numbers of a batch."""
 
     instant = True
-    runs_code = False
     begin = None
 
     def __init__(self, intake: Batches, values: range) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import decimal
+import enum
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +16,11 @@ from asyncio_operator import AsyncWaitOperator, BatchAsyncFunction, BlockingFunc
 from tests.operator.helpers import REAL_LOOPS, Doors, collect, process, run_on, virtual
 
 NOTHING = object()
+
+
+class Level(enum.StrEnum):
+    TEXT = "text"
+
 
 tenant: contextvars.ContextVar[Any] = contextvars.ContextVar("tenant", default=NOTHING)
 
@@ -79,7 +85,7 @@ def test_O17_on_every_loop(loop):
 @virtual
 async def test_O17_a_call_sees_what_was_set_where_the_run_was_started(value, pause, way):
     """The very object, also where calls set an equal one, which is another."""
-    equal = {str: "text", int: True, float: 1, list: [1]}.get(type(value), value)
+    equal = {str: Level.TEXT, int: True, float: 1, list: [1]}.get(type(value), value)
     tenant.set(value)
     seen: list[Any] = []
 
@@ -326,3 +332,25 @@ async def test_O17_a_cancelled_call_may_clean_up_in_its_context():
 
     await process(call, range(9), capacity=3, timeout=1, on_error="skip")
     assert cleaned == [(value, value) for value in range(9)]
+
+
+@pytest.mark.parametrize("lazy", ["of a call", "of on_error", "of on_timeout"])
+@virtual
+async def test_O17_a_lazy_result_is_taken_in_the_context_of_its_call(lazy, way):
+    def lines(value: int) -> Iterator[Any]:
+        tenant.set(value)
+        return ((value, tenant.get()) for _ in range(2))
+
+    async def call(value: int) -> Any:
+        if lazy == "of on_error":
+            raise ValueError
+        await asyncio.sleep(100 if lazy == "of on_timeout" else 0)
+        return lines(value)
+
+    kinds: dict[str, dict[str, Any]] = {
+        "of a call": {},
+        "of on_error": {"on_error": lambda value, error: lines(value)},
+        "of on_timeout": {"on_timeout": lines, "timeout": 1},
+    }
+    outputs = await process(call, range(10), capacity=1, flatten=True, **kinds[lazy], **{**way, "retry": None})
+    assert outputs == [(value, value) for value in range(10) for _ in range(2)]

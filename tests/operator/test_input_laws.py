@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
 
 from asyncio_operator import AsyncWaitOperator, Retry
-from tests.operator.helpers import Doors, forever, now, others, same, virtual
+from tests.operator.helpers import Doors, collect, forever, now, others, same, virtual
+
+tenant: ContextVar[Any] = ContextVar("tenant")
 
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -75,3 +79,44 @@ async def test_O8_when_a_run_has_ended_the_run_that_it_reads_has_ended_too(how, 
     await read_two(AsyncWaitOperator(same, capacity=2, **way).process(inner), how)
     assert closed == [now()]
     assert others() == set()
+
+
+# -- the context in which it is read
+
+
+@pytest.mark.parametrize("ending", ["at its end", "early"])
+@pytest.mark.parametrize("asynchronous", [False, True])
+@virtual
+async def test_O17_an_input_is_read_in_one_context_so_that_it_may_reset_what_it_sets(asynchronous, ending, way):
+    seen: list[Any] = []
+
+    def elements() -> Iterator[int]:
+        token = tenant.set("of the input")
+        try:
+            for number in range(20):
+                yield number
+                seen.append(tenant.get())
+        finally:
+            tenant.reset(token)
+            seen.append(tenant.get())
+
+    async def later() -> AsyncIterator[int]:
+        with contextlib.closing(elements()) as numbers:
+            for number in numbers:
+                yield number
+                await asyncio.sleep(0.001)
+
+    async def call(value: int) -> int:
+        tenant.set(value)
+        await asyncio.sleep(0.01)
+        return value
+
+    tenant.set("of the consumer")
+    outputs = AsyncWaitOperator(call, capacity=3, buffer=5, **way).process(later() if asynchronous else elements())
+    if ending == "early":
+        await anext(outputs)
+        await outputs.aclose()
+    else:
+        assert await collect(outputs) == list(range(20))
+    assert seen.pop() == "of the consumer"
+    assert set(seen) == {"of the input"}
