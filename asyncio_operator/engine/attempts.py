@@ -21,7 +21,7 @@ from asyncio_operator.engine.flights import Call, Endings, Flight, Waits
 from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.options import CallOptions
 from asyncio_operator.engine.recorder import Recorder
-from asyncio_operator.engine.schedule import A_TURN_LATER, Lineup
+from asyncio_operator.engine.schedule import A_TURN_LATER, Schedule
 from asyncio_operator.engine.timing import COARSEST, Alarm, wake
 from asyncio_operator.errors import ResultError
 from asyncio_operator.metrics import Histogram
@@ -103,7 +103,7 @@ class Attempts:
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
         self._waits = Waits()
-        self._lineup = Lineup(source, options.batching, options.retry is not None)
+        self._lineup = Schedule(source, options.batching, options.retry is not None)
         self._next: tuple[Call, Any] | None = None
         self._try_again = inf
         self._news: asyncio.Future[None] | None = None

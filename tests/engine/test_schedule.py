@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncio_operator.engine.flights import Flight
-from asyncio_operator.engine.schedule import BatchFormer
+from asyncio_operator.engine.schedule import Schedule
 from asyncio_operator.policies.batching import Batching
 
 SIZE = 500
@@ -33,49 +33,79 @@ def looks(flight: Counted) -> int:
     return int(object.__getattribute__(flight, "looks"))
 
 
-def never() -> bool:
-    return False
+class Coming:
+    """A source that gives what was put into it, and may give more at any time."""
+
+    wants_input = False
+    waiting = 0
+    over = False
+
+    def __init__(self) -> None:
+        self.flights: deque[Flight] = deque()
+
+    def take(self, now: float) -> Flight | None:
+        return self.flights.popleft() if self.flights else None
+
+    def prepare(self, now: float) -> None:
+        """There is nothing to prepare."""
+
+    def read_ahead(self, news: Any) -> None:
+        """There is nothing to read."""
+
+    def stop(self) -> None:
+        """There is nothing to stop."""
+
+    def is_full(self) -> bool:
+        return False
+
+    async def wait(self, news: Any) -> None:
+        await news
+
+
+def batch_of(schedule: Schedule, now: float) -> list[Flight] | None:
+    call, _ = schedule.next_call(now, 0)
+    return None if call is None else call.flights
 
 
 def test_B1_an_element_costs_the_same_in_a_batch_of_any_size() -> None:
     """It comes alone, as from an asynchronous input: whatever waits already is not looked at again."""
-    coming: deque[Flight] = deque()
-    former = BatchFormer(Batching(SIZE, linger=10.0), lambda now: coming.popleft() if coming else None)
+    coming = Coming()
+    schedule = Schedule(coming, Batching(SIZE, linger=10.0), retrying=False)
     flights = [Counted(number) for number in range(SIZE)]
     for flight in flights[:-1]:
-        coming.append(flight)
-        assert former.batch(0.0, never) is None
-    coming.append(flights[-1])
-    assert former.batch(0.0, never) == flights
+        coming.flights.append(flight)
+        assert batch_of(schedule, 0.0) is None
+    coming.flights.append(flights[-1])
+    assert batch_of(schedule, 0.0) == flights
     assert max(looks(flight) for flight in flights) <= 3
 
 
 @given(st.lists(st.sampled_from(["comes", "ends", "fill", "batch", "late"])), st.integers(1, 4))
 def test_B1_a_batch_holds_what_waits_in_its_order_and_nothing_that_has_ended(steps: list[str], size: int) -> None:
-    coming: deque[Flight] = deque()
-    former = BatchFormer(Batching(size, linger=1.0), lambda now: coming.popleft() if coming else None)
+    coming = Coming()
+    schedule = Schedule(coming, Batching(size, linger=1.0), retrying=False)
     waiting: list[Flight] = []
     now = came = 0.0
     for number, step in enumerate(steps):
         now += 0.25
         if step == "comes":
-            coming.append(Flight(None, number, number, now, 0))
+            coming.flights.append(Flight(None, number, number, now, 0))
         elif step == "ends" and waiting:
-            former.leave(waiting.pop(len(waiting) // 2))
+            schedule.ended(waiting.pop(len(waiting) // 2))
         elif step == "late":
             now += 1.0
         if step in ("fill", "batch"):
-            there = list(coming)
+            there = list(coming.flights)
             if not waiting and there:
                 came = now
             waiting += there[: size - len(waiting)]
             due = bool(waiting) and (len(waiting) == size or now >= came + 1.0)
             if step == "fill":
-                former.fill(now)
+                schedule.prepare(now)
             elif due:
-                assert former.batch(now, never) == waiting
+                assert batch_of(schedule, now) == waiting
                 waiting = []
             else:
-                assert former.batch(now, never) is None
-                assert former.closes == (came + 1.0 if waiting else float("inf"))
-        assert len(former) == len(waiting)
+                assert batch_of(schedule, now) is None
+                assert schedule.closes == (came + 1.0 if waiting else float("inf"))
+        assert schedule.forming == len(waiting)
