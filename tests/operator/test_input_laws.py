@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator
 from contextvars import ContextVar
 from typing import Any
 
@@ -90,7 +90,7 @@ async def test_O8_when_a_run_has_ended_the_run_that_it_reads_has_ended_too(how, 
 async def test_O17_an_input_is_read_in_one_context_so_that_it_may_reset_what_it_sets(asynchronous, ending, way):
     seen: list[Any] = []
 
-    def elements() -> Iterator[int]:
+    def elements() -> Generator[int, None, None]:
         token = tenant.set("of the input")
         try:
             for number in range(20):
