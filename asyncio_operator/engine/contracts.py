@@ -1,4 +1,4 @@
-"""The seams of the engine: every protocol through which its parts see each other.
+"""The protocols of the engine: through these, and only these, its parts see each other.
 
     Input     gives elements                       (`inputs` wraps what users pass)
     Source    makes flights of elements            (`operator.intake`, `lookup.managed`)
@@ -6,8 +6,8 @@
     Window    a run of calls that all lanes share  (the same)
     Endings   takes what became of an element      (`operator.outcomes`, `lookup.managed`)
 
-The lanes only say how a call ended; the window decides what that means. A source never makes its caller wait: if the
-input has nothing now, `wants_input` says so, and `read_ahead` waits for the input in a task of its own. So other news
+The lanes only report how a call ended; the window decides what that means. A source never makes its caller wait: if the
+input has nothing now, it sets `wants_input`, and `read_ahead` waits for the input in a task of its own. So other news
 can end the wait of the lane that looks for work.
 """
 
@@ -41,7 +41,7 @@ class Window(Protocol):
         """The call returned a result."""
 
     def failed(self, slot: Any, error: BaseException, started: float) -> None:
-        """The call, which started at this time, raised."""
+        """The call, which started at this time, raised an error."""
 
     def timed_out(self, slot: Any, started: float) -> float | None:
         """The call is past its limit. It is cancelled, unless this returns a new limit, in seconds from its start."""
@@ -77,7 +77,7 @@ class Source(Protocol):
 
     @property
     def waiting(self) -> int:
-        """Flights that have been made, and not taken."""
+        """The number of flights that were made and not taken."""
 
     @property
     def over(self) -> bool:
@@ -93,7 +93,7 @@ class Source(Protocol):
         """Wait for the input in a task, unless one waits already, and then call `news`."""
 
     def stop(self) -> None:
-        """Nothing is asked for any more: read nothing."""
+        """The run ends: read nothing."""
 
     def is_full(self) -> bool:
         """Whether no flight can be made until something leaves."""

@@ -1,7 +1,8 @@
 """Elements from admission to their end, the calls made for them, and the waits between these.
 
-An element may need several calls, and with batches a call serves several elements. `Waits` is the timetable of elements
-that wait: in back-off for their next attempt, or for a place while their deadline runs. Pure; times in seconds.
+An element may need several calls, and with batches a call serves several elements. `Waits` has the times of elements
+that wait: in back-off for their next attempt, or for a place while their deadline runs. Times are in seconds, and this
+module reads no clock.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ class Flight:
     """An element in flight.
 
     Attributes:
-        entry: what its outcome is for; with keys, its place in the queue. None for the flight itself.
+        entry: gets its outcome; in the operator, its place in the queue. None: the flight itself does.
         number: of the record, in the order of the input.
         admitted: when it came in.
         attempts: those that have ended in failure.
@@ -122,7 +123,7 @@ class Endings(Protocol):
 
 
 class Waits:
-    """Which elements have to be looked at, and when: the ends of back-offs, and the limits of those that wait.
+    """When elements have to be looked at: at the end of a back-off, or at the limit of a wait for a place.
 
     Attributes:
         earliest: no element has to be looked at before this time.
@@ -135,7 +136,7 @@ class Waits:
 
     @property
     def backing_off(self) -> int:
-        """How many elements wait for their next attempt."""
+        """The number of elements that wait for their next attempt."""
         return len(self._back_offs)
 
     def back_off(self, flight: Flight, until: float) -> None:
@@ -152,13 +153,13 @@ class Waits:
             self.earliest = min(self.earliest, until)
 
     def leave(self, flight: Flight) -> None:
-        """The element waits for its place no more."""
+        """The element no longer waits for a place."""
         if flight.wakes < inf:
             self._limits.remove(flight)
             flight.wakes = inf
 
     def forget(self, flight: Flight) -> None:
-        """The element waits for nothing any more."""
+        """The element no longer waits, neither in back-off nor for a place."""
         self._back_offs.remove(flight)
         self.leave(flight)
 
@@ -176,7 +177,7 @@ class Waits:
         return _take(self._limits, now)
 
     def next_due(self) -> float:
-        """When one of these has something to give; infinity if nothing waits."""
+        """The time at which `ready` or `overdue` next returns an element; infinity if no element waits."""
         first, second = self._back_offs.peek(), self._limits.peek()
         self.earliest = min(inf if first is None else first.wakes, inf if second is None else second.wakes)
         return self.earliest

@@ -1,13 +1,13 @@
-"""Where a run's elements come from: one protocol over ordinary and asynchronous iterables, and the one who reads it.
+"""The input of a run: one protocol over ordinary and asynchronous iterables, and its one reader.
 
 An input is read in two steps: `ready` waits until there may be an element, and iterating gives the elements that are
-available now and stops, without waiting. Nothing is read that was not asked for. Its errors pass through unchanged.
+available now and stops, without waiting. No element is read before it is requested. Errors pass through unchanged.
 
-Law O17: an asynchronous generator ends with the run that reads it, and so does the output of another run. The end of a
-run cancels it in any case where the run waits for it; without `aclose` only chance would tell whether it goes on. Every
-other iterable stays open: it belongs to the user, who may go on reading it after the run. Each step of the input is
-made in one context, a copy of that in which the run was started: a variable that it sets in a step it may reset in the
-next one, which another task may make.
+Law O17: an asynchronous generator ends with the run that reads it, and so does the output of another run. If the run
+waits for the generator when it ends, its cancellation ends the generator. So it is closed in the other case too, or
+chance would decide. Every other iterable stays open: it belongs to the user, who may go on reading it after the run.
+Each step of the input is made in one context, a copy of that in which the run was started: a variable that one step
+sets may be reset in the next step, which another task may make.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NOTHING: Any = object()
 _PLAIN: tuple[Iterable[Any], ...] = ([], (), range(0), range(1 << 70), {}, {}.values(), {}.items(), set(), deque(), "")
 
 PLAIN_ITERATORS = frozenset(type(iter(plain)) for plain in _PLAIN)
-"""Iterators that run no code of the user, and take no time worth measuring."""
+"""Iterators that run no code of the user, and whose steps take no time worth measuring."""
 
 
 @runtime_checkable
@@ -48,7 +48,7 @@ class Input(Protocol):
         """Whether iterating may give something now, without waiting; False also at the end."""
 
     def read_ahead(self) -> list[Any]:
-        """What was read of the source and not yet given by iterating."""
+        """Elements that were read from the source and not yet given by iterating."""
 
     def __iter__(self) -> Iterator[Any]:
         """The elements that are available now. The reader may stop half-way and iterate again later."""
@@ -57,11 +57,11 @@ class Input(Protocol):
         """The reader iterated to the end of the available elements."""
 
     async def release(self) -> None:
-        """Drop the source, after the last reading has ended. `read_ahead` still gives what it gave."""
+        """Drop the source, after the last read has ended. The result of `read_ahead` stays the same."""
 
 
 class SyncInput:
-    """An ordinary iterable, read on the loop: what it blocks, it blocks for all."""
+    """An ordinary iterable, read on the loop. While it blocks, the loop and all calls on it are blocked."""
 
     def __init__(self, elements: Iterable[Any]) -> None:
         self._elements = iter(elements)
@@ -122,17 +122,17 @@ class AsyncInput:
             yield self._next.pop()
 
     def exhausted(self) -> None:
-        """There may be more later."""
+        """Nothing to do: more elements may come later."""
 
     async def release(self) -> None:
         elements, self._elements = self._elements, None
-        # One that has ignored its cancellation is still being read, and cannot be closed.
+        # A generator that ignored its cancellation is still in a step, and closing it would raise.
         if isinstance(elements, AsyncGenerator) and not self._reading:
             await elements.aclose()
 
 
 def as_input(elements: Any) -> Input:
-    """The input for whatever iterable a user hands in.
+    """The input for an iterable of a user.
 
     Raises:
         ConfigurationError: it is not iterable.
@@ -151,9 +151,9 @@ def as_input(elements: Any) -> Input:
 class Reader:
     """Reads the input of a run, and is the only one that does.
 
-    A lane that waits for nothing else waits for the input itself (`ready`); where other news may come first, a task
-    waits for it (`read_ahead`). Law O18: once stopped it gives nothing, whatever the input does with its cancellation.
-    What the input gave all the same is in `to_come`, so that no element is lost.
+    A lane that waits for nothing else waits for the input itself (`ready`). If other news may come first, a task waits
+    for the input (`read_ahead`). Law O18: after `stop` it gives no elements, even if the input ignores its
+    cancellation. Elements that the input then gives are in `to_come`, so none is lost.
 
     Attributes:
         reading: the task that waits for the input, if one does.
@@ -171,11 +171,11 @@ class Reader:
 
     @property
     def over(self) -> bool:
-        """Whether nothing will be read any more."""
+        """Whether no element will be read any more."""
         return self._over or self._stopped
 
     async def ready(self) -> bool:
-        """Wait until there may be something to read; False if there will be nothing any more."""
+        """Wait until there may be an element to read. False if none will come."""
         if not self.over and not await call_within(self._context, self._input.ready):
             self._over = True
         return not self.over
@@ -216,6 +216,7 @@ class Reader:
                 if not self._input.has_some():
                     return NOTHING
                 self._elements = iter(self)
+            # One step of the iterator, which stays where it is: `next` would raise for its end.
             for element in self._elements:
                 return element
             self._input.exhausted()
@@ -223,7 +224,7 @@ class Reader:
         return NOTHING
 
     def to_come(self) -> list[Any]:
-        """What was read of the input, and has not been given."""
+        """Elements that were read from the input, and not given."""
         return self._input.read_ahead()
 
     def stop(self) -> None:

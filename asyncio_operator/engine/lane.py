@@ -1,14 +1,14 @@
 """One lane, the registry of the lanes' deadlines, and the cancellations that can hit a lane.
 
-A call's deadline is the start of its lane's present call plus the lane's limit, so a lane only writes down when it
-started. The registry holds a lane at most once, under the deadline it had when it was registered. When that time comes
-the lane is looked at again: it may be idle (it leaves the registry, and its next call registers it again), in a younger
-call (it is put back under that call's deadline), or late. A call that ends in time, as nearly all do, costs nothing.
-The registry is pure: it is given the time and gives decisions.
+The deadline of a call is its start plus the limit of its lane, so a lane only stores the start of its call. The
+registry holds a lane at most once, under the deadline that it had when it was registered. At that time the lane is
+checked: it may be idle (it leaves the registry, and its next call registers it again), in a younger call (it is put
+back under the deadline of that call), or late. A call that ends in time, as nearly all do, costs nothing. The registry
+reads no clock: it is given the time.
 
-Any code on a loop can cancel every task of it. A lane takes back a cancellation that hit a call. One that hits the run
-is reported as a failure of the function that must have caused it, because a bare ``CancelledError`` says neither which
-code cancelled nor why.
+Any code on a loop can cancel every task of it. A lane takes back a cancellation that hit a call. A cancellation that
+hits the run is reported as a failure of the function that must have caused it, because a bare ``CancelledError`` says
+neither which code cancelled nor why.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ logger = logging.getLogger("asyncio_operator")
 IDLE: Any = object()
 
 present_run: ContextVar[object] = ContextVar("present_run")
-"""The mark of the lanes in which a call runs, or has started what runs here: its tasks and timers have a copy of its
-context."""
+"""The mark of the lanes in which the present code runs: that of a call, or of a task or timer that a call has started,
+because these have a copy of its context."""
 
 
 class Lane:
     """One place for a call.
 
     Attributes:
-        context: that of its task, as it was at first.
-        apart: whether the context of its task has changed since; see `contexts`.
+        context: the context of its task when that began.
+        apart: whether the context of its task has changed; see `contexts`.
     """
 
     __slots__ = (
@@ -63,7 +63,7 @@ class Lane:
         self.started = 0.0
         self.limit = limit
         self.due = inf
-        # A lane without a limit needs no watching.
+        # As if it were registered, so that no call of a lane without a limit is.
         self.watched = limit == inf
         self.expired = False
 
@@ -72,18 +72,18 @@ class Lane:
         return self.slot is not IDLE and not self.expired
 
     def time_left(self, clock: Callable[[], float]) -> Callable[[], float]:
-        """Gives the seconds that are left for the lane's call. It holds the lane, and so nothing of an ended run."""
+        """Returns the seconds that are left for the lane's call. It refers to the lane only, not to the run."""
         return lambda: inf if self.slot is IDLE else self.started + self.limit - clock()
 
 
 def uncancel(task: asyncio.Task[None]) -> None:
-    """Take back cancellations that have been dealt with, or a later `asyncio.timeout` in the lane would see them."""
+    """Take back handled cancellations: a later `asyncio.timeout` in the lane would see them otherwise."""
     while task.cancelling():
         task.uncancel()
 
 
 class RunEnd(asyncio.Future[None]):
-    """What the task of a run waits for; `on_cancel` is called, there and then, where somebody cancels that task."""
+    """The future that the task of a run waits for. It calls `on_cancel` at once when that task is cancelled."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_cancel: Callable[[], None]) -> None:
         super().__init__(loop=loop)
@@ -95,9 +95,10 @@ class RunEnd(asyncio.Future[None]):
 
 
 async def wait_for_calls(lanes: set[Lane], grace_period: float) -> asyncio.CancelledError | None:
-    """Wait until the lanes have ended, which leave the set. What is left after the grace period, in seconds, is logged.
+    """Wait until the lanes have ended and left the set. Those that are left after the grace period (seconds) are
+    logged.
 
-    A cancellation does not end the wait, and is returned.
+    A cancellation does not end the wait. It is returned.
     """
     running = {lane.task for lane in lanes}
     loop = asyncio.get_running_loop()
@@ -123,10 +124,10 @@ async def wait_for_calls(lanes: set[Lane], grace_period: float) -> asyncio.Cance
 
 
 class Deadlined(Protocol):
-    """What the registry sees of a lane."""
+    """The part of a lane that the registry uses."""
 
     due: float
-    """The time it is registered under; the registry's own."""
+    """The time under which it is registered. Only the registry sets it."""
     started: float
     """When the present call started."""
     limit: float
@@ -157,6 +158,7 @@ class Deadlines(Generic[L]):
         A lane that is registered under an earlier time keeps that time, and is checked again then.
         """
         due = lane.started + lane.limit
+        # The early time is right for the check, and moving the lane in the heap for every call would cost as a timer.
         if lane.watched:
             if due >= lane.due:
                 return False

@@ -1,8 +1,8 @@
-"""What the code on the loop waits with: a clock, one timer by it, a task that starts later, and the length of a turn.
+"""The tools of code on the loop that waits: a clock, a timer by it, a task that starts later, the length of a turn.
 
-Calls that return at once never let the loop turn. A `Turn` limits how long they may keep it, all together: the lanes
-ask when the turn ends, work until then, and ask again. If the loop has turned by then, because a lane has waited for
-something, there is a new turn. This module knows neither lanes nor what they do.
+Calls that return at once never let the loop turn. A `Turn` limits the time for which all of them together may keep it:
+the lanes ask when the turn ends, work until then, and ask again. If the loop has turned meanwhile, because a lane has
+waited for something, a new turn has begun. This module knows no lanes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from asyncio_operator.clock import monotonic
 
 COARSEST = 0.001
-"""Seconds that the coarsest of loops' clocks counts. Such a loop may wake too early; then it wakes this later again."""
+"""The step, in seconds, of the coarsest clock of a loop. Such a loop may wake too early, and then waits this long."""
 
 
 class Alarm:
@@ -51,15 +51,15 @@ T = TypeVar("T")
 def start_task(coroutine: Coroutine[Any, Any, T], context: Context | None = None) -> asyncio.Task[T]:
     """A task of the running loop that takes its first step in a later turn.
 
-    The loop's task factory is not asked: that of eager tasks would run the first step inside of the code that starts
-    the task, and has not yet written down that it did.
+    It does not use the loop's task factory: the one for eager tasks would run the first step inside of the code that
+    starts the task, before that code has stored the task.
     """
     return asyncio.Task(coroutine, loop=asyncio.get_running_loop(), context=context)
 
 
 def drop(task: Any) -> None:
-    """Let the garbage collector have a task whose loop was closed, without a complaint of asyncio's."""
-    # The switch that asyncio.gather uses for this, too.
+    """Give up a task whose loop was closed, without a message of asyncio."""
+    # asyncio.gather uses this switch for the same purpose.
     task._log_destroy_pending = False
     if inspect.getcoroutinestate(task.get_coro()) == inspect.CORO_CREATED:
         task.get_coro().close()
@@ -75,13 +75,13 @@ async def error_of(work: Callable[[], Awaitable[object]]) -> BaseException | Non
 
 
 async def wait_through(task: asyncio.Task[Any], seconds: float) -> asyncio.CancelledError | None:
-    """Wait for a task, also when cancelled: the code that cancels waits as long. Gives the cancellation."""
+    """Wait for a task, even if the waiting task is cancelled. Returns the cancellation."""
     loop = asyncio.get_running_loop()
     ends = loop.time() + seconds
     interrupted: asyncio.CancelledError | None = None
     while True:
         try:
-            # Without any time it is still given a turn.
+            # With no time left the task still gets one turn of the loop.
             await asyncio.wait([task], timeout=max(0.0, ends - loop.time()))
         except asyncio.CancelledError as error:
             interrupted = error
@@ -90,32 +90,31 @@ async def wait_through(task: asyncio.Task[Any], seconds: float) -> asyncio.Cance
 
 
 def wake(waiter: asyncio.Future[None] | None) -> None:
-    """Complete a future that somebody may be waiting for."""
+    """Complete a future, if there is one and it is not done."""
     if waiter is not None and not waiter.done():
         waiter.set_result(None)
 
 
 def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
-    """The loop's time, exactly and cheaply.
+    """The fastest function that gives the loop's time exactly.
 
-    asyncio's own loops wrap a Python frame around the monotonic clock, which doubles its price, and uvloop cuts it off
-    to milliseconds, with which a deadline would come too early.
+    asyncio's own loops wrap the monotonic clock in a Python function, which doubles the time of a call. uvloop cuts the
+    time off to milliseconds, so a deadline would come too early.
     """
     plain = isinstance(loop, asyncio.BaseEventLoop) and type(loop).time is asyncio.BaseEventLoop.time
     return monotonic if plain or type(loop).__module__.partition(".")[0] == "uvloop" else loop.time
 
 
 TURN = 0.0005
-"""Seconds of a turn: long against the few
-microseconds that a turn costs, and so short that what they have done is still in the processor's caches when others go
-on with it, and has not yet made Python's garbage collector look for what is dead among it."""
+"""Seconds of a turn: long beside the few microseconds that turning costs. And so short that the results are still in
+the processor's caches when other code goes on with them, and that the garbage collector has not run over them yet."""
 
 STANDING = 1000
-"""Calls that return at once after which the loop turns too where the clock stands still, as that of a test does."""
+"""Calls that return at once after which the loop turns if the clock stands still, as the clock of a test does."""
 
 
 class Turn:
-    """The present turn of a loop; it begins when somebody asks for its end."""
+    """The present turn of a loop. It begins when its end is first asked for."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -123,18 +122,18 @@ class Turn:
         self._standing = 0
 
     def ends(self, now: float) -> float:
-        """When it ends, by the clock that gave `now`."""
+        """The end of the turn, by the clock that gave `now`."""
         if not self._ends:
             self._ends = now + TURN
             self._loop.call_soon(self._turned)
         return self._ends
 
     def is_over(self, now: float) -> bool:
-        """Whether those who were at work have used it up; after ``asyncio.sleep(0)`` there is another."""
+        """Whether the turn is used up. After ``asyncio.sleep(0)`` there is a new one."""
         return self._ends != 0.0 and (now > self._ends or self._standing >= STANDING)
 
     def stands(self) -> bool:
-        """Whether one may go on where the clock stands still; to be asked once a call."""
+        """Whether a lane may go on although the clock stands still. Called once for each call."""
         self._standing += 1
         return self._standing < STANDING
 

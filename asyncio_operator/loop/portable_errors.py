@@ -1,9 +1,9 @@
 """Errors that can be reported from another thread, or by PySpark.
 
-PySpark writes the traceback of a task's error, with all errors that led to it, in UTF-8. A file name or a JSON document
-that is not UTF-8 is enough for an error that cannot be written. PySpark would then send nothing, and Spark would wait
-forever. A text of many megabytes would reach the logs of executor and driver in full. This module knows neither threads
-nor Spark, nor which code raised an error.
+PySpark writes the traceback of a task's error, with all errors that led to it, in UTF-8. If a file name or a document
+in it is not UTF-8, PySpark cannot write it and sends nothing, and Spark waits for ever. And a text of many megabytes
+would reach the logs of executor and driver in full. This module knows neither threads nor Spark, nor which code raised
+an error.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _encodable(error: BaseException) -> BaseException:
 
 
 def stand_in(error: BaseException) -> FunctionError:
-    """An error that says the same, as far as it can be encoded, with an `OriginalError` as its cause."""
+    """An error with the same text, as far as it can be encoded, and an `OriginalError` as its cause."""
     if isinstance(error, FunctionError):
         same = FunctionError(text_of(error, MOST_TEXT), element=text_of(error.element), attempts=error.attempts)
     else:
@@ -135,6 +135,6 @@ def portable_errors(outputs: Iterator[T]) -> Iterator[T]:
 
 
 def portable(error: BaseException) -> BaseException:
-    """The error itself, if its whole traceback is text of moderate length; else one that says the same in short."""
+    """The error itself, if its whole traceback is text of moderate length; else a short one with the same text."""
     error = encodable(error)
     return error if len("".join(traceback.format_exception(error))) <= MOST_TEXT else stand_in(error)

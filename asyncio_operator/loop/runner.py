@@ -1,8 +1,8 @@
 """The synchronous face: an ordinary thread starts, follows and ends a coroutine on the loop thread.
 
 Another thread reads the input into one channel, the loop runs, and the caller takes the outputs from a second channel.
-`channels` explains what a channel is. Law: no thread waits for what cannot come. A loop does not wait for itself, a
-forked child does not wait for threads of its parent, and no thread waits for a stopped loop.
+`channels` explains what a channel is. Law: no thread waits for an event that cannot happen. A loop does not wait for
+itself, a forked child does not wait for threads of its parent, and no thread waits for a stopped loop.
 
 The error of a run passes through `encodable` before it reaches the caller.
 """
@@ -42,7 +42,7 @@ Process = Callable[[Any, Callable[[], int]], AsyncGenerator[Any, None]]
 
 
 _running: set[asyncio.Task[Any]] = set()
-"""The running tasks. A loop holds its tasks weakly: a waiting task would be collected with an unclosed iterator."""
+"""The running tasks. A loop holds its tasks weakly, so a waiting task could be freed with an iterator left open."""
 
 
 class LoopTask:
@@ -136,7 +136,7 @@ class LoopTask:
             return
         self._stopped = True
         call_on(self._loop, self._cancel)
-        if runs_here(self._loop):  # The loop cannot wait for itself.
+        if runs_here(self._loop):
             return
         if not self._sink.wait_for_end(patience):
             logger.error(
@@ -170,8 +170,8 @@ def iterate(process: Process, elements: Iterable[Any], *, patience: float) -> It
 
 
 _chained: weakref.WeakKeyDictionary[Generator[Any, None, None], list[LoopTask]] = weakref.WeakKeyDictionary()
-"""The run of each iterator, once it has begun: so a run whose input is the output of another ends that one with itself
-(O17). The iterator itself cannot be closed while the reader thread waits in it."""
+"""The run of each iterator that has begun. A run whose input is the output of another run ends that run too (law O17),
+and the iterator of that run cannot be closed while the reader thread waits in it."""
 
 
 def _iterate(
@@ -183,11 +183,13 @@ def _iterate(
     source, sink = ToLoop(loop), FromLoop(loop)
     run = LoopTask(loop, lambda: pump(process(source, sink.waiting), sink), sink)
     runs.append(run)
+    # The start is inside: a signal may interrupt it, and the run may have begun by then.
     try:
         run.start()
         threading.Thread(target=source.feed, args=(elements,), name="asyncio-operator-reader", daemon=True).start()
         yield from sink
     finally:
+        # The reader first: it may wait for room that a run that ends no longer makes.
         source.close()
         try:
             run.stop(patience)
@@ -219,6 +221,7 @@ def on_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], T]) -> T:
 
     call_on(loop, answer)
     while not answered.wait(LOOK_AGAIN):
-        if not loop.is_running():  # It stopped before it made the call.
+        # A loop that stopped may never make the call. Nothing runs on it, so this thread may.
+        if not loop.is_running():
             return call()
     return found.result()

@@ -1,8 +1,8 @@
 """The one event loop of the process, on a daemon thread of its own.
 
-It starts on first use, and so never before a fork: a process that was forked from one with a running loop starts its
-own. The loop outlives every task of a Spark worker, and so do the clients that were opened on it. At the end of the
-process everything that still runs on it is cancelled. It is uvloop's loop if uvloop is installed, else asyncio's own.
+It starts on first use. A process that was forked from one with a running loop starts its own. The loop outlives every
+task of a Spark worker, and so do the clients that were opened on it. At the end of the process every task on it is
+cancelled. It is uvloop's loop if uvloop is installed, else asyncio's own.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class LoopThread:
         return self._thread.ident
 
     def stop(self) -> None:
-        """Cancel everything on the loop, end the loop, and wait for its thread."""
+        """Cancel all tasks on the loop, end the loop, and wait for its thread."""
         self._stopping = True
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(PROCESS_END)
@@ -81,14 +81,13 @@ def loop_thread() -> LoopThread:
 
 
 def _forget() -> None:
-    """Drop the loop thread in a forked child: its thread was not forked, and the lock may be held by a lost thread.
-
-    If a function forks on the loop's own thread, the child continues with a copy of the loop when that function ends.
-    The child process then exits: the work, and every answer to it, belongs to its parent.
-    """
+    """Drop the loop thread in a forked child: its thread was not forked, and the lock may be held by a lost thread."""
     global _current, _lock
     if _current is not None:
+        # Its thread does not exist here, so waiting for it at the end of the process would never end.
         atexit.unregister(_current.stop)
+        # A function has forked on the loop's own thread. When it ends, the child would go on with a copy of the loop,
+        # and do the work of its parent a second time.
         if threading.get_ident() == _current.ident:
             _current.loop.call_soon(os._exit, 1)
     _current = None

@@ -1,8 +1,8 @@
 """Watches the loop thread from another thread, and reports a user's function that holds it.
 
-A function that does not await delays every other call, and no error shows that: a blocking client in an `async def` is
-only slow. So another thread takes samples of the loop thread's stack. If nearly all samples are inside of a user's
-function, a warning is logged, once in a process for each name. A sample costs some microseconds, and the loop nothing.
+A function that does not await delays every other call without an error: a blocking client in an `async def` is only
+slow. So another thread takes samples of the loop thread's stack. If nearly all samples are inside of a user's function,
+a warning is logged, once in a process for each name. A sample takes some microseconds, and the loop is not stopped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HELD = 4
 """A function holds the loop if this many of the last `LOOKS` samples are inside of it. A function that awaits is rarely
 in a single sample. One that is in nearly all of them leaves no time for other calls, whether it blocks or computes."""
 
-# Not with Path, which would drop the "./" of a file in an archive that was sent with a job.
+# Not with Path, which would remove the "./" of a file in an archive that was sent with a job.
 _OURS = tuple(
     f"{dirname(dirname(dirname(__file__)))}{sep}{package}{sep}" for package in ("asyncio_operator", "enrichers")
 )
@@ -35,7 +35,7 @@ class LoopWatch:
 
     Args:
         thread: its identifier.
-        name: the name in the warning: whose functions run there.
+        name: the name in the warning, of the user's function.
     """
 
     def __init__(self, thread: int | None, name: str) -> None:
@@ -61,8 +61,9 @@ class LoopWatch:
 
 
 def _frames(innermost: FrameType | None) -> list[FrameType]:
-    """Where the thread is, if it is inside of a user's function that a lane called: the innermost frame, and the frame
-    of the user's function, if that is another one."""
+    """If a lane has called a user's function: the innermost frame, and the frame of that function if it is another."""
+    # Not every frame outside of our files is the user's: the loop itself is library code. Only what a lane has called
+    # counts.
     frame, user = innermost, None
     while frame is not None and frame.f_code is not Lanes._work.__code__:
         if not frame.f_code.co_filename.startswith(_OURS):

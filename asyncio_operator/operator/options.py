@@ -1,4 +1,4 @@
-"""The options of the operator: checked, and bundled in `RunOptions`, which all its runs have in common."""
+"""The options of the operator, checked and bundled in `RunOptions` for all its runs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ OnError = str | Callable[[Any, BaseException], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions(CallOptions):
-    """What every run of an operator has in common.
+    """The options of every run of an operator.
 
     Attributes:
-        clock: gives seconds, by which the circuit breaker tells ages; None for the loop's time.
+        clock: gives seconds; the circuit breaker measures ages with it. None for the loop's time.
         keyed: calls of one key run one after the other.
     """
 
@@ -41,7 +41,7 @@ class RunOptions(CallOptions):
 
 
 def check_hooks(on_timeout: object, on_error: object, clock: Any) -> None:
-    """Check the functions of the user; ConfigurationError if one of them cannot be called as it will be."""
+    """Check the functions of the user; ConfigurationError if one cannot be called with its arguments."""
     if on_timeout is not None:
         plain_function("on_timeout", on_timeout, "a function of the value", "the value")
     if not isinstance(on_error, str) or on_error not in ("fail", "skip"):
@@ -53,7 +53,7 @@ def check_hooks(on_timeout: object, on_error: object, clock: Any) -> None:
 
 
 def checked_key(mode: str, key: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
-    """The key function, if the mode takes one; ConfigurationError if mode and key do not go together."""
+    """The key function, if the mode takes one; ConfigurationError if mode and key do not fit."""
     if mode != "key_ordered":
         if key is not None:
             raise ConfigurationError(f'key is given, and mode is "{mode}"; a key is for mode="key_ordered" only')

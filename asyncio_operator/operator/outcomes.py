@@ -1,7 +1,7 @@
-"""What becomes of an element: its result, its error or its deadline, turned into outputs, nothing, or the run's end.
+"""The end of an element: a result, an error or a deadline becomes outputs, no outputs, or the end of the run.
 
-Law: an admitted element ends in exactly one of result, timeout result, skipped, or failure of the run. What a hook
-raises ends the run, with the hook named. Whether a failed attempt is made again is not decided here.
+Law: an admitted element ends in exactly one of result, timeout result, skipped, or failure of the run. An error of a
+hook ends the run, and names the hook. Whether a failed attempt is retried is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ IN_TIME = 'raise the timeout, give on_timeout for a result in its place, or on_e
 
 
 class Outcomes:
-    """Ends the elements of a run, and counts how. Every hook runs in a context of its own (law O17).
+    """Ends the elements of a run, and counts them. Every hook runs in a context of its own (law O17).
 
     Args:
         on_late: the function's `timeout`.

@@ -1,4 +1,4 @@
-"""One run of the operator: admission on one side, emission on the other, the lanes between them.
+"""One run of the operator: admission at one end, emission at the other, and the lanes between them.
 
 Admission takes an element from the input into the queue when there is room, and hands it to a lane (`admission`, or
 `supply` and `attempts` where more than one call may be needed). An outcome completes the entry (`outcomes`); emission
@@ -42,12 +42,12 @@ class Run:
 
     Args:
         function: opened before the first call, and closed after the last.
-        invoke: called with what a call is for.
-        queue: holds what is admitted and not yet emitted; its capacity is the operator's buffer.
-        restore: what goes in before the input.
-        starting: called with the run when it starts; what it raises prevents that.
-        in_transit: how many outputs that were given have not been taken by the consumer, at most `AHEAD`; None if it
-            takes them as they are given.
+        invoke: called with a value, or with a list of values.
+        queue: holds the elements that are admitted and not yet emitted; its capacity is the operator's buffer.
+        restore: its elements go in before the input.
+        starting: called with the run when it starts; an error that it raises prevents the start.
+        in_transit: returns the number of outputs that were yielded and that the consumer has not taken, at most
+            `AHEAD`; None if the consumer takes each output when it is yielded.
     """
 
     def __init__(
@@ -135,9 +135,9 @@ class Run:
         return self._dead if self._life is None else self._life.done()
 
     def strand(self) -> bool:
-        """Whether the run's loop was closed before the run: then nothing of it can go on, and it is over.
+        """Whether the loop was closed before the run had ended. Then no task of it can go on, and the run is over.
 
-        It is reported once, here: asyncio would complain of every task by itself, and say nothing of the run.
+        It is logged once, here. asyncio would log every task by itself, and would not name the run.
         """
         life = self._life
         if life is None or life.done() or not life.get_loop().is_closed():
@@ -160,7 +160,7 @@ class Run:
         return None if self._life is None else self._life.get_loop()
 
     def snapshot(self) -> OperatorSnapshot:
-        """What has been admitted and not handed over, and what was read ahead. On the run's loop only."""
+        """The elements that were admitted or read ahead, and not handed over. Called on the run's loop only."""
         supply = self._supply
         attempts_of = _none_used if supply is None else supply.attempts_of
         inside = [(entry.element, attempts_of(entry)) for entry in self._queue.entries()]
@@ -208,10 +208,10 @@ class Run:
     # -- the life of the run
 
     async def _live(self) -> BaseException | None:
-        """Open, run, close; give the first error, with that of `close` as a note on it.
+        """Open, run, close. Returns the first error; an error of `close` becomes a note on it.
 
-        It raises nothing, because ``SystemExit`` would pass through the loop, and a ``CancelledError`` of the input or
-        of the function would look as if nothing had failed.
+        It returns the error, and does not raise it: ``SystemExit`` would pass through the loop, and a
+        ``CancelledError`` of the input or of the function would look like a run without a failure.
         """
         failure: BaseException | None = None
         try:
@@ -229,20 +229,21 @@ class Run:
         return failure
 
     async def _close(self) -> list[tuple[str, BaseException]]:
-        """End the reading of the input and close the function, once each, also where this task is cancelled.
+        """End the reading of the input and close the function, once each, even if this task is cancelled.
 
         Returns:
-            what failed to close, and its error.
+            the names of those that failed to close, with their errors.
         """
         self._recorder.ended(self._now())
         loop = self.loop
         if loop is None or not loop.is_running():
-            # The loop is gone, and this coroutine is being thrown away: there is one step left to take.
+            # The loop is gone, and this coroutine is thrown away: `close` gets the one step that is left.
             closing_step = error_of(self._function.close)
             with contextlib.suppress(StopIteration):
                 closing_step.send(None)
             closing_step.close()
             return []
+        # Each in a task of its own: a cancellation of this one must not cut a clean-up in the middle.
         grace = self._options.grace_period
         reading = start_task(error_of(lambda: self._reader.close(grace)))
         self._last_tasks.append(reading)
@@ -266,7 +267,7 @@ class Run:
         return [(what, error) for what, error in errors.items() if error is not None]
 
     async def outputs(self, cut: Callable[[], None]) -> AsyncGenerator[Any, None]:
-        """The outputs as they may leave; ends when everything has ended and the function is closed.
+        """The outputs, in the order of the queue. Ends when every call has ended and the function is closed.
 
         Args:
             cut: called if the consumer is cancelled while it waits, which ends the run.
@@ -288,6 +289,8 @@ class Run:
                     kind = type(element)
                     if flatten:
                         for output in outputs[:-1]:
+                            # The element is still in the queue, so a snapshot must not take its outputs in transit for
+                            # those of an earlier one.
                             self._partly += 1
                             yield Record(output, element.timestamp) if kind is Record else output
                             if driver.failed:
@@ -296,6 +299,7 @@ class Run:
                             break
                         self._partly = 0
                         queue.poll_completed()
+                    # Before the yield: admission goes on while the consumer works on this output.
                     if buffer.room is not None:
                         wake(buffer.room)
                     if latest is not None and (outputs or kind is Watermark):
@@ -315,9 +319,11 @@ class Run:
                         "the run began on another event loop, to which it belongs; read its outputs there, or begin a "
                         "run with operator.process(...) in each loop"
                     )
+                # No await came since the queue was empty, so no completion can have been missed.
                 ready = buffer.ready = loop.create_future()
                 await ready
         except asyncio.CancelledError:
+            # The consumer was cancelled, not the run: law O8, the next step has to say so.
             self._abandoned = True
             cut()
             raise
@@ -344,8 +350,8 @@ class Run:
             self._driver.stop()
             if not self._closing:
                 life.cancel()
-            # What ignores its cancellation longer is left behind.
-            # A consumer that is cancelled once more waits no longer; the run ends all the same.
+            # A task that ignores its cancellation longer than this is left behind. If the consumer is cancelled again,
+            # it waits no longer, and the run ends without it.
             await asyncio.wait([life], timeout=longest_end(self._options.grace_period))
         if not life.done():
             logger.error("a run did not end: opening the function ignores its cancellation, and is left behind")

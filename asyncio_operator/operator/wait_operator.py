@@ -139,26 +139,26 @@ class AsyncWaitOperator:
 
     @property
     def metrics(self) -> OperatorStatistics:
-        """The figures of the latest run, at this moment; all zero before the first."""
+        """The present figures of the latest run; all zero before the first run."""
         return OperatorStatistics() if self._run is None else self._run.statistics()
 
     def process(self, elements: Any, restore: OperatorSnapshot | None = None) -> AsyncGenerator[Any, None]:
         """Run over the elements of an iterable or asynchronous iterable.
 
         A value gives its result, a `Record` a `Record` with the same timestamp, a `Watermark` itself. The run starts
-        with the first step. ``aclose()`` on the returned generator ends it early: what runs is cancelled and awaited,
-        the function is closed, and so is an asynchronous generator that the run reads (another run, for example).
+        with the first step. ``aclose()`` on the returned generator ends the run early: its calls are cancelled and
+        awaited, and the function is closed. So is an asynchronous generator that the run reads, such as another run.
 
         A cancellation while the consumer waits for an output ends the run too, so ``asyncio.wait_for(anext(outputs),
         1.0)`` ends it at its timeout, and the next step raises a `StateError`. To wait for a limited time put the step
         into a task, ``step = asyncio.ensure_future(anext(outputs))``, and ``await asyncio.wait([step], timeout=1.0)``.
 
         Args:
-            restore: what an earlier run had in flight; it goes in before the input.
+            restore: the snapshot of an earlier run; its elements go in before the input.
 
         Raises:
-            ConfigurationError: `elements` is not iterable, or `restore` is no snapshot.
-            FunctionError: the function, or a hook, failed, and `on_error` did not deal with it.
+            ConfigurationError: `elements` is not iterable, or `restore` is not a snapshot.
+            FunctionError: the function or a hook failed, and `on_error` did not handle it.
             StateError: the operator's latest run has not ended; the consumer was cancelled in an earlier step; or the
                 step is made on another loop than the first one.
         """
@@ -195,7 +195,7 @@ class AsyncWaitOperator:
         self._run, self._process = run, os.getpid()
 
     def __call__(self, elements: Iterable[Any]) -> Iterator[Any]:
-        """Run on the process's loop thread, from any other thread; what `process` gives, as an ordinary iterator.
+        """Run on the process's loop thread, from any other thread: the outputs of `process`, as an ordinary iterator.
 
         Raises:
             StateError: called on the loop thread itself, which cannot wait for itself.
@@ -205,18 +205,18 @@ class AsyncWaitOperator:
         return iterate(self._outputs, elements, patience=longest_end(self._options.grace_period))
 
     def snapshot(self) -> OperatorSnapshot:
-        """The inputs of the latest run that have been read and not yet emitted; empty before the first run has begun,
-        which it does with its first step: until then, keep what it restores.
+        """The inputs of the latest run that were read and not yet emitted. A run begins with its first step; before the
+        first run has begun the snapshot is empty, so until then keep the one that the run restores.
 
-        It may be taken at any moment, from any thread. Outputs that are handed over after it come again from a run that
-        restores it: take it between two outputs, and go on with one of the two runs only.
+        It may be taken at any moment, from any thread. A run that restores it gives again all outputs that were handed
+        over after it: take it between two outputs, and go on with only one of the two runs.
         """
         run = self._run
         loop = None if run is None else run.loop
         if run is None or loop is None:
             return OperatorSnapshot()
         if self._process != os.getpid():
-            # The run goes on in the process that this one was forked from, and stands still here.
+            # The run goes on in the parent process, and does not move in this forked child.
             return run.snapshot()
         from asyncio_operator.loop.runner import on_loop
 

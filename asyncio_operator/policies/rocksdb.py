@@ -1,4 +1,4 @@
-"""What RocksDB may take of memory, disk and processors: only the options, and nothing that acts on them.
+"""The limits of RocksDB for memory, disk and threads: only the options, and no code that acts on them.
 
 The defaults are for a Python worker, of which a machine has one for each core, with a few states or caches of some
 megabytes to gigabytes each. RocksDB's own defaults are for one server with one database: 64 MB of write buffer and

@@ -1,9 +1,9 @@
 """The timer service for input that is sorted by key, where no watermark comes before the end.
 
-One key is present at a time. When it changes, everything is over for the old one: the watermark is at its maximum, its
-event-time timers fire in order, then its processing-time timers, and the watermark falls back to its minimum for the
-new key. Registrations in these callbacks are ignored, for nothing would ever fire them. Source: Flink's
-``BatchExecutionInternalTimeService``.
+One key is present at a time. When the key changes, the input of the old key has ended: the watermark goes to its
+maximum, the event-time timers of the key fire in order, then its processing-time timers, and the watermark goes back to
+its minimum for the new key. Timers that these callbacks register are ignored, because they would never fire. Source:
+Flink's ``BatchExecutionInternalTimeService``.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
 
     @property
     def current_key(self) -> Key | None:
-        """The key that is present. Setting another one fires all timers of the old one.
+        """The present key. Setting another key fires all timers of the old one.
 
-        A key that is refused, with a StateError, leaves none set; the timers of the old one wait for the next, or for
-        the end of input. In their callbacks the old one is the current key.
+        If a key is refused with a StateError, no key is set. The timers of the old key then wait for the next key, or
+        for the end of input. In their callbacks the old key is the current one.
         """
         return None if self._refused and not self._flushing else self._key
 
@@ -90,7 +90,7 @@ class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
         """The end of input, 2**63 - 1, fires all timers of the last key; any other watermark does nothing.
 
         Raises:
-            StateError: the timestamp is no int of 64 bits.
+            StateError: the timestamp is not an int of 64 bits.
         """
         check_timestamp(timestamp)
         if timestamp == MAX_TIMESTAMP and not self._flushing:
@@ -104,7 +104,7 @@ class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
         return None
 
     def snapshot(self, key_group: int) -> bytes:
-        """Raises StateError: a batch is not snapshotted, it is run again."""
+        """Raises StateError: a batch has no snapshots, it is run again."""
         raise StateError("a BatchTimerService has no snapshots: a batch that failed is run again")
 
     def restore(self, key_group: int, data: bytes) -> None:
@@ -112,7 +112,7 @@ class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
         raise StateError("a BatchTimerService restores no snapshots: a batch that failed is run again")
 
     def checkpoint_groups(self, key_groups: KeyGroupRange, max_parallelism: int) -> dict[int, bytes]:
-        """The key that is present, and its timers, under its key group; nothing before the first key."""
+        """The present key and its timers, by its key group; empty before the first key."""
         if self._key is None:
             return {}
         timers = {kind: [serialize_timer(timer) for timer in queue] for kind, queue in self._queues().items()}
@@ -169,7 +169,7 @@ def _parsed(data: bytes, group: int, max_parallelism: int) -> tuple[Key, list[Ti
         key = KeySerializer().deserialize(found["key"])
         event, processing = ([deserialize_timer(raw) for raw in found[kind]] for kind in ("event", "processing"))
     except (LookupError, TypeError, StateError) as error:
-        raise StateError(f"{describe(data)} are no timers of a batch: restore another checkpoint") from error
+        raise StateError(f"{describe(data)} does not hold timers of a batch: restore another checkpoint") from error
     if key_group(key, max_parallelism) != group or any(
         serialize_key(timer.key) != found["key"] for timer in (*event, *processing)
     ):

@@ -1,11 +1,9 @@
-"""Timers, their bytes, and where they wait: a factory gives a timer service one priority-queue set per kind of timer.
+"""Timers, their bytes, and the sets that hold them: a factory makes one priority-queue set for each kind of timer.
 
-A factory is called with a name and knows the range of key groups. Any object that has `key_groups`, `max_parallelism`
-and such a call is one.
+A factory is any object with `key_groups` and `max_parallelism` that can be called with a name.
 
 The bytes of a timer are its timestamp + 2**63, 8 bytes big-endian, then its key and its namespace as `state.keys`
-writes them: they sort by timestamp, negative ones included, and two timers have the same bytes only if they are the
-same.
+writes them. They sort by timestamp, also if it is negative, and two timers have the same bytes only if they are equal.
 """
 
 from __future__ import annotations
@@ -68,7 +66,7 @@ _PLAIN = frozenset({int, str, bytes, type(None)})
 
 
 def _is_plain(timer: Timer) -> bool:
-    """Whether Python's equality is that of keys."""
+    """Whether Python's equality of the timer is the equality of keys."""
     return type(timer[1]) in _PLAIN and type(timer[2]) in _PLAIN
 
 
@@ -76,7 +74,7 @@ def serialize_timer(timer: Timer) -> bytes:
     """The bytes of a timer.
 
     Raises:
-        StateError: a timestamp that is no int of 64 bits, or a key or a namespace that is none.
+        StateError: the timestamp is not an int of 64 bits, or the key or namespace is not of a key type.
     """
     timestamp, key, namespace = timer
     check_timestamp(timestamp)
@@ -156,7 +154,7 @@ class HeapQueues:
 
 
 class RocksDBQueues:
-    """Sets on disk, each in a directory named after it below `directory`. They keep what they held when closed.
+    """Sets on disk, each in a directory below `directory` with the name of the set. They keep their timers when closed.
 
     Args:
         directory: created if it is missing.
@@ -188,7 +186,7 @@ class RocksDBQueues:
         self._sets: dict[str, RocksDBCachingPriorityQueueSet[Timer]] = {}
 
     def __call__(self, name: str) -> PriorityQueueSet[Timer]:
-        """The set of that name; StateError if it was given and not closed, else as `RocksDBCachingPriorityQueueSet`."""
+        """The set of that name. StateError if it is in use; other errors as of `RocksDBCachingPriorityQueueSet`."""
         if name in self._sets:
             raise StateError(
                 f"the timers {name!r} in {self.directory} are in use by another service: "
@@ -206,10 +204,10 @@ class RocksDBQueues:
         return self._sets[name]
 
     def close(self) -> None:
-        """Closes every set that was given; another service may then use these queues.
+        """Closes every set that it made; then another service may use these queues.
 
         Raises:
-            StateError: one of them could not write what was left; all are closed.
+            StateError: a set could not write its last changes; all sets are closed.
         """
         queues = list(self._sets.values())
         self._sets.clear()
@@ -219,7 +217,7 @@ class RocksDBQueues:
 
 
 def check_queues(queues: TimerQueues) -> TimerQueues:
-    """The queues given; ConfigurationError unless they can make sets for a range of key groups."""
+    """The given queues; ConfigurationError unless they can make sets for a range of key groups."""
     known = isinstance(getattr(queues, "key_groups", None), KeyGroupRange) and hasattr(queues, "max_parallelism")
     if isinstance(queues, type) or not known or not callable(queues):
         raise ConfigurationError(

@@ -58,7 +58,7 @@ class TimerService(ABC, Generic[Q]):
     """
 
     checkpoint_kind: ClassVar[str]
-    """What a checkpoint calls such a service."""
+    """The name of this class in a checkpoint."""
 
     def __init__(self, event: Q, processing: Q, clock: Clock | None) -> None:
         self._now = milliseconds(clock)
@@ -81,16 +81,15 @@ class TimerService(ABC, Generic[Q]):
         return self._now()
 
     def register_event_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
-        """Registers a timer for the current key; a second time changes nothing. One behind the watermark fires at the
-        next.
+        """Registers a timer for the current key, once. A timer behind the watermark fires at the next one.
 
         Raises:
-            StateError: no current key, one outside the range, or a wrong timestamp or namespace.
+            StateError: there is no current key, it is outside the range, or the timestamp or namespace is wrong.
         """
         self._register(self._event, timestamp, namespace)
 
     def delete_event_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
-        """Deletes a timer of the current key, if it is there; raises as registering does."""
+        """Deletes a timer of the current key, if it exists. Raises as registering does."""
         self._event.remove(current_timer(self.current_key, timestamp, namespace))
 
     def register_processing_time_timer(self, timestamp: int, namespace: Key | None = None) -> None:
@@ -121,11 +120,11 @@ class TimerService(ABC, Generic[Q]):
     def prepare_restore(
         self, key_groups: KeyGroupRange, max_parallelism: int, groups: Mapping[int, bytes]
     ) -> Callable[[], None]:
-        """Checks what `checkpoint_groups` gave; the function that is returned adds it.
+        """Checks the bytes of `checkpoint_groups`. Returns a function that adds the timers.
 
         Raises:
             ConfigurationError: the service has other key groups.
-            StateError: there are timers already, or the bytes are not those of timers of their group.
+            StateError: the service has timers already, or the bytes are not timers of their key group.
         """
 
     def _register(self, queue: Q, timestamp: int, namespace: Key | None) -> None:
@@ -176,7 +175,7 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]]):
         """Sets the watermark, then fires every event-time timer up to it; an older watermark does nothing.
 
         Raises:
-            StateError: the timestamp is no int of 64 bits.
+            StateError: the timestamp is not an int of 64 bits.
         """
         check_timestamp(timestamp)
         if timestamp >= self._watermark:
@@ -208,8 +207,9 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]]):
         """Adds the timers of a key group that a snapshot holds; overdue ones fire at the next advance.
 
         Raises:
-            StateError: the key group is outside the range, or the data are no snapshot of it, or of another version or
-                maximum parallelism. Nothing is added then.
+            StateError: the key group is outside the range, or the data are not a snapshot of it, or are of another
+            version
+                or maximum parallelism. Then no timer is added.
         """
         self._add(*self._parsed(key_group, data))
 
@@ -268,6 +268,8 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]]):
             )
 
     def _fire(self, queue: PriorityQueue[Timer], until: int, callback: Callback) -> None:
+        # One at a time: a callback may register timers that are due, and delete others. Each is taken out before its
+        # callback, so that one that raises is not fired again.
         while (first := queue.peek()) is not None and first.timestamp <= until:
             queue.poll()
             self._key = first.key
@@ -284,7 +286,7 @@ def current_timer(key: Key | None, timestamp: int, namespace: Key | None) -> Tim
     """A timer of the current key, checked.
 
     Raises:
-        StateError: no current key, or a wrong timestamp or namespace.
+        StateError: there is no current key, or the timestamp or namespace is wrong.
     """
     if key is None:
         raise StateError("no key is set: set current_key before registering or deleting a timer")
@@ -327,8 +329,8 @@ def _body(key_group: int, data: bytes) -> dict[str, Any]:
         whole = isinstance(timers, list) and all(isinstance(timer, bytes) for timer in timers)
     if not whole:
         raise StateError(
-            f"{describe(data)} is no snapshot of the timers of key group {key_group}: "
-            "restore() takes the bytes that snapshot() gave"
+            f"{describe(data)} is not a snapshot of the timers of key group {key_group}: "
+            "restore() takes the bytes that snapshot() returned"
         )
     body: dict[str, Any] = found
     return body

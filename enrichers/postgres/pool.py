@@ -136,7 +136,7 @@ class Pool(Generic[S]):
 
     def release(self, session: S) -> None:
         """Return a connection whose statement has ended."""
-        # A connection of an older generation was made with credentials that have expired since.
+        # A connection of an older generation leads to a server that is no longer the primary.
         if session.is_closed() or self._sessions.get(session) != self._generation:
             self._drop(session)
             return

@@ -116,7 +116,7 @@ def test_a_callback_that_raises_keeps_the_key_and_the_other_timers():
 def test_bad_input_and_what_a_batch_has_not(service):
     with pytest.raises(StateError, match="current_key"):
         service.register_event_time_timer(1)
-    with pytest.raises(StateError, match="no key"):
+    with pytest.raises(StateError, match="cannot be a key"):
         service.current_key = None
     service.current_key = "a"
     for wrong in (1.5, 2**63):

@@ -1,8 +1,8 @@
 """Keyed state in a RocksDB directory.
 
-Each state is a column family; addresses and records are those of `layout`. Writes are in the log when they return, and
-a batch is whole or absent, so a process may die at any moment (`database` says what that is worth). A directory that
-was closed, or left by a dead process, opens again with everything in it.
+Each state is a column family; addresses and records are those of `layout`. A write that has returned is in the log, and
+a batch is whole or absent, so a process may die at any moment (see `database`). A directory that was closed, or left by
+a process that died, can be opened again with all its state.
 """
 
 from __future__ import annotations
@@ -76,12 +76,13 @@ class RocksDBStateBackend(StateBackend):
 
     @staticmethod
     def check_process() -> None:
-        """Raises StateError where no directory can be opened: in a forked child of a process that has used RocksDB."""
+        """Raises StateError in a forked child of a process that has used RocksDB: such a child cannot open a
+        directory."""
         check_process("a RocksDB directory")
 
     @property
     def directory(self) -> Path:
-        """Where the state is."""
+        """The directory of the state."""
         return self._database.path
 
     def table(self, name: str) -> Table:
@@ -132,7 +133,7 @@ class RocksDBStateBackend(StateBackend):
                 or in it where that is the root of a volume.
 
         Raises:
-            ConfigurationError: `directory` is no path.
+            ConfigurationError: `directory` is not a path.
             StateError: the backend is closed, `directory` exists, or it cannot be made.
         """
         self.settle()
@@ -147,6 +148,7 @@ class RocksDBStateBackend(StateBackend):
 
     def load(self, snapshots: list[StateSnapshot]) -> None:
         states = merge_states(snapshots, self.max_parallelism)
+        # Marked first: a directory whose restore was cut short is emptied when it is opened, and not taken for whole.
         self._records.begin_restore()
         try:
             for name, meta in states.items():
@@ -173,6 +175,7 @@ class RocksDBStateBackend(StateBackend):
             self.mark_closed(FOREIGN_PROCESS)
 
     def _snapshot_place(self) -> Path:
+        # Beside the directory if that is the same volume: hard links are made only within one.
         name = f"{self.directory.name}.snapshot-{uuid4().hex}"
         if self.directory.stat().st_dev != self.directory.parent.stat().st_dev:
             return self.directory / name

@@ -29,7 +29,7 @@ class RocksDBTable(Table):
         self._group_width = group_width
         self.get_slot = self._family.get
         self.put_slot = self._family.put
-        # Of the round: where it is, where it ends, or None before it begins, and the smallest timestamp behind it.
+        # The round: its position, its end (None before it begins), and the smallest timestamp that it has passed.
         self._position = b""
         self._end: bytes | None = None
         self._oldest = 0
@@ -89,11 +89,11 @@ class RocksDBTable(Table):
         return oldest
 
     def _remove_over(self, rows: list[Row], deadline: int) -> None:
-        """Of rows of the round removes those stamped at the deadline or before, in one batch."""
+        """Removes from the rows of the round those stamped at the deadline or before, in one batch."""
         if not rows:
             return
         entries = [stored for _, stored in rows]
-        after = stamp(max(deadline + 1 + STAMP_BIAS, 0))  # What is not over begins with these bytes, or larger ones.
+        after = stamp(max(deadline + 1 + STAMP_BIAS, 0))  # A living entry begins with these bytes, or larger ones.
         if min(entries) < after:
             batch, handle = self._database.new_batch(), self._database.handles[self._name]
             for address, stored in rows:

@@ -1,18 +1,18 @@
 """One RocksDB directory: opening and closing it, its column families, reading ranges, and its errors as StateErrors.
 
-A directory belongs to one process and one `Database` at a time: `processes` locks it before anything is read, and
-leaves it to the parent after a fork. RocksDB keeps its own lock until the last iterator and the last handle are gone:
-those that outlive the call that made them are known here and end with `close`. What is only read, a snapshot or a
-directory that is looked at before it is opened, is read through a `view`, so that nothing in it changes and it may lie
-on a medium that cannot be written.
+A directory belongs to one process and one `Database` at a time: `processes` locks it before its files are read, and
+leaves it to the parent after a fork. RocksDB keeps its own lock until the last iterator and the last handle are gone.
+So those that outlive the call that made them are recorded here, and end with `close`. A directory that is only read (a
+snapshot, or a directory before it is opened) is read through a `view`: nothing in it changes, and it may be on a
+read-only medium.
 
-Every write is in the write-ahead log, in the operating system's memory at least, when it returns: it survives the
-death of the process, but not the loss of power, in which the last writes may go, in order. A log that is damaged in any
-other way than by being cut short at its end is an error, never less data (`log`).
+When a write returns it is in the write-ahead log, at least in the memory of the operating system. It survives the death
+of the process. A loss of power may lose the last writes, but no write before one that is kept. A log that is cut short
+at its end is opened; a log with any other damage is an error, never less data (`log`).
 
-What was deleted stays in the way of iterators until RocksDB rewrites the file it is in. A read that has to pass too
-much of it, all at once, has the files of its range rewritten: so filling and clearing one place over and over costs the
-same each time, and what was cleared once is not passed for ever.
+Deleted entries stay in the way of iterators until RocksDB rewrites their file. A read that has to pass too many of them
+has the files of its range rewritten. So filling and clearing the same range again and again takes the same time each
+time.
 
 This module does not know what the column families hold.
 """
@@ -55,7 +55,7 @@ from asyncio_operator.state.statistics import StateStatistics
 T = TypeVar("T")
 
 CHUNK = 256
-"""Rows that a scan reads at once; most scans end within, and then leave no iterator open."""
+"""Rows that a scan reads at once. Most scans have fewer rows, and then leave no iterator open."""
 
 _MISSING = re.compile("orruption|No such file")
 _DAMAGED = re.compile(r"orruption|No such file.*(\.sst|MANIFEST)|(\.sst|MANIFEST).*No such file", re.DOTALL)
@@ -63,7 +63,7 @@ _DAMAGED = re.compile(r"orruption|No such file.*(\.sst|MANIFEST)|(\.sst|MANIFEST
 OLDEST_LOG = "rocksdb.min-log-number-to-keep"
 
 PATIENCE = 2000
-"""Deleted entries that a read passes at once before its range is rewritten: 0.1 ms, against some 4 ms."""
+"""Deleted entries that a read passes before its range is rewritten: passing them takes 0.1 ms, rewriting some 4 ms."""
 
 
 class Database:
@@ -71,13 +71,13 @@ class Database:
 
     Args:
         directory: created if it is missing; its parent too.
-        look: is called with a read-only `Database` on a directory that is there already, before it is opened; what it
-            raises is raised, and the directory is as it was.
+        look: called with a read-only `Database` on an existing directory, before it is opened. If it raises, the
+            directory is not changed.
         read_only: takes no lock and writes nothing.
         options: the limits of RocksDB; None is the defaults.
 
     Raises:
-        ConfigurationError: `directory` is no path, or `options` are no options.
+        ConfigurationError: `directory` is not a path, or `options` has the wrong type.
         StateError: it is locked, damaged, or holds other files.
     """
 
@@ -93,7 +93,8 @@ class Database:
         check_process(f"the RocksDB directory {self.path}")
         self.options = check_rocksdb("options", options)
         self.closed = False
-        # By column family. Rows in hand, batches and frames of errors keep no handle, only this dictionary.
+        # By column family. RocksDB is closed only when the last handle is gone, and an error may keep its frames for
+        # long: so no frame holds a handle, only this dictionary.
         self.handles: dict[str, ColumnFamily] = {}
         self._families: dict[str, Rdict] = {}
         self._patience: dict[str, int] = {}
@@ -117,7 +118,8 @@ class Database:
             raise
         self._families["default"] = self._db
         self._names = set(names) | {"default"}
-        self._directory_lock = lock  # Last: objects go in the order of their attributes, and RocksDB has to go before.
+        # The last attribute: an object is freed in the order of its attributes, and RocksDB has to go before the lock.
+        self._directory_lock = lock
         belongs_here(self)
 
     def names(self) -> set[str]:
@@ -177,6 +179,7 @@ class Database:
             return iter(head)
         try:
             patient = 0 if self._read_only else self._patience.get(name, PATIENCE)
+            # Both now, because they have to see the same moment; `spare` goes on if `rest` meets too many deletions.
             rest = self.cursor(name, head[-1][0] + b"\x00", end, patient)
             spare = self.cursor(name, None, end) if patient else rest
         except Exception as error:
@@ -208,7 +211,7 @@ class Database:
         """Makes a directory that holds this database as it is now: its table files, as hard links on the same volume.
 
         Raises:
-            StateError: there is something at `target` already, or it cannot be made.
+            StateError: `target` exists, or it cannot be made.
         """
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -222,10 +225,10 @@ class Database:
             raise self.error(error) from error
 
     def close(self) -> None:
-        """Gives the directory free, whatever happens; called again it does nothing.
+        """Closes and unlocks the directory, whatever happens. Called again it does nothing.
 
         Raises:
-            StateError: RocksDB could not end in order (a full disk, damage). What was acknowledged is in its log.
+            StateError: RocksDB could not close in order (a full disk, damage). Acknowledged writes are in its log.
         """
         if self.closed:
             return
@@ -247,7 +250,7 @@ class Database:
             raise self.error(failure) from failure
 
     def leave_to_parent(self) -> None:
-        """In a forked child: marks it closed, and touches nothing native, now or when it is freed."""
+        """In a forked child: marks it closed, and never touches a native object, not even to free it."""
         if self.closed:
             return
         self.closed, self.why_closed = True, FOREIGN_PROCESS
@@ -267,7 +270,7 @@ class Database:
         text = describe_error(error).removeprefix("Exception: ")
         if self._view is not None:
             text = text.replace(str(self._view), str(self.path))
-        # What the path is called says nothing about the cause.
+        # The name of the directory may contain any of the words that are searched for.
         cause = text.replace(str(self.path), "")
         if isinstance(error, BlockingIOError) or "lock hold by" in cause or "While lock file" in cause:
             return StateError(
@@ -292,7 +295,7 @@ class Database:
             raise self.error(error, name) from error
 
     def _rows(self, name: str, rows: list[Row], end: bytes | None, rest: Cursor, spare: Cursor) -> Iterator[Row]:
-        """The rows and the rest; where that is crowded, `spare` goes on, which sees the same moment."""
+        """The first rows and the rest. `spare` goes on where the rest meets too many deletions."""
         while rows:
             yield from rows
             after = rows[-1][0] + b"\x00"
@@ -307,10 +310,10 @@ class Database:
                 raise self.error(error, name) from error
 
     def _make_room(self, name: str, start: bytes, end: bytes | None, patience: int) -> None:
-        """After a read that passed `patience` deleted entries: rewrites its range, or has patience with more.
+        """After a read that passed `patience` deleted entries: rewrites its range, or raises the patience.
 
-        With n entries in a family, passing up to p deleted ones costs p per read, and rewriting n per p deletions:
-        both together are least where p is as the root of n. The factor is their prices, measured.
+        With n entries in a family, passing p deleted ones costs p for each read, and rewriting costs n for each p
+        deletions. Their sum is smallest if p grows as the square root of n. The factor was measured.
         """
         family = self._families[name]
         worth = max(PATIENCE, 16 * isqrt(family.property_int_value("rocksdb.estimate-num-keys") or 0))
@@ -319,7 +322,7 @@ class Database:
             family.compact_range(start, end, rewriting())
 
     def _lock(self) -> DirectoryLock:
-        """The lock of the directory, which is made if it is missing."""
+        """The lock of the directory. The directory is made if it is missing."""
         try:
             while True:
                 if not self.path.exists():
@@ -356,7 +359,7 @@ class Database:
             cause = error.__cause__
             if cause is None or not is_store_error(cause) or not _MISSING.search(str(cause)):
                 raise
-            return  # Damaged, or in use, so that files went meanwhile: opening it says which.
+            return  # Damaged, or in use and changing while it was read: opening it tells which.
         try:
             look(seen)
         finally:

@@ -1,4 +1,4 @@
-"""What an open database takes of memory and disk, by RocksDB's own properties and by the sizes of its files."""
+"""The memory and disk space of an open database, from RocksDB's own properties and the sizes of its files."""
 
 from __future__ import annotations
 

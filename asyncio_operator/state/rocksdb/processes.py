@@ -1,14 +1,14 @@
-"""To which process an open directory belongs: the one that locked and opened it, and no forked child of it.
+"""An open directory belongs to the process that locked and opened it, and to no forked child of that process.
 
-RocksDB's own lock comes late, after its files were read, so two that open one directory at once could read what the
-other is about to write. `DirectoryLock` is taken before anything is read. It is a lock on the directory itself, which
-makes no file; where the file system has none, RocksDB's lock alone remains.
+RocksDB takes its own lock late, after it has read files. So two backends that open one directory at the same time could
+read what the other is about to write. `DirectoryLock` is taken before any file is read. It is a lock on the directory
+itself, and makes no file. On a file system without such locks only RocksDB's own lock remains.
 
-A forked child has a copy of RocksDB's memory without its threads: a write there overwrites what the parent writes, and
-closing waits for threads that do not exist. So in a child every open object is marked (`leave_to_parent`), and what is
-native in it is kept for ever (`keep`), because freeing it would be closing it. A database that is opened in the child
-waits for the same threads when it is closed, and one that is only read breaks the end of the child. So a child of a
-process that has used RocksDB opens none.
+A forked child has a copy of RocksDB's memory without its threads: a write in the child would overwrite writes of the
+parent, and closing would wait for threads that do not exist. So in a child every open object is marked
+(`leave_to_parent`), and its native objects are kept for ever (`keep`), because freeing them would close them. A
+database that is opened in the child would wait for the same threads when it is closed, and a read-only one would crash
+the end of the child. So a child of a process that has used RocksDB opens none.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ NO_THREADS = (
 
 
 class OfProcess(Protocol):
-    """Something open that a forked child must not use."""
+    """An open object that a forked child must not use."""
 
     def leave_to_parent(self) -> None:
-        """Called in a forked child: from here on every use is a StateError, and nothing native is touched."""
+        """Called in a forked child: from then on every use is a StateError, and no native object is touched."""
 
 
 _open: WeakSet[OfProcess] = WeakSet()
@@ -53,20 +53,20 @@ _without_threads = False
 
 
 def belongs_here(thing: OfProcess) -> None:
-    """Has a forked child of this process call ``thing.leave_to_parent()``, unless it is gone by then."""
+    """Registers an object whose `leave_to_parent` a forked child of this process calls, if the object still exists."""
     global _used
     _used = True
     _open.add(thing)
 
 
 def check_process(what: str) -> None:
-    """Raises StateError in a forked child of a process that has used RocksDB; `what` is what was to be opened."""
+    """Raises StateError in a forked child of a process that has used RocksDB; `what` names the directory to open."""
     if _without_threads:
         raise StateError(f"{what} {NO_THREADS}")
 
 
 def keep(thing: object) -> None:
-    """Keeps an object, and all that it refers to, until the process ends without being finalised."""
+    """Keeps an object, and all that it refers to, until the process ends. It is never finalised."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
@@ -81,7 +81,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class DirectoryLock:
-    """A lock on an existing directory, until `release`, or until this object or the process is gone.
+    """A lock on an existing directory, held until `release`, or until this object or the process ends.
 
     Raises:
         BlockingIOError: it is locked, here or in another process.
@@ -99,7 +99,7 @@ class DirectoryLock:
         self.leave()
 
     def leave(self) -> None:
-        """Lets go of the lock without unlocking, as a forked child has to."""
+        """Closes the file without unlocking, as a forked child has to."""
         file, self._file = self._file, None
         if file is not None:
             os.close(file)
@@ -118,7 +118,7 @@ def _locked(directory: Path) -> int | None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(file), os.stat(directory)):
                 return file
-            # It was removed and made again before it was locked.
+            # The directory was removed and made again before it was locked: this is a lock on the old one.
         except (BlockingIOError, FileNotFoundError):
             os.close(file)
             raise

@@ -1,4 +1,4 @@
-"""A priority-queue set on disk, with its smallest elements cached in memory. Format version 1.
+"""A priority-queue set on disk, with its smallest elements in a cache in memory. Format version 1.
 
 A directory of its own, with three column families:
 
@@ -6,13 +6,13 @@ A directory of its own, with three column families:
     "elements"  the serialised element -> its key group, 2 bytes: the order, for polling
     "groups"    key group, 2 bytes, big-endian, and the serialised element -> nothing: for one key group's subset
 
-The order is that of the bytes. Of at most `cache_size` elements in memory, one half, rounded up, is the cache, which
-holds the smallest ones; the other half is writes that have not reached the disk. They are written as one batch, when
-there are more of them or before anything is read from the disk; a cache size of 1 writes every change at once.
+The order is that of the bytes. At most `cache_size` elements are in memory. Half of them, rounded up, is the cache,
+with the smallest elements. The other half is changes that are not yet on disk. They are written as one batch when there
+are more of them, and before the disk is read. With a cache size of 1 every change is written at once.
 
-The laws of the cache: whatever is not in it is larger than everything in it; if it is `complete`, nothing is outside.
-The seek hint is a lower bound of everything inside: polling raises it to what was polled, adding something smaller
-lowers it, so a refill starts there and passes no deletions of polled elements, and it never hides anything.
+The laws of the cache: every element outside is larger than those inside; if it is `complete`, no element is outside.
+The hint is a lower bound of all elements: polling raises it to the polled element, adding a smaller element lowers it.
+A refill starts there, so it passes no deletions of polled elements, and misses no element.
 Source: Flink's ``RocksDBCachingPriorityQueueSet``.
 """
 
@@ -43,15 +43,15 @@ _HEADER = b"queue"
 
 
 class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
-    """A set in a RocksDB directory of its own; what it held when it was closed is there again.
+    """A set in a RocksDB directory of its own. Opened again, it has the elements that it had when it was closed.
 
     Args:
         directory: created if it is missing.
         key_of: the key of an element, which has to lie in the range.
         key_groups: the range.
         max_parallelism: the number of key groups there are.
-        serializer: of elements; its bytes sort as the elements do, and equal elements have equal bytes. The built-in
-            one's do not; `KeySerializer`'s do, for elements that are tuples (priority, ...) of key types.
+        serializer: of elements. Its bytes must sort as the elements do, and equal elements must have equal bytes. Those
+            of the built-in serialiser do not; those of `KeySerializer` do, for tuples (priority, ...) of key types.
         cache_size: elements in memory at most, from 1.
         options: limits of memory, log and threads; None is the defaults.
 
@@ -91,7 +91,8 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
         self._pending_limit = cache_size // 2
         self._cache_limit = cache_size - self._pending_limit
         self._cache: list[tuple[bytes, bytes]] = []
-        # By element: its key group, and whether it shall be on disk. The opposite is on disk now.
+        # By element: its key group, and whether it is to be on disk. On disk it is the other way round, so a change
+        # that undoes one in here cancels it.
         self._pending: dict[bytes, tuple[bytes, bool]] = {}
         self._hint = b""
         self._header = {
@@ -132,7 +133,7 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
                 self._cache.pop()
                 self._complete = False
         self._write(data, group, present=True)
-        # With an empty cache and elements on disk the head is not known.
+        # With an empty cache and elements on disk the head is not known: "may have changed" is the safe answer.
         return not self._cache or self._cache[0][0] == data
 
     def poll(self) -> T | None:
@@ -149,7 +150,7 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
         return self._element(self._cache[0][0]) if self._cache or self._fill() else None
 
     def remove(self, element: T) -> bool:
-        """Removes an element; an equal copy will do. False if it is absent, or the head surely has not changed."""
+        """Removes an element, or an equal copy of it. False if it is absent, or the head surely has not changed."""
         data = self._bytes(element)
         group = self._group(element)
         if not self._contains(data):
@@ -184,7 +185,7 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
         return [self._element(row[2:]) for row, _ in rows]
 
     def flush(self) -> None:
-        """Writes what has not reached the disk, as one batch."""
+        """Writes the changes that are not yet on disk, as one batch."""
         if not self._pending:
             self._check_open()
             return
@@ -201,10 +202,12 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
         self._pending.clear()
 
     def close(self) -> None:
-        """Writes what is left and gives the directory free, whatever happens; called again it does nothing.
+        """Writes the changes that are left, then closes and unlocks the directory, whatever happens.
+
+        Called again it does nothing.
 
         Raises:
-            StateError: what was left could not be written (a full disk, damage).
+            StateError: the changes could not be written (a full disk, damage).
         """
         if self._database.closed:
             return
@@ -252,7 +255,7 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
         self._write(data, group, present=False)
 
     def _write(self, data: bytes, group: bytes, present: bool) -> None:
-        """Remembers a change; one that undoes a change not yet written cancels it."""
+        """Keeps a change for the next batch. A change that undoes another one cancels it."""
         if self._pending.pop(data, None) is None:
             self._pending[data] = (group, present)
             if len(self._pending) > self._pending_limit:
@@ -283,7 +286,7 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
             return element
         except Exception as error:
             raise StateError(
-                f"the queue {self._database.path} holds {describe(data)}, which is no element: {error}"
+                f"the queue {self._database.path} holds {describe(data)}, which is not an element: {error}"
             ) from error
 
     def _group(self, element: T) -> bytes:
@@ -298,7 +301,7 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
                 raise self._database.error(error) from error
 
     def _is_ours(self, database: Database) -> bool:
-        """Whether a directory has this queue's header; False if there is nothing in it yet.
+        """Whether a directory has this queue's header; False if it is empty.
 
         Raises:
             StateError: it holds something else.

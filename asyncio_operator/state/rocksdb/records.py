@@ -1,6 +1,6 @@
-"""What a state directory says about itself, in the column family ``default``: see `layout` for the format.
+"""The records of a state directory about itself, in the column family ``default``: see `layout` for the format.
 
-A directory whose restore was cut short says so too, and is emptied when it is opened again.
+One of them marks a directory whose restore was cut short. Such a directory is emptied when it is opened again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Records:
         return header
 
     def check(self, key_groups: KeyGroupRange, max_parallelism: int) -> bool:
-        """Whether the directory is one of these key groups; False if there is nothing in it yet.
+        """Whether the directory has state of these key groups; False if it is empty.
 
         Raises:
             StateError: it is not keyed state, or of another version, range or maximum parallelism.
@@ -82,24 +82,24 @@ class Records:
             raise StateError(f"the RocksDB directory {self._database.path} has a damaged record of a state") from error
 
     def write_state(self, name: str, meta: StateMeta) -> None:
-        """Remembers a state."""
+        """Writes the record of a state."""
         self._write(_STATE + name.encode(), meta.to_dict())
 
     def sequence(self) -> int:
-        """No sequence number from this one on was ever given."""
+        """The first sequence number that was surely never used."""
         return int(self._read(SEQUENCE_KEY) or 1)
 
     def reserve_sequence(self, start: int) -> int:
-        """Reserves a block of sequence numbers from `start`; gives the first one after it."""
+        """Reserves a block of sequence numbers from `start`; returns the first one after it."""
         self._write(SEQUENCE_KEY, start + SEQUENCE_BLOCK)
         return start + SEQUENCE_BLOCK
 
     def begin_restore(self) -> None:
-        """From here to `end_restore` the directory is half of something."""
+        """Marks the directory as incomplete, until `end_restore`."""
         self._write(RESTORING_KEY, True)
 
     def end_restore(self) -> None:
-        """What was restored is whole."""
+        """Removes the mark: the restored state is complete."""
         self._delete(RESTORING_KEY)
 
     def _is_new(self) -> bool:
@@ -110,7 +110,7 @@ class Records:
         )
 
     def empty(self) -> None:
-        """Removes every state: what a restore that failed, or was cut short, has written."""
+        """Removes every state: those of a restore that failed or was cut short."""
         for name in self._database.names() - {"default"}:
             self._database.drop(name)
         for name in self.states():

@@ -1,11 +1,11 @@
 """RocksDB's own options, made from `RocksDBOptions`, and what the databases of one process share.
 
-All databases of a process with equal options share one block cache and one budget of write buffers. Each takes half of
-what is left of the budget when it is opened, at least `LEAST`, and returns it when it is closed. RocksDB has a write
-buffer manager for several databases, but one that is idle keeps its memory there, and then the others write a file for
-each entry. Within a database RocksDB shares the part among its states, and writes out the oldest buffer first.
+All databases of a process with equal options share one block cache and one budget of write buffers. When a database is
+opened it takes half of the rest of the budget, at least `LEAST`, and returns it when it is closed. RocksDB has a write
+buffer manager for several databases, but with it an idle database keeps its memory, and then the others write a file
+for each entry. Within a database RocksDB divides the part among its states, and writes the oldest buffer first.
 
-Nothing of RocksDB is made before the first database is opened, and what a process has made is not used in its children.
+No object of RocksDB is made before the first database is opened, and those of a process are not used in its children.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ LEAST: Final = 2 * MIB
 """Bytes of write buffers of a database. With 1 MB a write takes twice as long, because RocksDB merges small files."""
 
 JOURNAL: Final = MIB
-"""Bytes of RocksDB's journal of its own work, and of its list of table files, before it begins a new one. Without it
-both grow for as long as the directory is used."""
+"""Bytes at which RocksDB begins a new journal of its work, and a new list of table files. Without a limit both grow as
+long as the directory is used."""
 
 
 class Settings:
-    """The settings of one open database: its part of what is shared, and native options made of it."""
+    """The settings of one open database: its part of the shared budget, and the native options."""
 
     def __init__(self, options: RocksDBOptions, shared: Shared, read_only: bool) -> None:
         self._options = options
@@ -65,7 +65,8 @@ class Settings:
         options.set_arena_block_size(ARENA)
         # A log can be deleted once every family that wrote into it was written out; the limit makes RocksDB do so.
         options.set_max_total_wal_size(given.max_log_bytes)
-        # Point-in-time recovery, RocksDB's default, opens with what is before a damaged record and loses the rest.
+        # Point-in-time recovery, the default of RocksDB, opens with the records before a damaged one and loses the
+        # rest.
         options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
         options.set_keep_log_file_num(1)
         options.set_max_log_file_size(JOURNAL)
@@ -75,8 +76,8 @@ class Settings:
         blocks = BlockBasedOptions()
         blocks.set_bloom_filter(10, False)  # For reads of what is absent.
         blocks.set_block_cache(self._shared.cache)
-        # Otherwise indexes and filters lie beside the cache, more with every file. To find them in it costs a reading
-        # 4 %, which the hash index within blocks and the cache without locks save.
+        # Otherwise indexes and filters are outside of the cache, and grow with every file. Finding them in the cache
+        # makes a read 4 % slower, which the hash index within blocks and the cache without locks make up for.
         blocks.set_cache_index_and_filter_blocks(True)
         blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
         blocks.set_data_block_index_type(DataBlockIndexType.binary_and_hash())
@@ -111,17 +112,18 @@ class Shared:
 
 
 _shared: dict[tuple[int, RocksDBOptions], Shared] = {}
-"""By process: a child does not touch what its parent has made, not even to free it."""
+"""By process: a child does not touch the objects of its parent, not even to free them."""
 
 
 def settings_of(options: RocksDBOptions, read_only: bool) -> Settings:
-    """Settings for one more database in this process; one that is only read has no part of the write buffers."""
+    """Settings for another database in this process. A read-only one has no part of the write buffers."""
     owner = os.getpid(), options
     return Settings(options, _shared.get(owner) or _shared.setdefault(owner, Shared(options)), read_only)
 
 
 def rewriting() -> CompactOptions:
-    """Rewrites files that overlap no other too: RocksDB would move them down a level, with all that was deleted."""
+    """Options to rewrite all files. RocksDB would only move one that overlaps no other, and keep its deleted
+    entries."""
     options = CompactOptions()
     options.set_bottommost_level_compaction(BottommostLevelCompaction.force_optimized())
     return options

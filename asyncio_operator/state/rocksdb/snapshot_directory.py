@@ -1,8 +1,8 @@
 """Snapshots of a RocksDB backend: checkpoints, directories beside the database.
 
-A checkpoint holds hard links to the table files and a copy of the log, so it costs as much as has changed since the
-last flush, not as much as there is. It is a database of its own, in the format of `layout`, and describes itself: the
-object is a path, may be pickled, and may be restored as often as wanted, also after the backend is gone.
+A checkpoint holds hard links to the table files and a copy of the log, so its cost is that of the changes since the
+last flush, not that of all state. It is a database of its own, in the format of `layout`, and describes itself. The
+snapshot object is a path: it may be pickled, and restored any number of times, also after the backend is gone.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class RocksDBSnapshot(StateSnapshot):
     """A checkpoint directory.
 
     Raises:
-        ConfigurationError: `directory` is no path.
-        StateError: the directory is missing, damaged, or no state of this format.
+        ConfigurationError: `directory` is not a path.
+        StateError: the directory is missing, damaged, or not state of this format.
     """
 
     in_order = True

@@ -1,16 +1,17 @@
-"""The order in which slots were used, on disk: for a cache that drops what was not used for longest.
+"""The order in which slots were used, on disk: for a cache that drops the least recently used.
 
 Two column families beside those of the states:
 
     "order"    the number of the last use, 8 bytes, big-endian -> the slot
-    "places"   the slot -> the same number: where it is in the order
+    "places"   the slot -> the same number: its place in the order
 
-Numbers are sequence numbers of the backend, so a later use has a larger one. A use of a slot is kept in memory first:
-of slots that are used again and again only the last use is written. The order is exact. A process that dies loses
-`UNWRITTEN` uses at most, and no slot: what is put and removed is one batch with its place in the order.
+Numbers are sequence numbers of the backend, so a later use has a larger number. A use of a slot is kept in memory
+first: of a slot that is used again and again only the last use is written. The order is exact. A process that dies
+loses at most `UNWRITTEN` uses, and no slot: a slot is put or removed in one batch with its place in the order.
 
-The oldest slots are read some at a time, behind the last one read: a slot cannot get a place before it, since every new
-use has a larger number, and the uses in memory are written before the read. So no read passes what was deleted.
+The oldest slots are read a few at a time, from behind the last one that was read. No slot can get a place before that,
+because every new use has a larger number, and the uses in memory are written before the read. So no read passes deleted
+entries.
 
 Memory does not depend on the number of slots.
 """
@@ -23,10 +24,10 @@ from asyncio_operator.state.rocksdb.database import Database
 from asyncio_operator.state.table import Batch
 
 UNWRITTEN = 1000
-"""Slots whose uses are in memory at most. They are written in one go, which takes some milliseconds."""
+"""The most slots whose uses are in memory. They are written as one batch, which takes some milliseconds."""
 
 LONG = 1000
-"""Bytes of a slot whose use is written at once: so those in memory take 1 MB at most."""
+"""The use of a slot with more bytes is written at once, so the uses in memory take 1 MB at most."""
 
 AHEAD = 64
 """Slots that are read at once."""
@@ -73,7 +74,7 @@ class OrderOfUse:
         self._count += 1
 
     def use(self, slot: bytes) -> None:
-        """A use of a slot that is there."""
+        """Counts a use of an existing slot."""
         unwritten = self._unwritten
         unwritten.pop(slot, None)
         unwritten[slot] = self._next_number().to_bytes(8, "big")
@@ -81,7 +82,7 @@ class OrderOfUse:
             self.flush()
 
     def remove(self, slot: bytes, batch: Batch) -> None:
-        """Forgets a slot and writes a batch, if the slot is there."""
+        """Removes a slot and writes a batch, if the slot exists."""
         place = self._place(slot)
         if place is None:
             return
@@ -94,7 +95,7 @@ class OrderOfUse:
         self._count -= 1
 
     def oldest(self) -> bytes | None:
-        """The slot that was not used for longest; None if there is none."""
+        """The least recently used slot; None if there is none."""
         while self._ahead or self._read_ahead():
             slot = next(iter(self._ahead.values()))
             if slot not in self._unwritten:
@@ -115,6 +116,7 @@ class OrderOfUse:
                 batch.put(number, slot, handles[_ORDER])
                 batch.put(slot, number, handles[_PLACES])
                 moved.append(place)
+        # Cleared after the commit: if that fails, the uses are still here for the next attempt.
         self._database.commit(batch)
         self._unwritten.clear()
         for place in moved:

@@ -1,13 +1,14 @@
 """Reading a directory of RocksDB safely: a view of one that must not change, and an iterator that reports failures.
 
-Opening a directory writes to it, even read-only: rocksdict its configuration, RocksDB its log. So a directory that must
-not change is opened through a view, a temporary directory of symbolic links to its files. Its name has the number of
-its process; a view that a killed process left is removed with the next view, a day later.
+Opening a directory writes to it, even read-only: rocksdict writes its configuration, RocksDB its log. So a directory
+that must not change is opened through a view, a temporary directory of symbolic links to its files. The name of a view
+contains the number of its process. If a killed process leaves its view, the first view that is made a day later removes
+it.
 
-rocksdict's own ``items()`` ends silently where a table file is damaged. A `Cursor` asks the iterator for its status
-whenever it has no more rows. It raises what rocksdict raises; `Database` maps that. An error that is kept keeps the
-frames it passed, and all that is in them. So no frame from which one comes has the native iterator, only the cursor,
-and `close` releases the iterator even while other code holds the cursor.
+rocksdict's own ``items()`` ends without an error at a damaged table file. So a `Cursor` asks the iterator for its
+status when it has no more rows. It raises the errors of rocksdict, and `Database` maps them. An error that is kept also
+keeps the frames that it passed. So no such frame has the native iterator, only the cursor, and `close` releases the
+iterator even while other code holds the cursor.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ class Cursor:
     """Rows with ``start <= key < end``, as they are when it is made.
 
     Args:
-        start: None stands nowhere until `seek`.
-        steps: deleted entries it passes from one row to the next at most; 0 is any number.
+        start: the first key; with None, call `seek` before reading.
+        steps: the most deleted entries that it passes between two rows; 0 for any number.
 
     Attributes:
-        crowded: whether it has stopped because there were more, with rows perhaps left behind them.
+        crowded: whether it has stopped because there were more. There may be rows behind them.
     """
 
     __slots__ = ("__weakref__", "_iterator", "_options", "crowded", "steps")
@@ -63,7 +64,7 @@ class Cursor:
         return rows
 
     def last(self) -> Row | None:
-        """The last row, if there is one; behind it there is nothing left to take."""
+        """The last row, if there is one. After that `take` returns no rows."""
         self._open().seek_to_last()
         rows = self._read(1)
         if not rows:
@@ -75,7 +76,7 @@ class Cursor:
         self._open().seek(start)
 
     def close(self) -> None:
-        """Lets the iterator go, which holds the directory's lock."""
+        """Releases the iterator, which holds the directory's lock."""
         self._iterator = None
 
     def leave_to_parent(self) -> None:
@@ -110,8 +111,7 @@ class Cursor:
 
 
 LEFT_FOR = 86_400
-"""Seconds until a dead process's view is removed: where processes have a number each in several containers, one that
-seems dead may live."""
+"""Seconds until the view of a dead process is removed: in another container a process that seems dead may live."""
 
 _PREFIX = "asyncio-operator-view-"
 _CONFIGURATION = "rocksdict-config.json"
@@ -124,7 +124,7 @@ _MADE_FIRST = (
     (re.escape(_CONFIGURATION), rb"\{.*"),
     (r"MANIFEST-\d+|OPTIONS-\d+(\.dbtmp)?|\d+\.dbtmp", b".*"),
 )
-"""What the files are called that RocksDB makes before a database is one, and how they begin unless they are empty."""
+"""Files that RocksDB makes before a database exists: the names, and how the files begin unless they are empty."""
 
 
 def view_of(directory: Path) -> Path:
@@ -175,12 +175,12 @@ def is_database(directory: Path) -> bool:
 
 
 def contents(directory: Path) -> list[Path]:
-    """What somebody has put into a directory: not the `lost+found` that the root of a volume has by itself."""
+    """The files in a directory, without the `lost+found` that the root of a volume has by itself."""
     return [entry for entry in directory.iterdir() if entry.name != "lost+found" or not entry.is_dir()]
 
 
 def is_abandoned(directory: Path) -> bool:
-    """Whether it holds only what a process leaves that died while making a database."""
+    """Whether it holds only files of a process that died while it made a database."""
     return directory.is_dir() and all(_is_made_first(entry) for entry in contents(directory))
 
 
@@ -188,7 +188,8 @@ def _is_made_first(entry: Path) -> bool:
     for name, beginning in _MADE_FIRST:
         if re.fullmatch(name, entry.name) and entry.is_file():
             if entry.stat().st_size == 0:
-                return True  # Not opened: closing a lock file that is in use here would end RocksDB's lock.
+                # Not opened: closing a lock file that this process uses elsewhere would end the lock of RocksDB.
+                return True
             with entry.open("rb") as file:
                 data = file.read(200)
             return not data or re.fullmatch(beginning, data, re.DOTALL) is not None
@@ -203,7 +204,7 @@ def _remove_left() -> None:
             if today - view.stat().st_mtime > LEFT_FOR and not (process.isdecimal() and _lives(int(process))):
                 leave(view)
         except OSError:
-            continue  # Its owner was faster.
+            continue  # Its owner has removed it first.
 
 
 def _lives(process: int) -> bool:
