@@ -102,6 +102,8 @@ class Floats(Kind):
             raise self._mismatch(key)
         try:
             number = float(key)
+            if math.isinf(number) and key != number:
+                return None  # a Decimal, which becomes infinite where an int is an error
             if self.single and number == number and unpack("f", pack("f", number))[0] != number:
                 return None
         except OverflowError:
@@ -133,7 +135,7 @@ class Texts(Kind):
     padded: bool = False
     family = "text"
 
-    def canonical(self, key: Any) -> str:
+    def canonical(self, key: Any) -> str | None:
         if not isinstance(key, str):
             raise self._mismatch(key)
         return key.rstrip(" ") if self.padded else key

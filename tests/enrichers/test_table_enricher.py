@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import functools
+import math
 import traceback
 from decimal import Decimal
 from pathlib import Path
@@ -19,6 +20,7 @@ from pyarrow import parquet
 
 from asyncio_operator import ConfigurationError, Enricher, EnricherError
 from asyncio_operator.fingerprint import fingerprint
+from asyncio_operator.lookup import Lookup
 from asyncio_operator.testing import FakeEnricher, check_enricher
 from enrichers.postgres import PostgresEnricher
 from enrichers.table import TableEnricher
@@ -298,3 +300,11 @@ async def test_a_zone_is_neither_invented_nor_lost(zone: str | None) -> None:
     with pytest.raises(ConfigurationError, match=told):
         await enricher.open()
     await enricher.close()
+
+
+async def test_L9_a_number_beyond_the_range_of_a_column_of_floats_is_a_miss() -> None:
+    async with Lookup(TableEnricher(pa.table({"k": [math.inf, 1.0], "v": ["infinity", "one"]}), "k")) as lookup:
+        misses = [10**400, Decimal(10) ** 400, Decimal("1E+400"), Decimal("-1E+400")]
+        assert [await lookup.get(key) for key in misses] == [None] * 4
+        hits = [math.inf, Decimal("Infinity")]
+        assert [await lookup.get(key) for key in hits] == [{"v": "infinity"}] * 2
