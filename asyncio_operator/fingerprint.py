@@ -120,6 +120,7 @@ class _Walk:
 
     def _items(self, name: str, values: dict[Any, Any]) -> Iterator[bytes]:
         yield f"{name}:{len(values)}".encode()
+        # Equal dictionaries may have their keys in different orders, and a copy often has.
         for key in sorted(values, key=self._order):
             yield from self.parts(key)
             yield from self.parts(values[key])
@@ -146,6 +147,7 @@ class _Walk:
     def _function(self, function: types.FunctionType) -> Iterator[bytes]:
         if self._can_be_imported(function, function.__module__, function.__qualname__):
             yield f"function:{function.__module__}.{function.__qualname__}".encode()
+            # With its code, because a module may be edited and loaded again under the same name.
             yield from self.parts(function.__code__)
             return
         yield from self._sequence(
@@ -204,7 +206,7 @@ def _is_written(cls: type, name: str, member: Any) -> bool:
         return False
     if name == "__annotations__" and not member:  # Python creates it when it is first read.
         return False
-        # A member that a base has too, as the same object, is not pickled: the copy inherits it.
+    # A member that a base has too, as the same object, is not pickled: the copy inherits it.
     inherited = next((vars(base)[name] for base in cls.__mro__[1:] if name in vars(base)), _NOTHING)
     return inherited is not member
 

@@ -116,6 +116,7 @@ def _counted(samples: Sequence[float]) -> dict[int, int]:
     packed = struct.pack(f"<{count}d", *samples)
     first, second = packed[7::8], packed[6::8]
     others = first.translate(None, first[:1])
+    # To correct more than an eighth of the samples, one by one, would cost more than counting both bytes.
     if 8 * len(others) > count:
         pairs = bytearray(2 * count)
         pairs[0::2], pairs[1::2] = first, second

@@ -111,6 +111,7 @@ class LookupCache:
                 return ABSENT
             codec, now = self._codec, self._now()
             if self._life(stored).is_over(stored, now) or (self._used is not None and not self._use(slot, now)):
+                # Law L6: with `stale_if_error` the expired answer has to be here if the lookup fails.
                 if not self._options.stale_if_error:
                     self._order.remove(name)
                 return ABSENT
@@ -133,6 +134,7 @@ class LookupCache:
     def put(self, key: Any, answer: Any) -> None:
         """Store the answer for a key, as `AnswerCheck` returns it."""
         if answer is None and not self._options.cache_missing:
+            # An older answer, kept for `stale_if_error` or being refreshed, is known to be wrong now.
             self._discard(key)
             return
         try:
@@ -164,6 +166,7 @@ class LookupCache:
             self._fail("cannot be removed", key, error)
 
     def _cells(self, name: str, seconds: Any) -> TtlCells:
+        # Without a clean-up of its own: an entry may only go together with its place in the order of use.
         ttl = StateTtlConfig(FOREVER if seconds is None else seconds, cleanup=())
         cells = self._backend.cells(
             ValueStateDescriptor(name, serializer=AnswerSerializer(), ttl=ttl), ValueStateDescriptor
@@ -197,6 +200,7 @@ class LookupCache:
         stored = table.get_slot(slot)
         if stored is None or self._used.is_over(stored, now):
             return False
+        # Within a millisecond the stamp is the same, and no write is needed.
         if codec.timestamp(stored) != now:
             table.put_slot(slot, codec.stamp(now, codec.unstamp(stored)))
         return True
@@ -208,6 +212,7 @@ class LookupCache:
             order.remove(order.oldest())
         if self._options.stale_if_error:
             return
+        # The least recently used ones are the most likely to have expired. A fixed number bounds the time of a write.
         for _ in range(SWEPT):
             name = order.oldest()
             slot = None if name is None else self._slot_of(name)

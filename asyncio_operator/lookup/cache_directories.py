@@ -89,6 +89,7 @@ def _lease(directory: Path, specification: str, open_state: OpenState) -> Place:
         RocksDBStateBackend.check_process()  # Otherwise no place could be opened, and each would be cleared.
         directory.mkdir(parents=True, exist_ok=True)
         for path in _existing(directory):
+            # Locked before it is read: another worker may be about to clear it.
             if (place := _locked_place(path)) is not None:
                 if place.holds(specification, open_state):
                     return place
@@ -121,6 +122,7 @@ class Place:
         except StateError:
             return False
         try:
+            # The specification is kept as state, which needs a key: any one does.
             backend.set_current_key("")
             if backend.value_state(SPECIFICATION).value() == specification:
                 self.backend = backend
@@ -191,6 +193,7 @@ def _lock(path: Path) -> Place | None:
     import fcntl
 
     lock = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    # A lock on a file beside the directory, which stays when the directory is removed and made again.
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):

@@ -37,6 +37,7 @@ class KeyWindow:
         self.batch = batch
         self.lanes = 0
         self.admitted = 0
+        # A method of the list itself, without a Python function around it: the lanes call it for every key.
         self.complete: Callable[[Any, Any], object] = batch.outcomes.__setitem__
         self._asked = asked
         self._count = len(batch.keys) if asked is None else len(asked)
@@ -60,6 +61,7 @@ class KeyWindow:
 
     def left_over(self) -> int:
         """The number of keys of the current range that no lane has taken."""
+        # The iterator that the lanes share knows it, so that no key has to be counted.
         return int(self._left.__length_hint__())
 
     def all_admitted(self) -> bool:
@@ -143,8 +145,10 @@ class PlainIntake:
             self._delivery.admit(len(following.places))
             self.shared += len(following.places)
             asked = [i for i in range(len(batch.keys)) if i not in following.places]
+        # After the search, which looks at the batches in the delivery: a batch must not follow itself.
         self._delivery.take(batch)
         window = KeyWindow(batch, asked, self._outcomes, self._left)
+        # No lane will enter this window, and so none will leave it.
         if asked == [] or not batch.keys:
             self._left(window)
         else:

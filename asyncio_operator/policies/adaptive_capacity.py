@@ -169,6 +169,7 @@ class Controller:
         if self._successes == 0:
             self._begin(settle=0)
             return
+        # The mean root, squared: one call that hangs moves it far less than it moves the mean.
         root = self._roots / self._successes
         latency = root * root
         spread = max(0.0, self._sum / self._successes - latency)
@@ -194,11 +195,14 @@ class Controller:
             return
         self._waited = self._waited + 1 if ratio > _FAR else 0
         if ratio < _NEAR:
+            # Much faster than the base: the service has changed, so the base of before means nothing. Small changes are
+            # taken over slowly, because a base that follows a growing queue would hide it.
             if sure and ratio < 1 / _NEAR:
                 self._base = latency
                 self._trust = 0
             else:
                 self._base += 0.1 * (latency - self._base)
+            # A limit that was not reached says nothing about what the service can take.
             if self._peak >= self.limit and self._successes >= (1 - _FAILING) * self._calls:
                 self._rise()
         else:
@@ -212,6 +216,7 @@ class Controller:
     def _try_lower(self, latency: float, limit: int, step: float) -> None:
         """Halve the limit, as a test. `limit` and `step` are restored if the test shows a slow service."""
         self._waited = 0
+        # What was really in flight: a limit that was not reached, halved, would change nothing.
         before = max(1, min(self.limit, self._peak))
         self._test = _Test(limit, before, latency, step)
         self._step = _FIRST_STEP

@@ -92,6 +92,7 @@ class Breaker:
             return True
         if self.refuses(now):
             return False
+        # One call at a time: a service that is just back would fall again under the full load.
         self._state = "half_open"
         self._probing = True
         return True
@@ -103,6 +104,7 @@ class Breaker:
         elif self._is_probe(started):
             self._state = "closed"
             self._probing = False
+            # The failures that opened it would open it again at the next one.
             self._window.clear()
 
     def failed(self, now: float, started: float) -> None:
@@ -158,6 +160,7 @@ class _Window:
 
     def _advance(self, target: int) -> int:
         """Clear the slices that are too old. A clock that goes back counts as standing still."""
+        # After a long pause all slices are old. To clear them one by one would take as long as the pause.
         if self._slice is None or target >= self._slice + SLICES:
             self.clear()
             self._slice = target

@@ -63,6 +63,7 @@ class Guards:
 
     def next_start(self, now: float) -> float:
         """The earliest time, not before `now`, at which a call may start or is refused. A refusal is not a start."""
+        # A call that is refused is not made, so it needs no token: its error must not wait for one.
         if self._limiter is None or (self._breaker is not None and self._breaker.refuses(self._age(now))):
             return now
         return self._limiter.next_start(now)
@@ -83,6 +84,7 @@ class Guards:
         self.calls += 1
         if self._limiter is not None:
             self._limiter.start(now)
+        # By the clock of the breaker, which compares it with the time at which it opened.
         if self._breaker is not None:
             call.age = self._age(now)
 

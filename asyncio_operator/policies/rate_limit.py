@@ -80,6 +80,7 @@ class Limiter:
 
     def start(self, now: float) -> None:
         """A call starts now. It is counted even if it was not allowed."""
+        # The deque drops the oldest start by itself, as it holds no more than one window allows.
         self._starts.append(now)
         self._full = max(self._full, now) + self._interval
 

@@ -48,6 +48,7 @@ class Entry:
                 raise StateError(f"{self.element!r} cannot be completed: a watermark is complete from the start")
             return False
         self.outputs = outputs if type(outputs) is tuple else tuple(outputs)
+        # The order of completion is kept here, so the queue never has to search for what is complete.
         if self.completed is not None:
             self.completed.append(self)
         return True

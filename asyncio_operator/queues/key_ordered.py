@@ -87,6 +87,7 @@ class KeyOrderedStreamElementQueue(StreamElementQueue):
         key = self._key(element.value if type(element) is Record else element)
         # Nothing after this line can fail. This line can: it hashes the user's key, and compares it with other keys.
         line = self._lines.setdefault(key, deque())
+        # Runnable records are ordered by this number: a key that becomes free must not overtake older ones.
         self._number += 1
         entry = KeyedEntry(element, None, key, line, self._number, self._free)
         self._queue.put_entry(entry)
@@ -109,6 +110,7 @@ class KeyOrderedStreamElementQueue(StreamElementQueue):
 
     def _forget(self, entry: KeyedEntry) -> None:
         """Remove a key without waiting records."""
+        # A key whose hash has changed breaks law Q7 without a sign: two of its records may be in two lines.
         try:
             if self._lines.pop(entry.key) is not entry.line:
                 raise KeyError(entry.key)  # The changed key is equal to another one.

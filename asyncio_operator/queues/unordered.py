@@ -21,6 +21,7 @@ class Segment:
     __slots__ = ("completed", "inside", "watermark")
 
     def __init__(self) -> None:
+        # In input order, which a snapshot needs; a dict removes from anywhere in constant time.
         self.inside: dict[Entry, None] = {}
         self.completed: deque[Entry] = deque()
         self.watermark: Entry | None = None
@@ -51,6 +52,7 @@ class UnorderedStreamElementQueue(StreamElementQueue):
     def put_watermark(self, watermark: Watermark) -> Entry:
         self._size += 1
         self._segments[-1].watermark = entry = watermark_entry(watermark)
+        # Records that follow go into a new segment, which emits only when this one is empty (law Q6).
         self._segments.append(Segment())
         return entry
 

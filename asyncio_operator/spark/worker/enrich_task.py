@@ -80,10 +80,12 @@ class EnrichTask:
             with contextlib.closing(elements):
                 for element in elements:
                     if element is PULSE:
+                        # An empty batch is still written, and only a write shows that Spark has closed the connection.
                         yield from enrichment.nothing()
                         continue
                     for output, keys, left in self._leaving(enrichment, *element):
                         yield from output
+                        # After Spark has taken the rows: room that is given earlier would not bound the memory.
                         loop_thread().loop.call_soon_threadsafe(life.emitted, keys, left)
         finally:
             if self.report is not None:

@@ -60,6 +60,7 @@ class Client:
 
     async def _open(self, before: asyncio.Task[Any] | None) -> BaseException | None:
         """The error of `open`, or None. It is returned, because a raised ``SystemExit`` would pass through the loop."""
+        # Two open clients of one specification would need twice the connections that the user allowed.
         if before is not None:
             await asyncio.wait([before], timeout=2 * CLIENT_CLOSE_TIMEOUT)
         self._begun = True
@@ -119,6 +120,7 @@ class Clients:
         if client.timer is not None:
             client.timer.cancel()
             client.timer = None
+        # Counted before the wait: another task that is cancelled meanwhile must not close it under this one.
         client.leases += 1
         try:
             await client.opened()
@@ -193,6 +195,8 @@ class Caches:
         del self._leases[name]
         self._caches.move_to_end(name)
         unused = [other for other in self._caches if other not in self._leases and self._caches[other].done()]
+        # The oldest ones, because a released cache goes to the end. Closing writes to the disk, so it is done in a
+        # thread.
         for other in unused[:-UNUSED]:
             opened = self._caches.pop(other)
             if not _has_failed(opened):

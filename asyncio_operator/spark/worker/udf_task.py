@@ -229,6 +229,7 @@ class _Life:
             async with contextlib.aclosing(self._task.operator.process(self._rows)) as outputs:
                 async for result in outputs:
                     self._results.append(result)
+                    # A whole batch waits for room in the channel, so a slow consumer slows the calls.
                     if self._start + len(self._results) == len(batches[0]):
                         await self._sink.put(self._piece())
                     elif self._timer is None:
@@ -286,6 +287,7 @@ class _Results:
             if not self._drop_misfits(batch, start, results):
                 raise
             array = self._array(results)
+        # More than 2 GB of text: an Arrow array cannot hold it, and Spark takes arrays of any length.
         if array is None:
             half = len(results) // 2
             yield from self.arrays(batch, start, results[:half])
