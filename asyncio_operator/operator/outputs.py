@@ -79,5 +79,6 @@ def _refuse(run: Run) -> NoReturn:
         "the run ended when its consumer was cancelled while it waited for an output, as asyncio.wait_for does at its "
         f"timeout; {run.statistics().buffered} elements that had been read have no output. operator.snapshot() holds "
         "them, and process(elements, restore=...) goes on from it. To wait for a limited time without ending the run, "
-        "use `step = asyncio.ensure_future(anext(outputs))` and `await asyncio.wait([step], timeout=1.0)`"
+        "use `step = asyncio.ensure_future(anext(outputs, END))` with `END = object()`, `await asyncio.wait([step], "
+        "timeout=1.0)`, and end a step that still runs, `step.cancel(); await asyncio.wait([step])`, before aclose()"
     )
