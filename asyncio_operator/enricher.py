@@ -90,7 +90,8 @@ class Enricher(ABC):
     def key_schema(self) -> pa.Schema | None:
         """The names and types of the key columns, in the order of a key's parts, or None if any key is accepted.
 
-        A part of unknown type has the type null: it is matched by its name, and any type is accepted.
+        A part of unknown type has the type null: it is matched by its name, and any type is accepted. If its field has
+        the metadata ``{"sent_as": "text"}``, a column of fractions is a warning: 7 would be sent as 7.0.
         """
         return None
 

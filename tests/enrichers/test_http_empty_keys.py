@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
+from asyncio_operator.lookup import Lookup
 from asyncio_operator.testing import FakeRequest, FakeService
+from enrichers.http import HttpEnricher
 from tests.enrichers.helpers import asked, asked_in_batches, failure
 
 
@@ -48,3 +53,36 @@ async def test_L1_empty_keys_of_a_batch_are_misses_and_are_not_sent() -> None:
         assert await enricher.lookup_many(["", "x", "", "y", None]) == [None, {"a": 1}, None, {"a": 2}, None]
         assert await enricher.lookup_many(["", ""]) == [None, None]
     assert [request.query for request in service.requests] == [{"keys": ["x,y"]}]
+
+
+def in_order(request: FakeRequest) -> Any:
+    """What services that split a list at its commas answer: they leave empty parts out."""
+    texts = request.query.get("keys") or [request.headers.get("x-keys", "")]
+    if request.path != "/many":
+        return found(request)
+    return [{"a": len(text)} for text in texts[0].split(",") if text]
+
+
+@pytest.mark.parametrize(
+    "options", [{"batch_url": "/many?keys={keys}"}, {"batch_url": "/many", "headers": {"X-Keys": "{keys}"}}]
+)
+async def test_B4_an_empty_key_in_a_list_with_commas_is_the_error_of_that_key_alone(options: dict[str, Any]) -> None:
+    async with FakeService(handler=in_order) as service:
+        options["batch_url"] = service.url + options["batch_url"]
+        enricher = HttpEnricher(service.url + "/find/{key}", schema="a int", **options)
+        async with Lookup(enricher) as lookup:
+            lookups = [lookup.get(key) for key in ("tea", "", "coffee")]
+            tea, empty, coffee = await asyncio.gather(*lookups, return_exceptions=True)
+    assert (tea, coffee) == ({"a": 3}, {"a": 6})
+    assert "key ''" in str(empty)
+    assert 'empty_key="miss"' in str(empty)
+
+
+async def test_an_empty_key_has_its_place_in_a_json_list() -> None:
+    def rows(request: FakeRequest) -> list[dict[str, int]]:
+        return [{"a": len(key)} for key in request.json()]
+
+    async with FakeService(handler=rows) as service:
+        options = {"batch_url": service.url + "/many", "batch_json_body": "{keys}"}
+        async with asked(service, "/find?q={key}", **options) as enricher:
+            assert await enricher.lookup_many(["tea", ""]) == [{"a": 3}, {"a": 0}]

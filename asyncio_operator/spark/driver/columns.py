@@ -12,6 +12,7 @@ null.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
@@ -22,6 +23,8 @@ from pyspark.sql.types import (
     BooleanType,
     DataType,
     DateType,
+    DecimalType,
+    FractionalType,
     MapType,
     NumericType,
     StringType,
@@ -35,6 +38,8 @@ from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.hints import did_you_mean
 from asyncio_operator.spark.worker.output_batches import arrow_type
+
+logger = logging.getLogger("asyncio_operator")
 
 KEY_FAMILIES: tuple[tuple[type[DataType], str], ...] = (
     (NumericType, "a number"),
@@ -59,7 +64,8 @@ def key_family(data_type: DataType) -> str | None:
 def check_key_types(fields: Sequence[StructField], known: pa.Schema | None, enricher: str) -> None:
     """Check that columns of the DataFrame can be the parts of a key, and can match the enricher's key schema.
 
-    A part of Arrow type null has a name but no type: it may match any column.
+    A part of Arrow type null has a name but no type: it may match any column. If its metadata say that it is sent as
+    text, a column of fractions is a warning.
 
     Raises:
         ConfigurationError: a column cannot be a part of the key.
@@ -78,6 +84,23 @@ def check_key_types(fields: Sequence[StructField], known: pa.Schema | None, enri
                     f"key column {field.name!r} is {field.dataType.simpleString()}, which never matches key column "
                     f"{theirs.name!r} of {enricher}, which is {theirs.dataType.simpleString()}: cast it first"
                 )
+        elif known is not None and (known.field(i).metadata or {}).get(b"sent_as") == b"text":
+            _warn_of_fractions(field, enricher)
+
+
+def _warn_of_fractions(field: StructField, enricher: str) -> None:
+    """Log that a whole number in a column of fractions is sent with a point, which many sources do not know."""
+    kind = field.dataType
+    if isinstance(kind, FractionalType) and not (isinstance(kind, DecimalType) and kind.scale <= 0):
+        zeros = "0" * (kind.scale if isinstance(kind, DecimalType) else 1)
+        logger.warning(
+            "key column %r is %s, and %s sends it as text: 7 is sent as 7.%s, and a source that knows 7 has no row for "
+            "it; if the keys are whole numbers, cast the column to long",
+            field.name,
+            kind.simpleString(),
+            enricher,
+            zeros,
+        )
 
 
 def check_passes_through(schema: StructType) -> None:

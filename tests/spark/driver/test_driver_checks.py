@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 import threading
 import traceback
@@ -18,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from asyncio_operator import ConfigurationError, Enricher
 from asyncio_operator.spark import EnrichmentMetrics, enrich, enrich_with
 from asyncio_operator.spark.driver.build_task import EnrichOptions
-from enrichers import FunctionEnricher
+from enrichers import FunctionEnricher, HttpEnricher
 from tests.spark.helpers import jobs
 
 pytestmark = pytest.mark.spark
@@ -308,3 +309,22 @@ def test_X4_enrich_with_knows_the_options_before_a_dataframe_comes() -> None:
         enrich_with(source(), on="id", capcity=5)
     with pytest.raises(ConfigurationError, match="on is not given"):
         enrich_with(source(), capacity=5)
+
+
+@pytest.mark.parametrize(
+    ("cast", "written"), [("double", "7.0"), ("float", "7.0"), ("decimal(5,2)", "7.00"), ("decimal(5)", ""), ("int", "")]
+)
+def test_X4_a_fraction_that_would_go_into_a_url_is_a_warning(
+    df: DataFrame, caplog: pytest.LogCaptureFixture, cast: str, written: str
+) -> None:
+    numbers = df.selectExpr(f"cast(id AS {cast}) AS number")
+    with caplog.at_level(logging.WARNING, "asyncio_operator"):
+        enrich(numbers, HttpEnricher("http://localhost/{key}", schema="x long"), on="number")
+    assert (f"7 is sent as {written}," in caplog.text) == bool(written)
+    assert ("cast the column to long" in caplog.text) == bool(written)
+
+
+def test_X4_a_fraction_in_json_is_no_warning(df: DataFrame, caplog: pytest.LogCaptureFixture) -> None:
+    body = HttpEnricher("http://localhost/", method="POST", json_body={"id": "{key}"}, schema="x long")
+    enrich(df, body, on="price")
+    assert not caplog.text
