@@ -33,10 +33,27 @@ _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 def column(rows: Sequence[Mapping[str, Any]], field: pa.Field) -> Column:
     """The values of one field of rows; a missing value is null. Raises an error of any type if a value does not fit."""
+    return _column(rows, field, lambda: None)
+
+
+def columns(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> list[Column]:
+    """The columns of rows. Raises an error of any type if a row does not fit; `check_row` says which and why."""
+
+    def check() -> None:
+        for row in rows:
+            _check_names(row, schema.names)
+
+    # A row that has none of the columns does not have the first one either.
+    return [_column(rows, field, check if i == 0 else lambda: None) for i, field in enumerate(schema)]
+
+
+def _column(rows: Sequence[Mapping[str, Any]], field: pa.Field, check: Callable[[], None]) -> Column:
+    """`check` is called if a row does not have the field."""
     # The first way runs in C, and nearly every row has every field.
     try:
         values = list(map(itemgetter(field.name), rows))
     except KeyError:
+        check()
         values = [row.get(field.name) for row in rows]
     return array_of(values, field.type)
 
@@ -57,16 +74,20 @@ def array_of(values: Sequence[Any], data_type: pa.DataType) -> Column:
 def row_reader(schema: pa.Schema) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     """Makes a function that copies a row into a new dictionary that has exactly the columns of the schema.
 
-    The function raises a `ResultError` if a value does not fit; it names the column and the value. Values of the most
+    A missing value is null. The function raises a `ResultError` if a value does not fit, with the column and the value,
+    or if the row has fields, but none of the columns. Values of the most
     common types are checked without Arrow, in a hundredth of the time. Arrow checks all others.
     """
-    columns = [(field.name, *_sure(field.type), field) for field in schema]
+    fields = [(field.name, *_sure(field.type), field) for field in schema]
 
     def read(row: Mapping[str, Any]) -> dict[str, Any]:
-        own = {}
-        for name, exact, fits, field in columns:
+        own: dict[str, Any] = {}
+        absent = 0
+        for name, exact, fits, field in fields:
             try:
                 if name not in row:
+                    absent += 1
+                    own[name] = None
                     continue
                 own[name] = value = row[name]
             except Exception as error:
@@ -78,9 +99,20 @@ def row_reader(schema: pa.Schema) -> Callable[[Mapping[str, Any]], dict[str, Any
             elif value is None:
                 continue
             _check_value(value, field)
+        if absent:
+            _check_names(row, schema.names)
         return own
 
     return read
+
+
+def _check_names(row: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Check that a row with fields has one of the columns: a misspelt row would look like a row of nulls (law L11)."""
+    if row and not any(name in row for name in names):
+        raise ResultError(
+            f"the answer has none of the columns {describe(names)}; its fields are {describe([*row])}: return the "
+            "columns by name, or correct the schema"
+        )
 
 
 def check_row(row: Mapping[str, Any], schema: pa.Schema) -> None:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncio_operator import ResultError
-from asyncio_operator.arrow.columns import check_row, column, row_reader
+from asyncio_operator.arrow.columns import check_row, column, columns, row_reader
 
 MOMENT = dt.datetime(2020, 1, 2, 3, 4, 5, 6)
 BERLIN = dt.timezone(dt.timedelta(hours=1))
@@ -224,8 +224,23 @@ def test_L9_a_row_is_judged_as_its_columns_are(data_type: pa.DataType) -> None:
                 read({"v": value, "w": 1})
         else:
             own = read({"v": value, "x": 1})
-            assert list(own) == ["v"]
+            assert list(own) == ["v", "w"]
             assert own["v"] is value
+            assert own["w"] is None
+
+
+def test_L11_a_row_with_fields_and_none_of_the_columns_is_an_error_and_an_empty_row_has_nulls() -> None:
+    schema = pa.schema([("price", pa.float64()), ("stock", pa.int64())])
+    read = row_reader(schema)
+    assert read({}) == {"price": None, "stock": None}
+    assert read({"stock": 1, "more": 2}) == {"price": None, "stock": 1}
+    rows: list[Any] = [{}, {"stock": 1, "more": 2}]
+    assert [one.to_pylist() for one in columns(rows, schema)] == [[None, None], [None, 1]]
+    with pytest.raises(ResultError, match=r"none of the columns \['price', 'stock'\]; its fields are \['prise'\]"):
+        read({"prise": 2.5})
+    with pytest.raises(ResultError, match="none of the columns"):
+        columns([*rows, {"prise": 2.5}], schema)
+    assert row_reader(pa.schema([]))({"more": 2}) == {}
 
 
 @pytest.mark.parametrize(

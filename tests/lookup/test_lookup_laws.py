@@ -144,11 +144,22 @@ async def test_L2_an_error_that_many_wait_for_comes_to_each_with_the_same_few_fr
 @virtual
 async def test_L9_what_the_schema_does_not_name_is_ignored() -> None:
     async def answer(key: Any) -> Any:
-        return {"x": 1, "more": 2} if key == 1 else {"more": 2}
+        return {"x": 1, "more": 2} if key == 1 else {}
 
     async with Lookup(Recorded(answer)) as lookup:
         assert await lookup.get(1) == {"x": 1}
-        assert await lookup.get(2) == {}
+        assert await lookup.get(2) == {"x": None}
+
+
+@pytest.mark.parametrize("answer", [{"ex": 1}, [{"x": 1}, {"ex": 1}]])
+@virtual
+async def test_L11_a_misspelt_column_is_a_result_error_and_no_row_of_nulls(answer: Any) -> None:
+    async def misspelt(key: Any) -> Any:
+        return answer
+
+    async with Lookup(Recorded(misspelt), cache=Cache()) as lookup:
+        with pytest.raises(ResultError, match=r"none of the columns \['x'\]; its fields are \['ex'\]"):
+            await lookup.get(1)
 
 
 # -- L2

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from asyncio_operator.arrow.columns import Column, Ints, check_row, column
+from asyncio_operator.arrow.columns import Column, Ints, check_row, columns
 from asyncio_operator.arrow.key_arrays import distinct_keys, key_values
 from asyncio_operator.errors import MissingKeyError, ResultError, text_of
 from asyncio_operator.lookup.keys import PENDING, Failure, KeyBatch
@@ -216,11 +216,11 @@ class Enrichment:
         # The input's columns can grow only if the output repeats a row.
         own = rows.columns if (copies > 1).any() else []
         for row, found in cut(places(starts, copies), row_bytes(own, rows.num_rows), added_bytes):
-            columns = pick(rows.columns, row) + pick(added, found)
+            picked = pick(rows.columns, row) + pick(added, found)
             if statuses:
                 # The remainder makes the last place of -1, the null key: `take` does not count from the end.
-                columns += pick(statuses, codes[row] % len(statuses[0]))
-            yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+                picked += pick(statuses, codes[row] % len(statuses[0]))
+            yield pa.RecordBatch.from_arrays(picked, schema=self._schema)
 
     def _require_found(self, rows: pa.RecordBatch, codes: Ints, keys: list[Any], answers: Answers) -> None:
         """Raise the error for the first row without a match. A failed lookup is not a miss."""
@@ -251,7 +251,7 @@ class Enrichment:
             )
             # All rows at once, which is fast. Only if that fails is each row checked for the key to blame.
             try:
-                return answers, [column(answers.rows, field) for field in self.layout.found]
+                return answers, columns(answers.rows, self.layout.found)
             except Exception:
                 if not self._find_misfits(keys, outcomes, answers):
                     # Each row fits alone, so no key is to blame, and another round would fail the same way.

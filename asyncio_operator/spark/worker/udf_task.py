@@ -20,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from asyncio_operator.arrow.columns import array_of, column, row_reader
+from asyncio_operator.arrow.columns import array_of, columns, row_reader
 from asyncio_operator.arrow.key_arrays import in_utc
 from asyncio_operator.errors import (
     ConfigurationError,
@@ -300,13 +300,13 @@ class _Results:
     def _array(self, results: list[Any]) -> pa.Array | None:
         """One array; None if a single array cannot hold them."""
         rows = list(map(self._row, results)) if self._several else []
-        columns = [column(rows, field) for field in self._fields] if rows else [array_of(results, self._task.kind)]
-        if len(results) > 1 and any(isinstance(one, pa.ChunkedArray) for one in columns):
+        made = columns(rows, self._fields) if rows else [array_of(results, self._task.kind)]
+        if len(results) > 1 and any(isinstance(one, pa.ChunkedArray) for one in made):
             return None
         if not rows:
-            return columns[0]
+            return made[0]
         return pa.StructArray.from_arrays(
-            columns, fields=list(self._fields), mask=pa.array([row is _NULL for row in rows])
+            made, fields=list(self._fields), mask=pa.array([row is _NULL for row in rows])
         )
 
     def _row(self, result: Any) -> Mapping[str, Any]:

@@ -284,6 +284,15 @@ def test_L9_absent_fields_are_null_others_are_ignored_and_an_empty_sequence_is_a
     assert [(row["x"], row["y"]) for row in rows] == [(None, "a"), (None, None), (5, None)]
 
 
+@pytest.mark.parametrize("make", [dict, OrderedDict, UserDict, lambda row: Answer(row, "call", 1, 0.5)])
+def test_L11_a_misspelt_column_fails_its_key_alone(make: Any) -> None:
+    outcomes = {1: {"x": 1}, 2: make({"ex": 2}), 3: [{"y": "a"}], 4: {}}
+    rows = enrich_batch(batch_of(k=[1, 2, 3, 4]), outcomes, status=True)
+    assert [(row["x"], row["y"]) for row in rows] == [(1, None), (None, None), (None, "a"), (None, None)]
+    assert [row["status"]["status"] for row in rows] == ["found", "failed", "found", "found"]
+    assert "none of the columns ['x', 'y']; its fields are ['ex']" in rows[1]["status"]["error_message"]
+
+
 @pytest.mark.parametrize("make", [dict, OrderedDict, UserDict, lambda **row: defaultdict(int, row)])
 def test_L9_any_mapping_is_a_row_and_is_left_as_it_is(make: Any) -> None:
     one, several = make(x=1), [make(x=2), make(y="b")]
