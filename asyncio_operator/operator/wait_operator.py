@@ -152,7 +152,7 @@ class AsyncWaitOperator:
         A cancellation while the consumer waits for an output ends the run too, so ``asyncio.wait_for(anext(outputs),
         1.0)`` ends it at its timeout, and the next step raises a `StateError`. To wait for a limited time put the step
         into a task, ``step = asyncio.ensure_future(anext(outputs, END))``, where END is an object of one's own, and
-        ``await asyncio.wait([step], timeout=1.0)``. Cancel a step that still runs, and wait for it, before ``aclose()``.
+        ``await asyncio.wait([step], timeout=1.0)``. Before ``aclose()``, cancel a step that runs, and wait for it.
 
         Args:
             restore: the snapshot of an earlier run; its elements go in before the input.

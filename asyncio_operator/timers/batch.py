@@ -26,7 +26,7 @@ from asyncio_operator.timers.queues import (
     serialize_timer,
     timestamp_of,
 )
-from asyncio_operator.timers.service import Callback, TimerService, check_callback, current_timer
+from asyncio_operator.timers.service import Callback, TimerService, check_callback, current_timer, no_callback
 
 
 class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
@@ -34,8 +34,8 @@ class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
     are registered meanwhile are ignored.
 
     Args:
-        on_event_time: called with each event-time timer that fires.
-        on_processing_time: called with each processing-time timer that fires.
+        on_event_time: called with each event-time timer that fires; with None one that fires is an error, and is kept.
+        on_processing_time: the same for processing-time timers.
         clock: seconds as a float; None is the system's.
 
     Raises:
@@ -149,12 +149,17 @@ class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
     def _flush(self) -> None:
         self._flushing, self._watermark = True, MAX_TIMESTAMP
         try:
-            while (timer := self._event.poll()) is not None:
-                self._on_event_time(timer)
-            while (timer := self._processing.poll()) is not None:
-                self._on_processing_time(timer)
+            self._fire_all(self._event, "on_event_time", self._on_event_time)
+            self._fire_all(self._processing, "on_processing_time", self._on_processing_time)
         finally:
             self._flushing, self._watermark = False, MIN_TIMESTAMP
+
+    def _fire_all(self, queue: BatchPriorityQueueSet[Timer], argument: str, callback: Callback | None) -> None:
+        while (timer := queue.peek()) is not None:
+            if callback is None:
+                raise no_callback(argument, timer)
+            queue.poll()
+            callback(timer)
 
     def __repr__(self) -> str:
         return (

@@ -146,8 +146,8 @@ class HttpEnricher(Enricher):
         return self._schema
 
     def key_schema(self) -> pa.Schema:
-        """The names of the parts of a key. Any type that can be written is accepted. Without a body they go into the URL
-        and headers, as text, and the metadata say so."""
+        """The names of the parts of a key. Any type that can be written is accepted. Without a body the parts are sent
+        as text, and the metadata say so."""
         sent_as = {"sent_as": "text"} if self._json_body is None else None
         return pa.schema([pa.field(name, pa.null(), metadata=sent_as) for name in self._parts])
 

@@ -312,7 +312,8 @@ def test_X4_enrich_with_knows_the_options_before_a_dataframe_comes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cast", "written"), [("double", "7.0"), ("float", "7.0"), ("decimal(5,2)", "7.00"), ("decimal(5)", ""), ("int", "")]
+    ("cast", "written"),
+    [("double", "7.0"), ("float", "7.0"), ("decimal(5,2)", "7.00"), ("decimal(5)", ""), ("int", "")],
 )
 def test_X4_a_fraction_that_would_go_into_a_url_is_a_warning(
     df: DataFrame, caplog: pytest.LogCaptureFixture, cast: str, written: str
