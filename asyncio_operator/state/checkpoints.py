@@ -63,7 +63,7 @@ def checkpoint(path: str | Path, backend: StateBackend, *services: CheckpointedS
     if os.path.lexists(target):
         raise StateError(f"{target} exists already: take another path for the checkpoint")
     # On the same volume, because a rename between volumes is a copy, and no longer all or nothing.
-    part = target.with_name(f".{target.name[:100]}.{uuid4().hex}.part")
+    part = target.with_name(f".checkpoint-{uuid4().hex}.part")
     try:
         part.mkdir(parents=True)
         manifest: dict[str, Any] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -289,6 +290,59 @@ def test_S13_a_child_that_lives_on_does_not_keep_the_directory(tmp_path):
     RocksDBStateBackend(tmp_path / "state").close()
     os.close(write)
     os.waitpid(child, 0)
+
+
+FORKS_WHILE_OPENING = """
+import os, sys
+from asyncio_operator.state.rocksdb.database import Database
+
+
+def look(seen):
+    if os.fork() == 0:
+        sys.stdin.read()
+        os._exit(0)
+    os.kill(os.getpid(), 9)
+
+
+Database(sys.argv[1]).close()
+Database(sys.argv[1], look=look)
+"""
+
+
+def test_S13_a_child_that_was_forked_while_a_directory_was_opened_does_not_keep_it(tmp_path):
+    command = [sys.executable, "-c", FORKS_WHILE_OPENING, str(tmp_path / "state")]
+    parent = subprocess.Popen(command, stdin=subprocess.PIPE)
+    assert parent.wait(60) == -signal.SIGKILL
+    RocksDBStateBackend(tmp_path / "state").close()
+    assert parent.stdin is not None
+    parent.stdin.close()
+
+
+ENDS = """
+import os, sys, threading
+from asyncio_operator.state import RocksDBStateBackend
+
+backend = RocksDBStateBackend(sys.argv[1])
+ended = threading.Event()
+threads = [threading.Thread(target=ended.wait) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for status in range(5):
+    child = os.fork()
+    if child == 0:
+        print("child", status)
+        sys.exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == status
+ended.set()
+backend.close()
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has on_exit")
+def test_S13_a_child_of_a_process_with_more_threads_ends_with_its_own_status(tmp_path):
+    command = [sys.executable, "-c", ENDS, str(tmp_path / "state")]
+    ended = subprocess.run(command, check=True, timeout=60, stdout=subprocess.PIPE, text=True)
+    assert ended.stdout.splitlines() == [f"child {status}" for status in range(5)]
 
 
 RACER = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -93,6 +94,15 @@ def test_S14_write_buffers_and_block_cache_are_shared_by_a_process():
     smallest = RocksDBOptions(write_buffer_bytes=MIB)
     assert settings_of(smallest, read_only=False).write_buffer == MIB
     assert settings_of(SMALL, read_only=False)._shared is not opened[0]._shared
+
+
+def test_S14_a_backend_that_is_dropped_without_close_returns_its_part_of_the_write_buffers(tmp_path):
+    options = RocksDBOptions(write_buffer_bytes=18 * MIB)
+    for _ in range(4):
+        backend = RocksDBStateBackend(tmp_path / "state", options=options)
+        assert settings_of(options, read_only=True).write_buffer == 9 * MIB // 2
+        del backend
+        gc.collect()
 
 
 MEMORY = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from asyncio_operator.state import (
     StateSnapshot,
     StateTtlConfig,
     ValueStateDescriptor,
+    checkpoint,
+    restore_checkpoint,
 )
 from asyncio_operator.testing.time import ManualClock
 
@@ -153,3 +156,36 @@ def test_S11_a_file_called_lost_and_found_is_left_alone(tmp_path):
     (tmp_path / "lost+found").write_text("a diary")
     with pytest.raises(StateError, match="not empty"):
         RocksDBStateBackend(tmp_path)
+
+
+def test_S9_a_snapshot_touches_nothing_beside_its_place(tmp_path):
+    (tmp_path / "backup.tmp").mkdir()
+    (tmp_path / "backup.tmp" / "notes.txt").write_text("kept")
+    with filled(tmp_path / "state") as backend:
+        backend.snapshot(tmp_path / "backup")
+    assert (tmp_path / "backup.tmp" / "notes.txt").read_text() == "kept"
+    assert {path.name for path in tmp_path.iterdir()} == {"backup", "backup.tmp", "state"}
+    assert restored(tmp_path / "backup") == COUNT
+
+
+@pytest.mark.parametrize("name", ["a" * 255, "\U0001f600" * 63], ids=["ascii", "four bytes"])
+def test_S9_a_snapshot_and_a_checkpoint_take_every_name_that_a_directory_can_have(name, tmp_path):
+    with filled(tmp_path / name) as backend:
+        assert restored(place_of(backend.snapshot())) == COUNT
+        (tmp_path / "other").mkdir()
+        assert restored(place_of(backend.snapshot(tmp_path / "other" / name))) == COUNT
+        checkpoint(tmp_path / "more" / name, backend)
+    again = HeapStateBackend()
+    restore_checkpoint(tmp_path / "more" / name, again)
+    assert again.num_entries() == COUNT
+
+
+def test_S9_two_that_put_a_snapshot_at_one_place_at_once_do_not_disturb_each_other(tmp_path):
+    with ThreadPoolExecutor(2) as threads, filled(tmp_path / "a") as one, filled(tmp_path / "b") as other:
+        for number in range(20):
+            place = tmp_path / f"snapshot-{number}"
+            tries = [threads.submit(backend.snapshot, place) for backend in (one, other)]
+            failures = [error for attempt in tries if (error := attempt.exception()) is not None]
+            assert len(failures) == 1
+            assert "cannot be put at" in str(failures[0])
+            assert restored(place) == COUNT

@@ -175,8 +175,9 @@ class RocksDBStateBackend(StateBackend):
             self.mark_closed(FOREIGN_PROCESS)
 
     def _snapshot_place(self) -> Path:
+        # A name has 255 bytes at most.
+        name = f"{self.directory.name.encode()[:200].decode(errors='ignore')}.snapshot-{uuid4().hex}"
         # Beside the directory if that is the same volume: hard links are made only within one.
-        name = f"{self.directory.name}.snapshot-{uuid4().hex}"
         if self.directory.stat().st_dev != self.directory.parent.stat().st_dev:
             return self.directory / name
         return self.directory.with_name(name)

@@ -21,11 +21,13 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import weakref
 from collections.abc import Callable, Iterator
 from math import isqrt
 from pathlib import Path
 from typing import TypeVar
+from uuid import uuid4
 
 from rocksdict import (
     AccessType,
@@ -213,16 +215,20 @@ class Database:
         Raises:
             StateError: `target` exists, or it cannot be made.
         """
+        # RocksDB clears and fills a directory of the target's name and `.tmp`, which may be somebody's.
+        part = target.parent / f".{uuid4().hex}.part"
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
+            part.mkdir(parents=True)
             if os.path.lexists(target):
                 raise FileExistsError(f"{target} exists")
+            Checkpoint(self._db).create_checkpoint(str(part / "snapshot"))
+            (part / "snapshot").rename(target)
         except OSError as error:
             raise StateError(f"a snapshot cannot be put at {target}: take another place ({error})") from error
-        try:
-            Checkpoint(self._db).create_checkpoint(str(target))
         except Exception as error:
             raise self.error(error) from error
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
 
     def close(self) -> None:
         """Closes and unlocks the directory, whatever happens. Called again it does nothing.
@@ -257,8 +263,6 @@ class Database:
         keep(self)
         for cursor in list(self._cursors):
             cursor.leave_to_parent()
-        if self._directory_lock is not None:
-            self._directory_lock.leave()
 
     def error(self, error: Exception, name: str = "default") -> StateError:
         """The StateError for an error of RocksDB: names the directory, the column family and the remedy."""

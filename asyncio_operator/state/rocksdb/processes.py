@@ -73,8 +73,21 @@ def keep(thing: object) -> None:
 def _after_fork() -> None:
     global _without_threads
     _without_threads = _used
+    if _used:
+        _end_without_destructors()
     for thing in list(_open):
         thing.leave_to_parent()
+
+
+def _end_without_destructors() -> None:
+    """Has this process end with what Python does at its end, and without what C++ does after that.
+
+    RocksDB waits there for its threads, and reads the memory of threads that are not in a child: with many it crashes.
+    Only glibc has `on_exit`, which gives the status of the process.
+    """
+    library = ctypes.CDLL(None)
+    if hasattr(library, "on_exit"):
+        library.on_exit(library._exit, None)
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -90,15 +103,17 @@ class DirectoryLock:
 
     def __init__(self, directory: Path) -> None:
         self._file = _locked(directory)
+        # Before RocksDB opens the directory, which takes time, and another thread may fork.
+        belongs_here(self)
 
     def release(self) -> None:
         """Unlocks the directory; called again it does nothing."""
         if self._file is not None and fcntl is not None:
             # Closing alone would leave the lock to a child that has a copy of the file.
             fcntl.flock(self._file, fcntl.LOCK_UN)
-        self.leave()
+        self.leave_to_parent()
 
-    def leave(self) -> None:
+    def leave_to_parent(self) -> None:
         """Closes the file without unlocking, as a forked child has to."""
         file, self._file = self._file, None
         if file is not None:
@@ -106,7 +121,7 @@ class DirectoryLock:
 
     def __del__(self) -> None:
         if getattr(self, "_file", None) is not None:
-            self.leave()
+            self.leave_to_parent()
 
 
 def _locked(directory: Path) -> int | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import threading
 from typing import Final
+from weakref import WeakSet
 
 from rocksdict import (
     BlockBasedOptions,
@@ -44,12 +45,12 @@ class Settings:
     def __init__(self, options: RocksDBOptions, shared: Shared, read_only: bool) -> None:
         self._options = options
         self._shared = shared
-        self._released = read_only
         least = min(LEAST, options.write_buffer_bytes)
         with shared.lock:
-            self.write_buffer = max((options.write_buffer_bytes - shared.taken) // 2, least)
+            taken = sum(each.write_buffer for each in shared.open)
+            self.write_buffer = max((options.write_buffer_bytes - taken) // 2, least)
             if not read_only:
-                shared.taken += self.write_buffer
+                shared.open.add(self)
 
     def native(self) -> Options:
         """Options for a database and each of its column families: raw bytes in and out.
@@ -92,9 +93,7 @@ class Settings:
     def release(self) -> None:
         """Returns the part of the write buffers; called again it does nothing."""
         with self._shared.lock:
-            if not self._released:
-                self._released = True
-                self._shared.taken -= self.write_buffer
+            self._shared.open.discard(self)
 
 
 class Shared:
@@ -102,12 +101,12 @@ class Shared:
 
     Attributes:
         cache: the block cache.
-        taken: bytes of the write buffers that open databases have.
+        open: those that have a part of the write buffers; one that is dropped without being closed has none.
     """
 
     def __init__(self, options: RocksDBOptions) -> None:
         self.cache = Cache.new_hyper_clock_cache(options.block_cache_bytes, 0)  # 0: entries of any size.
-        self.taken = 0
+        self.open: WeakSet[Settings] = WeakSet()
         self.lock = threading.Lock()
 
 
