@@ -48,7 +48,7 @@ class Settings:
         least = min(LEAST, options.write_buffer_bytes)
         with shared.lock:
             taken = sum(each.write_buffer for each in shared.open)
-            self.write_buffer = max((options.write_buffer_bytes - taken) // 2, least)
+            self.write_buffer: int = max((options.write_buffer_bytes - taken) // 2, least)
             if not read_only:
                 shared.open.add(self)
 
