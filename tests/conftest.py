@@ -95,6 +95,14 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Hide what a file of tests leaves behind, too: modules, caches of libraries, sessions."""
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests with the mark ``faults``, unless `-m` asks for them, and put first what takes longest."""
     if "faults" not in config.option.markexpr:
