@@ -168,6 +168,7 @@ class Lanes:
         failure: BaseException | None = None
         present_run.set(self._mark)
         running_call.set(lane.time_left(self._clock))
+        # After both were set: the contexts of all calls are copies of this one.
         lane.context = copy_context()
         try:
             while (window := await self._seek(lane, appointed)) is not None:

@@ -117,6 +117,7 @@ class LookupPipeline:
             self._driver = Lanes(
                 invoke,
                 self._plain,
+                # More lanes than keys in the buffer would never have work.
                 capacity=min(options.capacity, options.buffer),
                 timeout=options.timeout,
                 clock=clock,

@@ -73,6 +73,7 @@ _current: LoopThread | None = None
 def loop_thread() -> LoopThread:
     """The loop thread of this process. The first call starts it."""
     global _current
+    # Several threads may come first at the same time, and the process must have one loop.
     with _lock:
         if _current is None:
             _current = LoopThread()

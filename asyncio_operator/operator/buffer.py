@@ -62,5 +62,6 @@ class Buffer:
         """An element has completed. Wake the emission if an element may leave now."""
         ready = self.ready
         if ready is not None and self.queue.peek_completed() is not None:
+            # Until the emission waits again, completions need not look at the queue.
             self.ready = None
             wake(ready)

@@ -99,6 +99,7 @@ class Outcomes:
         """
         value = value_of(entry)
         self.timeouts += 1
+        # Not overridden: the default only raises, and the error that is made here names the element and the limit.
         if getattr(self._on_late, "__func__", None) is AsyncFunction.timeout:
             error = ElementTimeoutError(
                 f"element {describe(value)} had no result within its timeout of {self._options.timeout} s"

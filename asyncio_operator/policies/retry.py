@@ -78,6 +78,7 @@ class ExponentialBackoff:
         try:
             return min(maximum, initial * self.multiplier ** (attempts - 1))
         except OverflowError:
+            # A power of floats that is too large raises, and does not become infinity.
             return maximum if initial and self.multiplier > 1 else initial
 
 
@@ -136,6 +137,7 @@ class Retry:
         """Whether an attempt that ended in this error is repeated, as long as attempts and time are left."""
         if isinstance(error, ResultError) or said(error, "retryable") is False:
             return False
+        # A cancellation that the operator did not cause is an error of the call, but for Python it is no `Exception`.
         kinds = _kinds(self.on)
         if isinstance(error, Exception):
             return isinstance(error, kinds)
@@ -170,6 +172,7 @@ class Retry:
         """
         if attempts >= self.max_attempts:
             return None
+        # Law R7: the source knows better than a formula when it will answer again.
         asked = None if error is None else said(error, "retry_after", _wait_of)
         start = now + (self.backoff.wait(attempts, random) if asked is None else asked)
         return None if deadline is not None and start > deadline else start

@@ -360,6 +360,7 @@ class StateBackend(ABC):
         self._memo.clear()
         if self._hits < MEMO_SIZE:
             self._rest = MEMO_REST
+        # Counted anew, because the keys that come next may be others.
         self._hits = 0
 
 

@@ -166,6 +166,7 @@ class Cells:
     def located(self, error: Exception, slot: bytes, doing: str = "") -> StateError:
         """The error as a StateError that says where it happened. `doing` says in which step code of the user raised
         it."""
+        # An error that passes through two of these methods names the place already.
         error = self.table.error(error)
         where = f"state {self.name!r}, {describe_slot(slot, self.backend.group_width)}"
         kind = type(error) if isinstance(error, StateError) else StateError

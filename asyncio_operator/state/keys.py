@@ -146,6 +146,7 @@ def _write_decimal(key: Decimal) -> bytes:
     if not isinstance(exponent, int):
         text = "NaN" if key.is_nan() else str(key)
     else:
+        # Without the zeros at the end, so Decimal("1.0") and Decimal("1.00") have the same bytes.
         shown = "".join(map(str, digits))
         kept = shown.rstrip("0")
         text = f"{'-' if sign else ''}{kept}E{exponent + len(shown) - len(kept)}" if kept else "0"
@@ -158,6 +159,7 @@ def _write_datetime(key: datetime) -> bytes:
         if key.utcoffset() is None:
             raise StateError(f"the key {describe(key)} has a zone that gives no offset: take one that does, or none")
         tag = b"\x0d"
+        # The same instant in two zones is one key.
         try:
             key = key.astimezone(UTC)
         except OverflowError:
@@ -188,6 +190,8 @@ def encode_text(text: str) -> bytes:
 
 
 def _escaped(data: bytes) -> bytes:
+    # The end, 00 01, sorts before an escaped zero, 00 FF, and before every other byte: so a text sorts before those
+    # that begin with it.
     return (data.replace(b"\x00", b"\x00\xff") if b"\x00" in data else data) + b"\x00\x01"
 
 

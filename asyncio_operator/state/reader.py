@@ -152,6 +152,7 @@ class SnapshotReader:
                 yield key, namespace
 
     def _rows(self, state: str) -> Iterator[Row]:
+        # In the order of addresses, in which the entries of a slot are neighbours.
         rows = self._snapshot.rows(state, self._snapshot.key_groups)
         return rows if self._snapshot.in_order else iter(sorted(rows))
 
@@ -171,6 +172,7 @@ class SnapshotReader:
 
 
 def _opened(path: Path) -> StateSnapshot:
+    # For a directory that is neither, the error of a checkpoint says more.
     if (path / MANIFEST).is_file() or not (path / "CURRENT").is_file():
         return CheckpointFiles(path).snapshot()
     opened: StateSnapshot = rocksdb_class("RocksDBSnapshot")(path)

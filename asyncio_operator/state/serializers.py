@@ -115,6 +115,7 @@ def _copy(value: Any, depth: int) -> Any:
         return items if kind is list else kind(items)
     if kind is bytearray:
         return bytearray(value)
+    # The bytes keep a zone as its offset. The copy does the same, so that both backends return the same value.
     if kind is time or kind is datetime:
         return value if value.tzinfo is None else BUILTIN.deserialize(BUILTIN.serialize(value))
     raise _no_value(value)
@@ -187,6 +188,7 @@ def _write_dict(value: dict[Any, Any], depth: int) -> bytes:
 
 
 def _write_set(tag: int, value: Any, depth: int) -> bytes:
+    # Sorted, because equal sets may be iterated in different orders, and equal values have to have equal bytes.
     return _tagged_length(tag, len(value)) + b"".join(sorted(_write(item, depth) for item in value))
 
 

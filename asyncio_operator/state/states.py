@@ -62,6 +62,7 @@ class ValueState(_State, Generic[V]):
                 default = self._encode(descriptor.default)
             except Exception as error:
                 raise StateError(f"the default of state {cells.name!r} cannot be stored: {error}") from error
+            # Law S4: a fresh copy each time, because the caller may change what it gets.
             self._copy_default = lambda: self._decode(default)
 
     def value(self) -> V | None:
@@ -111,6 +112,7 @@ class ListState(_State, Generic[V]):
         slot = self._backend.slot or self._backend.require_slot()
         if value is None:
             raise self._cells.located(StateError("None cannot be an element of a list state: leave it out"), slot)
+        # Law S5: a new number sorts last, so nothing has to be read.
         self._cells.put(slot, self._next_sub(slot), value)
 
     def add_all(self, values: Iterable[V]) -> None:

@@ -104,6 +104,7 @@ class Codec:
 
     def __init__(self, serializer: Serializer, stamped: bool) -> None:
         self.stamped = stamped
+        # The built-in serialiser gives bytes for certain; another one is checked at every write.
         self.encode = serializer.serialize if serializer is BUILTIN else checked(serializer)
         self.decode = serializer.deserialize
 

@@ -78,6 +78,7 @@ class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
                     f"the key cannot change from {describe(self._key)} to {describe(key)} while its timers fire"
                 )
             return
+        # Until the key is accepted: if it is refused, timers must not go to the old key.
         self._refused = True
         name = serialize_key(key)
         self._refused = False
@@ -142,6 +143,7 @@ class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
         return {"event": self._event, "processing": self._processing}
 
     def _register(self, queue: BatchPriorityQueueSet[Timer], timestamp: int, namespace: Key | None) -> None:
+        # Checked first, so that a wrong timer is an error in a callback too, where it would be ignored.
         timer = current_timer(self.current_key, timestamp, namespace)
         if not self._flushing:
             queue.add(timer)

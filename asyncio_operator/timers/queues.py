@@ -47,6 +47,7 @@ class Timer(NamedTuple):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Timer):
             return NotImplemented
+        # As tuples (1, 1), (1, True) and (1, 1.0) are equal, and as timers they are three.
         if _is_plain(self) and _is_plain(other):
             return tuple.__eq__(self, other)
         return serialize_timer(self) == serialize_timer(other)
@@ -211,6 +212,7 @@ class RocksDBQueues:
         """
         queues = list(self._sets.values())
         self._sets.clear()
+        # An ExitStack goes on after an error: all sets are closed, and the last error is raised.
         with ExitStack() as closing:
             for queue in queues:
                 closing.callback(queue.close)

@@ -56,6 +56,7 @@ class Sketch:
 
     def with_batch(self, hashes: npt.NDArray[np.uint64]) -> Sketch:
         """The sketch with the distinct keys of one more batch."""
+        # A full sketch keeps only smaller hashes, so nearly all keys of a large input end here.
         if len(self.hashes) == SIZE:
             hashes = hashes[hashes <= self.hashes[-1]]
         return self.merged(Sketch(hashes, np.ones(len(hashes), np.int64)))
@@ -68,6 +69,7 @@ class Sketch:
         batches, are estimated well. Many rare keys beside a few frequent ones are estimated too low.
         """
         seen = float(len(self.hashes))
+        # Hashes are uniform, so the largest of the smallest ones shows how many there are in the whole range.
         if seen == SIZE:
             seen = (SIZE - 1) * 2.0**64 / float(self.hashes[-1])
         if part >= 1.0 or not seen:

@@ -111,6 +111,7 @@ class PushedTask(Generic[In, Out]):
                     return
                 output = self._outputs.popleft()
                 self._changed.notify_all()
+            # Without the lock: Spark may take its time, and the task goes on meanwhile.
             yield output
         if self._error is not None:
             raise self._error
@@ -135,6 +136,7 @@ class PushedTask(Generic[In, Out]):
 
     def _end(self, error: BaseException | None) -> None:
         with self._changed:
+            # Law O6: no row leaves after the failure.
             if error is not None:
                 self._outputs.clear()
             self._error = error
