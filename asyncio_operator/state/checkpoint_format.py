@@ -22,8 +22,7 @@ stored entry. Address and entry are those of `layout`. A segment of `timers` was
 
 from __future__ import annotations
 
-import json
-import re
+import os
 import shutil
 import struct
 from collections.abc import Iterator, Mapping
@@ -32,18 +31,15 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from zlib import crc32
 
-from asyncio_operator.errors import StateError, describe
+from asyncio_operator.errors import StateError
+from asyncio_operator.state.checkpoint_manifest import MANIFEST, damaged, read_manifest
 from asyncio_operator.state.descriptors import StateMeta
 from asyncio_operator.state.key_groups import KeyGroupRange, group_width
-from asyncio_operator.state.layout import FORMAT_VERSION
 from asyncio_operator.state.on_disk import rocksdb_class
 from asyncio_operator.state.snapshot import Row, StateSnapshot
 
-CHECKPOINT_FORMAT = 1
-MANIFEST = "CHECKPOINT"
 STATE, ROWS, TIMERS = "state", "rows", "timers"
 
-_HEAD = re.compile(rb"asyncio-operator checkpoint (\d+) ([0-9a-f]{8})")
 _length = struct.Struct(">I")
 
 Segments = Mapping[str, list[int]]
@@ -59,17 +55,13 @@ class CheckpointFiles:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        manifest = _read_manifest(path)
-        try:
-            self.max_parallelism: int = manifest["max_parallelism"]
-            self.key_groups = KeyGroupRange(*manifest["key_groups"])
-            self.services: list[dict[str, Any]] = manifest["services"]
-            self.state: dict[str, Any] = manifest["state"]
-            files: dict[str, int] = manifest["files"]
-        except (LookupError, TypeError, ValueError) as error:
-            raise damaged(path, f"{MANIFEST} lacks something") from error
-        for name, size in files.items():
-            found = (path / name).stat().st_size if (path / name).is_file() else None
+        manifest = read_manifest(path)
+        self.max_parallelism: int = manifest["max_parallelism"]
+        self.key_groups = KeyGroupRange(*manifest["key_groups"])
+        self.services: list[dict[str, Any]] = manifest["services"]
+        self.state: dict[str, Any] = manifest["state"]
+        for name, size in manifest["files"].items():
+            found = _size(path / name)
             if found != size:
                 what = "is missing" if found is None else f"has {found} bytes, not {size}"
                 raise damaged(path, f"the file {name} {what}")
@@ -116,7 +108,19 @@ class RowsSnapshot(StateSnapshot):
         with self._files.open(ROWS) as file:
             for group, segment in sorted((int(group), span) for group, span in self._segments.get(name, {}).items()):
                 if group in key_groups:
-                    yield from _rows(read_segment(file, self._path, segment))
+                    yield from self._parsed(name, group, read_segment(file, self._path, segment))
+
+    def _parsed(self, name: str, group: int, data: bytes) -> Iterator[Row]:
+        size, position = len(data), 0
+        while position < size:
+            row = []
+            for _ in range(2):
+                start = position + _length.size
+                position = start + (_length.unpack_from(data, position)[0] if start <= size else 0)
+                row.append(data[start:position])
+            if position > size:
+                raise damaged(self._path, f"the entries of state {name!r} in key group {group} end within an entry")
+            yield row[0], row[1]
 
     def check_present(self) -> None:
         if not (self._path / MANIFEST).is_file():
@@ -154,25 +158,12 @@ def read_segment(file: BinaryIO, path: Path, segment: list[int]) -> bytes:
     """Reads a segment of a file of the checkpoint at `path`; StateError if its bytes have changed."""
     offset, length, checksum = segment
     file.seek(offset)
-    data = file.read(length)
+    data = file.read(length) if offset + length <= os.fstat(file.fileno()).st_size else b""
     if len(data) != length or crc32(data) != checksum:
         raise damaged(
             path, f"the bytes {offset} to {offset + length} of {Path(file.name).name} are not what was written"
         )
     return data
-
-
-def write_manifest(path: Path, manifest: dict[str, Any]) -> None:
-    """Writes the manifest, which makes a directory a checkpoint, with the sizes of all other files."""
-    files = {str(file.relative_to(path)): file.stat().st_size for file in sorted(path.rglob("*")) if file.is_file()}
-    body = json.dumps({**manifest, "files": files}, indent=1).encode()
-    head = b"asyncio-operator checkpoint %d %08x\n" % (CHECKPOINT_FORMAT, crc32(body))
-    (path / MANIFEST).write_bytes(head + body)
-
-
-def damaged(path: Path, what: str) -> StateError:
-    """The error for a checkpoint whose files have changed since they were written."""
-    return StateError(f"the checkpoint {path} is damaged: {what}; restore another one")
 
 
 def _parts(rows: Iterator[Row]) -> Iterator[bytes]:
@@ -182,45 +173,9 @@ def _parts(rows: Iterator[Row]) -> Iterator[bytes]:
             yield part
 
 
-def _rows(data: bytes) -> Iterator[Row]:
-    position = 0
-    while position < len(data):
-        row = []
-        for _ in range(2):
-            start = position + _length.size
-            position = start + _length.unpack_from(data, position)[0]
-            row.append(data[start:position])
-        yield row[0], row[1]
-
-
-def _read_manifest(path: Path) -> dict[str, Any]:
+def _size(path: Path) -> int | None:
+    """The size of a file; None if there is none."""
     try:
-        data = (path / MANIFEST).read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        if not path.exists():
-            raise StateError(f"there is no checkpoint at {path}: correct the path") from None
-        raise StateError(
-            f"{path} is not a checkpoint, or was never completed: it has no file {MANIFEST}; restore another one"
-        ) from None
-    except OSError as error:
-        raise StateError(
-            f"the checkpoint {path} cannot be read: remove the cause, or restore another one ({error})"
-        ) from error
-    head, _, body = data.partition(b"\n")
-    found = _HEAD.fullmatch(head)
-    if found is None:
-        raise damaged(path, f"{MANIFEST} begins with {describe(head)}")
-    if int(found[1]) != CHECKPOINT_FORMAT:
-        raise StateError(
-            f"the checkpoint {path} has format {int(found[1])}, this version reads {CHECKPOINT_FORMAT}: "
-            "restore it with the version that wrote it"
-        )
-    if crc32(body) != int(found[2], 16):
-        raise damaged(path, f"{MANIFEST} is not what was written")
-    manifest: dict[str, Any] = json.loads(body)
-    if manifest["state"].get("layout", FORMAT_VERSION) != FORMAT_VERSION:
-        raise StateError(
-            f"the checkpoint {path} has state of format {manifest['state']['layout']}, this version reads "
-            f"{FORMAT_VERSION}: restore it with the version that wrote it"
-        )
-    return manifest
+        return path.stat().st_size if path.is_file() else None
+    except OSError:
+        return None

@@ -23,9 +23,9 @@ from asyncio_operator.state.checkpoint_format import (
     TIMERS,
     CheckpointFiles,
     append_segment,
-    write_manifest,
     write_rows,
 )
+from asyncio_operator.state.checkpoint_manifest import write_manifest
 from asyncio_operator.state.key_groups import KeyGroupRange
 
 

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from asyncio_operator.checks import check_directory
 from asyncio_operator.errors import ConfigurationError, StateError, describe, describe_error
-from asyncio_operator.state.checkpoint_format import MANIFEST, CheckpointFiles
+from asyncio_operator.state.checkpoint_format import CheckpointFiles
+from asyncio_operator.state.checkpoint_manifest import MANIFEST
 from asyncio_operator.state.descriptors import StateMeta
 from asyncio_operator.state.key_groups import group_width
 from asyncio_operator.state.keys import Key, KeySerializer, deserialize_key
