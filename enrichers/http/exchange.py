@@ -169,7 +169,7 @@ class Exchange:
         try:
             return plan.request(values)
         except UnsendableError as error:
-            remedy = '; empty_key="miss" makes an empty key a miss' if "" in values or "" in keys else ""
+            remedy = '; empty_key="miss" makes an empty key a miss' if "" in values else ""
             problem = f"{self._about(keys)}: it cannot be sent: {error}{remedy}"
         raise EnricherError(problem, retryable=False)
 
