@@ -20,7 +20,7 @@ IDLE_TURNS = 10
 input takes a few turns."""
 
 A_TURN_LATER = -inf
-"""Used in place of a time: after the next turn of the loop."""
+"""Used instead of a time: after the next turn of the loop."""
 
 
 class Schedule:
@@ -56,7 +56,7 @@ class Schedule:
 
     @property
     def forming(self) -> int:
-        """How many elements the batch has that is being formed."""
+        """The number of elements in the batch that is being formed."""
         return len(self._batch)
 
     def ended(self, flight: Flight) -> None:

@@ -289,6 +289,6 @@ def check_elsewhere(loop: asyncio.AbstractEventLoop) -> None:
     """Raise a `StateError` if the caller runs on the loop."""
     if runs_here(loop):
         raise StateError(
-            "the synchronous face was called on the loop thread, which would wait for itself; use "
+            "the synchronous interface was called on the loop thread, which would wait for itself; use "
             "`async for ... in operator.process(elements)` there"
         )

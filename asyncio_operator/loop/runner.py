@@ -1,4 +1,4 @@
-"""The synchronous face: an ordinary thread starts, follows and ends a coroutine on the loop thread.
+"""The synchronous interface: an ordinary thread starts, follows and ends a coroutine on the loop thread.
 
 Another thread reads the input into one channel, the loop runs, and the caller takes the outputs from a second channel.
 `channels` explains what a channel is. Law: no thread waits for an event that cannot happen. A loop does not wait for
@@ -115,7 +115,7 @@ class LoopTask:
             self._over.ring()
 
     def cut(self, patience: float) -> None:
-        """End it from another thread than its consumer's, which may be waiting for outputs: these end now.
+        """End it from a thread that is not its consumer. A consumer that waits for outputs gets the end now.
 
         It waits as `stop` does, and leaves the error to the consumer.
         """

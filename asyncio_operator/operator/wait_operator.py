@@ -54,30 +54,31 @@ class AsyncWaitOperator:
     Args:
         function: an ``async def`` function of one value, an `AsyncFunction`, a `BatchAsyncFunction`, or a
             `BlockingFunction`.
-        mode: "ordered", results leave in input order; "unordered", as they complete, but never across a watermark;
-            "key_ordered", likewise, and elements of one key are called one after the other.
-        capacity: calls in flight at most, or an `AdaptiveCapacity`. 100 keeps a service with 10 ms latency busy at
+        mode: "ordered": results leave in input order. "unordered": they leave as they complete, but never across a
+            watermark. "key_ordered": the same, and the elements of one key are called one after the other.
+        capacity: the most calls in flight, or an `AdaptiveCapacity`. 100 keeps a service with 10 ms latency busy at
             10,000 calls a second.
-        buffer: elements admitted and not yet emitted, at most; default 64 x `capacity`, or its `maximum`. With
+        buffer: the most elements that are admitted and not yet emitted; default 64 x `capacity`, or its `maximum`. With
             ``buffer=capacity`` one slow call stops all others in ordered mode, as it does in Flink.
         timeout: deadline of an element, in seconds from the start of its first call to the end of its last, waits
             included; None or 0 for none.
         attempt_timeout: seconds that each call may take; None or 0 for no limit.
         retry: when an element gets another call; None for never.
-        on_timeout: gives the result of a late element from its value; default: the function's `timeout`, which raises.
+        on_timeout: returns the result of a late element, from its value. Default: the function's `timeout`, which
+            raises.
         on_error: "fail" ends the run with `FunctionError`; "skip" drops the element; a function of value and error
-            gives a result in its place.
-        key: gives the key of a value, for "key_ordered"; anything that can be hashed.
-        flatten: the function returns an iterable, each item of which is one output; none is allowed.
+            returns a result for it.
+        key: returns the key of a value, for "key_ordered"; any hashable object.
+        flatten: the function returns an iterable of outputs, which may be empty.
         batching: how batches are formed for a `BatchAsyncFunction`.
-        rate_limit: how many calls may start in a time; None for any number.
+        rate_limit: how many calls may start in a period of time; None for any number.
         circuit_breaker: refuses calls while too many fail; None for never.
-        trace: records what happens to every element.
-        clock: gives seconds; tells how long ago calls failed, and how long the circuit breaker has been open. Default:
-            the time of the running loop, which all waits take (deadlines, back-off, `linger`, rate limits), whatever
-            this clock shows.
-        grace_period: seconds that the end of a run waits for calls that ignore their cancellation, and for `close`:
-            30, which outlasts the usual timeouts of clients, so that what ends by itself is not left behind.
+        trace: records the events of every element.
+        clock: returns seconds. It measures how long ago calls failed, and how long the circuit breaker has been open.
+            Default: the time of the running loop. All waits (deadlines, back-off, `linger`, rate limits) use the time
+            of the loop, whatever this clock returns.
+        grace_period: seconds that the end of a run waits for calls that ignore their cancellation, and for `close`. The
+            default of 30 is longer than the usual timeouts of clients, so calls that end by themselves are waited for.
 
     Raises:
         ConfigurationError: an option is wrong.
@@ -121,8 +122,8 @@ class AsyncWaitOperator:
         of_kind("trace", trace, Trace)
         if on_timeout is not None and timeout is None:
             raise ConfigurationError(
-                "on_timeout is given, and timeout is not; on_timeout is for an element that passes its deadline, which "
-                "timeout= gives it (attempt_timeout is for one call, and its end an error)"
+                "on_timeout is given, and timeout is not; on_timeout is for elements that pass their deadline, so set "
+                "the deadline with timeout= (attempt_timeout limits one call, and passing it is an error of that call)"
             )
         self._options = RunOptions(
             **calls | {"batching": checked_batching(self._function, batching)},

@@ -73,7 +73,7 @@ def key_group(key: Key, max_parallelism: int) -> int:
     """The key group of a key, from 0 to ``max_parallelism - 1``.
 
     Raises:
-        StateError: None, or a type that is no key.
+        StateError: the key is None, or not of a key type.
         ConfigurationError: `max_parallelism` is not from 1 to 32,768.
     """
     if type(max_parallelism) is not int or not 0 < max_parallelism <= MAX_PARALLELISM:
@@ -85,7 +85,7 @@ def key_hash(key: Key) -> int:
     """A key's hash code and one round of MurmurHash3 over it, made non-negative: 31 bits.
 
     Raises:
-        StateError: None, or a type that is no key.
+        StateError: the key is None, or not of a key type.
     """
     kind = type(key)
     if kind is int:
@@ -246,7 +246,7 @@ def key_address(key: Key, prefixes: Mapping[int, bytes], max_parallelism: int) -
     written and hashed in one step, which takes a quarter less time.
 
     Raises:
-        StateError: None, or a type that is no key.
+        StateError: the key is None, or not of a key type.
     """
     kind = type(key)
     if max_parallelism == 1:
