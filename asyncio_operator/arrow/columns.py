@@ -72,9 +72,9 @@ def array_of(values: Sequence[Any], data_type: pa.DataType) -> Column:
 
 
 def row_reader(schema: pa.Schema) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """Makes a function that copies a row into a new dictionary that has exactly the columns of the schema.
+    """Makes a function that copies a row into a new dictionary that has no more than the columns of the schema.
 
-    A missing value is null. The function raises a `ResultError` if a value does not fit, with the column and the value,
+    The function raises a `ResultError` if a value does not fit, with the column and the value,
     or if the row has fields, but none of the columns. Values of the most
     common types are checked without Arrow, in a hundredth of the time. Arrow checks all others.
     """
@@ -87,7 +87,6 @@ def row_reader(schema: pa.Schema) -> Callable[[Mapping[str, Any]], dict[str, Any
             try:
                 if name not in row:
                     absent += 1
-                    own[name] = None
                     continue
                 own[name] = value = row[name]
             except Exception as error:

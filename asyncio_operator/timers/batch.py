@@ -26,7 +26,7 @@ from asyncio_operator.timers.queues import (
     serialize_timer,
     timestamp_of,
 )
-from asyncio_operator.timers.service import Callback, TimerService, check_callback, current_timer, no_callback
+from asyncio_operator.timers.service import Callback, TimerService, check_callback, current_timer
 
 
 class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
@@ -34,7 +34,7 @@ class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
     are registered meanwhile are ignored.
 
     Args:
-        on_event_time: called with each event-time timer that fires; with None one that fires is an error, and is kept.
+        on_event_time: called with each event-time timer that fires; with None it fires without a call.
         on_processing_time: the same for processing-time timers.
         clock: seconds as a float; None is the system's.
 
@@ -151,17 +151,12 @@ class BatchTimerService(TimerService[BatchPriorityQueueSet[Timer]]):
     def _flush(self) -> None:
         self._flushing, self._watermark = True, MAX_TIMESTAMP
         try:
-            self._fire_all(self._event, "on_event_time", self._on_event_time)
-            self._fire_all(self._processing, "on_processing_time", self._on_processing_time)
+            while (timer := self._event.poll()) is not None:
+                self._on_event_time(timer)
+            while (timer := self._processing.poll()) is not None:
+                self._on_processing_time(timer)
         finally:
             self._flushing, self._watermark = False, MIN_TIMESTAMP
-
-    def _fire_all(self, queue: BatchPriorityQueueSet[Timer], argument: str, callback: Callback | None) -> None:
-        while (timer := queue.peek()) is not None:
-            if callback is None:
-                raise no_callback(argument, timer)
-            queue.poll()
-            callback(timer)
 
     def __repr__(self) -> str:
         return (

@@ -135,7 +135,7 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]]):
     """Timers of a range of key groups.
 
     Args:
-        on_event_time: called with each event-time timer that fires; with None a due one is an error, and is kept.
+        on_event_time: called with each event-time timer that fires; with None it fires without a call.
         on_processing_time: the same for processing-time timers.
         clock: seconds as a float; None is the system's.
         queues: gives the sets that hold the timers, and the range; None keeps them in memory, for 128 key groups.
@@ -175,23 +175,20 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]]):
         """Sets the watermark, then fires every event-time timer up to it; an older watermark does nothing.
 
         Raises:
-            StateError: the timestamp is not an int of 64 bits, or a timer is due and `on_event_time` is None.
+            StateError: the timestamp is not an int of 64 bits.
         """
         check_timestamp(timestamp)
         if timestamp >= self._watermark:
             self._watermark = timestamp
-            self._fire(self._event, timestamp, "on_event_time", self._on_event_time)
+            self._fire(self._event, timestamp, self._on_event_time)
 
     def advance_processing_time(self) -> None:
         """Fires every processing-time timer that the clock has passed or reached when this is called.
 
         The pass has this one time, however long the callbacks take: a timer that a callback registers fires in this
         pass if it is due by then, else in a later pass. So a periodic timer does not keep the pass from ending.
-
-        Raises:
-            StateError: a timer is due, and `on_processing_time` is None.
         """
-        self._fire(self._processing, self._now(), "on_processing_time", self._on_processing_time)
+        self._fire(self._processing, self._now(), self._on_processing_time)
 
     def next_processing_time(self) -> int | None:
         """When `advance_processing_time` is next needed, milliseconds; None while there is no processing-time timer."""
@@ -270,12 +267,10 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]]):
                 "give both the same key groups and maximum parallelism"
             )
 
-    def _fire(self, queue: PriorityQueue[Timer], until: int, argument: str, callback: Callback | None) -> None:
+    def _fire(self, queue: PriorityQueue[Timer], until: int, callback: Callback) -> None:
         # One at a time: a callback may register timers that are due, and delete others. Each is taken out before its
         # callback, so that one that raises is not fired again.
         while (first := queue.peek()) is not None and first.timestamp <= until:
-            if callback is None:
-                raise no_callback(argument, first)
             queue.poll()
             self._key = first.key
             callback(first)
@@ -309,15 +304,10 @@ def of_namespace(queue: PriorityQueue[Timer], namespace: Key | All | None) -> It
     return (timer for timer in queue if serialize_namespace(timer.namespace) == wanted)
 
 
-def no_callback(argument: str, timer: Timer) -> StateError:
-    """The error of a due timer for which the service has no callback."""
-    return StateError(f"{timer} is due, but {argument} is None; pass {argument}= to the service. The timer is kept")
-
-
-def check_callback(argument: str, callback: Callback | None) -> Callback | None:
-    """The callback, or None; ConfigurationError if it cannot be called or is async."""
+def check_callback(argument: str, callback: Callback | None) -> Callback:
+    """The callback, or one that does nothing for None; ConfigurationError if it cannot be called or is async."""
     if callback is None:
-        return None
+        return lambda timer: None
     if not callable(callback):
         raise ConfigurationError(f"{argument}={describe(callback)}: a function of one Timer is needed")
     if inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(type(callback).__call__):

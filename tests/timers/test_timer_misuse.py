@@ -11,7 +11,6 @@ from asyncio_operator import timers
 from asyncio_operator.errors import ConfigurationError, StateError
 from asyncio_operator.state import KeyGroupRange, key_group
 from asyncio_operator.state.serializers import BUILTIN
-from asyncio_operator.testing.time import ManualClock
 from asyncio_operator.timers import MAX_TIMESTAMP, BatchTimerService, HeapQueues, InternalTimerService, RocksDBQueues
 
 untyped: Any = timers
@@ -32,29 +31,6 @@ class Later:
 def test_an_async_callback_is_refused(service, argument, callback):
     with pytest.raises(ConfigurationError, match=f"{argument}=.*async"):
         service(**{argument: callback})
-
-
-@pytest.mark.parametrize("kind", ["event", "processing"])
-def test_T1_a_timer_that_is_due_without_a_callback_is_an_error_and_is_kept(kind):
-    clock, other = ManualClock(), {"event": "on_processing_time", "processing": "on_event_time"}[kind]
-    service = untyped.InternalTimerService(clock=clock, **{other: print})
-    service.current_key = "k"
-    getattr(service, f"register_{kind}_time_timer")(4)
-    clock.set(0.01)
-    with pytest.raises(StateError, match=rf"Timer\(timestamp=4, key='k', .*on_{kind}_time is None"):
-        service.advance_watermark(10) if kind == "event" else service.advance_processing_time()
-    assert len([*service.event_time_timers(), *service.processing_time_timers()]) == 1
-
-
-@pytest.mark.parametrize("kind", ["event", "processing"])
-def test_T6_a_timer_of_a_batch_without_a_callback_is_an_error_and_is_kept(kind):
-    service = BatchTimerService()
-    service.current_key = "k"
-    getattr(service, f"register_{kind}_time_timer")(4)
-    with pytest.raises(StateError, match=f"on_{kind}_time is None"):
-        service.current_key = "l"
-    assert service.current_key == "k"
-    assert len([*service.event_time_timers(), *service.processing_time_timers()]) == 1
 
 
 @pytest.mark.parametrize("queues", ["x", HeapQueues, RocksDBQueues, 5, len])
