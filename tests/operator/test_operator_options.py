@@ -126,7 +126,7 @@ def test_batching_is_for_a_BatchAsyncFunction_only(function):
 def test_R2_on_timeout_is_for_a_deadline(options):
     """That there may be none, 0 says openly."""
     with pytest.raises(
-        ConfigurationError, match=r"on_timeout is given, and timeout is not; .*, set the deadline with timeout="
+        ConfigurationError, match=r"on_timeout is given, and timeout is not; .* set the deadline with timeout="
     ):
         AsyncWaitOperator(same, on_timeout=plain, **options)
     AsyncWaitOperator(same, on_timeout=plain, timeout=0, **options)
