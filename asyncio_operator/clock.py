@@ -63,7 +63,7 @@ def milliseconds(clock: Clock | None) -> Callable[[], int]:
     def now() -> int:
         try:
             time = round(clock() * 1000)
-        except (TypeError, ValueError, OverflowError) as error:
+        except (TypeError, ValueError, ArithmeticError) as error:
             raise StateError(
                 f"the clock {describe(clock)} gave no time ({type(error).__name__}: {error}): "
                 "a clock must return seconds as a finite float"
@@ -71,8 +71,8 @@ def milliseconds(clock: Clock | None) -> Callable[[], int]:
         if low <= time < high:
             return time
         raise StateError(
-            f"the clock {describe(clock)} gave {time / 1000:g} seconds, whose milliseconds have more than 64 bits: "
-            "a clock must return seconds as a float, as time.time does, not nanoseconds"
+            f"the clock {describe(clock)} gave {describe(time // 1000)} seconds, whose milliseconds have more than 64 "
+            "bits: a clock must return seconds as a float, as time.time does, not nanoseconds"
         )
 
     return now

@@ -94,8 +94,13 @@ def check_priority(priority: Any, element: object) -> None:
     if isinstance(priority, tuple | list):
         for part in priority:
             check_priority(part, element)
-    elif priority != priority:
-        raise StateError(
-            f"the priority of {describe(element)} is {describe(priority)}, which cannot be compared with others: "
-            "leave the element out, or give it a number such as float('inf'), which is the last"
-        )
+        return
+    try:
+        if priority == priority:
+            return
+    except ArithmeticError:
+        pass  # A signalling NaN of `Decimal`.
+    raise StateError(
+        f"the priority of {describe(element)} is {describe(priority)}, which cannot be compared with others: "
+        "leave the element out, or give it a number such as float('inf'), which is the last"
+    )

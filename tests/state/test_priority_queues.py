@@ -78,7 +78,9 @@ def test_P1_heap_queues_keep_the_order_of_adding(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if not isinstance(kind, int)], ids=name_of)
 @pytest.mark.parametrize(
-    "wrong", [float("nan"), Decimal("nan"), (1, float("nan")), [(0, float("nan"))], np.float32("nan")], ids=repr
+    "wrong",
+    [float("nan"), Decimal("nan"), Decimal("snan"), (1, float("nan")), [(0, float("nan"))], np.float32("nan")],
+    ids=repr,
 )
 def test_P1_a_priority_that_is_no_number_is_refused_and_changes_nothing(kind, wrong, tmp_path):
     queue = make_queue(kind, tmp_path)

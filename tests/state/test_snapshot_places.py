@@ -168,6 +168,15 @@ def test_S9_a_snapshot_touches_nothing_beside_its_place(tmp_path):
     assert restored(tmp_path / "backup") == COUNT
 
 
+def test_S9_a_snapshot_that_its_place_cannot_hold_names_the_place(volume, tmp_path):
+    with filled(tmp_path / "state") as backend:
+        (volume / "rest").write_bytes(bytes((64 << 20) - (40 << 10)))
+        with pytest.raises(StateError, match=r"a snapshot cannot be put at .*backup: take another place"):
+            backend.snapshot(volume / "backup")
+        assert [path.name for path in volume.iterdir()] == ["rest"]
+        assert restored(place_of(backend.snapshot())) == COUNT
+
+
 @pytest.mark.parametrize("name", ["a" * 255, "\U0001f600" * 63], ids=["ascii", "four bytes"])
 def test_S9_a_snapshot_and_a_checkpoint_take_every_name_that_a_directory_can_have(name, tmp_path):
     with filled(tmp_path / name) as backend:

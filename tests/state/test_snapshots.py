@@ -16,6 +16,7 @@ from asyncio_operator.state import (
     MapStateDescriptor,
     RocksDBSnapshot,
     RocksDBStateBackend,
+    SnapshotReader,
     StateTtlConfig,
     ValueStateDescriptor,
     key_group,
@@ -240,6 +241,9 @@ def test_S9_a_process_that_dies_while_restoring_leaves_an_empty_directory(tmp_pa
     backend.restore([source.snapshot()])
     backend._records.begin_restore()
     backend.close()
+    for read in (RocksDBSnapshot, SnapshotReader):
+        with pytest.raises(StateError, match="a part of what was to be restored"):
+            read(tmp_path / "state")
     again = RocksDBStateBackend(tmp_path / "state")
     assert again.num_entries() == 0
     again.restore([source.snapshot()])

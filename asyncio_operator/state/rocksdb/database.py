@@ -223,9 +223,10 @@ class Database:
                 raise FileExistsError(f"{target} exists")
             Checkpoint(self._db).create_checkpoint(str(part / "snapshot"))
             (part / "snapshot").rename(target)
-        except OSError as error:
-            raise StateError(f"a snapshot cannot be put at {target}: take another place ({error})") from error
         except Exception as error:
+            at_target = str(part) in str(error) and not _DAMAGED.search(str(error))
+            if isinstance(error, OSError) or at_target:
+                raise StateError(f"a snapshot cannot be put at {target}: take another place ({error})") from error
             raise self.error(error) from error
         finally:
             shutil.rmtree(part, ignore_errors=True)

@@ -70,7 +70,7 @@ class Records:
         if not self.check(key_groups, max_parallelism):
             wanted = {"start": key_groups.start, "end": key_groups.end, "max_parallelism": max_parallelism}
             self._write(FORMAT_KEY, {"format": FORMAT_VERSION, **wanted})
-        elif self._read(RESTORING_KEY) is not None:
+        elif self.is_incomplete():
             self.empty()
 
     def states(self) -> dict[str, StateMeta]:
@@ -97,6 +97,10 @@ class Records:
     def begin_restore(self) -> None:
         """Marks the directory as incomplete, until `end_restore`."""
         self._write(RESTORING_KEY, True)
+
+    def is_incomplete(self) -> bool:
+        """Whether a restore was cut short, by the end of its process."""
+        return self._read(RESTORING_KEY) is not None
 
     def end_restore(self) -> None:
         """Removes the mark: the restored state is complete."""

@@ -37,6 +37,11 @@ class RocksDBSnapshot(StateSnapshot):
         try:
             records = Records(database)
             header = records.require_format()
+            if records.is_incomplete():
+                raise StateError(
+                    f"the RocksDB directory {self.directory} holds a part of what was to be restored, because its "
+                    "process ended: restore the snapshot again"
+                )
             self.format: int = header["format"]
             self.max_parallelism: int = header["max_parallelism"]
             self.key_groups = KeyGroupRange(header["start"], header["end"])
