@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 
 from asyncio_operator.engine.timing import wake
-from asyncio_operator.lookup.keys import KeyBatch
+from asyncio_operator.lookup.keys import PENDING, KeyBatch, shared
 
 BATCHES = 4
 """Batches that may be in the pipeline whatever their size: one is emitted, one waits for a slow key, two are in
@@ -35,7 +35,6 @@ class Delivery:
             that are ready). ``batch.ended`` marks the last delivery of a batch.
 
     Attributes:
-        settle: called before a search for ready outcomes.
         batches: batches that have not ended, in the order of the input.
         keys: number of keys that have been admitted and not emitted.
     """
@@ -44,7 +43,7 @@ class Delivery:
         self.batches: deque[KeyBatch] = deque()
         self.keys = 0
         self._deliver = deliver
-        self.settle: Callable[[], None] = lambda: None
+        self._following: list[_Following] = []
         self._ordered = ordered
         self._buffer = buffer
         self._handed = 0
@@ -109,10 +108,23 @@ class Delivery:
             first = self.batches.popleft()
             self._hand_over(first, len(first.keys))
 
+    def follow(self, batch: KeyBatch) -> frozenset[int]:
+        """The positions of a batch that is read now whose calls run for earlier batches. They get the same outcomes."""
+        following = _Following(batch, self.batches)
+        if following.places:
+            self._following.append(following)
+        return frozenset(following.places)
+
+    def answered(self, batch: KeyBatch) -> None:
+        """All calls for the keys of a batch have ended."""
+        if not any(following.batch is batch for following in self._following):
+            self.end(batch)
+        self._settle()
+
     def flush(self) -> None:
         """Deliver all ready outcomes, of incomplete batches too, and do it again after a delay."""
         self.close()
-        self.settle()
+        self._settle()
         # A copy, because a batch that ends here leaves the deque.
         for batch in list(self.batches):
             ready = batch.ready() if self._ordered else batch.answered()
@@ -133,6 +145,16 @@ class Delivery:
             self._timer.cancel()
             self._timer = None
 
+    def _settle(self) -> None:
+        """Take over outcomes, batch by batch in order: a batch may follow one that itself follows a third."""
+        for following in self._following:
+            following.take_over()
+        done = [following for following in self._following if not following.places]
+        self._following = [following for following in self._following if following.places]
+        for following in done:
+            if following.batch.answered() == len(following.batch.keys):
+                self.end(following.batch)
+
     def _hand_over(self, batch: KeyBatch, ready: int) -> None:
         self._handed += ready - batch.delivered
         batch.delivered = ready
@@ -144,3 +166,24 @@ class Delivery:
 
     def _is_full(self) -> bool:
         return self.room() <= 0 or not self.takes_a_batch()
+
+
+class _Following:
+    """The keys of a batch whose calls run for earlier batches: by position, that batch and the position in it."""
+
+    def __init__(self, batch: KeyBatch, earlier: deque[KeyBatch]) -> None:
+        self.batch = batch
+        self.places: dict[int, tuple[KeyBatch, int]] = {}
+        for other in reversed(earlier):
+            if batch.keys and other.outcomes and other.answered() < len(other.keys):
+                for key in other.places.keys() & batch.keys:
+                    position, place = batch.places[key], other.places[key]
+                    if other.outcomes[place] is PENDING:
+                        self.places.setdefault(position, (other, place))
+
+    def take_over(self) -> None:
+        for position, (other, place) in list(self.places.items()):
+            outcome = other.outcomes[place]
+            if outcome is not PENDING:
+                self.batch.outcomes[position] = shared(outcome)
+                del self.places[position]

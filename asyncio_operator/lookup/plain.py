@@ -16,7 +16,7 @@ from typing import Any
 
 from asyncio_operator.engine.inputs import NOTHING, Reader
 from asyncio_operator.lookup.delivery import Delivery
-from asyncio_operator.lookup.keys import PENDING, KeyBatch, shared
+from asyncio_operator.lookup.keys import KeyBatch
 from asyncio_operator.lookup.outcomes import KeyOutcomes
 
 
@@ -99,8 +99,6 @@ class PlainIntake:
         self._outcomes = outcomes
         self._window: KeyWindow | None = None
         self._admitted = 0
-        self._following: list[_Following] = []
-        delivery.settle = self.settle
 
     @property
     def calls(self) -> int:
@@ -138,14 +136,11 @@ class PlainIntake:
         return False
 
     def _take(self, batch: KeyBatch) -> None:
-        following = _Following(batch, self._delivery.batches)
         asked = None
-        if following.places:
-            self._following.append(following)
-            self._delivery.admit(len(following.places))
-            self.shared += len(following.places)
-            asked = [i for i in range(len(batch.keys)) if i not in following.places]
-        # After the search, which looks at the batches in the delivery: a batch must not follow itself.
+        if shared := self._delivery.follow(batch):
+            self._delivery.admit(len(shared))
+            self.shared += len(shared)
+            asked = [i for i in range(len(batch.keys)) if i not in shared]
         self._delivery.take(batch)
         window = KeyWindow(batch, asked, self._outcomes, self._left)
         # No lane will enter this window, and so none will leave it.
@@ -158,37 +153,4 @@ class PlainIntake:
         await self._delivery.wait(asyncio.get_running_loop().create_future())
 
     def _left(self, window: KeyWindow) -> None:
-        if not any(following.batch is window.batch for following in self._following):
-            self._delivery.end(window.batch)
-        self.settle()
-
-    def settle(self) -> None:
-        """Take over outcomes, batch by batch in order: a batch may follow one that itself follows a third."""
-        for following in self._following:
-            following.take_over()
-        done = [following for following in self._following if not following.places]
-        self._following = [following for following in self._following if following.places]
-        for following in done:
-            if following.batch.answered() == len(following.batch.keys):
-                self._delivery.end(following.batch)
-
-
-class _Following:
-    """The keys of a batch whose calls run for earlier batches: by position, that batch and the position in it."""
-
-    def __init__(self, batch: KeyBatch, earlier: Any) -> None:
-        self.batch = batch
-        self.places: dict[int, tuple[KeyBatch, int]] = {}
-        for other in reversed(earlier):
-            if batch.keys and other.outcomes and other.answered() < len(other.keys):
-                for key in other.places.keys() & batch.keys:
-                    position, place = batch.places[key], other.places[key]
-                    if other.outcomes[place] is PENDING:
-                        self.places.setdefault(position, (other, place))
-
-    def take_over(self) -> None:
-        for position, (other, place) in list(self.places.items()):
-            outcome = other.outcomes[place]
-            if outcome is not PENDING:
-                self.batch.outcomes[position] = shared(outcome)
-                del self.places[position]
+        self._delivery.answered(window.batch)
