@@ -15,9 +15,9 @@ from math import inf, nextafter
 from random import random
 from typing import Any
 
-from asyncio_operator.engine.contracts import Source
+from asyncio_operator.engine.contracts import Endings, Source
 from asyncio_operator.engine.failures import aligned, attempt_timeout_error, function_error, is_ordinary
-from asyncio_operator.engine.flights import Call, Endings, Flight, Waits
+from asyncio_operator.engine.flights import Call, Flight, Waits
 from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.options import CallOptions
 from asyncio_operator.engine.recorder import Recorder

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from asyncio_operator.engine.flights import Flight
 
@@ -100,3 +100,46 @@ class Source(Protocol):
 
     async def wait(self, news: asyncio.Future[None]) -> None:
         """Wait for a future; if it is full now, some room completes it too."""
+
+
+class Endings(Protocol):
+    """Gives elements their outcomes. Each method ends the element of an entry after its last attempt, and returns one
+    word for a trace: how the element ended. What it raises ends the run.
+
+    Attributes:
+        failures: elements that ended in an error.
+    """
+
+    failures: int
+
+    def complete(self, entry: Any, result: Any, attempts: int) -> str: ...
+
+    def failed(self, entry: Any, error: BaseException, attempts: int) -> str: ...
+
+    def timed_out(self, entry: Any, attempts: int) -> str: ...
+
+
+@runtime_checkable
+class Input(Protocol):
+    """A source of elements. One reader at a time."""
+
+    instant: bool
+    """Whether iterating takes no time worth measuring."""
+
+    async def ready(self) -> bool:
+        """Wait until iterating may give something; False at the end."""
+
+    def has_some(self) -> bool:
+        """Whether iterating may give something now, without waiting; False also at the end."""
+
+    def read_ahead(self) -> list[Any]:
+        """Elements that were read from the source and not yet given by iterating."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """The elements that are available now. The reader may stop half-way and iterate again later."""
+
+    def exhausted(self) -> None:
+        """The reader iterated to the end of the available elements."""
+
+    async def release(self) -> None:
+        """Drop the source, after the last read has ended. The result of `read_ahead` stays the same."""

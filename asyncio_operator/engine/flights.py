@@ -8,7 +8,7 @@ module reads no clock.
 from __future__ import annotations
 
 from math import inf
-from typing import Any, Protocol
+from typing import Any
 
 from asyncio_operator.state.heap_queue import HeapPriorityQueue
 
@@ -103,23 +103,6 @@ class Call:
     def present(self) -> list[Flight]:
         """The elements that it may still give an outcome."""
         return [flight for flight in self.flights if flight not in self.late] if self.late else self.flights
-
-
-class Endings(Protocol):
-    """Gives elements their outcomes. Each method ends the element of an entry after its last attempt, and returns one
-    word for a trace: how the element ended. What it raises ends the run.
-
-    Attributes:
-        failures: elements that ended in an error.
-    """
-
-    failures: int
-
-    def complete(self, entry: Any, result: Any, attempts: int) -> str: ...
-
-    def failed(self, entry: Any, error: BaseException, attempts: int) -> str: ...
-
-    def timed_out(self, entry: Any, attempts: int) -> str: ...
 
 
 class Waits:

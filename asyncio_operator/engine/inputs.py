@@ -18,9 +18,10 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from contextvars import copy_context
 from itertools import repeat
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from asyncio_operator.engine.contexts import call_within
+from asyncio_operator.engine.contracts import Input
 from asyncio_operator.engine.timing import start_task
 from asyncio_operator.errors import ConfigurationError
 
@@ -32,32 +33,6 @@ _PLAIN: tuple[Iterable[Any], ...] = ([], (), range(0), range(1 << 70), {}, {}.va
 
 PLAIN_ITERATORS = frozenset(type(iter(plain)) for plain in _PLAIN)
 """Iterators that run no code of the user, and whose steps take no time worth measuring."""
-
-
-@runtime_checkable
-class Input(Protocol):
-    """A source of elements. One reader at a time."""
-
-    instant: bool
-    """Whether iterating takes no time worth measuring."""
-
-    async def ready(self) -> bool:
-        """Wait until iterating may give something; False at the end."""
-
-    def has_some(self) -> bool:
-        """Whether iterating may give something now, without waiting; False also at the end."""
-
-    def read_ahead(self) -> list[Any]:
-        """Elements that were read from the source and not yet given by iterating."""
-
-    def __iter__(self) -> Iterator[Any]:
-        """The elements that are available now. The reader may stop half-way and iterate again later."""
-
-    def exhausted(self) -> None:
-        """The reader iterated to the end of the available elements."""
-
-    async def release(self) -> None:
-        """Drop the source, after the last read has ended. The result of `read_ahead` stays the same."""
 
 
 class SyncInput:

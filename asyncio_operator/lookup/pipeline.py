@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from asyncio_operator.engine.attempts import Attempts
-from asyncio_operator.engine.contracts import Source
-from asyncio_operator.engine.inputs import Input, Reader
+from asyncio_operator.engine.contracts import Input, Source
+from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.recorder import SILENT, Recorder, recorder_of
 from asyncio_operator.engine.timing import clock_of

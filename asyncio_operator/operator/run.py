@@ -18,8 +18,9 @@ from typing import Any
 
 from asyncio_operator.elements import OperatorSnapshot, Record, Watermark
 from asyncio_operator.engine.attempts import Attempts
+from asyncio_operator.engine.contracts import Input
 from asyncio_operator.engine.failures import stray_run
-from asyncio_operator.engine.inputs import Input, Reader
+from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.recorder import SILENT, recorder_of
 from asyncio_operator.engine.timing import clock_of, drop, error_of, start_task, wait_through, wake
