@@ -16,6 +16,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -25,7 +26,7 @@ from asyncio_operator.checks import check_directory
 from asyncio_operator.clock import Clock
 from asyncio_operator.errors import ConfigurationError, StateError, describe_error
 from asyncio_operator.fingerprint import fingerprint
-from asyncio_operator.lookup.cache import SPECIFICATION, LookupCache
+from asyncio_operator.lookup.cache import DAMAGED, SPECIFICATION, LookupCache
 from asyncio_operator.lookup.order import OrderOnDisk
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.rocksdb import RocksDBOptions
@@ -54,8 +55,11 @@ def cache_owner(enricher: str, schema: Iterable[Any]) -> str:
 
 
 def cache_name(owner: str, options: Cache) -> str:
-    """The name of a cache. Caches with equal names may share answers. `owner` is the result of `cache_owner`."""
-    return fingerprint((owner, options, FORMAT))
+    """The name of a cache. Caches with equal names may share answers. `owner` is the result of `cache_owner`.
+
+    The limits of RocksDB decide nothing about answers, so caches with other limits may share them.
+    """
+    return f"{FORMAT} {fingerprint((owner, replace(options, rocksdb=None)))}"
 
 
 def open_cache(options: Cache, owner: str, clock: Clock | None = None) -> LookupCache:
@@ -95,7 +99,9 @@ def _lease(directory: Path, specification: str, open_state: OpenState) -> Place:
                     return place
                 place.unlock()
         place = next(place for number in count() if (place := _locked_place(directory / str(number))) is not None)
-        place.clear(specification, open_state)
+        # Another worker may have released it meanwhile, so its answers may be the right ones after all.
+        if not place.holds(specification, open_state):
+            place.clear(specification, open_state)
     except (OSError, StateError) as error:
         raise ConfigurationError(
             f"the directory {str(directory)!r} of a cache cannot be used: {describe_error(error)}; give a directory on "
@@ -105,11 +111,16 @@ def _lease(directory: Path, specification: str, open_state: OpenState) -> Place:
 
 
 class Place:
-    """A locked directory and, once open, the state in it. `lock` is the open file that holds the lock."""
+    """A locked directory and, once open, the state in it. `lock` is the open file that holds the lock.
+
+    Attributes:
+        problem: why its answers cannot be used, if they cannot.
+    """
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
         self.backend: RocksDBStateBackend
+        self.problem = ""
         self._lock = lock
         _locked.add(path)
 
@@ -119,16 +130,20 @@ class Place:
             return False
         try:
             backend = open_state(self.path)
-        except StateError:
+        except StateError as error:
+            self.problem = _problem_of(error)
             return False
         try:
             # The specification is kept as state, which needs a key: any one does.
             backend.set_current_key("")
-            if backend.value_state(SPECIFICATION).value() == specification:
+            stored = backend.value_state(SPECIFICATION).value()
+            if stored == specification:
                 self.backend = backend
                 return True
-        except StateError:
-            pass
+            same_format = str(stored).partition(" ")[0] == str(FORMAT)
+            self.problem = "it was written " + ("for another specification" if same_format else "by another version")
+        except StateError as error:
+            self.problem = _problem_of(error)
         backend.close()
         return False
 
@@ -136,11 +151,7 @@ class Place:
         """Remove all files, and open an empty state for answers of the specification."""
         try:
             if self.path.exists():
-                logger.warning(
-                    "the cache directory %s is cleared: it was written for another specification or by another "
-                    "version, or is damaged",
-                    self.path,
-                )
+                logger.warning("the cache directory %s is cleared: %s", self.path, self.problem)
                 shutil.rmtree(self.path)
             self.backend = open_state(self.path)
             self.backend.set_current_key("")
@@ -153,6 +164,7 @@ class Place:
         """Close a damaged state, `clear` the directory, and return the empty state."""
         with suppress(StateError):
             self.backend.close()
+        self.problem = "it is damaged"
         self.clear(specification, open_state)
         return self.backend
 
@@ -170,6 +182,10 @@ class Place:
             if self.path in _locked:
                 os.close(self._lock)
                 _locked.discard(self.path)
+
+
+def _problem_of(error: StateError) -> str:
+    return "it is damaged" if DAMAGED in str(error) else f"it cannot be read: {describe_error(error)}"
 
 
 def _open_state(path: Path, options: RocksDBOptions | None, clock: Clock | None) -> RocksDBStateBackend:

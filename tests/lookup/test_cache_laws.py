@@ -20,8 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncio_operator import Cache, ConfigurationError
+from asyncio_operator.lookup import cache_directories
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import open_cache
+from asyncio_operator.policies.rocksdb import RocksDBOptions
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.testing import ManualClock
 
@@ -291,7 +293,8 @@ def test_L7_what_was_written_for_another_specification_is_cleared_and_logged(tmp
     cache = on_disk(tmp_path, "two")
     assert cache.get("a") is ABSENT
     cache.close()
-    assert "is cleared" in caplog.text
+    assert "is cleared: it was written for another specification" in caplog.text
+    assert "another version" not in caplog.text
     assert str(tmp_path) in caplog.text
     cache = on_disk(tmp_path, "one")
     assert cache.get("a") is ABSENT
@@ -309,6 +312,28 @@ def test_L7_ones_own_directory_is_preferred_to_another_ones(tmp_path, caplog):
     assert not caplog.text
 
 
+def test_L7_other_limits_of_rocksdb_keep_the_answers(tmp_path, caplog):
+    cache = on_disk(tmp_path)
+    cache.put("a", ROW)
+    cache.close()
+    cache = on_disk(tmp_path, rocksdb=RocksDBOptions(write_buffer_bytes=2 << 20, block_cache_bytes=2 << 20))
+    assert cache.get("a") == ROW
+    cache.close()
+    assert not caplog.text
+
+
+def test_L7_what_another_version_wrote_is_cleared_and_logged(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(cache_directories, "FORMAT", 1)
+    cache = on_disk(tmp_path)
+    cache.put("a", ROW)
+    cache.close()
+    monkeypatch.undo()
+    cache = on_disk(tmp_path)
+    assert cache.get("a") is ABSENT
+    cache.close()
+    assert "is cleared: it was written by another version" in caplog.text
+
+
 @pytest.mark.parametrize("damage", ["CURRENT", "MANIFEST", "all"])
 def test_L7_what_is_damaged_is_cleared_and_logged(tmp_path, caplog, damage):
     cache = on_disk(tmp_path)
@@ -322,7 +347,8 @@ def test_L7_what_is_damaged_is_cleared_and_logged(tmp_path, caplog, damage):
     cache.put("a", ROW)
     assert cache.get("a") == ROW
     cache.close()
-    assert "is cleared" in caplog.text
+    assert "is cleared: " in caplog.text
+    assert "specification" not in caplog.text
 
 
 @pytest.mark.parametrize("place", range(-200, 0, 17))
