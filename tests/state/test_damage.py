@@ -225,6 +225,25 @@ def test_a_directory_of_other_files_is_left_alone(open_it, name, tmp_path):
     assert contents(tmp_path) == {name: b"a diary"}
 
 
+def test_S11_a_flipped_bit_in_the_configuration_of_rocksdict_hides_no_state(tmp_path):
+    filled(tmp_path / "state").close()
+    path = tmp_path / "state" / "rocksdict-config.json"
+    data = path.read_bytes()
+    for place in range(len(data)):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        with RocksDBStateBackend(tmp_path / "state") as backend:
+            assert backend.num_entries() == COUNT
+
+
+def test_S14_state_without_the_file_CURRENT_is_an_error_that_says_so_and_is_left_alone(tmp_path):
+    filled(tmp_path / "state").close()
+    (tmp_path / "state" / "CURRENT").unlink()
+    before = contents(tmp_path / "state")
+    with pytest.raises(StateError, match=r"damaged .*no file CURRENT.*restore a snapshot"):
+        RocksDBStateBackend(tmp_path / "state")
+    assert contents(tmp_path / "state") == before
+
+
 @pytest.mark.parametrize("left", [[], ["LOG"], ["LOG", "IDENTITY", "MANIFEST-"]])
 def test_S11_what_a_process_leaves_that_died_at_the_beginning_is_taken(left, tmp_path):
     filled(tmp_path / "whole").close()

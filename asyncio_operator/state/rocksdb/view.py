@@ -168,7 +168,10 @@ def is_database(directory: Path) -> bool:
     if not (directory / "CURRENT").is_file():
         if is_abandoned(directory):
             return False
-        raise StateError(f"{directory} is not a RocksDB directory and not empty: take another directory")
+        raise StateError(
+            f"{directory} is not empty, and is not a RocksDB directory, or is one that is damaged (it has no file "
+            "CURRENT): take another directory, and restore a snapshot if there was state in this one"
+        )
     if is_foreign(directory):
         raise StateError(f"the RocksDB directory {directory} holds another program's data: take another directory")
     return True
@@ -220,6 +223,6 @@ def _lives(process: int) -> bool:
 def is_foreign(directory: Path) -> bool:
     """Whether a database was made by rocksdict in another mode than ours, and so by another program."""
     try:
-        return json.loads((directory / _CONFIGURATION).read_bytes()).get("raw_mode") is not True
+        return json.loads((directory / _CONFIGURATION).read_bytes()).get("raw_mode") is False
     except (OSError, ValueError, AttributeError):
         return False
