@@ -84,6 +84,7 @@ class Run:
         self._life: asyncio.Task[BaseException | None] | None = None
         self._last_tasks: list[asyncio.Task[BaseException | None]] = []
         self._dead = False
+        self._phase = "opening the function"
 
     def _start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -218,6 +219,7 @@ class Run:
         try:
             await self._function.open()
             if not self._abandoned:
+                self._phase = "a call"
                 await self._driver.run()
         except BaseException as error:
             failure = error
@@ -246,9 +248,11 @@ class Run:
             return []
         # Each in a task of its own: a cancellation of this one must not cut a clean-up in the middle.
         grace = self._options.grace_period
+        self._phase = "closing the input"
         reading = start_task(error_of(lambda: self._reader.close(grace)))
         self._last_tasks.append(reading)
         interrupted = await wait_through(reading, grace + FINAL_WAIT)
+        self._phase = "closing the function"
         closing = start_task(error_of(self._function.close))
         self._last_tasks.append(closing)
         interrupted = await wait_through(closing, grace) or interrupted
@@ -355,7 +359,11 @@ class Run:
             # it waits no longer, and the run ends without it.
             await asyncio.wait([life], timeout=longest_end(self._options.grace_period))
         if not life.done():
-            logger.error("a run did not end: opening the function ignores its cancellation, and is left behind")
+            logger.error(
+                "a run did not end within %.1f s: %s ignores its cancellation; it is no longer waited for",
+                longest_end(self._options.grace_period),
+                self._phase,
+            )
             return
         failure = asyncio.CancelledError() if life.cancelled() else life.result()
         if isinstance(failure, asyncio.CancelledError) and life.cancelling() and not self._abandoned:

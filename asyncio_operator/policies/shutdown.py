@@ -26,12 +26,12 @@ three such waits one after the other, as `BlockingEnricher` does."""
 CLIENT_CLOSE_TIMEOUT = 10.0
 """Seconds that the whole `close` of an enricher may take, its own waits included; then it is cancelled."""
 
-FINAL_WAIT = 0.5
-"""Seconds that `close` of a function gets after its cancellation, when the grace period is over."""
+FINAL_WAIT = 0.2
+"""Seconds that the end of the input, and `close` of a function, get after the grace period, when they are cancelled."""
 
 TASK_GRACE_PERIOD = 1.0
 """The grace period of a task in Spark: seconds that its end waits for calls that ignore their cancellation, and again
-for `close`. `longest_end` of it is half a second less than `TASK_END`, for a busy machine."""
+for `close`. `longest_end` of it is 0.4 s less than `TASK_END`, for a busy machine."""
 
 LOOKUP_GRACE_PERIOD = 2.5
 """The grace period of a `Lookup`, which no task waits for."""
@@ -54,5 +54,6 @@ PROCESS_END = 5.0
 
 
 def longest_end(grace_period: float) -> float:
-    """Seconds that the end of a run may take: the input, calls (or opening) and closing each have the grace period."""
-    return 3 * grace_period + FINAL_WAIT
+    """Seconds that the end of a run may take: calls (or opening), the input and closing have the grace period each, and
+    the last two also `FINAL_WAIT`, and once more for the wait around them."""
+    return 3 * grace_period + 3 * FINAL_WAIT

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from asyncio_operator import AsyncWaitOperator, FunctionError, RateLimit, Retry
+from asyncio_operator import AsyncFunction, AsyncWaitOperator, FunctionError, RateLimit, Retry
+from asyncio_operator.policies.shutdown import longest_end
 from asyncio_operator.testing import VirtualTimeLoop
 from tests.operator.helpers import (
     REAL_LOOPS,
@@ -386,3 +388,42 @@ async def test_O12_calls_that_end_when_they_are_cancelled_hold_nothing(mode, cap
     operator = AsyncWaitOperator(slow, mode=mode, capacity=1, timeout=1.0, on_timeout=str, grace_period=0.5)
     assert await collect(operator.process([1, 2, 3])) == ["1", "2", "3"]
     assert not caplog.records
+
+
+async def deaf(seconds: float) -> None:
+    """Sleeps, whoever cancels it."""
+    ends = now() + seconds
+    while (left := ends - now()) > 0:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(left)
+
+
+class Unstoppable(AsyncFunction[int, int]):
+    async def invoke(self, value: int) -> int:
+        if value:
+            await deaf(1000.0)
+        return value
+
+    async def close(self) -> None:
+        await deaf(1000.0)
+
+
+async def never_ending() -> AsyncIterator[int]:
+    try:
+        yield 0
+        yield 1
+        await asyncio.sleep(1e6)
+    finally:
+        await deaf(1000.0)
+
+
+@pytest.mark.parametrize("options", [{}, {"retry": Retry()}])
+@virtual
+async def test_X7_a_run_in_which_all_ignore_their_cancellation_ends_in_the_time_that_is_promised(options, caplog):
+    outputs = AsyncWaitOperator(Unstoppable(), capacity=2, grace_period=1.0, **options).process(never_ending())
+    assert await anext(outputs) == 0
+    began = now()
+    with contextlib.suppress(TimeoutError):
+        await outputs.aclose()
+    assert 1.0 <= now() - began <= longest_end(1.0)
+    assert not [record.getMessage() for record in caplog.records if "a run did not end" in record.getMessage()]

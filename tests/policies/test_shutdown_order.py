@@ -57,7 +57,7 @@ def test_X7_every_wait_is_shorter_than_the_wait_around_it(wait: str) -> None:
 def test_X7_a_task_is_gone_within_five_seconds() -> None:
     assert WATCH_INTERVAL + TASK_END <= NOTHING_LEFT == 5.0
     assert WATCH_INTERVAL + TASK_END <= LONGEST_END <= NOTHING_LEFT
-    assert longest_end(2.0) == 3 * 2.0 + FINAL_WAIT
+    assert longest_end(2.0) == 3 * 2.0 + 3 * FINAL_WAIT
 
 
 def test_X7_the_waits_are_those_of_the_faces_and_of_the_enrichers() -> None:
