@@ -1,9 +1,8 @@
 """The managed way from the input to the lanes: which call starts next, and what follows from its end.
 
 A free lane asks what may start, and `schedule` chooses it. When nothing may start, the one lane that seeks waits for
-the
-first news: input, room, an element that is due, a key, the end of a call, or the rate limit. An element in back-off
-holds no lane. The policies are in `policies`, the meaning of an outcome in `outcomes`.
+the first news: input, room, an element that is due, a key, the end of a call, or the rate limit. An element in
+back-off holds no lane. What an outcome means is decided elsewhere (`contracts.Endings`).
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class LookupCache:
 
     Args:
         make_order: makes the order of use, for a backend, the table of the answers, and that of their uses.
-        backend: used by this cache only. It also holds the name that `stores` writes.
+        backend: used by this cache only. It also holds the name that `cache_directories` writes.
         release: closes the backend. Called once, when the cache is closed.
         renew: closes a damaged backend and returns an empty one in its place. Called once.
     """

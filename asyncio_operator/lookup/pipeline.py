@@ -1,7 +1,7 @@
 """The pipeline of a partition: reads batches of keys, looks the keys up in the lanes, delivers the batches in order.
 
 Keys go to the lanes across batch borders, so no call waits for the end of a batch. As in the operator, there are two
-ways. The plain way (`plain`) costs a fraction of a microsecond per key. The managed way (`managed`, `calls`) has
+ways. The plain way (`plain`) costs a fraction of a microsecond per key. The managed way (`managed`) has
 cache, retries, batches and limits, and runs if one of these options is set. This module knows neither rows nor threads.
 """
 

@@ -5,7 +5,7 @@ object of its own. If a call for the key already runs for an earlier batch, the 
 Such keys are searched batch by batch, on arrival and on delivery. The search costs nothing while no earlier batch is
 open.
 
-Lookups that need more use `calls`.
+Lookups that need more use `managed`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The plain way makes one call for every element, in the order of the input, and keeps nothing of an element but its entry
 in the queue. A run uses it unless it retries, batches, or has limits or keys. In the managed way an element is a flight
-(see `engine.attempts`). The elements of a snapshot go in before the input. In key-ordered mode an element starts when
+(see `engine.flights`). The elements of a snapshot go in before the input. In key-ordered mode an element starts when
 its key is free.
 """
 

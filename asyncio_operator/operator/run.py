@@ -1,8 +1,8 @@
 """One run of the operator: admission at one end, emission at the other, and the lanes between them.
 
-Admission takes an element from the input into the queue when there is room, and hands it to a lane (`admission`, or
-`supply` and `attempts` where more than one call may be needed). An outcome completes the entry (`outcomes`); emission
-takes completed entries out in the order that the queue decides. Law: an admitted element ends in exactly one of result,
+Admission takes an element from the input into the queue when there is room, and hands it to a lane (`intake`; with
+`engine.attempts` where more than one call may be needed). An outcome completes the entry (`outcomes`); emission takes
+completed entries out in the order that the queue decides. Law: an admitted element ends in exactly one of result,
 timeout result, skipped, or failure of the run; once a run has failed nothing is emitted. It knows no Spark, and no
 threads.
 """

@@ -1,8 +1,8 @@
 """`map_partitions`: an `AsyncWaitOperator` over each partition of an RDD.
 
 The function and the options are sent to the workers. Each task makes an operator there, so it has a run, figures and an
-opened function of its own. `task` contains the frame of a task. Elements cross threads one by one, but a thread is
-woken only once for some dozens of them.
+opened function of its own. `worker.task_frame` is the frame of a task. Elements cross threads one by one, but a thread
+is woken only once for some dozens of them.
 
 Law: a task ends when the reader of its results ends, also while it waits for a slow call. The reader is Spark, which
 may stop reading without a word, or another task of the same Python stage, whose feeder was stopped. So the main thread
@@ -137,8 +137,8 @@ class PartitionTask:
 def _look() -> Callable[[], None] | None:
     """What a task calls from time to time: it raises if its results are no longer read. None if that cannot be found.
 
-    Only after a write can a task see that Spark has closed the connection (see `hangup`). So an empty batch is written,
-    which changes nothing where batches may have any size. Where Spark writes in another way (`saveAsTextFile`,
+    Only after a write can a task see that Spark has closed the connection (see `spark_watch`). So an empty batch is
+    written, which changes nothing where batches may have any size. Where Spark writes in another way (`saveAsTextFile`,
     shuffles), it reads the results of a partition to their end, unless the job fails.
     """
     watch, frame = spark_watch(), _frame_with("serializer", "outfile")

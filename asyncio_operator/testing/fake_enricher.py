@@ -6,8 +6,8 @@
 
 `FakeEnricher` is an enricher like any other (the check passes on it). Its answers, delays and errors are the same in
 every run: a delay is an `asyncio.sleep`, which takes no real time on a `VirtualTimeLoop`, and random values come from a
-seed. `check_enricher` checks an enricher against the rules in `enricher_rules`, `enricher_steps` and `enricher_life`.
-Neither needs a test framework.
+seed. `check_enricher` checks an enricher against the rules in `enricher_contract`. Neither needs a test
+framework.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ AT_ONCE = 0.001
 
 
 class Span(NamedTuple):
-    """A part of a life; `kind` is one of `looks.SPANS`."""
+    """A part of a life; `kind` is one of `SPANS`."""
 
     kind: str
     start: float

@@ -4,10 +4,10 @@
 | --- | --- |
 | `enricher` | `HttpEnricher`: its arguments |
 | `exchange` | a lookup from key to row: request, answer, errors; a batch of them |
-| `plan`, `places`, `template` | what is sent for a key, made ready once |
+| `request_plan`, `places`, `template` | what is sent for a key, made ready once |
 | `keys` | how a key is written in a URL, in a header, in JSON |
 | `headers`, `proxies` | headers that expire; proxies of the environment |
-| `client` | the session: connections, redirects, bounded bodies |
+| `session` | the session: connections, redirects, bounded bodies |
 | `answers` | what is in an answer: JSON, rows, the entries of a batch |
 | `errors` | what statuses and aiohttp's errors mean |
 """

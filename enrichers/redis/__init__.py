@@ -3,7 +3,7 @@
 | module | what it knows |
 | --- | --- |
 | `enricher` | `RedisEnricher`: its arguments, a batch of keys from start to end, values to rows |
-| `names` | the names of keys |
+| `key_names` | the names of keys |
 | `connections` | the client, and how many commands run at once |
 | `url` | where it leads; what must never be shown |
 | `errors` | what redis-py's errors mean |

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from asyncio_operator import AsyncWaitOperator
-from asyncio_operator.engine import timing as waiting
 from asyncio_operator.engine.lane import Deadlines
 from tests.operator.helpers import (
     REAL_LOOPS,
@@ -288,7 +287,7 @@ def test_a_deadline_does_not_keep_the_loop_busy(loop, monkeypatch):
     async def main():
         await process(forever, [1], timeout=0.0215, on_timeout=same_sync)
 
-    monkeypatch.setattr(waiting, "monotonic", clock)
+    monkeypatch.setattr(timing, "monotonic", clock)
     run_on(loop, main())
     assert 0 < asked < 20
 

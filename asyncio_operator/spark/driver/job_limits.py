@@ -2,7 +2,7 @@
 
 Tasks do not know each other, so each gets a share, rounded down. Together, running tasks never exceed the limit. If
 fewer tasks run than expected, they use less than the limit. Tasks that follow one another in a Python worker share the
-window of their rate limit (`limiters`).
+window of their rate limit (`worker.shared`).
 """
 
 from __future__ import annotations

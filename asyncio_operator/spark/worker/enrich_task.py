@@ -1,7 +1,7 @@
 """The part of `enrich` that runs in the Python worker: it enriches the batches of a task.
 
-The feeder thread finds the keys, the loop thread looks them up, and the task's main thread builds the output. `task`
-contains the frame. Clients that are opened on the loop stay open for the next task.
+The feeder thread finds the keys, the loop thread looks them up, and the task's main thread builds the output.
+`task_frame` is the frame. Clients that are opened on the loop stay open for the next task.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The feeder thread makes rows of Python values from Spark's batches. The operator runs on the loop thread over the rows
 of all batches, so calls stay in flight from one batch to the next. The task's main thread builds Arrow arrays from the
-results. Only batches, or the ready part of a batch, cross threads; `task` contains the frame.
+results. Only batches, or the ready part of a batch, cross threads; `task_frame` is the frame.
 
 Law: the n-th result belongs to the n-th row. Spark takes results in pieces of any length, and counts them at the end.
 """
