@@ -183,8 +183,10 @@ def check_directory(directory: str | Path) -> Path:
     """The directory as a path, absolute and without links; it need not exist.
 
     Raises:
-        ConfigurationError: it is no path, or cannot be one.
+        ConfigurationError: it is no path, cannot be one, or begins with a ``~``, which only a shell replaces.
     """
+    if isinstance(directory, str | Path) and str(directory).startswith("~"):
+        raise ConfigurationError(f"directory={describe(directory)}: ~ is not supported, pass Path(...).expanduser()")
     if isinstance(directory, str | Path) and str(directory) and "\0" not in str(directory):
         try:
             str(directory).encode()

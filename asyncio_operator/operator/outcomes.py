@@ -87,6 +87,9 @@ class Outcomes:
                 remedy = "make it return a result"
                 raise function_error("on_error", value, hook_error, remedy, attempts) from hook_error
         else:
+            retry = self._options.retry
+            if retry is not None and what == FUNCTION and remedy == GO_ON and (why := retry.refusal(error, attempts)):
+                remedy = f"{why}; {remedy}"
             raise function_error(what, value, error, remedy, attempts) from error
         entry.complete(outputs)
         self._buffer.completed()

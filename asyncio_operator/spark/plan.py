@@ -32,7 +32,7 @@ from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
 from asyncio_operator.spark.driver.columns import On
 from asyncio_operator.spark.driver.job_limits import cores, tasks_of_job
 from asyncio_operator.spark.metrics import EnrichmentMetrics, EnrichmentStatistics
-from asyncio_operator.spark.worker.survey import SCHEMA, Sketch, Survey, TaskFigures, figures_of
+from asyncio_operator.spark.worker.survey import SCHEMA, SIZE, Sketch, Survey, TaskFigures, figures_of
 
 
 class Whole:
@@ -190,12 +190,18 @@ class EnrichmentPlan:
     def __str__(self) -> str:
         part = "" if self.sampled_rows == self.rows else f" (looked at {self.sampled_rows:,})"
         pace = "" if self.latency is None else f", at {self.latency * 1000:.2f} ms a call"
+        about = "" if self.sampled_rows == self.rows and self.distinct_keys < SIZE else "about "
         return (
-            f"{self.rows:,} rows{part} in {self.tasks:,} tasks, {self.tasks_at_once:,} at once: "
-            f"{self.null_keys:,} without a key, about {self.distinct_keys:,} distinct keys; without a cache "
-            f"{self.lookups:,} keys in {self.calls:,} calls{_duration(self.seconds)}, with a cache "
-            f"{self.cached_lookups:,} keys in {self.cached_calls:,} calls{_duration(self.cached_seconds)}{pace}"
+            f"{_count(self.rows, 'row')}{part} in {_count(self.tasks, 'task')}, {self.tasks_at_once:,} at once: "
+            f"{self.null_keys:,} without a key, {about}{_count(self.distinct_keys, 'distinct key')}; without a cache "
+            f"{_count(self.lookups, 'key')} in {_count(self.calls, 'call')}{_duration(self.seconds)}, with a cache "
+            f"{_count(self.cached_lookups, 'key')} in {_count(self.cached_calls, 'call')}"
+            f"{_duration(self.cached_seconds)}{pace}"
         )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + "s" * (number != 1)
 
 
 def _duration(taken: float | None) -> str:

@@ -294,7 +294,8 @@ def _statuses(statuses: object) -> tuple[int, ...]:
 
 def _one_of(name: str, value: object, allowed: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in allowed:
-        raise ConfigurationError(f"{name} is {describe(value)}; it must be {' | '.join(map(repr, allowed))}")
+        words = " | ".join(f'"{word}"' for word in allowed)
+        raise ConfigurationError(f"{name} is {describe(value)}; it must be {words}")
     return value
 
 

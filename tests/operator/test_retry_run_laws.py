@@ -377,3 +377,16 @@ async def test_a_second_run_that_is_refused_leaves_the_trace_of_the_first():
     assert len(trace.events()) >= events
     assert await collect(outputs) == [1, 2]
     assert operator.metrics.emitted == 3
+
+
+@virtual
+async def test_R3_an_error_after_which_the_deadline_leaves_no_attempt_says_so():
+    def operator(**options: Any) -> AsyncWaitOperator:
+        return AsyncWaitOperator(Script({0: [BAD, BAD]}), **options)
+
+    with pytest.raises(FunctionError, match=r"in attempt 1 .*; there was no time left for another attempt; on_error"):
+        await collect(operator(timeout=1.0, retry=retry(delay=5.0)).process([0]))
+    for options in ({}, {"retry": Retry(2, FixedBackoff(0.0))}):
+        with pytest.raises(FunctionError) as caught:
+            await collect(operator(timeout=1.0, **options).process([0]))
+        assert "no time" not in str(caught.value)

@@ -130,7 +130,7 @@ def test_the_latency_may_come_from_metrics(spark: SparkSession) -> None:
 def test_it_shows_all_figures_in_a_line(orders: DataFrame, capsys: pytest.CaptureFixture[str]) -> None:
     plan(orders, service(), on="product", latency=0.01).show()
     assert capsys.readouterr().out == (
-        "2,000 rows in 2 tasks, 2 at once: 200 without a key, about 450 distinct keys; without a cache 900 keys in 900 "
+        "2,000 rows in 2 tasks, 2 at once: 200 without a key, 450 distinct keys; without a cache 900 keys in 900 "
         "calls, 0.04 s, with a cache 900 keys in 900 calls, 0.04 s, at 10.00 ms a call\n"
     )
     told = str(plan(orders, service(), on="product", sample=1))
@@ -225,7 +225,7 @@ CONNECT = """
 def test_on_spark_connect_a_plan_is_the_same_and_there_are_no_rdds(connect: Callable[..., str]) -> None:
     told, refused = connect(textwrap.dedent(CONNECT)).splitlines()
     assert told == (
-        "2,000 rows in 2 tasks, 2 at once: 200 without a key, about 450 distinct keys; without a cache 900 keys in 900 "
+        "2,000 rows in 2 tasks, 2 at once: 200 without a key, 450 distinct keys; without a cache 900 keys in 900 "
         "calls, 0.04 s, with a cache 900 keys in 900 calls, 0.04 s, at 10.00 ms a call"
     )
     assert refused.startswith("rdd is a DataFrame; use enrich(")

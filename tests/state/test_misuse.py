@@ -25,10 +25,13 @@ from asyncio_operator.state import (
     ReducingStateDescriptor,
     RocksDBCachingPriorityQueueSet,
     RocksDBStateBackend,
+    SnapshotReader,
     StateTtlConfig,
     ValueStateDescriptor,
+    checkpoint,
 )
 from asyncio_operator.testing.state_contract.check import check_state_backend
+from asyncio_operator.timers import RocksDBQueues
 from tests.ids import shown
 
 untyped: Any = state
@@ -378,3 +381,12 @@ def test_S10_a_reopened_directory_refuses_what_does_not_fit_and_keeps_what_it_ho
     assert reopened.value_state(ValueStateDescriptor("ttl", ttl=StateTtlConfig(20.0))).value() == 2
     assert dict(reopened.map_state(MAP).items()) == {"a": 3}
     reopened.close()
+
+
+@pytest.mark.parametrize("directory", ["~", "~/state", Path("~/state")])
+@pytest.mark.parametrize(
+    "make", [RocksDBStateBackend, RocksDBQueues, SnapshotReader, lambda at: checkpoint(at, HeapStateBackend())]
+)
+def test_a_home_directory_is_refused_because_only_a_shell_replaces_it(make, directory):
+    with pytest.raises(ConfigurationError, match=r"directory=.*~.*expanduser"):
+        make(directory)
