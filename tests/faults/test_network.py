@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from asyncio_operator import ConfigurationError, ElementTimeoutError, EnricherError, FixedBackoff, Retry
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
+from asyncio_operator.spark.worker import shared
 from enrichers import HttpEnricher, PostgresEnricher
 from tests.faults.outsides import LASTING, PASSING, SILENT, Outside, row
 from tests.faults.proxy import Mode

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from asyncio_operator import AsyncWaitOperator
+from asyncio_operator.engine import timing
 from asyncio_operator.engine.lane import Deadlines
 from tests.operator.helpers import (
     REAL_LOOPS,
