@@ -123,8 +123,9 @@ class LoopTask:
             return
         self._stopped = True
         call_on(self._loop, self._cancel)
-        if not runs_here(self._loop):
-            self._over.wait(patience)
+        if not runs_here(self._loop) and self._over.wait(patience):
+            # For the next one: at the end of a chain two threads may cut the same run.
+            self._over.ring()
 
     def stop(self, patience: float) -> None:
         """Cancel it and wait for its end, at most `patience` seconds. An error that was not raised yet is raised.
@@ -163,26 +164,41 @@ def iterate(process: Process, elements: Iterable[Any], *, patience: float) -> It
             "to operator.process(elements)"
         )
     check_elsewhere(loop_thread().loop)
-    runs: list[LoopTask] = []
-    outputs = _iterate(process, iter(elements), patience, runs)
-    _chained[outputs] = runs
+    begun: list[Callable[[], None]] = []
+    outputs = _iterate(process, iter(elements), patience, begun)
+    _cuts[outputs] = begun
     return outputs
 
 
-_chained: weakref.WeakKeyDictionary[Generator[Any, None, None], list[LoopTask]] = weakref.WeakKeyDictionary()
-"""The run of each iterator that has begun. A run whose input is the output of another run ends that run too (law O17),
-and the iterator of that run cannot be closed while the reader thread waits in it."""
+_cuts: weakref.WeakKeyDictionary[Generator[Any, None, None], list[Callable[[], None]]] = weakref.WeakKeyDictionary()
+"""What ends the run of each iterator that has begun, from any thread. A run whose input is the output of another run
+ends that run too (law O17). The iterator of that run cannot be closed while the reader thread waits in it, and a name
+or a traceback may keep it open."""
+
+
+def _cut(elements: Iterator[Any]) -> None:
+    """If the elements are the outputs of another run, end that run, and those that it reads."""
+    for cut in _cuts.get(elements, ()) if type(elements) is GeneratorType else ():
+        cut()
 
 
 def _iterate(
-    process: Process, elements: Iterator[Any], patience: float, runs: list[LoopTask]
+    process: Process, elements: Iterator[Any], patience: float, begun: list[Callable[[], None]]
 ) -> Generator[Any, None, None]:
     # Looked up again: the process may have been forked since the iterator was made.
     loop = loop_thread().loop
     check_elsewhere(loop)
     source, sink = ToLoop(loop), FromLoop(loop)
     run = LoopTask(loop, lambda: pump(process(source, sink.waiting), sink), sink)
-    runs.append(run)
+
+    def cut() -> None:
+        source.close()
+        try:
+            run.cut(patience)
+        finally:
+            _cut(elements)
+
+    begun.append(cut)
     # The start is inside: a signal may interrupt it, and the run may have begun by then.
     try:
         run.start()
@@ -194,8 +210,9 @@ def _iterate(
         try:
             run.stop(patience)
         finally:
-            for above in _chained.get(elements, ()) if type(elements) is GeneratorType else ():
-                above.cut(patience)
+            # Nothing is left to cut, and a name for an ended run keeps nothing of its input.
+            begun.clear()
+            _cut(elements)
 
 
 async def pump(outputs: AsyncGenerator[Any, None], sink: FromLoop) -> None:

@@ -135,14 +135,37 @@ def test_O17_so_does_a_chain_of_ordinary_iterators_whose_calls_hang(stages, how,
         outputs.close()
     del outputs
     gc.collect()
+    wait_for_the_end([first])
+    assert middle is None or [*middle] in ([], [1])
+
+
+@pytest.mark.parametrize("how", ["closed", "failed"])
+@pytest.mark.parametrize("stages", [2, 3])
+def test_O17_so_does_one_whose_iterators_all_have_names(stages, how):
+    """Here every reader thread waits for room, and no iterator is closed by the garbage collector."""
+    functions = [Life(second_fails(how) if stage == stages - 1 else same) for stage in range(stages)]
+    named: list[Any] = [range(100_000)]
+    for function in functions:
+        named.append(AsyncWaitOperator(function, capacity=2, buffer=10)(named[-1]))
+    if how == "closed":
+        assert next(named[-1]) == 0
+        named[-1].close()
+    else:
+        with pytest.raises(FunctionError):
+            list(named[-1])
+    wait_for_the_end(functions)
+    assert len(list(named[1])) < 1000
+
+
+def wait_for_the_end(functions: list[Life]) -> None:
+    """The threads of the middle end by themselves."""
     waited = threading.Event()
-    for _ in range(500):  # the threads of the middle end by themselves
-        if first.events[-1] == "close" and not readers():
+    for _ in range(500):
+        if all(function.events[-1] == "close" for function in functions) and not readers():
             break
         waited.wait(0.01)
-    assert first.events[-1] == "close"
+    assert [function.events[-1] for function in functions] == ["close"] * len(functions)
     assert not readers()
-    assert middle is None or [*middle] in ([], [1])
 
 
 def readers() -> list[threading.Thread]:
