@@ -30,7 +30,8 @@ except ImportError:  # Windows
 
 FOREIGN_PROCESS = (
     "belongs to the process that opened it, and this process is a forked child of that one: "
-    'use it in that process alone, or start the child with multiprocessing.get_context("spawn") and its own directory'
+    "open it after the fork, in one process alone, or start the child with "
+    'multiprocessing.get_context("spawn"), and give it a snapshot or a directory of its own'
 )
 
 
