@@ -71,18 +71,19 @@ class LogCheck:
         return next((where for log, where in self._holes if log >= needed), None)
 
     def _follow(self, number: int, file: BinaryIO) -> None:
-        head, begun = b"", 0
+        head, begun, last, expected = b"", 0, self._last, self._next
         for place, _, record in _records(file):
             kind = record[0]
             if kind in (_FULL, _FIRST):
-                head, begun = record[1 : 1 + _batch.size], place
-            elif len(head) < _batch.size:
-                head += record[1 : 1 + _batch.size - len(head)]
-            if kind in (_FULL, _LAST) and len(head) == _batch.size:
-                first, count = _batch.unpack(head)
-                if first != self._next and self._next is not None:
-                    self._holes.append((self._last, f"{Path(file.name).name}, byte {begun}"))
-                self._last, self._next = number, first + count
+                head, begun = record, place
+            elif len(head) <= _batch.size:
+                head += record[1:]
+            if kind in (_FULL, _LAST) and len(head) > _batch.size:
+                first, count = _batch.unpack_from(head, 1)
+                if first != expected and expected is not None:
+                    self._holes.append((last, f"{Path(file.name).name}, byte {begun}"))
+                last, expected = number, first + count
+        self._last, self._next = last, expected
 
 
 class _DamageError(Exception):
