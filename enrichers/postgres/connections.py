@@ -62,6 +62,37 @@ process does not close its connection properly. Since PostgreSQL 14. A value tha
 does one that the user may not set."""
 
 
+class ConnectingLoop:
+    """The event loop, as asyncpg uses it while it connects.
+
+    asyncpg asks for TLS through a protocol with a future, `on_data`. If it is cancelled before it waits for that
+    future, no task does, and asyncio logs the error that the end of the connection puts into it. So a connection that
+    fails, or is cancelled, takes its future with it.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loop, name)
+
+    async def create_connection(self, factory: Callable[[], Any], *address: Any, **options: Any) -> Any:
+        futures: list[asyncio.Future[Any]] = []
+
+        def make() -> Any:
+            protocol = factory()
+            if hasattr(protocol, "on_data"):
+                futures.append(protocol.on_data)
+            return protocol
+
+        try:
+            return await self.loop.create_connection(make, *address, **options)
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            raise
+
+
 class Session(asyncpg.Connection):  # type: ignore[misc]
     """A connection whose server ends a statement that runs for longer than any lookup can wait for it.
 
@@ -74,6 +105,9 @@ class Session(asyncpg.Connection):  # type: ignore[misc]
     """
 
     allowed = 0.0
+
+    def __init__(self, protocol: Any, transport: Any, loop: ConnectingLoop, *more: Any) -> None:
+        super().__init__(protocol, transport, loop.loop, *more)
 
     async def allow(self, left: float | None) -> None:
         """Let statements run for at least `left` seconds, or without limit if `left` is None."""
@@ -183,6 +217,7 @@ async def connect(dsn: str, seconds: float | None, **options: Any) -> Session:
             server_settings=settings,
             max_cacheable_statement_size=0,
             connection_class=Session,
+            loop=ConnectingLoop(asyncio.get_running_loop()),
             **options,
         )
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import logging
 from collections.abc import AsyncIterator
@@ -215,3 +216,27 @@ async def test_X4_a_server_that_lets_one_in_and_then_says_nothing_is_found_out_i
                 await Lookup(silent).open()
             with pytest.raises(ConfigurationError, match="did not answer in time"):
                 await asyncio.to_thread(silent.schema)
+
+
+@pytest.mark.parametrize("how", ["cancelled", "closed"])
+async def test_X7_a_lookup_that_ends_while_it_connects_leaves_nothing_for_the_log(
+    postgres: PostgresServer, how: str
+) -> None:
+    heard: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(context))
+    for turns in range(20):
+        connect_timeout = 0 if how == "cancelled" else 10
+        query = "SELECT k, 1 AS v FROM unnest($1::int[]) AS k"
+        enricher = PostgresEnricher(postgres.tcp_dsn(), query=query, key="k", connect_timeout=connect_timeout)
+        await enricher.open()
+        lookup = asyncio.ensure_future(enricher.lookup(1))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if how == "cancelled":
+            lookup.cancel()
+        await enricher.close()
+        await asyncio.wait([lookup])
+        assert lookup.cancelled() or lookup.exception() is not None
+    await asyncio.sleep(0.05)  # connections end in later turns
+    gc.collect()
+    assert heard == []
