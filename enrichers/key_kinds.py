@@ -135,7 +135,7 @@ class Texts(Kind):
     padded: bool = False
     family = "text"
 
-    def canonical(self, key: Any) -> str | None:
+    def canonical(self, key: Any) -> str:
         if not isinstance(key, str):
             raise self._mismatch(key)
         return key.rstrip(" ") if self.padded else key

@@ -7,29 +7,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from enrichers.key_kinds import Integers, Kind, Texts
-
-
-@dataclass(frozen=True)
-class ServerTexts(Texts):
-    """Text of the server, which holds neither U+0000 nor lone surrogates."""
-
-    def canonical(self, key: Any) -> str | None:
-        text = super().canonical(key)
-        return text if text is not None and _can_hold(text) else None
-
-    def canonical_many(self, keys: Sequence[Any]) -> Sequence[Any]:
-        canonical = super().canonical_many(keys)
-        if canonical is keys and not _can_hold("".join(keys)):
-            return list(map(self.canonical, keys))
-        return canonical
-
-
-def _can_hold(text: str) -> bool:
-    try:
-        return b"\0" not in text.encode()
-    except UnicodeEncodeError:
-        return False
+from enrichers.key_kinds import Integers, Kind
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from enrichers import key_kinds
-from enrichers.postgres.keys import Part, ServerTexts
+from enrichers.postgres.keys import Part
 
 MAX_PRECISION = 38  # of Spark's decimals
 FREE_SCALE = 18  # where the server does not say: what Spark itself takes for decimals of unknown size
@@ -100,7 +100,7 @@ def _between(first: str, last: str) -> str:
 
 
 def _date_like(arrow: pa.DataType, name: str, guard: str, kind: key_kinds.Kind) -> Column:
-    key = _key(kind, f"${{0}}::text[]::{name}[]", ServerTexts(), value=_guarded("{0}", guard))
+    key = _key(kind, f"${{0}}::text[]::{name}[]", key_kinds.Texts(), value=_guarded("{0}", guard))
     return Column(arrow, _guarded("{0}", guard), guard, key)
 
 
@@ -112,7 +112,7 @@ def _enum(kind: PgType) -> Column:
     """Casts only labels of the enum: a cast of any other text would be an error."""
     sql = kind.sql.replace("{", "{{").replace("}", "}}")
     element = f"CASE WHEN {{0}} = ANY (enum_range(NULL::{sql})::text[]) THEN {{0}}::{sql} END"
-    key = _key(ServerTexts(), "${0}::text[]", element=element, value="{0}::text")
+    key = _key(key_kinds.Texts(), "${0}::text[]", element=element, value="{0}::text")
     return Column(pa.string(), "{0}::text", key=key)
 
 
@@ -157,7 +157,7 @@ def _array(element: PgType) -> Column | None:
 
 
 def _text_like() -> Column:
-    return Column(pa.string(), key=_key(ServerTexts(), "${0}::text[]"))
+    return Column(pa.string(), key=_key(key_kinds.Texts(), "${0}::text[]"))
 
 
 _PLAIN = {
@@ -169,7 +169,7 @@ _PLAIN = {
     "text": _text_like(),
     "varchar": _text_like(),
     "name": _text_like(),
-    "bpchar": Column(pa.string(), key=_key(ServerTexts(padded=True), "${0}::bpchar[]", value="{0}::text")),
+    "bpchar": Column(pa.string(), key=_key(key_kinds.Texts(padded=True), "${0}::bpchar[]", value="{0}::text")),
     "char": Column(pa.string(), "{0}::text"),
     "bool": Column(pa.bool_(), key=_key(key_kinds.Booleans(), "${0}::bool[]")),
     "bytea": Column(pa.binary(), key=_key(key_kinds.Binaries(), "${0}::bytea[]")),

@@ -169,7 +169,7 @@ def test_a_directory_in_use_is_named(tmp_path):
 
 def test_foreign_files_are_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(StateError, match="is not empty, and is not a RocksDB directory"):
+    with pytest.raises(StateError, match="is not a RocksDB directory and not empty"):
         RocksDBStateBackend(tmp_path)
     with pytest.raises(StateError, match=r"notes\.txt"):
         RocksDBStateBackend(tmp_path / "notes.txt")
