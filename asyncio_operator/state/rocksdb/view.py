@@ -169,8 +169,8 @@ def is_database(directory: Path) -> bool:
         if is_abandoned(directory):
             return False
         raise StateError(
-            f"{directory} is not a RocksDB directory and not empty: take another directory. If there was state in it, it "
-            "is damaged, because it has no file CURRENT: restore a snapshot into another directory"
+            f"{directory} is not a RocksDB directory and not empty: take another directory. If it held state, it is "
+            "damaged because it has no file CURRENT: restore a snapshot into another directory"
         )
     if is_foreign(directory):
         raise StateError(f"the RocksDB directory {directory} holds another program's data: take another directory")
