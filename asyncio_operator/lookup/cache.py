@@ -94,6 +94,9 @@ class LookupCache:
         used = None if self._used is None else self._used.table
         self._order = self._make_order(backend, self._written.table, used)
         self._name, self._slot_of, self._count_use = self._order.name, self._order.get, self._order.use
+        # Law L4: a worker that was killed between a write and the removal that follows leaves a key too many.
+        while len(self._order) > options.max_rows:
+            self._order.remove(self._order.oldest())
 
     def __len__(self) -> int:
         """The number of keys in the cache, expired ones included."""
