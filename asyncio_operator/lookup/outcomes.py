@@ -71,9 +71,9 @@ class KeyOutcomes:
             raise run_error(self._enricher, key, error, attempts, remedy)
         return Failure(error, self.now() - started, timed_out, attempts)
 
-    def timeout(self, key: Any, started: float, attempts: int = 1) -> Failure:
+    def timeout(self, key: Any, started: float) -> Failure:
         """The outcome of a key that passed its deadline."""
-        return self.failure(key, self.timeout_error(key), started, attempts, timed_out=True)
+        return self.failure(key, self.timeout_error(key), started, timed_out=True)
 
     def timeout_error(self, key: Any) -> ElementTimeoutError:
         """The error of a key that passes its deadline. Counts it."""

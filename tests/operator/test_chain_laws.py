@@ -28,7 +28,7 @@ async def slow(value: Any) -> Any:
 
 
 async def end(how: str, outputs: Any) -> None:
-    """Begin to read, and end the run in this way. Whoever drops it leaves the rest to the garbage collector."""
+    """Begin to read, and end the run in this way. If it is dropped, the garbage collector ends it."""
     if how in ("failed", "failed above"):
         with pytest.raises((FunctionError, ZeroDivisionError)):
             await collect(outputs)
@@ -81,7 +81,7 @@ async def test_O17_a_chain_of_operators_ends_together(how, above, below, between
     await end(how, outputs)
     del outputs
     if how == "dropped" or between == "a generator":
-        # The event loop closes what nobody has any more in a later turn.
+        # The event loop closes a generator that is no longer referenced, in a later turn.
         gc.collect()
         await asyncio.sleep(0.01)
     assert (first.events[-1], second.events[-1]) == ("close", "close")

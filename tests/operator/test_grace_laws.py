@@ -391,7 +391,7 @@ async def test_O12_calls_that_end_when_they_are_cancelled_hold_nothing(mode, cap
 
 
 async def deaf(seconds: float) -> None:
-    """Sleeps, whoever cancels it."""
+    """Sleeps for this time, and ignores every cancellation."""
     ends = now() + seconds
     while (left := ends - now()) > 0:
         with contextlib.suppress(asyncio.CancelledError):

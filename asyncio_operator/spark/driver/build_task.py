@@ -75,11 +75,10 @@ class EnrichOptions:
     join_hint: str | None = "broadcast"
     scope: str = "task"
     tasks_at_once: int | None = None
-    metrics: object = None
-    trace: object = None
 
 
-OPTIONS = tuple(field.name for field in fields(EnrichOptions))
+OPTIONS = (*(field.name for field in fields(EnrichOptions)), "metrics", "trace")
+"""The options of `enrich`. The last two are of the session, and `enrich_task` takes what is made of them."""
 
 
 def enrich_task(
@@ -92,8 +91,8 @@ def enrich_task(
     """The task for an input with that schema, and the schema of its output.
 
     Args:
-        report: reports the figures of a task for `options.metrics`.
-        tracing: reports the trace of a task for `options.trace`.
+        report: reports the figures of a task, for `metrics`.
+        tracing: reports the trace of a task, for `trace`.
 
     Raises:
         ConfigurationError: an option, a column, a type or a name is wrong, or the enricher's source is not as it says.
