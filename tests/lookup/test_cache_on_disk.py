@@ -185,20 +185,6 @@ def test_S14_a_cache_on_disk_takes_no_memory_for_its_keys(tmp_path):
     assert int(done.stdout) < 20 * MIB  # 180,000 keys; 328 bytes for each were 59 MB.
 
 
-def test_S14_a_cache_of_the_default_size_opens_in_part_of_a_second(tmp_path):
-    import time
-
-    cache = on_disk(tmp_path)
-    for key in range(10_000):
-        cache.put(key, {"a": "x" * 5_000})
-    cache.close()
-    begun = time.monotonic()
-    cache = on_disk(tmp_path)
-    assert time.monotonic() - begun < 1
-    assert len(cache) == 10_000
-    cache.close()
-
-
 def test_the_database_of_an_order_is_the_backends(tmp_path):
     with RocksDBStateBackend(tmp_path / "state") as backend:
         order = backend.order_of_use()

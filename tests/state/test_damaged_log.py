@@ -16,7 +16,7 @@ import pytest
 
 from asyncio_operator.errors import StateError
 from asyncio_operator.state import HeapStateBackend, RocksDBSnapshot, RocksDBStateBackend, ValueStateDescriptor
-from asyncio_operator.state.rocksdb.log import BLOCK, LogCheck, checksum_of
+from asyncio_operator.state.rocksdb.log import BLOCK, LogCheck
 
 VALUE = ValueStateDescriptor("v")
 HEADER = 7
@@ -141,21 +141,6 @@ def test_S14_a_snapshot_with_a_damaged_log_is_a_state_error(tmp_path):
     if logs:
         with pytest.raises(StateError, match="damaged"):
             HeapStateBackend().restore([RocksDBSnapshot(snapshot.directory)])
-
-
-def test_S14_logs_of_the_default_size_are_looked_through_in_part_of_a_second(tmp_path):
-    import time
-
-    for name, length, size in (("000001.log", 64, 32 << 20), ("MANIFEST-000002", BLOCK, 1 << 20)):
-        with (tmp_path / name).open("wb") as file:
-            for number in range(1, size // length + 1):
-                record = b"\1" + struct.pack("<QI", number, 1) + bytes(length - HEADER - 12)
-                checksum = 0 if name.endswith(".log") else checksum_of(record)
-                file.write(struct.pack("<IH", checksum, len(record) - 1) + record)
-    begun = time.monotonic()
-    found = LogCheck(tmp_path)
-    assert time.monotonic() - begun < 1
-    assert (found.damage, found.hole(0)) == (None, None)
 
 
 def one_kept(directory: Path, tmp_path: Path) -> Path:
