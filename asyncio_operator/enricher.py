@@ -72,12 +72,19 @@ __all__ = [
 Row = Mapping[str, Any]
 Found = Row | Sequence[Row] | None
 
+NO_LOOKUP = (
+    "has no lookup of its own; write `async def lookup(self, key)`, or `lookup_many` without a call of its default"
+)
+"""What is wrong with an enricher that implements neither method."""
+
 
 class Enricher(ABC):
     """A source of rows by key.
 
     A key is one value, or a tuple in the order of the key columns. A found row is a mapping from the names of `schema`
     to values. A missing field is null, and a field without a column is ignored.
+
+    A class writes `schema`, and `lookup`, `lookup_many` or both: each has a default that calls the other.
     """
 
     max_batch: int = 1
@@ -105,17 +112,25 @@ class Enricher(ABC):
     async def close(self) -> None:
         """Release everything that `open` made. Called once, after the last lookup, also if `open` failed."""
 
-    @abstractmethod
     async def lookup(self, key: Any) -> Found:
-        """The row of a key, a sequence of rows, or None for no row.
+        """The row of a key, a sequence of rows, or None for no row. By default the answer of `lookup_many`.
 
         Raises:
             EnricherError: the source could not answer.
         """
+        return (await self.lookup_many([key]))[0]
 
     async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
         """The answers for up to `max_batch` keys, aligned with them. By default it runs one `lookup` per key, all at
-        the same time."""
+        the same time.
+
+        Raises:
+            EnricherError: the source could not answer.
+            TypeError: the class has no `lookup` either.
+        """
+        # The two defaults would call each other for ever.
+        if getattr(self.lookup, "__func__", None) is Enricher.lookup:
+            raise TypeError(f"{type(self).__qualname__} {NO_LOOKUP}")
         lookups = [asyncio.ensure_future(self.lookup(key)) for key in keys]
         try:
             return await asyncio.gather(*lookups)

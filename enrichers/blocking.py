@@ -143,7 +143,7 @@ class BlockingEnricher(Enricher):
             EnricherError: the enricher is not open, or `setup` failed, which no key causes.
         """
         if self.function is None:
-            return (await self.lookup_many([key]))[0]
+            return await super().lookup(key)
         found: Found = await self._opened().call(self.function, key)
         return found
 

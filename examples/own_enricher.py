@@ -79,10 +79,6 @@ class MemcachedEnricher(Enricher):
         for _, writer in idle or ():
             writer.close()
 
-    async def lookup(self, key: Any) -> Found:
-        """The row of a key, or None."""
-        return (await self.lookup_many([key]))[0]
-
     async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
         """The rows of keys, aligned with them, from one command."""
         names = [self._name(key) for key in keys]

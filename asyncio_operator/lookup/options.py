@@ -8,7 +8,7 @@ from typing import Any
 
 from asyncio_operator.checks import of_kind, positive_int
 from asyncio_operator.engine.options import CallOptions, checked_calls, needs_managed_way
-from asyncio_operator.enricher import Enricher
+from asyncio_operator.enricher import NO_LOOKUP, Enricher
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
@@ -71,6 +71,9 @@ def require_enricher(enricher: object) -> None:
             raise ConfigurationError(
                 f"{describe(enricher)}.{name} is an ordinary function; it must be `async def {name}`"
             )
+    kind = type(enricher)
+    if kind.lookup is Enricher.lookup and kind.lookup_many is Enricher.lookup_many:
+        raise ConfigurationError(f"{describe(enricher)} {NO_LOOKUP}")
     positive_int(f"{describe(enricher)}.max_batch", enricher.max_batch)
 
 

@@ -148,12 +148,8 @@ class FakeEnricher(Enricher):
         """Stop answering."""
         self._set("_random", None)
 
-    async def lookup(self, key: Any) -> Found:
-        """The row of a key, after the latency. Cancelling it ends the call."""
-        return (await self.lookup_many((key,)))[0]
-
     async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
-        """The answers for these keys, in one call.
+        """The answers for these keys, in one call, after the latency. Cancelling it ends the call.
 
         Raises:
             EnricherError: `failures` makes this call fail, or the enricher is not open.

@@ -115,10 +115,6 @@ class PostgresEnricher(Enricher):
         if runtime is not None:
             await runtime[0].close()
 
-    async def lookup(self, key: Any) -> Found:
-        """The row of a key, a list of its rows, or None. It raises the errors of `lookup_many`."""
-        return (await self.lookup_many((key,)))[0]
-
     async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
         """The answers for keys, aligned with them, from one statement.
 

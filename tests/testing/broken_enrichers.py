@@ -89,6 +89,10 @@ class BatchOfText(Sound):
     max_batch: Any = "many"
 
 
+class LooksNothingUp(Sound):
+    lookup = Enricher.lookup
+
+
 class FindsNothing(Sound):
     async def lookup(self, key: Any) -> Found:
         return None
@@ -329,6 +333,7 @@ BROKEN = [
     ("rule_key_schema", KeySchemaOfText, "gave"),
     ("rule_max_batch", NoBatch, "it is 0"),
     ("rule_max_batch", BatchOfText, "it is 'many'"),
+    ("rule_found", LooksNothingUp, "LooksNothingUp has no lookup of its own"),
     ("rule_found", FindsNothing, "was not found"),
     ("rule_found", FindsAnother, "'LGA' gave"),
     ("rule_found", GivesText, "a mapping"),

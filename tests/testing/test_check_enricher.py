@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import asyncpg
@@ -17,7 +18,17 @@ from asyncio_operator.testing import FakeEnricher, VirtualTimeLoop, check_enrich
 from asyncio_operator.testing.fake_enricher import RULES
 from enrichers import FunctionEnricher, PostgresEnricher, enricher
 from tests.services import PostgresServer
-from tests.testing.broken_enrichers import BROKEN, MISSING, ROWS, SECRET, Blocks, LeavesASocket, LeavesAThread, Sound
+from tests.testing.broken_enrichers import (
+    BROKEN,
+    MISSING,
+    ROWS,
+    SECRET,
+    Blocks,
+    LeavesASocket,
+    LeavesAThread,
+    LooksNothingUp,
+    Sound,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +65,31 @@ def test_there_is_a_broken_enricher_for_every_rule() -> None:
 
 def test_a_sound_one_passes() -> None:
     check_enricher(Sound, known=ROWS, missing=MISSING, secrets=[SECRET], loop_factory=VirtualTimeLoop)
+
+
+class InBatches(Sound):
+    """Implements `lookup_many`, and leaves `lookup` to its default."""
+
+    lookup = Enricher.lookup
+
+    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
+        return [await Sound.lookup(self, key) for key in keys]
+
+
+def test_one_that_implements_lookup_many_alone_passes() -> None:
+    check_enricher(InBatches, known=ROWS, missing=MISSING, secrets=[SECRET], loop_factory=VirtualTimeLoop)
+
+
+class CallsTheDefault(InBatches):
+    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
+        return await Enricher.lookup_many(self, keys)
+
+
+@pytest.mark.parametrize("kind", [LooksNothingUp, CallsTheDefault])
+async def test_one_without_a_lookup_says_so_at_its_first_lookup(kind: type[Enricher]) -> None:
+    for call in (kind().lookup("JFK"), kind().lookup_many(["JFK"])):
+        with pytest.raises(TypeError, match=f"{kind.__name__} has no lookup of its own; write"):
+            await call
 
 
 class Measured(Sound):
