@@ -26,9 +26,10 @@ from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
-from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task, refuse_unknown
+from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task
 from asyncio_operator.spark.driver.columns import On
 from asyncio_operator.spark.driver.job_limits import tasks_of_job
+from asyncio_operator.spark.driver.refusals import refuse_unknown
 from asyncio_operator.spark.driver.reports import trace_of_tasks
 from asyncio_operator.spark.metrics import EnrichmentMetrics, report_of
 from asyncio_operator.spark.worker.enrich_task import EnrichTask

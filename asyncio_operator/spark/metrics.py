@@ -14,8 +14,6 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 
-from pyspark import TaskContext
-from pyspark.accumulators import Accumulator
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
     QueryProgressEvent,
@@ -29,28 +27,9 @@ from asyncio_operator.checks import Duration, plain_function, positive_duration
 from asyncio_operator.clock import monotonic
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.metrics import Histogram, OperatorStatistics
+from asyncio_operator.spark.driver.ledger import Ledger
 from asyncio_operator.spark.driver.reports import reported_to
-from asyncio_operator.spark.worker.figures import EnrichmentFigures, Ledger, MicroBatch, Reports, TaskReport
-
-
-@dataclass(frozen=True, slots=True)
-class _Report:
-    """Reports the figures of a task. It is sent to the workers."""
-
-    accumulator: Accumulator[Reports]
-    part: str
-
-    def __call__(self, figures: EnrichmentFigures) -> None:
-        self.accumulator.add([TaskReport(self.part, _running_micro_batch(), figures)])
-
-
-def _running_micro_batch() -> MicroBatch | None:
-    """The micro-batch of the task that runs here. Spark passes a query's run id to its jobs as the job group."""
-    task = TaskContext.get()
-    number = None if task is None else task.getLocalProperty("streaming.sql.batchId")
-    if task is None or number is None:
-        return None
-    return task.getLocalProperty("spark.jobGroup.id") or "", int(number)
+from asyncio_operator.spark.worker.figures import EnrichmentFigures, MicroBatch, Reporting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +192,7 @@ def report_of(metrics: object) -> Callable[[EnrichmentFigures], None] | None:
         return None
     if not isinstance(metrics, EnrichmentMetrics):
         raise ConfigurationError(f"metrics is {describe(metrics)}; it must be an EnrichmentMetrics")
-    return _Report(metrics._accumulator, metrics._part or "")
+    return Reporting(metrics._accumulator, metrics._part or "")
 
 
 def _micro_batch(progress: StreamingQueryProgress) -> MicroBatch:

@@ -1,149 +1,30 @@
 """`plan`: how many lookups an enrichment will make, and how long they take, before it makes any.
 
-One Spark job reads the keys (`survey` has the figures that a task returns). The rest is arithmetic on the driver.
-Options, columns and types are checked as in `enrich`, with the same messages. The enricher is asked only for its
-schema.
-
-Tasks go to workers as Spark schedules them: each to the worker that is free first. A worker with a cache looks up only
-keys that its earlier tasks did not have. With `capacity` calls in flight of `latency` seconds each, capacity / latency
-calls end in a second (Little's law); a rate limit may make it longer.
+One Spark job reads the keys (`survey` has the figures that a task returns). The rest is arithmetic on the driver
+(`driver.forecast`). Options, columns and types are checked as in `enrich`, with the same messages. The enricher is
+asked only for its schema.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
-from heapq import heappop, heappush
-from math import ceil
-from typing import NamedTuple
 
 from pyspark.sql import DataFrame
 
-from asyncio_operator.checks import Duration, positive_duration, positive_int, seconds
+from asyncio_operator.checks import Duration, positive_duration, positive_int
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.metrics import Latency
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, calls_at_most
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
 from asyncio_operator.spark.driver.columns import On
+from asyncio_operator.spark.driver.forecast import Caches, Pace, Whole, mean_latency, worked_off
 from asyncio_operator.spark.driver.job_limits import cores, tasks_of_job
 from asyncio_operator.spark.metrics import EnrichmentMetrics, EnrichmentStatistics
-from asyncio_operator.spark.worker.survey import SCHEMA, SIZE, Sketch, Survey, TaskFigures, figures_of
-
-
-class Whole:
-    """All rows of the job. The tasks have read some of them; the rest is assumed to be like those.
-
-    Args:
-        rows: the number of rows of all partitions; None if all were read.
-    """
-
-    def __init__(self, tasks: Sequence[TaskFigures], rows: int | None) -> None:
-        looked = sum(one.rows for one in tasks)
-        cut = sum(one.rows for one in tasks if one.cut)
-        self.rows = looked if rows is None else rows
-        self._factor = max(1.0, (self.rows - looked + cut) / cut) if cut else 1.0
-
-    def factor(self, one: TaskFigures) -> float:
-        """All rows of a task, divided by the rows that it has read."""
-        return self._factor if one.cut else 1.0
-
-    def distinct(self, tasks: Sequence[TaskFigures]) -> float:
-        """The number of distinct keys in all rows of these tasks."""
-        return reduce(Sketch.merged, (one.sketch for one in tasks), Sketch()).distinct(self.part(tasks))
-
-    def part(self, tasks: Iterable[TaskFigures]) -> float:
-        """The share of the rows of these tasks that they have read."""
-        looked = rows = 0.0
-        for one in tasks:
-            looked += one.rows
-            rows += one.rows * self.factor(one)
-        return looked / rows if rows else 1.0
-
-    def asked(self, worker: int, one: TaskFigures) -> tuple[float, float]:
-        """The keys that a task looks up without a cache, and the number of calls for them."""
-        return one.lookups * self.factor(one), one.calls * self.factor(one)
-
-
-class Caches:
-    """What workers look up if each has a cache for `rows` keys."""
-
-    def __init__(self, whole: Whole, rows: int) -> None:
-        self._whole = whole
-        self._rows = rows
-        self._tasks: dict[int, list[TaskFigures]] = {}
-        self._sketches: dict[int, Sketch] = {}
-        self._known: dict[int, float] = {}
-
-    def asked(self, worker: int, one: TaskFigures) -> tuple[float, float]:
-        """The keys that a task of this worker looks up after its cache, and the maximum number of calls for them."""
-        tasks = self._tasks.setdefault(worker, [])
-        tasks.append(one)
-        sketch = self._sketches[worker] = self._sketches.get(worker, Sketch()).merged(one.sketch)
-        before = self._known.get(worker, 0.0)
-        known = self._known[worker] = max(before, sketch.distinct(self._whole.part(tasks)))
-        factor = self._whole.factor(one)
-        keys = one.misses * factor
-        if known <= self._rows:  # The cache holds all keys so far: only keys that are new to this worker miss.
-            keys = min(keys, known - before)
-        return keys, min(keys, one.miss_calls * factor)
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How fast a task makes calls. Durations are in seconds."""
-
-    capacity: int
-    rate_limit: RateLimit | None
-    latency: float
-
-    def seconds(self, calls: float) -> float:
-        """The minimum duration of this many calls of one task."""
-        if not calls:
-            return 0.0
-        return max(self.latency * max(1.0, calls / self.capacity), self.limited(calls))
-
-    def limited(self, calls: float) -> float:
-        """When the last of this many calls ends at the earliest, for all tasks that share one rate window."""
-        limit = self.rate_limit
-        if limit is None or not calls:
-            return 0.0
-        windows = (ceil(calls) - 1 - (limit.burst or 0)) // limit.rate
-        return windows * seconds(limit.per) + self.latency
-
-
-class Total(NamedTuple):
-    """What all tasks look up, the number of calls, and the seconds until the last call ends."""
-
-    lookups: float
-    calls: float
-    seconds: float
-
-
-def worked_off(
-    tasks: Iterable[TaskFigures],
-    workers: int,
-    pace: Pace,
-    asked: Callable[[int, TaskFigures], tuple[float, float]],
-) -> Total:
-    """What `workers` look up, and how long it takes. The next task goes to the worker that is free first."""
-    lookups = calls = 0.0
-    free = [(0.0, worker) for worker in range(workers)]
-    made = [0.0] * workers
-    for one in tasks:
-        since, worker = heappop(free)
-        own_lookups, own_calls = asked(worker, one)
-        lookups += own_lookups
-        calls += own_calls
-        made[worker] += own_calls
-        until = since + pace.seconds(own_calls)
-        heappush(free, (max(until, pace.limited(made[worker])) if own_calls else until, worker))
-    return Total(lookups, calls, max(since for since, _ in free))
-
+from asyncio_operator.spark.worker.survey import SCHEMA, SIZE, Survey, TaskFigures, figures_of
 
 SAMPLE = 1_000_000
 """Default of `sample`: half a second of work for each task, and all rows of most partitions."""
@@ -290,7 +171,7 @@ def plan(
 
 
 def _average(latency: object) -> float:
-    """Average seconds of a call. Latency is assumed to grow evenly between percentiles, which is slightly too high."""
+    """Average seconds of a call."""
     if isinstance(latency, EnrichmentMetrics):
         latency = latency.statistics()
     if not isinstance(latency, EnrichmentStatistics):
@@ -300,14 +181,7 @@ def _average(latency: object) -> float:
             f"latency is {describe(latency, 40)}, which has no call yet; run the enrichment with these metrics on "
             "a part of the data first, or pass seconds"
         )
-    return _mean(latency.latency)
-
-
-def _mean(latency: Latency) -> float:
-    p50, p95, p99, most = latency.p50, latency.p95, latency.p99, latency.max
-    mean = 0.5 * p50 + 0.45 * (p50 + p95) / 2 + 0.04 * (p95 + p99) / 2 + 0.01 * (p99 + most) / 2
-    # For equal percentiles, rounding errors would change the result.
-    return min(max(p50, mean), most)
+    return mean_latency(latency.latency)
 
 
 def _surveyed(df: DataFrame, positions: Sequence[int], survey: Survey) -> list[TaskFigures]:

@@ -30,7 +30,7 @@ from asyncio_operator.loop.portable_errors import portable_errors
 from asyncio_operator.loop.runner import pump
 from asyncio_operator.operator.wait_operator import AsyncWaitOperator
 from asyncio_operator.policies.shutdown import TASK_END, TASK_GRACE_PERIOD, WATCH_INTERVAL, longest_end
-from asyncio_operator.spark.driver.build_task import IN_ENRICH, refuse_unknown, require_portable
+from asyncio_operator.spark.driver.refusals import IN_ENRICH, refuse_unknown, require_portable
 from asyncio_operator.spark.worker.task_frame import outputs_of, spark_watch
 
 if TYPE_CHECKING:

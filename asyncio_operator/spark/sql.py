@@ -30,9 +30,10 @@ from pyspark.util import PythonEvalType
 
 from asyncio_operator.enricher import Enricher, Found
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task, refuse_unknown
+from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task
 from asyncio_operator.spark.driver.columns import spark_field
 from asyncio_operator.spark.driver.job_limits import tasks_of_job
+from asyncio_operator.spark.driver.refusals import refuse_unknown
 from asyncio_operator.spark.driver.reports import trace_of_tasks
 from asyncio_operator.spark.metrics import report_of
 from asyncio_operator.spark.worker.figures import EnrichmentFigures, Tracing

@@ -34,10 +34,11 @@ from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import TASK_GRACE_PERIOD
-from asyncio_operator.spark.driver.build_task import IN_ENRICH, refuse_unknown, require_portable
 from asyncio_operator.spark.driver.columns import spark_field
+from asyncio_operator.spark.driver.refusals import IN_ENRICH, refuse_unknown, require_portable
 from asyncio_operator.spark.worker.output_batches import arrow_type
-from asyncio_operator.spark.worker.udf_task import OfColumns, UdfTask, check_columns
+from asyncio_operator.spark.worker.udf_arguments import OfColumns, check_columns
+from asyncio_operator.spark.worker.udf_task import UdfTask
 
 # Since PySpark 4.1; its stubs do not know it.
 arrow_udf: Any = getattr(functions, "arrow_udf", None)

@@ -22,7 +22,7 @@ from asyncio_operator.policies.shutdown import (
     WATCH_INTERVAL,
     longest_end,
 )
-from asyncio_operator.spark.worker.table_function import LONGEST_END
+from asyncio_operator.spark.worker.pushed_task import LONGEST_END
 from asyncio_operator.testing import check_enricher
 from enrichers import blocking, table
 from enrichers.http import session as http

@@ -9,7 +9,7 @@ it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampNTZTyp
 
 from asyncio_operator.checks import Duration, duration, one_of, positive_int
 from asyncio_operator.enricher import Enricher
-from asyncio_operator.errors import ConfigurationError, describe, describe_error
+from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.hints import did_you_mean
 from asyncio_operator.lookup.cache_directories import cache_owner
@@ -32,10 +32,12 @@ from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import TASK_GRACE_PERIOD
 from asyncio_operator.spark.driver.columns import On, check_passes_through, key_positions, position_of, spark_field
 from asyncio_operator.spark.driver.job_limits import shared_out
+from asyncio_operator.spark.driver.refusals import require_portable
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.figures import EnrichmentFigures, Tracing
 from asyncio_operator.spark.worker.output_batches import arrow_type
-from asyncio_operator.spark.worker.rows import STATUS, Layout
+from asyncio_operator.spark.worker.rows import Layout
+from asyncio_operator.spark.worker.status import STATUS
 
 TWO_BATCHES = 20_000
 """The rows of two Arrow batches in Spark's default size. With a smaller buffer every batch would leave in pieces, which
@@ -259,41 +261,3 @@ def _identity(enricher: Enricher) -> str:
     """The fingerprint of an enricher, after a check that it can be sent to the workers."""
     require_portable(describe(enricher), enricher)
     return fingerprint(enricher, cloudpickle.list_registry_pickle_by_value())  # type: ignore[no-untyped-call]
-
-
-def require_portable(what: str, travels: object) -> None:
-    """Check that an object can be pickled. The message calls it `what`.
-
-    Raises:
-        ConfigurationError: it cannot be pickled.
-    """
-    try:
-        cloudpickle.dumps(travels)  # type: ignore[no-untyped-call]
-    except Exception as error:
-        raise ConfigurationError(
-            f"{what} cannot be pickled, so it cannot be sent to the workers: {describe_error(error)}. "
-            "Make clients, locks and sessions in its open(), and let its functions capture only plain values"
-        ) from None
-
-
-IN_ENRICH = {
-    "cache": "enrich keeps answers",
-    "status_column": "enrich reports the outcome of each row",
-}
-"""Options that only `enrich` has."""
-
-
-def refuse_unknown(
-    face: str, given: Iterable[str], known: Iterable[str], elsewhere: Mapping[str, str] | None = None
-) -> None:
-    """Check that a function has all options that are passed to it.
-
-    Raises:
-        ConfigurationError: it does not have one of them.
-    """
-    options = list(known)
-    for name in given:
-        if name not in options:
-            raise ConfigurationError(
-                f"{name!r} is not an option of {face}; {(elsewhere or {}).get(name) or did_you_mean(name, options)}"
-            )

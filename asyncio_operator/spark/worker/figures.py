@@ -1,18 +1,16 @@
-"""Figures of an enrichment that can be added up, and the ledger in which the driver keeps them.
+"""What a task measures and reports: figures of an enrichment that can be added up, and traces.
 
-This module is separate from `metrics` because code in workers uses it without PySpark. A task reports once, when it
+This module is separate from `metrics` because code in workers uses it without the faces. A task reports once, when it
 ends, with the part of the metrics and the micro-batch that it belongs to. So the figures of a micro-batch are complete
-when its tasks have ended, and are never mixed with those of the next. Spark's thread for reports writes the ledger, and
-any thread may read it.
+when its tasks have ended, and are never mixed with those of the next.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from pyspark import TaskContext
 from pyspark.accumulators import Accumulator
 
 from asyncio_operator.metrics import Histogram
@@ -20,10 +18,6 @@ from asyncio_operator.trace import Trace
 
 Reports = Any
 """A collection on the driver, a list in a worker. Both have ``extend``."""
-
-RECENT = 100
-"""The number of micro-batches whose figures are kept. Spark keeps the progress of equally many
-(`spark.sql.streaming.numRecentProgressUpdates`)."""
 
 MicroBatch = tuple[str, int]
 """The run id of a streaming query, and the number of the micro-batch."""
@@ -82,63 +76,24 @@ class TaskReport:
     figures: EnrichmentFigures
 
 
-class Ledger:
-    """The sums of all reports, by part: in total, and for each of the `RECENT` latest micro-batches."""
+@dataclass(frozen=True, slots=True)
+class Reporting:
+    """Reports the figures of a task. It is sent to the workers."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._totals: dict[str, EnrichmentFigures] = {}
-        self._batches: dict[MicroBatch, dict[str, EnrichmentFigures]] = {}
+    accumulator: Accumulator[Reports]
+    part: str
 
-    def extend(self, reports: Iterable[TaskReport]) -> None:
-        """Add reports of tasks."""
-        with self._lock:
-            for report in reports:
-                _add(self._totals, report)
-                if report.batch is not None:
-                    _add(self._batches.setdefault(report.batch, {}), report)
-            for batch in list(self._batches)[:-RECENT]:
-                del self._batches[batch]
-
-    def expect(self, part: str) -> None:
-        """Add a part, which `parts` lists even before it has reported."""
-        with self._lock:
-            self._totals.setdefault(part, EnrichmentFigures())
-
-    def parts(self) -> list[str]:
-        """The parts that are expected or have reported, in the order of their first mention."""
-        with self._lock:
-            return list(self._totals)
-
-    def sum(self, part: str | None = None, batch: MicroBatch | None = None) -> EnrichmentFigures:
-        """A copy of the figures. `part` None: all parts. `batch` None: the whole time."""
-        total = EnrichmentFigures()
-        with self._lock:
-            parts = self._totals if batch is None else self._batches.get(batch, {})
-            for name, figures in parts.items():
-                if part in (None, name):
-                    total.add(figures)
-        return total
-
-    def has(self, part: str | None, batch: MicroBatch) -> bool:
-        """Whether tasks of that micro-batch have reported."""
-        with self._lock:
-            reported = self._batches.get(batch, {})
-            return bool(reported) if part is None else part in reported
-
-    def forget(self, part: str | None = None) -> None:
-        """Reset the figures of a part, or of all parts if `part` is None. Parts stay expected."""
-        with self._lock:
-            for name in self._totals:
-                if part in (None, name):
-                    self._totals[name] = EnrichmentFigures()
-            for figures in self._batches.values():
-                for name in [part] if part is not None else list(figures):
-                    figures.pop(name, None)
+    def __call__(self, figures: EnrichmentFigures) -> None:
+        self.accumulator.add([TaskReport(self.part, _running_micro_batch(), figures)])
 
 
-def _add(parts: dict[str, EnrichmentFigures], report: TaskReport) -> None:
-    parts.setdefault(report.part, EnrichmentFigures()).add(report.figures)
+def _running_micro_batch() -> MicroBatch | None:
+    """The micro-batch of the task that runs here. Spark passes a query's run id to its jobs as the job group."""
+    task = TaskContext.get()
+    number = None if task is None else task.getLocalProperty("streaming.sql.batchId")
+    if task is None or number is None:
+        return None
+    return task.getLocalProperty("spark.jobGroup.id") or "", int(number)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,22 +15,12 @@ import pyarrow as pa
 
 from asyncio_operator.arrow.columns import Column, Ints, check_row, columns
 from asyncio_operator.arrow.key_arrays import distinct_keys, key_values
-from asyncio_operator.errors import MissingKeyError, ResultError, text_of
+from asyncio_operator.errors import MissingKeyError, ResultError
 from asyncio_operator.lookup.keys import PENDING, Failure, KeyBatch
 from asyncio_operator.spark.worker.answers import FOUND, MISSING, Answers, failure_of, read_answers
 from asyncio_operator.spark.worker.output_batches import cut, pick, places, row_bytes
 from asyncio_operator.spark.worker.segments import Gate, Mask, Segmenter
-
-STATUS = pa.struct(
-    [
-        ("status", pa.string()),
-        ("source", pa.string()),
-        ("attempts", pa.int32()),
-        ("latency_ms", pa.float64()),
-        ("error_type", pa.string()),
-        ("error_message", pa.string()),
-    ]
-)
+from asyncio_operator.spark.worker.status import STATUS, statuses_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +201,7 @@ class Enrichment:
         # -1 selects the last place, which is for the null key.
         starts, copies = answers.starts[codes], answers.copies[codes]
         self.kinds += np.bincount(answers.kinds[codes], minlength=3)
-        statuses = [self._statuses(outcomes, answers)] if self.layout.status else []
+        statuses = [statuses_of(outcomes, answers)] if self.layout.status else []
         added_bytes = row_bytes(added, len(answers.rows))
         # The input's columns can grow only if the output repeats a row.
         own = rows.columns if (copies > 1).any() else []
@@ -232,11 +222,6 @@ class Enrichment:
             raise self._missing(keys[codes[row]])
         parts = [key_values(rows.column(position).slice(row, 1))[0] for position in self.layout.keys]
         raise self._missing(parts[0] if len(parts) == 1 else tuple(parts))
-
-    def _statuses(self, outcomes: list[Any], answers: Answers) -> Column:
-        """The status of each key, and at the end that of the null key."""
-        statuses = [_status(outcome, kind) for outcome, kind in zip(outcomes, answers.kinds.tolist(), strict=False)]
-        return pa.array([*statuses, NOTHING_ASKED], STATUS)
 
     def _columns(self, keys: list[Any], outcomes: list[Any]) -> tuple[Answers, list[Column]]:
         """The rows of outcomes, and the columns built from them. If a row does not fit, its key fails."""
@@ -269,34 +254,6 @@ class Enrichment:
                 outcomes[i] = failure_of(outcomes[i], self._on_result_error(keys[i], error))
                 misfits += 1
         return misfits
-
-
-NOTHING_ASKED = {"status": "missing", "source": "none", "attempts": 0}
-
-
-def _status(outcome: Any, kind: int) -> dict[str, Any]:
-    """The status of a key, from its outcome, which is an `Answer` or a `Failure`."""
-    status: dict[str, Any] = {
-        "source": outcome.source,
-        "attempts": outcome.attempts,
-        "latency_ms": None if outcome.latency is None else outcome.latency * 1000,
-    }
-    if isinstance(outcome, Failure):
-        status["status"] = "timed_out" if outcome.timed_out else "failed"
-    else:
-        status["status"] = "found" if kind == FOUND else "missing"
-    if outcome.error is not None:
-        status["error_type"] = type(outcome.error).__name__
-        status["error_message"] = _message(outcome.error)
-    return status
-
-
-def _message(error: BaseException) -> str:
-    """The text of an error, in a form that Arrow can hold."""
-    try:
-        return text_of(error)
-    except BaseException as second:
-        return f"making its text failed with {type(second).__name__}"
 
 
 def _distinctly_named(fields: list[pa.Field]) -> pa.Schema:

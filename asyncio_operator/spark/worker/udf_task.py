@@ -11,70 +11,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from operator import length_hint
 from typing import Any
 
 import pyarrow as pa
 
-from asyncio_operator.arrow.columns import array_of, columns, row_reader
-from asyncio_operator.arrow.key_arrays import in_utc
-from asyncio_operator.errors import (
-    ConfigurationError,
-    FunctionError,
-    ResultError,
-    describe,
-    describe_error,
-    function_name,
-)
-from asyncio_operator.function import AsyncFunction
+from asyncio_operator.errors import FunctionError, ResultError, describe_error
 from asyncio_operator.hints import remedy
 from asyncio_operator.lookup.delivery import FLUSH
 from asyncio_operator.loop.channels import PULSE, FromLoop, ToLoop
 from asyncio_operator.loop.portable_errors import portable_errors
 from asyncio_operator.operator.wait_operator import AsyncWaitOperator
-from asyncio_operator.spark.worker.output_batches import OUTPUT_BYTES
 from asyncio_operator.spark.worker.task_frame import READ_AHEAD, outputs_of
+from asyncio_operator.spark.worker.udf_arguments import Batch, Rows, arguments
+from asyncio_operator.spark.worker.udf_results import Results
 
 REMEDY = '; on_error="null" lets the job go on without'
 """The end of the message of a failed call."""
-
-# Before pyarrow 19, a map is a list of pairs.
-_MAPS: dict[str, Any] = (
-    {"maps_as_pydicts": "strict"} if "maps_as_pydicts" in inspect.signature(pa.Array.to_pylist).parameters else {}
-)
-
-
-class OfColumns(AsyncFunction[Sequence[Any], Any]):
-    """A coroutine function that gets the values of a row as its arguments."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-
-    async def invoke(self, value: Sequence[Any]) -> Any:
-        return await self._function(*value)
-
-    def __repr__(self) -> str:
-        return function_name(self._function)
-
-
-def check_columns(name: str, spread: Callable[..., Any] | None, count: int) -> None:
-    """Check that the function can be called with this number of columns.
-
-    Raises:
-        ConfigurationError: it cannot.
-    """
-    try:
-        if not count:
-            raise TypeError("pass at least one")
-        if spread is not None:
-            inspect.signature(spread).bind(*range(count))
-    except TypeError as error:
-        columns = "1 column" if count == 1 else f"{count} columns"
-        raise ConfigurationError(f"{name} is called with {columns}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +58,9 @@ class UdfTask:
         return portable_errors(self._arrays(batches))
 
     def _arrays(self, batches: Iterator[Any]) -> Iterator[pa.Array]:
-        life, results = _Life(self), _Results(self)
-        pieces = outputs_of(self._arguments(batches), life.run, name=self.name, ahead=READ_AHEAD)
+        life = _Life(self)
+        results = Results(self.name, self.kind, self._misfit if self.fail else None)
+        pieces = outputs_of(arguments(self.name, self.spread, batches), life.run, name=self.name, ahead=READ_AHEAD)
         with contextlib.closing(pieces):
             for piece in pieces:
                 if piece is PULSE:
@@ -114,24 +69,8 @@ class UdfTask:
                 else:
                     yield from results.arrays(*piece)
 
-    def _arguments(self, batches: Iterator[Any]) -> Iterator[_Batch]:
-        """Batches of rows, as arguments of the function."""
-        for batch in batches:
-            arrays = batch if isinstance(batch, tuple) else (batch,)
-            check_columns(self.name, self.spread, len(arrays))
-            if len(arrays[0]):
-                yield _Batch([self._values(array) for array in arrays], len(arrays) == 1 and self.spread is None)
-
-    def _values(self, array: pa.Array) -> list[Any]:
-        """The values of a column. Timestamps with a zone become datetimes in UTC."""
-        try:
-            values: list[Any] = in_utc(array).to_pylist(**_MAPS)
-        except Exception as error:
-            raise ConfigurationError(
-                f"{self.name} is given a value of type {array.type} that Python cannot hold: {describe_error(error)}; "
-                "filter such rows out, or cast the column"
-            ) from error
-        return values
+    def _misfit(self, row: str, error: ResultError) -> FunctionError:
+        return self.failed(row, 1, error)
 
     def failed(self, row: str, attempts: int, error: BaseException) -> FunctionError:
         """The error with which the task ends because a call failed. Raise it from `error`."""
@@ -140,90 +79,19 @@ class UdfTask:
         return FunctionError(message, element=row, attempts=attempts)
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """The columns of a batch of rows.
-
-    Rows are made one by one. If all ten thousand were made at once and kept until their calls have ended, Python's
-    garbage collector would be busy with them.
-
-    Attributes:
-        bare: whether a row is the value of the only column; otherwise it is a tuple.
-    """
-
-    columns: list[list[Any]]
-    bare: bool
-
-    def __len__(self) -> int:
-        return len(self.columns[0])
-
-    def rows(self, first: Iterator[Any]) -> Iterator[Any]:
-        """The rows, with the values of their first column taken from this iterator."""
-        return first if self.bare else zip(first, *self.columns[1:], strict=True)
-
-    def row(self, number: int) -> Any:
-        return self.columns[0][number] if self.bare else tuple(column[number] for column in self.columns)
-
-
-class _Rows:
-    """The rows of all batches, one by one. It is an `Input` of the operator.
-
-    Attributes:
-        batches: in order, the batches with rows whose results were not handed over yet.
-    """
-
-    instant = True
-
-    def __init__(self, source: ToLoop) -> None:
-        self.batches: deque[_Batch] = deque()
-        self._source = source
-        self._first: Iterator[Any] = iter(())
-        self._rows = self._first
-
-    async def ready(self) -> bool:
-        while not self.has_some():
-            # While this waits, another reader of the rows may begin the last batch.
-            if not await self._source.ready() and not length_hint(self._first):
-                return False
-        return True
-
-    def has_some(self) -> bool:
-        return length_hint(self._first) > 0 or self._source.has_some()
-
-    def read_ahead(self) -> list[Any]:
-        """An empty list: no snapshots are taken here."""
-        return []
-
-    def __iter__(self) -> Iterator[Any]:
-        while True:
-            yield from self._rows
-            batch = next(iter(self._source), None)
-            if batch is None:
-                return
-            self.batches.append(batch)
-            self._first = iter(batch.columns[0])
-            self._rows = batch.rows(self._first)
-
-    def exhausted(self) -> None:
-        """More rows may come later."""
-
-    async def release(self) -> None:
-        """The channel ends with the task."""
-
-
 class _Life:
     """The part of a task that runs on the loop. It hands results over when their batch is complete, or after a time."""
 
     def __init__(self, task: UdfTask) -> None:
         self._task = task
-        self._rows: _Rows
+        self._rows: Rows
         self._sink: FromLoop
         self._start = 0
         self._results: list[Any] = []
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self, source: ToLoop, sink: FromLoop) -> None:
-        self._rows, self._sink = _Rows(source), sink
+        self._rows, self._sink = Rows(source), sink
         batches = self._rows.batches
         try:
             async with contextlib.aclosing(self._task.operator.process(self._rows)) as outputs:
@@ -256,7 +124,7 @@ class _Life:
     def _arm(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(FLUSH, self._flush)
 
-    def _piece(self) -> tuple[_Batch, int, list[Any]]:
+    def _piece(self) -> tuple[Batch, int, list[Any]]:
         """A batch, the number of a row in it, and the results from that row on."""
         batch, start, results = self._rows.batches[0], self._start, self._results
         self._start, self._results = start + len(results), []
@@ -264,78 +132,3 @@ class _Life:
             self._rows.batches.popleft()
             self._start = 0
         return batch, start, results
-
-
-class _Results:
-    """Makes Arrow arrays from results."""
-
-    def __init__(self, task: UdfTask) -> None:
-        self._task = task
-        self._several = pa.types.is_struct(task.kind)
-        self._fields = pa.schema(list(task.kind) if self._several else [pa.field(task.name, task.kind)])
-        self._read = row_reader(self._fields)
-
-    def arrays(self, batch: _Batch, start: int, results: list[Any]) -> Iterator[pa.Array]:
-        """The results for the rows of a batch from `start` on, in arrays of bounded size.
-
-        Raises:
-            FunctionError: a result does not fit, and failures are not to become null.
-        """
-        try:
-            array = self._array(results)
-        except Exception:
-            if not self._drop_misfits(batch, start, results):
-                raise
-            array = self._array(results)
-        # More than 2 GB of text: an Arrow array cannot hold it, and Spark takes arrays of any length.
-        if array is None:
-            half = len(results) // 2
-            yield from self.arrays(batch, start, results[:half])
-            yield from self.arrays(batch, start + half, results[half:])
-            return
-        step = max(1, len(array) * OUTPUT_BYTES // max(array.nbytes, OUTPUT_BYTES))
-        for i in range(0, len(array), step):
-            yield array[i : i + step]
-
-    def _array(self, results: list[Any]) -> pa.Array | None:
-        """One array; None if a single array cannot hold them."""
-        rows = list(map(self._row, results)) if self._several else []
-        made = columns(rows, self._fields) if rows else [array_of(results, self._task.kind)]
-        if len(results) > 1 and any(isinstance(one, pa.ChunkedArray) for one in made):
-            return None
-        if not rows:
-            return made[0]
-        return pa.StructArray.from_arrays(
-            made, fields=list(self._fields), mask=pa.array([row is _NULL for row in rows])
-        )
-
-    def _row(self, result: Any) -> Mapping[str, Any]:
-        if not self._several:
-            return {self._task.name: result}
-        if result is None:
-            return _NULL
-        if not isinstance(result, Mapping):
-            raise ResultError(
-                f"the result is of type {type(result).__name__}: {describe(result)}; it must be a mapping of "
-                f"{', '.join(self._fields.names)} to values, or None"
-            )
-        # Copied: reading a missing key of a defaultdict would invent a value.
-        try:
-            return result if type(result) is dict else dict(result)
-        except Exception as error:
-            raise ResultError(f"the result cannot be read: {describe_error(error)}") from error
-
-    def _drop_misfits(self, batch: _Batch, start: int, results: list[Any]) -> bool:
-        """Replace the results that do not fit by null. Returns whether there were any."""
-        found = False
-        for i, result in enumerate(results):
-            try:
-                self._read(self._row(result))
-            except ResultError as error:
-                if self._task.fail:
-                    raise self._task.failed(describe(batch.row(start + i)), 1, error) from error
-                results[i], found = None, True
-        return found
-
-
-_NULL: Mapping[str, Any] = {}

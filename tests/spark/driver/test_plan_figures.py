@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from asyncio_operator import RateLimit
 from asyncio_operator.metrics import Latency
-from asyncio_operator.spark.plan import Caches, Pace, Whole, _mean, worked_off
+from asyncio_operator.spark.driver.forecast import Caches, Pace, Whole, mean_latency, worked_off
 from asyncio_operator.spark.worker.survey import SCHEMA, SIZE, Sketch, Survey, TaskFigures
 
 ALL = 10**9
@@ -231,7 +231,7 @@ def test_what_was_not_looked_at_is_like_what_was() -> None:
 @given(st.lists(st.floats(1e-6, 1e3), min_size=4, max_size=4).map(sorted) | st.floats(1e-6, 1e3).map(lambda x: [x] * 4))
 def test_the_mean_of_percentiles_lies_between_them(percentiles: list[float]) -> None:
     p50, p95, p99, most = percentiles
-    assert p50 <= _mean(Latency(p50=p50, p95=p95, p99=p99, max=most)) <= most
+    assert p50 <= mean_latency(Latency(p50=p50, p95=p95, p99=p99, max=most)) <= most
 
 
 def test_tasks_of_a_worker_share_the_window_of_a_rate_limit() -> None:

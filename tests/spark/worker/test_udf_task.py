@@ -34,7 +34,7 @@ from asyncio_operator.loop.channels import ToLoop
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark import async_udf
 from asyncio_operator.spark.udf import ColumnFunction
-from asyncio_operator.spark.worker import udf_task
+from asyncio_operator.spark.worker import udf_arguments, udf_results, udf_task
 from asyncio_operator.spark.worker.task_frame import READ_AHEAD, outputs_of
 from tests.spark.helpers import wait_until
 
@@ -74,10 +74,10 @@ def test_X2_the_nth_result_is_that_of_the_nth_row(
 async def test_X1_rows_are_not_over_while_some_are_left_of_the_last_batch() -> None:
     """Whoever waits for more is told of the end when the last batch has been begun by somebody else already."""
     source = ToLoop(asyncio.get_running_loop(), READ_AHEAD)
-    rows = udf_task._Rows(source)
+    rows = udf_arguments.Rows(source)
     waiting = asyncio.create_task(rows.ready())
     await asyncio.sleep(0)
-    feeder = threading.Thread(target=source.feed, args=([udf_task._Batch([[1, 2]], True)],))
+    feeder = threading.Thread(target=source.feed, args=([udf_arguments.Batch([[1, 2]], True)],))
     feeder.start()
     feeder.join(10)
     assert next(iter(rows)) == 1
@@ -339,7 +339,7 @@ def test_no_rows_give_no_results() -> None:
 
 
 def test_large_results_leave_in_arrays_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(udf_task, "OUTPUT_BYTES", 10_000)
+    monkeypatch.setattr(udf_results, "OUTPUT_BYTES", 10_000)
 
     @async_udf("s string, n int")
     async def large(n: int) -> Any:
@@ -357,7 +357,7 @@ def test_results_that_one_array_cannot_hold_leave_in_several(monkeypatch: pytest
         one = array_of(values, data_type)
         return one if len(values) <= 2 else pa.chunked_array([one[:2], one[2:]])
 
-    for module in (columns, udf_task):
+    for module in (columns, udf_results):
         monkeypatch.setattr(module, "array_of", narrow)
     for kind in ("string", "a string"):
 

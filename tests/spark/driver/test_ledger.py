@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from asyncio_operator.spark.worker.figures import RECENT, EnrichmentFigures, Ledger, MicroBatch, TaskReport
+from asyncio_operator.spark.driver.ledger import RECENT, Ledger
+from asyncio_operator.spark.worker.figures import EnrichmentFigures, MicroBatch, TaskReport
 
 
 def report(rows: int, part: str = "", batch: MicroBatch | None = None, latency: float = 0.001) -> TaskReport:

@@ -1,0 +1,47 @@
+"""What every face refuses on the driver: an option that it does not have, and an object that cannot be sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from pyspark.cloudpickle import cloudpickle
+
+from asyncio_operator.errors import ConfigurationError, describe_error
+from asyncio_operator.hints import did_you_mean
+
+IN_ENRICH = {
+    "cache": "enrich keeps answers",
+    "status_column": "enrich reports the outcome of each row",
+}
+"""Options that only `enrich` has."""
+
+
+def refuse_unknown(
+    face: str, given: Iterable[str], known: Iterable[str], elsewhere: Mapping[str, str] | None = None
+) -> None:
+    """Check that a function has all options that are passed to it.
+
+    Raises:
+        ConfigurationError: it does not have one of them.
+    """
+    options = list(known)
+    for name in given:
+        if name not in options:
+            raise ConfigurationError(
+                f"{name!r} is not an option of {face}; {(elsewhere or {}).get(name) or did_you_mean(name, options)}"
+            )
+
+
+def require_portable(what: str, travels: object) -> None:
+    """Check that an object can be pickled. The message calls it `what`.
+
+    Raises:
+        ConfigurationError: it cannot be pickled.
+    """
+    try:
+        cloudpickle.dumps(travels)  # type: ignore[no-untyped-call]
+    except Exception as error:
+        raise ConfigurationError(
+            f"{what} cannot be pickled, so it cannot be sent to the workers: {describe_error(error)}. "
+            "Make clients, locks and sessions in its open(), and let its functions capture only plain values"
+        ) from None

@@ -1,0 +1,56 @@
+"""The status column: how each row's key was looked up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from asyncio_operator.errors import text_of
+from asyncio_operator.lookup.keys import Failure
+from asyncio_operator.spark.worker.answers import FOUND, Answers
+
+STATUS = pa.struct(
+    [
+        ("status", pa.string()),
+        ("source", pa.string()),
+        ("attempts", pa.int32()),
+        ("latency_ms", pa.float64()),
+        ("error_type", pa.string()),
+        ("error_message", pa.string()),
+    ]
+)
+
+NOTHING_ASKED = {"status": "missing", "source": "none", "attempts": 0}
+"""The status of a null key."""
+
+
+def statuses_of(outcomes: list[Any], answers: Answers) -> pa.Array:
+    """The status of each key, and at the end that of the null key."""
+    statuses = [_status(outcome, kind) for outcome, kind in zip(outcomes, answers.kinds.tolist(), strict=False)]
+    return pa.array([*statuses, NOTHING_ASKED], STATUS)
+
+
+def _status(outcome: Any, kind: int) -> dict[str, Any]:
+    """The status of a key, from its outcome, which is an `Answer` or a `Failure`."""
+    status: dict[str, Any] = {
+        "source": outcome.source,
+        "attempts": outcome.attempts,
+        "latency_ms": None if outcome.latency is None else outcome.latency * 1000,
+    }
+    if isinstance(outcome, Failure):
+        status["status"] = "timed_out" if outcome.timed_out else "failed"
+    else:
+        status["status"] = "found" if kind == FOUND else "missing"
+    if outcome.error is not None:
+        status["error_type"] = type(outcome.error).__name__
+        status["error_message"] = _message(outcome.error)
+    return status
+
+
+def _message(error: BaseException) -> str:
+    """The text of an error, in a form that Arrow can hold."""
+    try:
+        return text_of(error)
+    except BaseException as second:
+        return f"making its text failed with {type(second).__name__}"
