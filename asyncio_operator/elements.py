@@ -15,6 +15,10 @@ from asyncio_operator.errors import ConfigurationError, describe
 
 T = TypeVar("T")
 
+MIN_TIMESTAMP = -(2**63)
+MAX_TIMESTAMP = 2**63 - 1
+"""The earliest and the latest event time: times are stored in 64 bits."""
+
 
 def event_time(timestamp: object) -> int:
     """The timestamp, if it is valid. A `Record` does not check its own, because that would cost time per element.

@@ -14,10 +14,8 @@ from __future__ import annotations
 
 from asyncio_operator.checks import LARGEST, Duration, duration, positive_duration
 from asyncio_operator.clock import Clock, monotonic
-from asyncio_operator.elements import event_time
+from asyncio_operator.elements import MIN_TIMESTAMP, event_time
 from asyncio_operator.errors import ConfigurationError, describe
-
-MIN_TIMESTAMP = -(2**63)
 
 
 class BoundedOutOfOrderness:

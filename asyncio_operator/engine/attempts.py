@@ -14,21 +14,21 @@ from math import inf, nextafter
 from random import random
 from typing import Any
 
-from asyncio_operator.engine.contracts import Endings, Source
+from asyncio_operator.engine.contracts import Endings, Keys, Source
 from asyncio_operator.engine.failures import aligned, attempt_timeout_error, function_error, is_ordinary
-from asyncio_operator.engine.flights import Call, Flight, Waits
+from asyncio_operator.engine.flights import Call, Flight
 from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.options import CallOptions
 from asyncio_operator.engine.recorder import Recorder
 from asyncio_operator.engine.schedule import A_TURN_LATER, Schedule
 from asyncio_operator.engine.timing import COARSEST, Alarm, wake
+from asyncio_operator.engine.waits import Waits
 from asyncio_operator.errors import ResultError
 from asyncio_operator.metrics import Histogram
 from asyncio_operator.policies.adaptive_capacity import calls_at_first
 from asyncio_operator.policies.batching import splits
 from asyncio_operator.policies.limits import Guards
 from asyncio_operator.policies.rate_limit import Limiter
-from asyncio_operator.queues import KeyOrderedStreamElementQueue
 
 REFUSALS = 100
 """Refused calls in a row after which the loop turns, so that other code runs."""
@@ -45,7 +45,7 @@ class Attempts:
         invoke: called with a value, or with a list of values if ``options.batching`` is set.
         name: of what is called, for messages.
         clock: gives the seconds of the loop: what is computed here is waited for there.
-        keyed: the queue of the elements, if it has keys.
+        keys: which keys are occupied, if elements have keys.
         limiter, ages: see `Guards`.
         batch_method: what a call with several values is called in a message.
         random: gives a number in [0, 1).
@@ -67,7 +67,7 @@ class Attempts:
         recorder: Recorder,
         instant: bool,
         clock: Callable[[], float],
-        keyed: KeyOrderedStreamElementQueue | None = None,
+        keys: Keys | None = None,
         limiter: Limiter | None = None,
         ages: Callable[[], float] | None = None,
         batch_method: str = "invoke_batch",
@@ -88,7 +88,7 @@ class Attempts:
             name=name,
         )
         self._source = source
-        self._keyed = keyed
+        self._keys = keys
         self._outcomes = outcomes
         self._retry = options.retry
         self._timeout = inf if options.timeout is None else options.timeout
@@ -303,9 +303,9 @@ class Attempts:
             self._recorder.circuit(self._guards.circuit, now)
         for flight in late:
             flight.late += 1
-            if self._keyed is not None:
+            if self._keys is not None:
                 # Law Q7: the key is not free while a call for it runs, although its element has ended.
-                self._keyed.hold(flight.entry)
+                self._keys.hold(flight.entry)
             self._pass_limit(flight, now)
         return call.limit(self._attempt_timeout) - started if going_on else None
 
@@ -326,8 +326,8 @@ class Attempts:
         for flight in call.late:
             flight.late -= 1
             self._recorder.call_returned(flight, self._now())
-            if self._keyed is not None and not flight.late:
-                self._keyed.release(flight.entry)
+            if self._keys is not None and not flight.late:
+                self._keys.release(flight.entry)
                 if flight.held and not flight.ended:
                     self._lineup.again(flight)
                 flight.held = False
@@ -380,7 +380,7 @@ class Attempts:
         if flight.entry is None:
             self._recorder.emitted(None, flight, now)
         # An end may free a key, end the run, or leave no element that could join a batch: else the seeker sleeps on.
-        if self._keyed is not None or not self._lineup.unfinished or self._lineup.forming:
+        if self._keys is not None or not self._lineup.unfinished or self._lineup.forming:
             self.news()
 
     def _look(self, now: float, overdue_by: float) -> None:
@@ -397,7 +397,7 @@ class Attempts:
             else:
                 self._waits.guard(flight, flight.deadline)
                 # Law Q7: calls of one key never overlap, so the next attempt waits for a call that was cut.
-                flight.held = self._keyed is not None and flight.late > 0
+                flight.held = self._keys is not None and flight.late > 0
                 if not flight.held:
                     self._lineup.again(flight)
 

@@ -4,7 +4,9 @@
     Source    makes flights of elements            (`operator.intake`, `lookup.managed`)
     Intake    gives the lanes their windows        (`operator.intake` the plain way, `attempts` the managed way)
     Window    a run of calls that all lanes share  (the same)
+    Keys      keeps calls of one key apart         (`queues.key_ordered`)
     Endings   takes what became of an element      (`operator.outcomes`, `lookup.managed`)
+    Consumer  takes outputs on another thread      (`loop.channels`)
 
 The lanes only report how a call ended; the window decides what that means. A source never makes its caller wait: if the
 input has nothing now, it sets `wants_input`, and `read_ahead` waits for the input in a task of its own. So other news
@@ -100,6 +102,27 @@ class Source(Protocol):
 
     async def wait(self, news: asyncio.Future[None]) -> None:
         """Wait for a future; if it is full now, some room completes it too."""
+
+
+class Keys(Protocol):
+    """The keys that elements occupy, so that calls of one key never overlap (law Q7)."""
+
+    def hold(self, entry: Any) -> None:
+        """Keep the key of an entry occupied after its element has ended: its call may still be running."""
+
+    def release(self, entry: Any) -> None:
+        """The call of a held entry has returned."""
+
+
+class Consumer(Protocol):
+    """A consumer that takes outputs later than a run yields them, because it is on another thread."""
+
+    @property
+    def limit(self) -> int:
+        """The most outputs that may be on their way to it."""
+
+    def waiting(self) -> int:
+        """The number of outputs that were yielded and that it has not taken."""
 
 
 class Endings(Protocol):

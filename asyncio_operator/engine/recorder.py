@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from asyncio_operator.errors import StateError, describe_error
-from asyncio_operator.queues import Entry
 from asyncio_operator.trace.recording import Recording
 
 if TYPE_CHECKING:
@@ -22,8 +21,8 @@ class Recorder:
     def admitted(self, flight: Flight) -> None:
         """A record was admitted."""
 
-    def watermark(self, entry: Entry, number: int, now: float) -> None:
-        """A watermark was admitted."""
+    def watermark(self, entry: object, timestamp: int, number: int, now: float) -> None:
+        """A watermark of this event time was admitted."""
 
     def attempt_started(self, flight: Flight, now: float) -> None:
         """A call starts for the element."""
@@ -40,7 +39,7 @@ class Recorder:
     def call_returned(self, flight: Flight, now: float) -> None:
         """A call that ran past its limit is over."""
 
-    def emitted(self, entry: Entry | None, flight: Flight | None, now: float) -> None:
+    def emitted(self, entry: object | None, flight: Flight | None, now: float) -> None:
         """The outputs of a record, or the watermark of the entry, were passed on."""
 
     def circuit(self, state: str | None, now: float) -> None:
@@ -55,7 +54,7 @@ class TraceRecorder(Recorder):
 
     def __init__(self, trace: Recording) -> None:
         self._trace = trace
-        self._watermarks: dict[Entry, int] = {}
+        self._watermarks: dict[object, int] = {}
         self._running: dict[Flight, None] = {}
         self._cut: dict[Flight, None] = {}
         self._circuit: str | None = "closed"
@@ -63,9 +62,9 @@ class TraceRecorder(Recorder):
     def admitted(self, flight: Flight) -> None:
         self._trace.admitted(flight.admitted, flight.number, flight.value, getattr(flight.entry, "key", None))
 
-    def watermark(self, entry: Entry, number: int, now: float) -> None:
+    def watermark(self, entry: object, timestamp: int, number: int, now: float) -> None:
         self._watermarks[entry] = number
-        self._trace.watermark(now, number, entry.element.timestamp)
+        self._trace.watermark(now, number, timestamp)
 
     def attempt_started(self, flight: Flight, now: float) -> None:
         self._running[flight] = None
@@ -88,7 +87,7 @@ class TraceRecorder(Recorder):
         self._cut.pop(flight, None)
         self._trace.call_returned(now, flight.number)
 
-    def emitted(self, entry: Entry | None, flight: Flight | None, now: float) -> None:
+    def emitted(self, entry: object | None, flight: Flight | None, now: float) -> None:
         if flight is not None:
             self._trace.emitted(now, flight.number)
         elif entry is not None:

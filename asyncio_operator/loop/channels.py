@@ -161,13 +161,14 @@ class FromLoop:
     """Elements from the loop to a thread.
 
     Args:
+        limit: the most elements that wait for the thread, but for those of `put_nowait`.
         pulse: seconds after which the thread gets a `PULSE`, even if elements came meanwhile; None for never.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: int = AHEAD, pulse: float | None = None) -> None:
         self._loop = loop
         self._pulse = pulse
-        self._limit = limit
+        self.limit = limit
         self._items: deque[Any] = deque()
         self._filled = Bell()
         self._room: asyncio.Future[None] | None = None
@@ -181,11 +182,11 @@ class FromLoop:
     async def put(self, item: Any) -> None:
         """Add an element; waits while the channel is full."""
         self.put_nowait(item)
-        while len(self._items) >= self._limit:
+        while len(self._items) >= self.limit:
             # The flag first, then one more look: the thread may have emptied the buffer before it could see the flag.
             self._room = self._loop.create_future()
             try:
-                if len(self._items) >= self._limit:
+                if len(self._items) >= self.limit:
                     await self._room
             finally:
                 self._room = None
@@ -219,7 +220,7 @@ class FromLoop:
 
     def __iter__(self) -> Iterator[Any]:
         """The elements in order. After the last one the error is raised, if there is one."""
-        items, few, pulse = self._items, self._limit // 2, self._pulse
+        items, few, pulse = self._items, self.limit // 2, self._pulse
         due = 0.0 if pulse is None else monotonic() + pulse
         while True:
             while items:

@@ -22,6 +22,7 @@ from types import GeneratorType
 from typing import Any, TypeVar
 
 from asyncio_operator.checks import FUNCTION
+from asyncio_operator.engine.contracts import Consumer
 from asyncio_operator.engine.failures import stray_run
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.loop.channels import Bell, FromLoop, ToLoop, call_on, check_elsewhere, runs_here
@@ -37,8 +38,8 @@ LOOK_AGAIN = 0.1
 """Seconds between two checks that a loop still runs while a thread waits for it. Most waits end before the first."""
 
 
-Process = Callable[[Any, Callable[[], int]], AsyncGenerator[Any, None]]
-"""Returns outputs for an input. It may call its second argument for the number of outputs not yet consumed."""
+Process = Callable[[Any, Consumer], AsyncGenerator[Any, None]]
+"""Returns outputs for an input and for the consumer, which knows how many of them it has not taken yet."""
 
 
 _running: set[asyncio.Task[Any]] = set()
@@ -189,7 +190,7 @@ def _iterate(
     loop = loop_thread().loop
     check_elsewhere(loop)
     source, sink = ToLoop(loop), FromLoop(loop)
-    run = LoopTask(loop, lambda: pump(process(source, sink.waiting), sink), sink)
+    run = LoopTask(loop, lambda: pump(process(source, sink), sink), sink)
 
     def cut() -> None:
         source.close()

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from asyncio_operator.engine.timing import wake
-from asyncio_operator.queues import StreamElementQueue
+from asyncio_operator.queues.base import StreamElementQueue
 
 
 class Buffer:

@@ -21,7 +21,8 @@ from asyncio_operator.engine.inputs import NOTHING, Reader
 from asyncio_operator.engine.recorder import Recorder
 from asyncio_operator.operator.buffer import Buffer
 from asyncio_operator.operator.outcomes import Outcomes, value_of
-from asyncio_operator.queues import Entry, KeyOrderedStreamElementQueue
+from asyncio_operator.queues.base import Entry
+from asyncio_operator.queues.key_ordered import KeyOrderedStreamElementQueue
 
 
 class Admission:
@@ -154,8 +155,8 @@ class Supply:
         queue, number = self._buffer.queue, self._number
         self._number += 1
         if type(element) is Watermark:
-            watermark = queue.put_watermark(element)
-            self._recorder.watermark(watermark, number, now)
+            entry = queue.put_watermark(element)
+            self._recorder.watermark(entry, element.timestamp, number, now)
             self._buffer.completed()
             return None
         value = element.value if type(element) is Record else element

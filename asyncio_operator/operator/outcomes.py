@@ -18,7 +18,7 @@ from asyncio_operator.errors import ElementTimeoutError, ResultError, describe
 from asyncio_operator.function import AsyncFunction
 from asyncio_operator.operator.buffer import Buffer
 from asyncio_operator.operator.options import RunOptions
-from asyncio_operator.queues import Entry
+from asyncio_operator.queues.base import Entry
 
 GO_ON = 'on_error="skip" or a function as on_error lets the run go on'
 IN_TIME = 'raise the timeout, give on_timeout for a result in its place, or on_error="skip" or a function as on_error'

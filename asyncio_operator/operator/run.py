@@ -18,7 +18,7 @@ from typing import Any
 
 from asyncio_operator.elements import OperatorSnapshot, Record, Watermark
 from asyncio_operator.engine.attempts import Attempts
-from asyncio_operator.engine.contracts import Input
+from asyncio_operator.engine.contracts import Consumer, Input
 from asyncio_operator.engine.failures import stray_run
 from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.lanes import Lanes
@@ -26,14 +26,13 @@ from asyncio_operator.engine.recorder import SILENT, recorder_of
 from asyncio_operator.engine.timing import clock_of, drop, error_of, start_task, wait_through, wake
 from asyncio_operator.errors import StateError, describe, describe_error
 from asyncio_operator.function import AsyncFunction
-from asyncio_operator.loop.channels import AHEAD
 from asyncio_operator.metrics import OperatorStatistics
 from asyncio_operator.operator.buffer import Buffer
 from asyncio_operator.operator.intake import Admission, Supply
 from asyncio_operator.operator.options import RunOptions
 from asyncio_operator.operator.outcomes import Outcomes
 from asyncio_operator.policies.shutdown import FINAL_WAIT, longest_end
-from asyncio_operator.queues import Entry, StreamElementQueue
+from asyncio_operator.queues.base import Entry, StreamElementQueue
 
 logger = logging.getLogger("asyncio_operator")
 
@@ -47,8 +46,7 @@ class Run:
         queue: holds the elements that are admitted and not yet emitted; its capacity is the operator's buffer.
         restore: its elements go in before the input.
         starting: called with the run when it starts; an error that it raises prevents the start.
-        in_transit: returns the number of outputs that were yielded and that the consumer has not taken, at most
-            `AHEAD`; None if the consumer takes each output when it is yielded.
+        consumer: knows how many outputs it has not taken yet; None if it takes each output when it is yielded.
     """
 
     def __init__(
@@ -60,7 +58,7 @@ class Run:
         options: RunOptions,
         restore: OperatorSnapshot | None,
         starting: Callable[[Run], None],
-        in_transit: Callable[[], int] | None = None,
+        consumer: Consumer | None = None,
     ) -> None:
         self._function = function
         self._invoke = invoke
@@ -69,8 +67,8 @@ class Run:
         self._options = options
         self._restored: Sequence[tuple[Any, int]] = () if restore is None else restore.elements
         self._starting: Callable[[Run], None] | None = starting
-        self._in_transit = in_transit
-        self._latest: deque[tuple[Entry, int]] = deque(maxlen=AHEAD)
+        self._consumer = consumer
+        self._latest: deque[tuple[Entry, int]] = deque(maxlen=0 if consumer is None else consumer.limit)
         self._partly = 0
         self._closing = False
         self._abandoned = False
@@ -108,7 +106,7 @@ class Run:
                 name=describe(self._function),
                 recorder=recorder,
                 instant=reader.instant,
-                keyed=supply.keyed,
+                keys=supply.keyed,
                 clock=now,
                 ages=options.clock,
             )
@@ -171,7 +169,7 @@ class Run:
 
     def _on_their_way(self) -> list[tuple[Any, int]]:
         """Emitted elements whose outputs the consumer has not taken yet, each with the attempts that it has used."""
-        missing = 0 if self._in_transit is None else self._in_transit() - self._partly
+        missing = 0 if self._consumer is None else self._consumer.waiting() - self._partly
         elements: list[tuple[Any, int]] = []
         # A copy, because the figures are read from other threads.
         for entry, attempts in reversed(self._latest.copy()):
@@ -285,7 +283,7 @@ class Run:
         driver, queue, buffer, flatten = self._driver, self._queue, self._buffer, self._options.flatten
         # A flattened input stays inside until its last output is handed over.
         take = queue.peek_completed if flatten else queue.poll_completed
-        latest = None if self._in_transit is None else self._latest
+        latest = None if self._consumer is None else self._latest
         loop, supply = asyncio.get_running_loop(), self._supply
         try:
             while True:

@@ -25,6 +25,7 @@ from asyncio_operator.checks import (
     positive_int,
 )
 from asyncio_operator.elements import OperatorSnapshot
+from asyncio_operator.engine.contracts import Consumer
 from asyncio_operator.engine.inputs import as_input
 from asyncio_operator.engine.options import checked_calls
 from asyncio_operator.errors import ConfigurationError, StateError, describe
@@ -169,7 +170,7 @@ class AsyncWaitOperator:
         return self._outputs(elements, restore=restore)
 
     def _outputs(
-        self, elements: Any, in_transit: Callable[[], int] | None = None, restore: OperatorSnapshot | None = None
+        self, elements: Any, consumer: Consumer | None = None, restore: OperatorSnapshot | None = None
     ) -> AsyncGenerator[Any, None]:
         function, options = self._function, self._options
         if function.max_concurrency is not None:
@@ -177,7 +178,7 @@ class AsyncWaitOperator:
         invoke = function.invoke_batch if isinstance(function, BatchAsyncFunction) else function.invoke
         queue = self._new_queue()
         elements = as_input(elements)
-        return Outputs(Run(function, invoke, queue, elements, options, restore, self._starting, in_transit))
+        return Outputs(Run(function, invoke, queue, elements, options, restore, self._starting, consumer))
 
     def _new_queue(self) -> StreamElementQueue:
         key = self._key

@@ -1,10 +1,9 @@
 """Timer services: event-time and processing-time timers per key and namespace, in memory or on RocksDB."""
 
+from asyncio_operator.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncio_operator.timers.batch import BatchTimerService
 from asyncio_operator.timers.queues import (
     ALL,
-    MAX_TIMESTAMP,
-    MIN_TIMESTAMP,
     HeapQueues,
     RocksDBQueues,
     Timer,

@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from asyncio_operator.clock import Clock
+from asyncio_operator.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncio_operator.errors import StateError, describe
 from asyncio_operator.state.heap_set import BatchPriorityQueueSet
 from asyncio_operator.state.key_groups import KeyGroupRange, key_group
 from asyncio_operator.state.keys import Key, KeySerializer, serialize_key
 from asyncio_operator.state.serializers import BUILTIN
 from asyncio_operator.timers.queues import (
-    MAX_TIMESTAMP,
-    MIN_TIMESTAMP,
     Timer,
     check_timestamp,
     deserialize_timer,

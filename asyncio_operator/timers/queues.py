@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from asyncio_operator.checks import check_directory
+from asyncio_operator.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.policies.rocksdb import RocksDBOptions, check_rocksdb
 from asyncio_operator.state.heap_set import HeapPriorityQueueSet
@@ -25,9 +26,6 @@ from asyncio_operator.state.priority_queue import PriorityQueueSet
 
 if TYPE_CHECKING:
     from asyncio_operator.state.rocksdb import RocksDBCachingPriorityQueueSet
-
-MIN_TIMESTAMP = -(2**63)
-MAX_TIMESTAMP = 2**63 - 1
 
 _pack = struct.Struct(">Q").pack
 _unpack = struct.Struct(">Q").unpack_from

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
 from asyncio_operator.clock import Clock, milliseconds
+from asyncio_operator.elements import MIN_TIMESTAMP
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.state.key_groups import KeyGroupRange, check_group
 from asyncio_operator.state.key_groups import key_group as key_group_of
@@ -28,7 +29,6 @@ from asyncio_operator.state.priority_queue import PriorityQueue, PriorityQueueSe
 from asyncio_operator.state.serializers import BUILTIN
 from asyncio_operator.timers.queues import (
     ALL,
-    MIN_TIMESTAMP,
     All,
     HeapQueues,
     Timer,
