@@ -27,7 +27,7 @@ from asyncio_operator.errors import ResultError
 from asyncio_operator.metrics import Histogram
 from asyncio_operator.policies.adaptive_capacity import calls_at_first
 from asyncio_operator.policies.batching import splits
-from asyncio_operator.policies.limits import Guards
+from asyncio_operator.policies.limits import Limits
 from asyncio_operator.policies.rate_limit import Limiter
 
 REFUSALS = 100
@@ -46,12 +46,12 @@ class Attempts:
         name: of what is called, for messages.
         clock: gives the seconds of the loop: what is computed here is waited for there.
         keys: which keys are occupied, if elements have keys.
-        limiter, ages: see `Guards`.
+        limiter, breaker_clock: see `Limits`.
         batch_method: what a call with several values is called in a message.
         random: gives a number in [0, 1).
 
     Attributes:
-        driver: the lanes that make the calls.
+        lanes: that make the calls.
         calls: that have been started.
         retries: attempts beyond the first of an element.
     """
@@ -69,16 +69,16 @@ class Attempts:
         clock: Callable[[], float],
         keys: Keys | None = None,
         limiter: Limiter | None = None,
-        ages: Callable[[], float] | None = None,
+        breaker_clock: Callable[[], float] | None = None,
         batch_method: str = "invoke_batch",
         random: Callable[[], float] = random,
     ) -> None:
-        self.lanes = 0
+        self.working = 0
         self.instant = instant
         self.calls = 0
         self.retries = 0
         self.latency = Histogram()
-        self.driver = Lanes(
+        self.lanes = Lanes(
             invoke,
             self,
             capacity=calls_at_first(options.capacity),
@@ -95,14 +95,14 @@ class Attempts:
         self._attempt_timeout = inf if options.attempt_timeout is None else options.attempt_timeout
         self._batched = options.batching is not None
         self._batch_method = batch_method
-        self._guards = Guards(options.capacity, options.rate_limit, options.circuit_breaker, limiter, ages)
+        self._limits = Limits(options.capacity, options.rate_limit, options.circuit_breaker, limiter, breaker_clock)
         self._recorder = recorder
         self._now = clock
         self._random = random
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
         self._waits = Waits()
-        self._lineup = Schedule(source, options.batching, options.retry is not None)
+        self._schedule = Schedule(source, options.batching, options.retry is not None)
         self._next: tuple[Call, Any] | None = None
         self._try_again = inf
         self._news: asyncio.Future[None] | None = None
@@ -128,22 +128,22 @@ class Attempts:
         """No caller waits for the element any more: it ends without an outcome. A call for it alone is cancelled."""
         if flight.ended:
             return
-        self._lineup.ended(flight)
+        self._schedule.ended(flight)
         self._waits.forget(flight)
         call, flight.call = flight.call, None
         if call is not None:
             call.late[flight] = None
             flight.late += 1
             if len(call.late) == len(call.flights):
-                self._guards.abandoned(call)
-                self.driver.cut(call)
+                self._limits.abandoned(call)
+                self.lanes.cut(call)
         self.news()
 
     # -- the intake of the lanes
 
     async def window(self) -> Attempts | None:
         while (next_call := self._start()) is None:
-            if self._lineup.over:
+            if self._schedule.over:
                 return None
             await self._wait()
         self._next = next_call
@@ -155,7 +155,7 @@ class Attempts:
             self._source.read_ahead(self.news)
         if self._try_again == A_TURN_LATER:
             await asyncio.sleep(0)
-            self._lineup.turned()
+            self._schedule.turned()
             return
         news = self._news = self._loop.create_future()
         if self._try_again < inf:
@@ -177,7 +177,7 @@ class Attempts:
 
     def _start(self) -> tuple[Call, Any] | None:
         """The call that starts now, and what it is called with; None if none may."""
-        guards, lineup = self._guards, self._lineup
+        limits, schedule = self._limits, self._schedule
         self._source.wants_input = False
         for _ in range(REFUSALS):
             now = self._now()
@@ -185,14 +185,14 @@ class Attempts:
             if self._waits.earliest <= now and self._waits.next_due() <= now:
                 # Law R3: an attempt may start at its deadline, and not after it.
                 self._look(now, nextafter(now, -inf))
-            if not guards.has_room():
+            if not limits.has_room():
                 return None
-            start = guards.next_start(now)
+            start = limits.next_start(now)
             if start > now:
                 self._try_again = start
-                lineup.prepare(now)
+                schedule.prepare(now)
                 return None
-            call, self._try_again = lineup.next_call(now, guards.calls)
+            call, self._try_again = schedule.next_call(now, limits.calls)
             if call is None:
                 return None
             if not self.instant:
@@ -200,10 +200,10 @@ class Attempts:
                 now = self._now()
                 if not self._in_time(call, now):
                     continue
-            refusal = guards.refusal(now)
-            self._recorder.circuit(guards.circuit, now)
+            refusal = limits.refusal(now)
+            self._recorder.circuit(limits.circuit, now)
             if refusal is None:
-                guards.started(call, now)
+                limits.started(call, now)
                 self.calls += 1
                 return call, self.value_of(call)
             # A refusal counts as a failed attempt, so retries and back-off bridge an open circuit.
@@ -242,8 +242,8 @@ class Attempts:
 
     def complete(self, call: Call, result: Any) -> None:
         now = self._now()
-        self._guards.succeeded(call, now)
-        self._recorder.circuit(self._guards.circuit, now)
+        self._limits.succeeded(call, now)
+        self._recorder.circuit(self._limits.circuit, now)
         self.returned(call)
         flights, late = call.flights, call.late
         if not self._batched:
@@ -277,16 +277,16 @@ class Attempts:
 
     def failed(self, call: Call, error: BaseException, started: float) -> None:
         now = self._now()
-        self._guards.failed(call, now, error)
-        self._recorder.circuit(self._guards.circuit, now)
+        self._limits.failed(call, now, error)
+        self._recorder.circuit(self._limits.circuit, now)
         self.returned(call)
         flights = call.present
         if len(flights) > 1 and isinstance(error, Exception) and splits(error):
             # Law B4: the halves belong to this attempt, so its limit goes on while they wait for a place.
-            self._lineup.split(flights)
+            self._schedule.split(flights)
             for flight in flights:
                 flight.call = None
-                self._waits.guard(flight, flight.limit(self._attempt_timeout))
+                self._waits.watch(flight, flight.limit(self._attempt_timeout))
             self._set_alarm()
             self.news()
             return
@@ -299,8 +299,8 @@ class Attempts:
         call.late |= dict.fromkeys(late)
         going_on = bool(call.present)
         if not going_on:
-            self._guards.failed(call, now, None)
-            self._recorder.circuit(self._guards.circuit, now)
+            self._limits.failed(call, now, None)
+            self._recorder.circuit(self._limits.circuit, now)
         for flight in late:
             flight.late += 1
             if self._keys is not None:
@@ -319,9 +319,9 @@ class Attempts:
 
     def returned(self, call: Call) -> None:
         """The call has returned, in time or late."""
-        self._guards.returned()
-        if self._guards.limit is not None:
-            self.driver.resize(self._guards.limit)
+        self._limits.returned()
+        if self._limits.capacity is not None:
+            self.lanes.resize(self._limits.capacity)
             self.news()
         for flight in call.late:
             flight.late -= 1
@@ -329,7 +329,7 @@ class Attempts:
             if self._keys is not None and not flight.late:
                 self._keys.release(flight.entry)
                 if flight.held and not flight.ended:
-                    self._lineup.again(flight)
+                    self._schedule.again(flight)
                 flight.held = False
                 self.news()
 
@@ -373,14 +373,14 @@ class Attempts:
         except BaseException:
             self._recorder.completed(flight, "failed", now)
             raise
-        self._lineup.ended(flight)
+        self._schedule.ended(flight)
         flight.call = None
         self.latency.add(now - flight.admitted)
         self._recorder.completed(flight, how, now)
         if flight.entry is None:
             self._recorder.emitted(None, flight, now)
         # An end may free a key, end the run, or leave no element that could join a batch: else the seeker sleeps on.
-        if self._keys is not None or not self._lineup.unfinished or self._lineup.forming:
+        if self._keys is not None or not self._schedule.unfinished or self._schedule.forming:
             self.news()
 
     def _look(self, now: float, overdue_by: float) -> None:
@@ -395,11 +395,11 @@ class Attempts:
             if flight.deadline < now:
                 self._end(flight, now, self._outcomes.timed_out, flight.attempts)
             else:
-                self._waits.guard(flight, flight.deadline)
+                self._waits.watch(flight, flight.deadline)
                 # Law Q7: calls of one key never overlap, so the next attempt waits for a call that was cut.
                 flight.held = self._keys is not None and flight.late > 0
                 if not flight.held:
-                    self._lineup.again(flight)
+                    self._schedule.again(flight)
 
     def _set_alarm(self, earliest: float = -inf) -> None:
         due = max(self._waits.next_due(), earliest)
@@ -411,7 +411,7 @@ class Attempts:
             self._look(now, now)
         except BaseException as error:
             # Raised here it would go to the loop's handler of exceptions, and the run would wait for ever.
-            self.driver.fail(error)
+            self.lanes.fail(error)
             return
         self._set_alarm(now + COARSEST)
         self.news()

@@ -25,7 +25,7 @@ from asyncio_operator.engine.flights import Flight
 class Window(Protocol):
     """A piece of work that lanes share."""
 
-    lanes: int
+    working: int
     """The number of lanes that work in the window. The lanes keep it."""
     instant: bool
     """Whether taking work from it takes no time. Then the end of a call counts as the start of the next."""

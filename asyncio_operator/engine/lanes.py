@@ -1,4 +1,4 @@
-"""The asyncio driver: `capacity` long-lived coroutines, the lanes, each of which runs one call at a time.
+"""The lanes: `capacity` long-lived coroutines, each of which runs one call at a time.
 
 An element's life is one straight line in a lane: take, start, await, decide. There is no task, timer, lock or thread
 hop per element, so a result cannot race its own timeout. An *intake* says what to run and what an outcome means; the
@@ -225,7 +225,7 @@ class Lanes:
             # Each call has a copy of its own, so nothing that it sets comes here, and there is nothing to compare.
             own = OwnContexts(context, invoke, complete)
             invoke, complete, present = own.invoke, own.complete, context.copy
-        window.lanes += 1
+        window.working += 1
         now = clock()
         turn_ends, may_stand = self._turn.ends(now), clock is not monotonic
         for slot, value in window:
@@ -270,8 +270,8 @@ class Lanes:
                 turn_ends = self._turn_end(now, started)
                 if now > turn_ends or lane.apart is not apart:
                     break
-        window.lanes -= 1
-        if not window.lanes:
+        window.working -= 1
+        if not window.working:
             window.left()
 
     def _turn_end(self, now: float, started: float) -> float:

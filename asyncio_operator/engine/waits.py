@@ -35,7 +35,7 @@ class Waits:
         self._back_offs.add(flight)
         self.earliest = min(self.earliest, until)
 
-    def guard(self, flight: Flight, until: float) -> None:
+    def watch(self, flight: Flight, until: float) -> None:
         """Watch the limit of an element that waits for a place."""
         if until < inf:
             flight.wakes = until

@@ -219,7 +219,7 @@ class _Engine:
         options: LookupOptions,
         check: AnswerCheck,
         cache: LookupCache | None,
-        ages: Callable[[], float] | None,
+        breaker_clock: Callable[[], float] | None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self._enricher = enricher
@@ -230,15 +230,15 @@ class _Engine:
         self._calls = Calls(outcomes, cache, timed=False, check=self._checked)
         self._source = _Keys()
         self._source.background = self._calls.background
-        self._attempts = managed_calls(enricher, self._source, self._calls, options, clock, ages=ages)
-        self._driver = self._attempts.driver
+        self._attempts = managed_calls(enricher, self._source, self._calls, options, clock, breaker_clock=breaker_clock)
+        self._lanes = self._attempts.lanes
         self._failure: BaseException | None = None
         self._running = asyncio.ensure_future(self._run())
 
     async def _run(self) -> None:
         """Run until the task is cancelled, or an error ends the run."""
         try:
-            await self._driver.run()
+            await self._lanes.run()
         except asyncio.CancelledError:
             self._failure = StateError("the lookup was closed")
         except BaseException as error:
@@ -292,7 +292,7 @@ class _Engine:
 
     async def close(self) -> None:
         # Any task may close the lookup, also one that a call has started.
-        self._driver.stop()
+        self._lanes.stop()
         self._running.cancel()
         await asyncio.wait([self._running])
         try:

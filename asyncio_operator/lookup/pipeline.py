@@ -39,13 +39,13 @@ def managed_calls(
     clock: Callable[[], float],
     recorder: Recorder = SILENT,
     limiter: Limiter | None = None,
-    ages: Callable[[], float] | None = None,
+    breaker_clock: Callable[[], float] | None = None,
 ) -> Attempts:
     """Builds what makes the calls for the flights of a source, on the running loop.
 
     Args:
         clock: returns the seconds of the loop.
-        limiter, ages: see `Guards`.
+        limiter, breaker_clock: see `Limits`.
     """
     return Attempts(
         source,
@@ -57,7 +57,7 @@ def managed_calls(
         instant=True,
         clock=clock,
         limiter=limiter,
-        ages=ages,
+        breaker_clock=breaker_clock,
         batch_method="lookup_many",
     )
 
@@ -109,12 +109,12 @@ class LookupPipeline:
             self._calls = Calls(self._outcomes, cache, timed=options.timed, check=checks, recorder=recorder)
             keys = BatchSource(self._reader, self._delivery, self._calls)
             self._attempts = managed_calls(enricher, keys, self._calls, options, clock, recorder, limiter)
-            self._driver = self._attempts.driver
+            self._lanes = self._attempts.lanes
         else:
             assert isinstance(options.capacity, int)
             self._plain = PlainIntake(self._reader, self._delivery, self._outcomes)
             invoke: Callable[[Any], Awaitable[Any]] = self._invoke_timed if options.timed else enricher.lookup
-            self._driver = Lanes(
+            self._lanes = Lanes(
                 invoke,
                 self._plain,
                 # More lanes than keys in the buffer would never have work.
@@ -154,12 +154,12 @@ class LookupPipeline:
     @property
     def latency(self) -> Histogram:
         """Seconds from the start of a key's first call to its outcome."""
-        return self._driver.latency if self._plain is not None else self._calls.latency
+        return self._lanes.latency if self._plain is not None else self._calls.latency
 
     @property
     def attempt_latency(self) -> Histogram:
         """Durations of calls, in seconds."""
-        return self._driver.latency
+        return self._lanes.latency
 
     async def run(self) -> None:
         """Run until the source has ended and everything is delivered.
@@ -168,7 +168,7 @@ class LookupPipeline:
             FunctionError: a lookup failed and ``options.fail`` is set, or it raised an error that is no `Exception`.
         """
         try:
-            await self._driver.run()
+            await self._lanes.run()
             self._delivery.flush()
         finally:
             self._delivery.close()

@@ -35,7 +35,7 @@ class KeyWindow:
         self, batch: KeyBatch, asked: list[int] | None, outcomes: KeyOutcomes, left: Callable[[KeyWindow], None]
     ) -> None:
         self.batch = batch
-        self.lanes = 0
+        self.working = 0
         self.admitted = 0
         # A method of the list itself, without a Python function around it: the lanes call it for every key.
         self.complete: Callable[[Any, Any], object] = batch.outcomes.__setitem__

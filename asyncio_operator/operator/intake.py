@@ -1,4 +1,4 @@
-"""From the input to the lanes: `Admission` is the plain way, `Supply` the source of flights of the managed way.
+"""From the input to the lanes: `ElementIntake` in the plain way, `ElementSource` in the managed way.
 
 The plain way makes one call for every element, in the order of the input, and keeps nothing of an element but its entry
 in the queue. A run uses it unless it retries, batches, or has limits or keys. In the managed way an element is a flight
@@ -25,13 +25,13 @@ from asyncio_operator.queues.base import Entry
 from asyncio_operator.queues.key_ordered import KeyOrderedStreamElementQueue
 
 
-class Admission:
+class ElementIntake:
     """The intake of the lanes, and its one window."""
 
     begin = None
 
     def __init__(self, buffer: Buffer, reader: Reader, outcomes: Outcomes) -> None:
-        self.lanes = 0
+        self.working = 0
         self.instant = reader.instant
         self.complete = outcomes.complete
         self._buffer = buffer
@@ -39,7 +39,7 @@ class Admission:
         self._outcomes = outcomes
         self._admission: Iterator[tuple[Entry, Any]] | None = None
 
-    async def window(self) -> Admission | None:
+    async def window(self) -> ElementIntake | None:
         # Room first: law O1, no input is read that has no place.
         if self._buffer.is_full():
             await self._buffer.wait_for_room()
@@ -98,7 +98,7 @@ class Admission:
         """There is nothing to do: the queue knows what is complete."""
 
 
-class Supply:
+class ElementSource:
     """Admits elements as flights; a `Source`.
 
     Args:

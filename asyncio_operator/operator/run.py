@@ -28,7 +28,7 @@ from asyncio_operator.errors import StateError, describe, describe_error
 from asyncio_operator.function import AsyncFunction
 from asyncio_operator.metrics import OperatorStatistics
 from asyncio_operator.operator.buffer import Buffer
-from asyncio_operator.operator.intake import Admission, Supply
+from asyncio_operator.operator.intake import ElementIntake, ElementSource
 from asyncio_operator.operator.options import RunOptions
 from asyncio_operator.operator.outcomes import Outcomes
 from asyncio_operator.policies.shutdown import FINAL_WAIT, longest_end
@@ -75,8 +75,8 @@ class Run:
         self._reader: Reader
         self._buffer: Buffer
         self._outcomes: Outcomes
-        self._driver: Lanes
-        self._supply: Supply | None = None
+        self._lanes: Lanes
+        self._source: ElementSource | None = None
         self._attempts: Attempts | None = None
         self._recorder = SILENT
         self._life: asyncio.Task[BaseException | None] | None = None
@@ -97,25 +97,25 @@ class Run:
         restored, self._restored = self._restored, ()
         if options.managed or restored:
             recorder = self._recorder = recorder_of(options.trace, now())
-            supply = self._supply = Supply(buffer, reader, restored, recorder)
+            source = self._source = ElementSource(buffer, reader, restored, recorder)
             attempts = self._attempts = Attempts(
-                supply,
+                source,
                 outcomes,
                 options,
                 self._invoke,
                 name=describe(self._function),
                 recorder=recorder,
                 instant=reader.instant,
-                keys=supply.keyed,
+                keys=source.keyed,
                 clock=now,
-                ages=options.clock,
+                breaker_clock=options.clock,
             )
-            self._driver = attempts.driver
+            self._lanes = attempts.lanes
         else:
             assert isinstance(options.capacity, int)
-            self._driver = Lanes(
+            self._lanes = Lanes(
                 self._invoke,
-                Admission(buffer, reader, outcomes),
+                ElementIntake(buffer, reader, outcomes),
                 capacity=options.capacity,
                 timeout=options.timeout,
                 clock=now,
@@ -149,7 +149,7 @@ class Run:
                 "have been closed; end a run before its loop, as asyncio.run does",
                 describe(self._function),
             )
-            for task in (life, self._reader.reading, *self._driver.tasks(), *self._last_tasks):
+            for task in (life, self._reader.reading, *self._lanes.tasks(), *self._last_tasks):
                 if task is not None:
                     drop(task)
         return True
@@ -161,10 +161,10 @@ class Run:
 
     def snapshot(self) -> OperatorSnapshot:
         """The elements that were admitted or read ahead, and not handed over. Called on the run's loop only."""
-        supply = self._supply
-        attempts_of = _none_used if supply is None else supply.attempts_of
+        source = self._source
+        attempts_of = _none_used if source is None else source.attempts_of
         inside = [(entry.element, attempts_of(entry)) for entry in self._queue.entries()]
-        to_come = [(element, 0) for element in self._reader.to_come()] if supply is None else supply.to_come()
+        to_come = [(element, 0) for element in self._reader.to_come()] if source is None else source.to_come()
         return OperatorSnapshot((*self._on_their_way(), *inside, *to_come))
 
     def _on_their_way(self) -> list[tuple[Any, int]]:
@@ -185,7 +185,7 @@ class Run:
         buffer, outcomes, managed = self._buffer, self._outcomes, self._attempts
         on_their_way = sum(type(element) is not Watermark for element, _ in self._on_their_way())
         emitted = max(0, buffer.emitted - on_their_way)
-        attempts = latency = self._driver.latency.percentiles()
+        attempts = latency = self._lanes.latency.percentiles()
         retries = backing_off = 0
         if managed is not None:
             latency = managed.latency.percentiles()
@@ -193,7 +193,7 @@ class Run:
         return OperatorStatistics(
             admitted=buffer.admitted,
             emitted=emitted,
-            in_flight=self._driver.in_flight,
+            in_flight=self._lanes.in_flight,
             buffered=buffer.admitted - emitted,
             backing_off=backing_off,
             retries=retries,
@@ -218,7 +218,7 @@ class Run:
             await self._function.open()
             if not self._abandoned:
                 self._phase = "a call"
-                await self._driver.run()
+                await self._lanes.run()
         except BaseException as error:
             failure = error
         self._closing = True
@@ -280,14 +280,14 @@ class Run:
         except BaseException:
             self._dead = True
             raise
-        driver, queue, buffer, flatten = self._driver, self._queue, self._buffer, self._options.flatten
+        lanes, queue, buffer, flatten = self._lanes, self._queue, self._buffer, self._options.flatten
         # A flattened input stays inside until its last output is handed over.
         take = queue.peek_completed if flatten else queue.poll_completed
         latest = None if self._consumer is None else self._latest
-        loop, supply = asyncio.get_running_loop(), self._supply
+        loop, source = asyncio.get_running_loop(), self._source
         try:
             while True:
-                while not driver.failed and (entry := take()) is not None:
+                while not lanes.failed and (entry := take()) is not None:
                     element, outputs = entry.element, entry.outputs or ()
                     kind = type(element)
                     if flatten:
@@ -296,9 +296,9 @@ class Run:
                             # those of an earlier one.
                             self._partly += 1
                             yield Record(output, element.timestamp) if kind is Record else output
-                            if driver.failed:
+                            if lanes.failed:
                                 break
-                        if driver.failed:
+                        if lanes.failed:
                             break
                         self._partly = 0
                         queue.poll_completed()
@@ -306,9 +306,9 @@ class Run:
                     if buffer.room is not None:
                         wake(buffer.room)
                     if latest is not None and (outputs or kind is Watermark):
-                        latest.append((entry, 0 if supply is None else supply.attempts_of(entry)))
-                    if supply is not None:
-                        supply.emitted(entry, self._now())
+                        latest.append((entry, 0 if source is None else source.attempts_of(entry)))
+                    if source is not None:
+                        source.emitted(entry, self._now())
                     if kind is Watermark:
                         yield element
                         continue
@@ -350,7 +350,7 @@ class Run:
             return
         if not life.done():
             self._abandoned = True
-            self._driver.stop()
+            self._lanes.stop()
             if not self._closing:
                 life.cancel()
             # A task that ignores its cancellation longer than this is left behind. If the consumer is cancelled again,

@@ -21,13 +21,13 @@ class Call(Protocol):
     age: float
 
 
-class Guards:
+class Limits:
     """The state of the policies in one run. Each policy may be missing.
 
     Args:
         limiter: the window of `rate_limit`, which an earlier run may have used; None: a new one.
-        ages: returns the seconds by which the circuit breaker measures the age of failures, and how long it has been
-            open. None: the time that is passed in.
+        breaker_clock: returns the seconds by which the circuit breaker measures the age of failures, and how long it
+            has been open. None: the time that is passed in.
 
     Attributes:
         calls: the number of running calls, including those past their limit.
@@ -39,16 +39,16 @@ class Guards:
         rate_limit: RateLimit | None,
         circuit_breaker: CircuitBreaker | None,
         limiter: Limiter | None = None,
-        ages: Callable[[], float] | None = None,
+        breaker_clock: Callable[[], float] | None = None,
     ) -> None:
         self.calls = 0
-        self._ages = ages
+        self._breaker_clock = breaker_clock
         self._limiter = Limiter(rate_limit) if limiter is None and rate_limit is not None else limiter
         self._breaker = None if circuit_breaker is None else Breaker(circuit_breaker)
         self._controller = Controller(capacity) if isinstance(capacity, AdaptiveCapacity) else None
 
     @property
-    def limit(self) -> int | None:
+    def capacity(self) -> int | None:
         """The maximum number of calls in flight now, or None if the capacity is not adaptive."""
         return None if self._controller is None else self._controller.limit
 
@@ -113,4 +113,4 @@ class Guards:
         self.calls -= 1
 
     def _age(self, now: float) -> float:
-        return now if self._ages is None else self._ages()
+        return now if self._breaker_clock is None else self._breaker_clock()

@@ -21,7 +21,7 @@ class Batch:
     begin = None
 
     def __init__(self, intake: Batches, values: range) -> None:
-        self.lanes = 0
+        self.working = 0
         self.intake = intake
         self.left_over = len(values)
         self.work = self.hand_out(values)
