@@ -6,7 +6,8 @@ and costs a fraction of a microsecond. Any option that it cannot honour takes th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 from asyncio_operator.checks import of_kind, positive_int
@@ -48,36 +49,35 @@ class CallOptions:
     grace_period: float = OPERATOR_GRACE_PERIOD
 
 
+CALL_OPTIONS = tuple(field.name for field in fields(CallOptions) if field.name != "grace_period")
+"""The options that every face takes: the operator, `Lookup`, and those of Spark."""
+
+PLAIN = ("capacity", "timeout")
+"""Options that the plain way honours, if the capacity is a number."""
+
+
 def needs_managed_way(options: CallOptions, *others: object) -> bool:
     """Whether an option needs the managed way; `others` are options that need it if they are not None."""
-    managed = (
-        options.attempt_timeout,
-        options.retry,
-        options.batching,
-        options.rate_limit,
-        options.circuit_breaker,
-        *others,
-    )
-    return isinstance(options.capacity, AdaptiveCapacity) or any(option is not None for option in managed)
+    managed = [getattr(options, name) for name in CALL_OPTIONS if name not in PLAIN]
+    return isinstance(options.capacity, AdaptiveCapacity) or any(option is not None for option in (*managed, *others))
 
 
-def checked_calls(
-    *, capacity: object, timeout: object, attempt_timeout: object, **specifications: object
-) -> dict[str, Any]:
-    """The fields of `CallOptions`, from what a user gave.
+def calls_among(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of calls among the arguments of a function, by name. Other arguments are left out."""
+    return {name: arguments[name] for name in CALL_OPTIONS}
 
-    Args:
-        specifications: the options in `KINDS`.
+
+def checked_calls(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """`calls_among` arguments that a user gave, checked, with durations in seconds.
 
     Raises:
         ConfigurationError: an option is wrong.
     """
-    if not isinstance(capacity, AdaptiveCapacity):
-        positive_int("capacity", capacity, ", or an AdaptiveCapacity")
-    for name, value in specifications.items():
-        of_kind(name, value, KINDS[name])
-    durations = {
-        "timeout": optional_duration("timeout", timeout),
-        "attempt_timeout": optional_duration("attempt_timeout", attempt_timeout),
-    }
-    return {"capacity": capacity, **durations, **specifications}
+    calls = calls_among(arguments)
+    if not isinstance(calls["capacity"], AdaptiveCapacity):
+        positive_int("capacity", calls["capacity"], ", or an AdaptiveCapacity")
+    for name, kind in KINDS.items():
+        of_kind(name, calls[name], kind)
+    for name in ("timeout", "attempt_timeout"):
+        calls[name] = optional_duration(name, calls[name])
+    return calls

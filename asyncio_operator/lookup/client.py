@@ -81,17 +81,7 @@ class Lookup:
         attempt_timeout: Duration | None = None,
         capacity: int | AdaptiveCapacity = 100,
     ) -> None:
-        self._options = checked(
-            enricher,
-            capacity=capacity,
-            timeout=timeout,
-            attempt_timeout=attempt_timeout,
-            retry=retry,
-            cache=cache,
-            batching=batching,
-            rate_limit=rate_limit,
-            circuit_breaker=circuit_breaker,
-        )
+        self._options = checked(enricher, locals())
         if clock is not None:
             plain_function("clock", clock, "a function that gives seconds")
         self._enricher = enricher

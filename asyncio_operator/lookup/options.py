@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,19 +40,20 @@ class LookupOptions(CallOptions):
         return needs_managed_way(self, self.cache)
 
 
-def checked(enricher: Enricher, *, cache: object, **calls: Any) -> LookupOptions:
+def checked(enricher: Enricher, arguments: Mapping[str, Any]) -> LookupOptions:
     """Checks the options that `enrich` and `Lookup` share. The others keep their defaults.
 
     Args:
-        calls: as for `checked_calls`.
+        arguments: those options by name; others are left out.
 
     Raises:
         ConfigurationError: an option is wrong.
     """
     require_enricher(enricher)
-    given = checked_calls(**calls)
-    of_kind("cache", cache, Cache)
-    return LookupOptions(**given | {"batching": batching_of(enricher, given["batching"])}, cache=cache)  # type: ignore[arg-type]
+    calls = checked_calls(arguments)
+    of_kind("cache", arguments["cache"], Cache)
+    calls["batching"] = batching_of(enricher, calls["batching"])
+    return LookupOptions(**calls, cache=arguments["cache"])
 
 
 def require_enricher(enricher: object) -> None:

@@ -109,15 +109,7 @@ class AsyncWaitOperator:
         self._function = as_async_function(function)
         self._mode = one_of("mode", mode, MODES)
         self._key = checked_key(self._mode, key)
-        calls = checked_calls(
-            capacity=capacity,
-            timeout=timeout,
-            attempt_timeout=attempt_timeout,
-            retry=retry,
-            batching=batching,
-            rate_limit=rate_limit,
-            circuit_breaker=circuit_breaker,
-        )
+        calls = checked_calls(locals())
         self._buffer = BUFFER_FACTOR * calls_at_most(capacity) if buffer is None else positive_int("buffer", buffer)
         check_hooks(on_timeout, on_error, clock)
         of_kind("trace", trace, Trace)

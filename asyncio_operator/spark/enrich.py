@@ -35,9 +35,6 @@ from asyncio_operator.spark.metrics import EnrichmentMetrics, report_of
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.trace import Trace
 
-NOT_BUNDLED = ("df", "enricher", "metrics", "trace")
-"""Parameters of `enrich` that are no part of its `EnrichOptions`."""
-
 
 def enrich(
     df: DataFrame,
@@ -122,7 +119,7 @@ def enrich(
     Raises:
         ConfigurationError: an option, a column, a type or a name is wrong, or the enricher's source is not as declared.
     """
-    options = EnrichOptions(**{name: value for name, value in locals().items() if name not in NOT_BUNDLED})
+    options = EnrichOptions.among(locals())
     if not isinstance(df, DataFrame):
         raise ConfigurationError(f"df is of type {type(df).__name__}; it must be a Spark DataFrame")
     spark = df.sparkSession

@@ -8,7 +8,7 @@ asked only for its schema.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 
@@ -121,6 +121,8 @@ def plan(
         ConfigurationError: an option, a column or a type is wrong, `df` is a streaming DataFrame, or the enricher's
             source is not as declared.
     """
+    # The names of added columns do not matter here, and must not cause an error.
+    options = replace(EnrichOptions.among(locals()), columns=(), tasks_at_once=None)
     if not isinstance(df, DataFrame):
         raise ConfigurationError(f"df is of type {type(df).__name__}; it must be a Spark DataFrame")
     if df.isStreaming:
@@ -131,16 +133,8 @@ def plan(
     tasks_at_once = tasks_of_job(df.sparkSession, scope, tasks_at_once)
     if tasks_at_once is not None:
         positive_int("tasks_at_once", tasks_at_once)
-    options = EnrichOptions(
-        on=on,
-        columns=(),  # The names of added columns do not matter here, and must not cause an error.
-        capacity=capacity,
-        cache=cache,
-        batching=batching,
-        rate_limit=rate_limit,
-        scope=scope,
-        tasks_at_once=tasks_at_once if scope == "job" else None,
-    )
+    if scope == "job":
+        options = replace(options, tasks_at_once=tasks_at_once)
     task, _ = enrich_task(df.schema, enricher, options)
     positive_int("sample", sample)
     average = None if latency is None else _average(latency)

@@ -28,6 +28,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 from pyspark.util import PythonEvalType
 
+from asyncio_operator.engine.options import KINDS
 from asyncio_operator.enricher import Enricher, Found
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task
@@ -39,7 +40,7 @@ from asyncio_operator.spark.metrics import report_of
 from asyncio_operator.spark.worker.figures import EnrichmentFigures, Tracing
 from asyncio_operator.spark.worker.table_function import Analyzed, Call, table_function
 
-NOT_IN_SQL = ("retry", "cache", "batching", "rate_limit", "circuit_breaker", "metrics", "trace")
+NOT_IN_SQL = ("cache", *KINDS, "metrics", "trace")
 """Options whose values cannot be written in SQL."""
 
 OF_THE_TABLE = {"event_time": None, "watermark_delay": None}

@@ -25,6 +25,7 @@ from pyspark.sql.utils import is_remote
 
 from asyncio_operator.arrow.schema import as_schema
 from asyncio_operator.checks import Duration, flag, gives_coroutines, one_of
+from asyncio_operator.engine.options import calls_among
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.hints import failed_import
 from asyncio_operator.operator.wait_operator import AsyncWaitOperator
@@ -95,6 +96,7 @@ def async_udf(
     Raises:
         ConfigurationError: an option, the type or the function is wrong, or PySpark is older than 4.1.
     """
+    calls = calls_among(locals())
     refuse_unknown("async_udf", unknown, [*inspect.signature(async_udf).parameters][1:-1], ELSEWHERE)
     if arrow_udf is None:
         raise ConfigurationError("async_udf needs PySpark 4.1 or newer, for its arrow_udf; enrich works with 4.0 too")
@@ -110,14 +112,8 @@ def async_udf(
         spread = function if gives_coroutines(function) else None
         operator = AsyncWaitOperator(
             OfColumns(function) if spread is not None else function,
-            capacity=capacity,
+            **calls,
             buffer=buffer,
-            timeout=timeout,
-            attempt_timeout=attempt_timeout,
-            retry=retry,
-            batching=batching,
-            rate_limit=rate_limit,
-            circuit_breaker=circuit_breaker,
             on_error="fail" if fail else _null,
             grace_period=TASK_GRACE_PERIOD,
         )

@@ -9,8 +9,9 @@ it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import pyarrow as pa
 from pyspark.cloudpickle import cloudpickle
@@ -78,6 +79,11 @@ class EnrichOptions:
     scope: str = "task"
     tasks_at_once: int | None = None
 
+    @classmethod
+    def among(cls, arguments: Mapping[str, Any]) -> EnrichOptions:
+        """The options among the arguments of a face, by name. Other arguments are left out."""
+        return cls(**{field.name: arguments[field.name] for field in fields(cls) if field.name in arguments})
+
 
 OPTIONS = (*(field.name for field in fields(EnrichOptions)), "metrics", "trace")
 """The options of `enrich`. The last two are of the session, and `enrich_task` takes what is made of them."""
@@ -131,17 +137,7 @@ def enrich_task(
 
 
 def _lookup_options(enricher: Enricher, options: EnrichOptions, timed: bool) -> LookupOptions:
-    lookups = checked(
-        enricher,
-        capacity=options.capacity,
-        timeout=options.timeout,
-        attempt_timeout=options.attempt_timeout,
-        retry=options.retry,
-        cache=options.cache,
-        batching=options.batching,
-        rate_limit=options.rate_limit,
-        circuit_breaker=options.circuit_breaker,
-    )
+    lookups = checked(enricher, {field.name: getattr(options, field.name) for field in fields(options)})
     lookups = shared_out(lookups, options.scope, options.tasks_at_once)
     buffer = options.buffer
     if buffer is None:

@@ -16,8 +16,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from asyncio_operator import ConfigurationError, Enricher
-from asyncio_operator.spark import EnrichmentMetrics, enrich, enrich_with
+from asyncio_operator import AsyncWaitOperator, ConfigurationError, Enricher
+from asyncio_operator.engine.options import CALL_OPTIONS, PLAIN, CallOptions
+from asyncio_operator.lookup import Lookup
+from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, enrich_with, plan
 from asyncio_operator.spark.driver.build_task import EnrichOptions
 from enrichers import FunctionEnricher, HttpEnricher
 from tests.spark.helpers import jobs
@@ -42,11 +44,28 @@ class Keyed(Enricher):
 
 
 def test_the_options_and_their_defaults_are_those_of_the_bundle() -> None:
-    given = {name: parameter.default for name, parameter in inspect.signature(enrich).parameters.items()}
+    given = defaults(enrich)
     bundle = {field.name: field.default for field in fields(EnrichOptions)} | {"on": inspect.Parameter.empty}
     for apart in ("df", "enricher", "metrics", "trace"):
         del given[apart]
     assert given == bundle
+
+
+def defaults(face: Any) -> dict[str, Any]:
+    return {name: parameter.default for name, parameter in inspect.signature(face).parameters.items()}
+
+
+@pytest.mark.parametrize("face", [AsyncWaitOperator, Lookup, enrich, async_udf])
+def test_every_face_takes_the_options_of_calls(face: Any) -> None:
+    unset = [name for name in CALL_OPTIONS if name not in PLAIN]
+    assert defaults(face).items() >= (dict.fromkeys(unset) | {"capacity": CallOptions().capacity}).items()
+    assert "timeout" in defaults(face)
+
+
+def test_a_plan_takes_options_of_enrich_with_their_defaults() -> None:
+    both = defaults(plan).keys() & defaults(enrich).keys()
+    assert {name: defaults(plan)[name] for name in both} == {name: defaults(enrich)[name] for name in both}
+    assert defaults(plan).keys() - both == {"latency", "sample"}
 
 
 def source(schema: Any = "x long, y string") -> FunctionEnricher:
