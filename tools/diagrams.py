@@ -195,14 +195,13 @@ def secrets() -> str:
     canvas.words(325, 92, "the job", look="bold")
     canvas.words(325, 122, "the function,", "no secret", look="small")
     canvas.arrow((624, 102), (790, 102))
-    canvas.words(707, 92, "lookups", look="bold")
-    canvas.words(707, 122, "pool_size connections", "for each worker", look="small")
+    canvas.words(714, 92, "lookups", look="bold")
+    canvas.words(714, 122, "pool_size connections", "for each worker", look="small")
     canvas.box(26, 300, 598, 56, "Spark: plans, web UI, event log, logs at INFO", "no secret, however you give it")
     canvas.arrow((135, 250), (135, 300))
     canvas.arrow((515, 250), (515, 300))
     canvas.arrow((244, 134), (274, 134), (274, 275), (880, 275), (880, 144))
-    canvas.words(760, 267, "PostgreSQL only: names and types,", look="small")
-    canvas.words(760, 293, "once, before a job runs", look="small")
+    canvas.words(762, 248, "PostgreSQL only: names and types,", "once, before a job runs", look="small")
     return canvas.svg()
 
 
