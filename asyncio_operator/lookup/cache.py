@@ -2,7 +2,9 @@
 
 An answer is an entry of keyed state with time to live, stamped with the time at which it was written. Every lifetime
 (of a row, of a miss, of a fresh answer, since the last use) is a view of such stamps. The rule of expiry is that of
-State TTL. The slot of each key and the order of use are kept in memory.
+State TTL. An `Order` knows which answers there are, from the least to the most recently used. For answers in memory it
+is a dictionary from keys to slots. On disk (`cache_directories`) memory does not depend on the number of keys: the slot
+of a key is computed, and the order is on disk too.
 
 Laws: a broken cache never makes a lookup fail. The cache logs once that it could not read or write an answer, and the
 key is looked up. Nothing here belongs to an event loop. All callers get the same answer object; the one that passes it
@@ -12,17 +14,18 @@ to a user makes a copy.
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from asyncio_operator.errors import StateError, describe, describe_error
-from asyncio_operator.lookup.order import Order, OrderInMemory
+from asyncio_operator.keys import identity
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state.backend import StateBackend
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.state.descriptors import ValueStateDescriptor
 from asyncio_operator.state.serializers import BuiltinSerializer
-from asyncio_operator.state.table import Table
+from asyncio_operator.state.table import Stored, Table
 from asyncio_operator.state.ttl import TtlCells
 from asyncio_operator.state.ttl_config import StateTtlConfig
 
@@ -48,6 +51,76 @@ class AnswerSerializer(BuiltinSerializer):
 
     def copy(self, value: Any) -> Any:
         return value
+
+
+class Order(Protocol):
+    """Names of keys in the order of their last use. A name is what tells keys apart."""
+
+    @property
+    def name(self) -> Callable[[Any], Any]:
+        """Gives the name of a key."""
+
+    @property
+    def get(self) -> Callable[[Any], bytes | None]:
+        """Gives the slot of a name; None if there is no answer. With a slot there may be none either."""
+
+    @property
+    def use(self) -> Callable[[Any], None]:
+        """Counts a use of a name that is there."""
+
+    @property
+    def close(self) -> Callable[[], None]:
+        """Releases memory, and writes what is not on disk."""
+
+    def __len__(self) -> int: ...
+
+    def put(self, name: Any, slot: bytes, answer: Stored, used: Stored | None) -> None:
+        """Writes the answer of a slot, and when it was used if that is kept. Counts as a use of its name."""
+
+    def remove(self, name: Any) -> None:
+        """Removes a name and what was put for it, if the name is there."""
+
+    def oldest(self) -> Any:
+        """The least recently used name; None if there is none."""
+
+
+class OrderInMemory:
+    """An order that ends with the process.
+
+    Args:
+        backend: of both tables.
+        answers: the table of the answers.
+        used: the table of when they were used, if that is kept.
+    """
+
+    def __init__(self, backend: StateBackend, answers: Table, used: Table | None) -> None:
+        self._answers, self._used = answers, used
+        self._put_answer = answers.put_slot
+        self._slots: OrderedDict[Any, bytes] = OrderedDict()
+        self.name = identity
+        self.get = self._slots.get
+        self.use = self._slots.move_to_end
+        self.close = self._slots.clear
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def put(self, name: Any, slot: bytes, answer: Stored, used: Stored | None) -> None:
+        self._put_answer(slot, answer)
+        if self._used is not None:
+            self._used.put_slot(slot, used)
+        self._slots[name] = slot
+        self._slots.move_to_end(name)
+
+    def remove(self, name: Any) -> None:
+        slot = self._slots.pop(name, None)
+        if slot is not None:
+            self._answers.delete(slot, b"")
+            if self._used is not None:
+                self._used.delete(slot, b"")
+
+    def oldest(self) -> Any:
+        return next(iter(self._slots), None)
 
 
 class LookupCache:

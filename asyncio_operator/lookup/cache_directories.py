@@ -4,39 +4,49 @@ The directory of a `Cache` holds numbered directories, one for each worker that 
 worker locks the first free one that holds answers of its own specification, and uses these answers. If there is none,
 it takes the first free one and clears it. A lock ends with the process, even if the process crashes.
 
+Tasks of one process lease a cache and return it, with its answers, for the next task (`Caches`). Of the caches that no
+task leases, the last `UNUSED` are kept.
+
 Law L7: two workers never share a directory. A directory that is damaged, or was written for another specification or
 by another version, is not trusted: it is cleared, and this is logged.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import shutil
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from asyncio_operator.checks import check_directory
 from asyncio_operator.clock import Clock
 from asyncio_operator.errors import ConfigurationError, StateError, describe_error
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.lookup.cache import DAMAGED, SPECIFICATION, LookupCache
-from asyncio_operator.lookup.order import OrderOnDisk
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.rocksdb import RocksDBOptions
+from asyncio_operator.state.backend import StateBackend
 from asyncio_operator.state.heap_backend import HeapStateBackend
+from asyncio_operator.state.on_disk import rocksdb_class
+from asyncio_operator.state.table import Stored, Table
 
 if TYPE_CHECKING:
     from asyncio_operator.state.rocksdb.backend import RocksDBStateBackend
 
 FORMAT: Final = 2
 """Of what a cache writes to disk."""
+
+UNUSED = 16
+"""The number of unused caches that are kept: more than one query has, and a limit for a notebook with hundreds."""
 
 OpenState = Callable[[Path], "RocksDBStateBackend"]
 
@@ -85,12 +95,106 @@ def open_cache(options: Cache, owner: str, clock: Clock | None = None) -> Lookup
         raise
 
 
+class Caches:
+    """The caches of this process."""
+
+    def __init__(self) -> None:
+        self._caches: OrderedDict[str, asyncio.Task[LookupCache]] = OrderedDict()
+        self._leases: dict[str, int] = {}
+
+    async def lease(self, owner: str, options: Cache) -> LookupCache:
+        """The cache of an owner (`cache_owner` names owners). Return it with `release` and the same arguments.
+
+        Raises:
+            ConfigurationError: the cache cannot be opened.
+        """
+        name = cache_name(owner, options)
+        opening = self._caches.get(name)
+        if opening is None or _has_failed(opening):
+            # In a thread: a disk may be slow, and all tasks of this process share this loop.
+            opening = self._caches[name] = asyncio.ensure_future(asyncio.to_thread(open_cache, options, owner))
+        self._leases[name] = self._leases.get(name, 0) + 1
+        try:
+            # Shielded: other tasks may wait for the same opening when this one is cancelled.
+            return await asyncio.shield(opening)
+        except BaseException:
+            self.release(owner, options)
+            raise
+
+    def release(self, owner: str, options: Cache) -> None:
+        """Return a lease."""
+        name = cache_name(owner, options)
+        self._leases[name] -= 1
+        if self._leases[name]:
+            return
+        del self._leases[name]
+        self._caches.move_to_end(name)
+        unused = [other for other in self._caches if other not in self._leases and self._caches[other].done()]
+        # The oldest ones, because a released cache goes to the end. Closing writes to the disk, so it is done in a
+        # thread.
+        for other in unused[:-UNUSED]:
+            opened = self._caches.pop(other)
+            if not _has_failed(opened):
+                asyncio.get_running_loop().run_in_executor(None, opened.result().close)
+
+    def forget_all(self) -> None:
+        """Forget all caches in a forked child. They belong to the process that opened them."""
+        self._caches.clear()
+        self._leases.clear()
+
+
+def _has_failed(opening: asyncio.Task[LookupCache]) -> bool:
+    return opening.done() and (opening.cancelled() or opening.exception() is not None)
+
+
+caches = Caches()
+
+
+class OrderOnDisk:
+    """An order in the database of the answers, in which a name is a slot. Each change is one batch.
+
+    The arguments are those of `OrderInMemory`. The backend is a `RocksDBStateBackend`.
+    """
+
+    def __init__(self, backend: StateBackend, answers: Table, used: Table | None) -> None:
+        self._backend = backend
+        self._answers, self._used = answers, used
+        self._order = cast("RocksDBStateBackend", backend).order_of_use()
+        self.use = self._order.use
+        self.oldest = self._order.oldest
+        self.close = self._order.flush
+
+    def name(self, key: Any) -> bytes:
+        self._backend.set_current_key(key)
+        return self._backend.require_slot()
+
+    def get(self, name: bytes) -> bytes | None:
+        return name
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def put(self, name: bytes, slot: bytes, answer: Stored, used: Stored | None) -> None:
+        batch = self._backend.new_batch()
+        self._answers.stage(batch, slot, [(b"", answer)], clear=False)
+        if self._used is not None:
+            self._used.stage(batch, slot, [(b"", used)], clear=False)
+        self._order.put(slot, batch)
+
+    def remove(self, name: bytes) -> None:
+        batch = self._backend.new_batch()
+        self._answers.stage(batch, name, [(b"", None)], clear=False)
+        if self._used is not None:
+            self._used.stage(batch, name, [(b"", None)], clear=False)
+        self._order.remove(name, batch)
+
+
 def _lease(directory: Path, specification: str, open_state: OpenState) -> Place:
     """Locks a place: a free one that holds answers of the specification, else the first free one, cleared."""
-    from asyncio_operator.state.rocksdb.backend import RocksDBStateBackend
-
     try:
-        RocksDBStateBackend.check_process()  # Otherwise no place could be opened, and each would be cleared.
+        rocksdb_class(
+            "RocksDBStateBackend"
+        ).check_process()  # Otherwise no place could be opened, and each would be cleared.
         directory.mkdir(parents=True, exist_ok=True)
         for path in _existing(directory):
             # Locked before it is read: another worker may be about to clear it.
@@ -189,9 +293,10 @@ def _problem_of(error: StateError) -> str:
 
 
 def _open_state(path: Path, options: RocksDBOptions | None, clock: Clock | None) -> RocksDBStateBackend:
-    from asyncio_operator.state.rocksdb.backend import RocksDBStateBackend
-
-    return RocksDBStateBackend(path, max_parallelism=1, clock=clock, options=options)
+    state: RocksDBStateBackend = rocksdb_class("RocksDBStateBackend")(
+        path, max_parallelism=1, clock=clock, options=options
+    )
+    return state
 
 
 def _existing(directory: Path) -> Iterator[Path]:
@@ -225,6 +330,7 @@ def _after_fork() -> None:
     """The parent keeps the locks of the system. A thread that held `_locking` does not exist in the child."""
     global _locking
     _locking = threading.Lock()
+    caches.forget_all()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from asyncio_operator.engine.failures import is_ordinary
 from asyncio_operator.engine.flights import Flight
@@ -22,13 +22,15 @@ from asyncio_operator.engine.inputs import NOTHING, Reader
 from asyncio_operator.engine.recorder import SILENT, Recorder
 from asyncio_operator.errors import ResultError
 from asyncio_operator.keys import identity
-from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.delivery import Delivery
 from asyncio_operator.lookup.keys import Answer, KeyBatch
 from asyncio_operator.lookup.keys import shared as as_shared
 from asyncio_operator.lookup.outcomes import KeyOutcomes
 from asyncio_operator.metrics import Histogram
 from asyncio_operator.state.cells import ABSENT
+
+if TYPE_CHECKING:
+    from asyncio_operator.lookup.cache import LookupCache
 
 
 class Waiter(Protocol):

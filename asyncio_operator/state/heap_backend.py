@@ -20,6 +20,7 @@ from typing import Any
 from asyncio_operator.clock import Clock
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.state.backend import StateBackend
+from asyncio_operator.state.codec import BytesCodec
 from asyncio_operator.state.descriptors import StateMeta
 from asyncio_operator.state.heap_round import Round
 from asyncio_operator.state.key_groups import KeyGroupRange
@@ -173,9 +174,11 @@ class HeapCodec(Codec):
     """
 
     def __init__(self, serializer: Serializer, stamped: bool) -> None:
-        super().__init__(serializer, stamped)
-        self._to_bytes: Callable[[Any], bytes] = _unchanged
-        self._from_bytes: Callable[[bytes], Any] = _unchanged
+        self._stamped = stamped
+        self._bytes = BytesCodec(serializer)
+        self.encode, self.decode = self._bytes.encode, self._bytes.decode
+        self._to_bytes: Callable[[Any], bytes] = self._bytes.to_bytes
+        self._from_bytes: Callable[[bytes], Any] = self._bytes.from_bytes
         if isinstance(serializer, BuiltinSerializer):
             copy, serialize, deserialize = serializer.copy, self.encode, self.decode
             self.encode = lambda value: _NULL if value is None else copy(value)
@@ -184,12 +187,12 @@ class HeapCodec(Codec):
             self._from_bytes = lambda data: _NULL if (value := deserialize(data)) is None else value
 
     def to_bytes(self, stored: Stored) -> bytes:
-        return super().stamp(stored[0], self._to_bytes(stored[1])) if self.stamped else self._to_bytes(stored)
+        return self._bytes.stamp(stored[0], self._to_bytes(stored[1])) if self._stamped else self._to_bytes(stored)
 
     def from_bytes(self, data: bytes) -> Stored:
-        if not self.stamped:
+        if not self._stamped:
             return self._from_bytes(data)
-        return self.stamp(super().timestamp(data), self._from_bytes(super().unstamp(data)))
+        return self.stamp(self._bytes.timestamp(data), self._from_bytes(self._bytes.unstamp(data)))
 
     def stamp(self, timestamp: int, stored: Stored) -> Stored:
         return [timestamp, stored, 0, None, None]
@@ -203,10 +206,6 @@ class HeapCodec(Codec):
 
     def after(self, stamped: Stored, deadline: int) -> Stored | None:
         return stamped[1] if stamped[0] > deadline else None
-
-
-def _unchanged(data: Any) -> Any:
-    return data
 
 
 class HeapStateBackend(StateBackend):
@@ -287,7 +286,7 @@ class HeapStateBackend(StateBackend):
                     length = parse_slot(address, self.group_width)[2]
                     table.put(address[:length], address[length:], data)
         self._tables.update(tables)
-        self._codecs.update({name: Codec(_BYTES, meta.ttl) for name, meta in states.items()})
+        self._codecs.update(dict.fromkeys(states, BytesCodec(_BYTES)))
         self.metas = states
         self._sequence = max([snapshot.sequence for snapshot in snapshots], default=0)
 

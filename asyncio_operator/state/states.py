@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from asyncio_operator.errors import StateError, describe
 from asyncio_operator.state.cells import ABSENT, READING, WRITING, Cells
+from asyncio_operator.state.codec import checked
 from asyncio_operator.state.descriptors import (
     AggregatingStateDescriptor,
     MapStateDescriptor,
@@ -18,7 +19,6 @@ from asyncio_operator.state.descriptors import (
 )
 from asyncio_operator.state.keys import KeySerializer, serialize_key
 from asyncio_operator.state.layout import sequence_bytes
-from asyncio_operator.state.table import checked
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -1,8 +1,8 @@
-"""What a backend gives a state: a table from addresses to stored entries, and nothing more.
+"""What a backend gives a state: a table from addresses to stored entries, and a codec that makes these from values.
 
-An address is ``slot + sub`` (`layout`). A stored entry is bytes on RocksDB, and an object or bytes on the heap. A
-`Codec` turns values into stored entries. Tables store, find and iterate: they know no lists, no maps and no expiry.
-Each change is one atomic write; changes that belong together are staged into one batch.
+An address is ``slot + sub`` (`layout`). A stored entry is bytes on RocksDB, and an object or bytes on the heap. Tables
+store, find and iterate: they know no lists, no maps and no expiry. Each change is one atomic write; changes that belong
+together are staged into one batch.
 """
 
 from __future__ import annotations
@@ -10,10 +10,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
-
-from asyncio_operator.errors import StateError, describe
-from asyncio_operator.state.layout import STAMP_BIAS, STAMP_SIZE, stamp, stamped_at
-from asyncio_operator.state.serializers import BUILTIN, Serializer
 
 Stored = Any
 """Bytes, or what the backend's codec makes; never None."""
@@ -93,58 +89,37 @@ class Table(ABC):
         """The number of entries. It may take time in proportion to that number."""
 
 
-class Codec:
-    """Turns values into stored entries and back. In this class stored entries are bytes.
+class Codec(ABC):
+    """Turns values into stored entries and back. With `stamped` an entry has a timestamp, milliseconds since the epoch.
 
-    With `stamped` an entry begins with a timestamp, milliseconds since the epoch.
+    Attributes:
+        encode: gives the stored form of a value.
+        decode: gives the value of a stored form.
     """
 
     encode: Callable[[Any], Stored]
     decode: Callable[[Stored], Any]
 
-    def __init__(self, serializer: Serializer, stamped: bool) -> None:
-        self.stamped = stamped
-        # The built-in serialiser gives bytes for certain; another one is checked at every write.
-        self.encode = serializer.serialize if serializer is BUILTIN else checked(serializer)
-        self.decode = serializer.deserialize
-
+    @abstractmethod
     def to_bytes(self, stored: Stored) -> bytes:
         """A stored entry as a snapshot holds it."""
-        data: bytes = stored
-        return data
 
+    @abstractmethod
     def from_bytes(self, data: bytes) -> Stored:
         """The inverse of `to_bytes`."""
-        return data
 
+    @abstractmethod
     def stamp(self, timestamp: int, stored: Stored) -> Stored:
-        """An entry with a timestamp before it."""
-        return stamp(timestamp + STAMP_BIAS) + stored
+        """An entry with a timestamp."""
 
+    @abstractmethod
     def timestamp(self, stamped: Stored) -> int:
         """The timestamp of a stamped entry."""
-        timestamp: int = stamped_at(stamped)[0] - STAMP_BIAS
-        return timestamp
 
+    @abstractmethod
     def unstamp(self, stamped: Stored) -> Stored:
         """The entry without its timestamp."""
-        return stamped[STAMP_SIZE:]
 
+    @abstractmethod
     def after(self, stamped: Stored, deadline: int) -> Stored | None:
         """The entry without its timestamp if that lies after the deadline, else None."""
-        return stamped[STAMP_SIZE:] if stamped_at(stamped)[0] - STAMP_BIAS > deadline else None
-
-
-def checked(serializer: Serializer) -> Callable[[Any], bytes]:
-    """The serialiser's `serialize`, with a StateError for anything but bytes."""
-    serialize = serializer.serialize
-
-    def encode(value: Any) -> bytes:
-        data = serialize(value)
-        if type(data) is not bytes:
-            raise StateError(
-                f"the serialiser {serializer.name!r} gave {type(data).__name__} for {describe(value)}, not bytes"
-            )
-        return data
-
-    return encode

@@ -19,6 +19,7 @@ from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ResultError, describe
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import LookupCache
+from asyncio_operator.lookup.cache_directories import caches
 from asyncio_operator.lookup.keys import Failure, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.outcomes import missing_key_error, run_error
@@ -28,7 +29,7 @@ from asyncio_operator.loop.portable_errors import portable_errors
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark.worker.figures import EnrichmentFigures
 from asyncio_operator.spark.worker.rows import Enrichment, Layout
-from asyncio_operator.spark.worker.shared import caches, clients, limiters
+from asyncio_operator.spark.worker.shared import clients, limiters
 from asyncio_operator.spark.worker.task_frame import outputs_of
 from asyncio_operator.trace import Trace
 

@@ -1,4 +1,5 @@
-"""What tasks of a Python worker share: open enrichers, caches, and the windows of rate limits.
+"""What tasks of a Python worker share: open enrichers, and the windows of rate limits. `lookup.cache_directories` has
+the caches that they share.
 
 A task leases an object and returns it; the next task with an equal specification gets the same one. Everything here
 runs on the loop, so it needs no lock.
@@ -7,8 +8,6 @@ An enricher comes back with its open connections. One that no task has leased fo
 again when it is needed. Otherwise open pools would use up a server's connections after some dozens of queries. Law:
 `close` runs once for each `open` that has begun, after that `open` has ended; and one specification never has two open
 clients at the same time.
-
-A cache comes back with its answers. Of the caches that no task leases, the last `UNUSED` are kept.
 
 The window of a rate limit comes back with the starts in it. Otherwise tasks that are shorter than the window would each
 start a whole limit. A window belongs to an enricher and a limit. Tasks that run in a process at the same time have one
@@ -23,7 +22,6 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,9 +29,6 @@ from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import FunctionError, describe, describe_error
 from asyncio_operator.hints import remedy
-from asyncio_operator.lookup.cache import LookupCache
-from asyncio_operator.lookup.cache_directories import cache_name, open_cache
-from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.rate_limit import Limiter, RateLimit
 from asyncio_operator.policies.shutdown import CLIENT_CLOSE_TIMEOUT
 
@@ -156,65 +151,6 @@ class Clients:
 clients = Clients()
 
 
-UNUSED = 16
-"""The number of unused caches that are kept: more than one query has, and a limit for a notebook with hundreds."""
-
-
-class Caches:
-    """The caches of this process."""
-
-    def __init__(self) -> None:
-        self._caches: OrderedDict[str, asyncio.Task[LookupCache]] = OrderedDict()
-        self._leases: dict[str, int] = {}
-
-    async def lease(self, owner: str, options: Cache) -> LookupCache:
-        """The cache of an owner (`cache_owner` names owners). Return it with `release` and the same arguments.
-
-        Raises:
-            ConfigurationError: the cache cannot be opened.
-        """
-        name = cache_name(owner, options)
-        opening = self._caches.get(name)
-        if opening is None or _has_failed(opening):
-            # In a thread: a disk may be slow, and all tasks of this process share this loop.
-            opening = self._caches[name] = asyncio.ensure_future(asyncio.to_thread(open_cache, options, owner))
-        self._leases[name] = self._leases.get(name, 0) + 1
-        try:
-            # Shielded: other tasks may wait for the same opening when this one is cancelled.
-            return await asyncio.shield(opening)
-        except BaseException:
-            self.release(owner, options)
-            raise
-
-    def release(self, owner: str, options: Cache) -> None:
-        """Return a lease."""
-        name = cache_name(owner, options)
-        self._leases[name] -= 1
-        if self._leases[name]:
-            return
-        del self._leases[name]
-        self._caches.move_to_end(name)
-        unused = [other for other in self._caches if other not in self._leases and self._caches[other].done()]
-        # The oldest ones, because a released cache goes to the end. Closing writes to the disk, so it is done in a
-        # thread.
-        for other in unused[:-UNUSED]:
-            opened = self._caches.pop(other)
-            if not _has_failed(opened):
-                asyncio.get_running_loop().run_in_executor(None, opened.result().close)
-
-    def forget_all(self) -> None:
-        """Forget all caches in a forked child. They belong to the process that opened them."""
-        self._caches.clear()
-        self._leases.clear()
-
-
-def _has_failed(opening: asyncio.Task[LookupCache]) -> bool:
-    return opening.done() and (opening.cancelled() or opening.exception() is not None)
-
-
-caches = Caches()
-
-
 class Limiters:
     """The windows that no task uses now, by their owner and limit."""
 
@@ -254,7 +190,7 @@ limiters = Limiters()
 
 def _forget_all() -> None:
     """In a forked child, whose loop has not run: what is open stays open for the parent."""
-    for pool in (clients, caches, limiters):
+    for pool in (clients, limiters):
         pool.forget_all()
 
 

@@ -16,6 +16,7 @@ from asyncio_operator.checks import check_directory
 from asyncio_operator.clock import Clock
 from asyncio_operator.policies.rocksdb import RocksDBOptions
 from asyncio_operator.state.backend import StateBackend
+from asyncio_operator.state.codec import BytesCodec
 from asyncio_operator.state.descriptors import StateMeta
 from asyncio_operator.state.key_groups import KeyGroupRange
 from asyncio_operator.state.rocksdb.column_family import RocksDBTable
@@ -94,7 +95,7 @@ class RocksDBStateBackend(StateBackend):
         return self._table(name)
 
     def codec(self, serializer: Serializer, stamped: bool) -> Codec:
-        return Codec(serializer, stamped)
+        return BytesCodec(serializer)
 
     def new_batch(self) -> Batch:
         return self._database.new_batch()

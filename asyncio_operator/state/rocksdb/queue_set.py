@@ -26,6 +26,7 @@ from typing import TypeVar
 
 from asyncio_operator.errors import ConfigurationError, StateError, describe, describe_error
 from asyncio_operator.policies.rocksdb import RocksDBOptions
+from asyncio_operator.state.codec import checked
 from asyncio_operator.state.key_groups import KeyGroupRange, check_group, check_key_groups, group_of
 from asyncio_operator.state.keys import Key
 from asyncio_operator.state.priority_queue import PriorityQueueSet, check_function
@@ -33,7 +34,6 @@ from asyncio_operator.state.rocksdb.database import Database
 from asyncio_operator.state.rocksdb.processes import belongs_here
 from asyncio_operator.state.rocksdb.view import Row
 from asyncio_operator.state.serializers import BUILTIN, Serializer, check_serializer
-from asyncio_operator.state.table import checked
 
 T = TypeVar("T")
 QUEUE_FORMAT = 1
