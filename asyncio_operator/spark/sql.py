@@ -40,7 +40,7 @@ from asyncio_operator.spark.metrics import report_of
 from asyncio_operator.spark.worker.figures import EnrichmentFigures, Tracing
 from asyncio_operator.spark.worker.table_function import Analyzed, Call, table_function
 
-NOT_IN_SQL = ("cache", *KINDS, "metrics", "trace")
+NOT_IN_SQL = (*KINDS, "cache", "metrics", "trace")
 """Options whose values cannot be written in SQL."""
 
 OF_THE_TABLE = {"event_time": None, "watermark_delay": None}
@@ -57,8 +57,8 @@ def register_lookup(spark: SparkSession, name: str, enricher: Enricher, **option
     Args:
         spark: the session whose SQL gets the function, classic or Spark Connect.
         name: the name in SQL. A table function that was registered under that name is replaced.
-        options: those of `enrich`. A call in SQL may pass other values by name, except for `retry`, `cache`,
-            `batching`, `rate_limit`, `circuit_breaker`, `metrics` and `trace`.
+        options: those of `enrich`. A call in SQL may pass other values by name, except for `retry`, `batching`,
+            `rate_limit`, `circuit_breaker`, `cache`, `metrics` and `trace`.
 
     Raises:
         ConfigurationError: an option is wrong, the enricher's source is not as declared, or PySpark is older than 4.1.
