@@ -27,7 +27,7 @@ from asyncio_operator import Batching, Cache, Enricher, Retry
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import open_cache
-from asyncio_operator.lookup.keys import KeyBatch
+from asyncio_operator.lookup.key_batch import KeyBatch
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.spark import EnrichmentMetrics, enrich

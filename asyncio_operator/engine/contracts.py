@@ -1,11 +1,11 @@
 """The protocols of the engine: through these, and only these, its parts see each other.
 
     Input     gives elements                       (`inputs` wraps what users pass)
-    Source    makes flights of elements            (`operator.intake`, `lookup.managed`)
+    Source    makes flights of elements            (`operator.intake`, `lookup.managed`, `lookup.client`)
     Intake    gives the lanes their windows        (`operator.intake` the plain way, `attempts` the managed way)
     Window    a run of calls that all lanes share  (the same)
     Keys      keeps calls of one key apart         (`queues.key_ordered`)
-    Endings   takes what became of an element      (`operator.outcomes`, `lookup.managed`)
+    Endings   takes what became of an element      (`operator.outcomes`, `lookup.pending`)
     Consumer  takes outputs on another thread      (`loop.channels`)
 
 The lanes only report how a call ended; the window decides what that means. A source never makes its caller wait: if the

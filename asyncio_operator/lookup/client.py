@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -28,10 +28,10 @@ from asyncio_operator.keys import canonical_key
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import cache_owner, open_cache
-from asyncio_operator.lookup.keys import Failure
-from asyncio_operator.lookup.managed import Calls
+from asyncio_operator.lookup.key_batch import Failure
+from asyncio_operator.lookup.key_failures import KeyFailures
 from asyncio_operator.lookup.options import LookupOptions, checked
-from asyncio_operator.lookup.outcomes import KeyOutcomes
+from asyncio_operator.lookup.pending import PendingKeys
 from asyncio_operator.lookup.pipeline import managed_calls
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
@@ -159,18 +159,18 @@ class _Keys:
 
     over = False
 
-    def __init__(self) -> None:
+    def __init__(self, pending: PendingKeys) -> None:
         self.wants_input = False
         self.flights: OrderedDict[Flight, None] = OrderedDict()
-        self.background: deque[Flight] = deque()
+        self._pending = pending
 
     @property
     def waiting(self) -> int:
-        return len(self.flights) + len(self.background)
+        return len(self.flights) + len(self._pending.background)
 
     def take(self, now: float) -> Flight | None:
-        if self.background:
-            return self.background.popleft()
+        if self._pending.background:
+            return self._pending.background.popleft()
         return self.flights.popitem(last=False)[0] if self.flights else None
 
     def prepare(self, now: float) -> None:
@@ -216,11 +216,12 @@ class _Engine:
         self._check = check
         self._cache = cache
         self._now = clock = clock_of(self.loop)
-        outcomes = KeyOutcomes(enricher, timeout=options.timeout, fail=None, remedy="", clock=clock)
-        self._calls = Calls(outcomes, cache, timed=False, check=self._checked)
-        self._source = _Keys()
-        self._source.background = self._calls.background
-        self._attempts = managed_calls(enricher, self._source, self._calls, options, clock, breaker_clock=breaker_clock)
+        failures = KeyFailures(enricher, timeout=options.timeout, fail=None, remedy="", clock=clock)
+        self._pending = PendingKeys(failures, cache, timed=False, check=self._checked)
+        self._source = _Keys(self._pending)
+        self._attempts = managed_calls(
+            enricher, self._source, self._pending, options, clock, breaker_clock=breaker_clock
+        )
         self._lanes = self._attempts.lanes
         self._failure: BaseException | None = None
         self._running = asyncio.ensure_future(self._run())
@@ -233,7 +234,7 @@ class _Engine:
             self._failure = StateError("the lookup was closed")
         except BaseException as error:
             self._failure = error
-        self._calls.end_all(Failure(self._failure or StateError("the lookup has ended"), None))
+        self._pending.end_all(Failure(self._failure or StateError("the lookup has ended"), None))
 
     async def get(self, key: Any) -> Found:
         key = canonical_key(key)
@@ -244,10 +245,10 @@ class _Engine:
                 f"the lookup has ended with an error: {self._failure}; open a new Lookup"
             ) from self._failure
         now = self._now()
-        outcome = self._calls.cached(key, now)
+        outcome = self._pending.cached(key, now)
         if outcome is ABSENT:
             outcome = await self._ask(key, now)
-        elif self._calls.background:
+        elif self._pending.background:
             self._attempts.news()
         if type(outcome) is Failure:
             if isinstance(outcome.error, asyncio.CancelledError):
@@ -260,7 +261,7 @@ class _Engine:
     async def _ask(self, key: Any, now: float) -> Any:
         waiter = _Waiter()
         try:
-            flight = self._calls.ask(key, waiter, 0, now)
+            flight = self._pending.ask(key, waiter, 0, now)
         except TypeError as error:
             raise ConfigurationError(f"key {describe(key)} cannot be looked up; a key must be hashable") from error
         if flight is not None:
@@ -269,7 +270,7 @@ class _Engine:
         try:
             return await waiter.outcome
         except asyncio.CancelledError:
-            abandoned = self._calls.leave(key, waiter)
+            abandoned = self._pending.leave(key, waiter)
             if abandoned is not None and self._source.flights.pop(abandoned, abandoned) is abandoned:
                 self._attempts.abandon(abandoned)
             raise

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 
 from asyncio_operator.engine.timing import wake
-from asyncio_operator.lookup.keys import PENDING, KeyBatch, shared
+from asyncio_operator.lookup.key_batch import PENDING, KeyBatch, shared
 
 BATCHES = 4
 """Batches that may be in the pipeline whatever their size: one is emitted, one waits for a slow key, two are in

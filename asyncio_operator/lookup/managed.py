@@ -1,218 +1,22 @@
-"""The managed way: a key is searched in the cache, then among the calls that are running, and then gets a call.
+"""The managed way: batches of keys become flights of `Attempts`, as far as the delivery has room.
 
-A key that needs a call is a flight of `Attempts`, with retries, batches, limits and one deadline. It has a list of its
-waiters: the row that started the call, and the rows that asked for the key while the call was running.
-
-Laws: L1 (the order: cache, share, batch, call), L2 (concurrent lookups of one key make one call; its error goes to all
-waiters and is not kept), L6 (an old answer is refreshed in the background, by one call; an expired answer may replace a
-failure).
+A key that is in the cache, or that a running call will answer, needs no flight (`pending`). The plain way (`plain`) has
+one call for every key.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
-from asyncio_operator.engine.failures import is_ordinary
 from asyncio_operator.engine.flights import Flight
 from asyncio_operator.engine.inputs import NOTHING, Reader
-from asyncio_operator.engine.recorder import SILENT, Recorder
-from asyncio_operator.errors import ResultError
-from asyncio_operator.keys import identity
 from asyncio_operator.lookup.delivery import Delivery
-from asyncio_operator.lookup.keys import Answer, KeyBatch
-from asyncio_operator.lookup.keys import shared as as_shared
-from asyncio_operator.lookup.outcomes import KeyOutcomes
-from asyncio_operator.metrics import Histogram
+from asyncio_operator.lookup.key_batch import KeyBatch
+from asyncio_operator.lookup.pending import PendingKeys
 from asyncio_operator.state.cells import ABSENT
-
-if TYPE_CHECKING:
-    from asyncio_operator.lookup.cache import LookupCache
-
-
-class Waiter(Protocol):
-    """Waits for outcomes. Each belongs to one of its positions."""
-
-    def answer(self, position: int, outcome: Any) -> None:
-        """Receives the outcome for a position."""
-
-
-class PendingKey(Flight):
-    """A key that is being looked up, and its waiters. A key that is only refreshed has none.
-
-    There is one object per called key and no object inside it, because many keys are in flight at a time.
-    """
-
-    __slots__ = ("name", "others", "position", "refreshing", "waiter")
-
-    def __init__(self, key: Any, name: Any, number: int, now: float, refreshing: bool = False) -> None:
-        super().__init__(None, key, number, now, 0)
-        self.name = name
-        self.refreshing = refreshing
-        self.waiter: Waiter | None = None
-        self.position = 0
-        self.others: list[tuple[Waiter, int]] | None = None
-
-    def add(self, waiter: Waiter, position: int) -> None:
-        if self.waiter is None:
-            self.waiter, self.position = waiter, position
-        elif self.others is None:
-            self.others = [(waiter, position)]
-        else:
-            self.others.append((waiter, position))
-
-    def remove(self, waiter: Waiter) -> None:
-        others = [one for one in self.others or () if one[0] is not waiter]
-        if self.waiter is waiter:
-            self.waiter, self.position = others.pop(0) if others else (None, 0)
-        self.others = others or None
-
-
-class Calls:
-    """The keys that are being looked up. `Attempts` calls it when one of their flights ends.
-
-    Args:
-        timed: outcomes say where they came from and how long they took (`Answer`).
-        check: converts an answer to the form that is cached and returned, or raises what is wrong with it.
-
-    Attributes:
-        latency: seconds from the start of a key's first call to its outcome.
-        failures: lookups that failed.
-        cache_hits: answers from the cache.
-        shared: outcomes of a call that another waiter had started.
-        background: flights of refreshes, to be taken before others.
-    """
-
-    def __init__(
-        self,
-        outcomes: KeyOutcomes,
-        cache: LookupCache | None,
-        *,
-        timed: bool,
-        check: Callable[[Any, Any], Any] | None = None,
-        recorder: Recorder = SILENT,
-    ) -> None:
-        self.latency = Histogram()
-        self.cache_hits = 0
-        self.failures = 0
-        self.shared = 0
-        self.background: deque[Flight] = deque()
-        self._outcomes = outcomes
-        self._cache = cache
-        self._timed = timed
-        self._check = check
-        self._recorder = recorder
-        self._numbered = 0
-        self._running: dict[Any, PendingKey] = {}
-
-    def cached(self, key: Any, now: float) -> Any:
-        """The cached outcome for a key, or ABSENT. Starts a refresh if one is due."""
-        cache = self._cache
-        if cache is None:
-            return ABSENT
-        answer = cache.get(key)
-        if answer is ABSENT:
-            return ABSENT
-        self.cache_hits += 1
-        # Law L6: no refresh while a call for the key runs, which will bring a new answer anyway.
-        if cache.refreshes and cache.is_old(key) and (name := identity(key)) not in self._running:
-            self.background.append(self._want(key, name, now, refreshing=True))
-        return Answer(answer, "cache", 0, None) if self._timed else answer
-
-    def ask(self, key: Any, waiter: Waiter, position: int, now: float) -> Flight | None:
-        """Wait for a key that is not in the cache. Returns its flight, or None if a call for it already runs."""
-        name = identity(key)
-        pending = self._running.get(name)
-        if pending is not None and not pending.ended:
-            # The first waiter of a refresh shares its call with no other waiter.
-            self.shared += pending.waiter is not None
-            pending.add(waiter, position)
-            return None
-        pending = self._want(key, name, now)
-        pending.waiter, pending.position = waiter, position
-        return pending
-
-    def _want(self, key: Any, name: Any, now: float, refreshing: bool = False) -> PendingKey:
-        pending = self._running[name] = PendingKey(key, name, self._numbered, now, refreshing)
-        self._numbered += 1
-        self._recorder.admitted(pending)
-        return pending
-
-    def leave(self, key: Any, waiter: Waiter) -> Flight | None:
-        """The waiter stops waiting. Returns the flight, to be abandoned, if none is left. A refresh goes on."""
-        pending = self._running.get(identity(key))
-        if pending is None:
-            return None
-        pending.remove(waiter)
-        if pending.waiter is not None or pending.refreshing:
-            return None
-        self._forget(pending)
-        return pending
-
-    def end_all(self, outcome: Any) -> None:
-        """Give all waiters this outcome."""
-        for pending in list(self._running.values()):
-            self._end(pending, outcome)
-
-    # -- how flights end
-
-    def complete(self, pending: PendingKey, answer: Any, attempts: int) -> str:
-        if self._check is not None:
-            try:
-                answer = self._check(pending.value, answer)
-            except ResultError as error:
-                return self._fail(pending, error, attempts)
-        # Before the waiters get it: one that asks again at once has to find it.
-        if self._cache is not None:
-            self._cache.put(pending.value, answer)
-        latency = self._latency(pending)
-        self._end(pending, Answer(answer, "call", attempts, latency) if self._timed else answer)
-        return "result"
-
-    def failed(self, pending: PendingKey, error: BaseException, attempts: int) -> str:
-        return self._fail(pending, error, attempts)
-
-    def timed_out(self, pending: PendingKey, attempts: int) -> str:
-        return self._fail(pending, self._outcomes.timeout_error(pending.value), attempts, timed_out=True)
-
-    def _fail(self, pending: PendingKey, error: BaseException, attempts: int, timed_out: bool = False) -> str:
-        self.failures += 1
-        latency = self._latency(pending)
-        outcome: Any = None
-        if self._cache is not None and is_ordinary(error):
-            answer = self._cache.stale(pending.value)
-            if answer is not ABSENT:
-                stale = Answer(answer, "stale", attempts, latency, error)
-                self._end(pending, stale if self._timed else answer)
-                return "result"
-        # A refresh that fails concerns no row, so it must not end the run: the old answer stays.
-        if pending.waiter is not None or not is_ordinary(error):
-            outcome = self._outcomes.failure(pending.value, error, pending.started, attempts, timed_out)
-        self._end(pending, outcome)
-        return "timeout" if timed_out else "failed"
-
-    def _end(self, pending: PendingKey, outcome: Any) -> None:
-        # First: a waiter may ask for the key again when it gets the outcome, and that is a new lookup.
-        self._forget(pending)
-        if pending.waiter is not None:
-            pending.waiter.answer(pending.position, outcome)
-            for waiter, position in pending.others or ():
-                waiter.answer(position, as_shared(outcome))
-
-    def _forget(self, pending: PendingKey) -> None:
-        """Remove a key from the running ones, if its hash still finds it."""
-        # A user may have changed a mutable key. It then stays in the dictionary, and `ask` sees that it has ended.
-        with contextlib.suppress(Exception):
-            self._running.pop(pending.name, None)
-
-    def _latency(self, pending: PendingKey) -> float:
-        latency = self._outcomes.now() - pending.started
-        self.latency.add(latency)
-        return latency
-
 
 AHEAD = 100
 """Keys that need a call are searched for in groups of this size: one by one, the search would cost more than the
@@ -239,11 +43,11 @@ class WaitingBatch:
 class BatchSource:
     """Hands out flights; a `Source`."""
 
-    def __init__(self, reader: Reader, delivery: Delivery, calls: Calls) -> None:
+    def __init__(self, reader: Reader, delivery: Delivery, pending: PendingKeys) -> None:
         self.wants_input = False
         self._reader = reader
         self._delivery = delivery
-        self._calls = calls
+        self._pending = pending
         self._current: WaitingBatch | None = None
         self._next = 0
         self._ready: deque[Flight] = deque()
@@ -254,7 +58,7 @@ class BatchSource:
 
     @property
     def over(self) -> bool:
-        return self._reader.over and self._current is None and not self._calls.background
+        return self._reader.over and self._current is None and not self._pending.background
 
     def take(self, now: float) -> Flight | None:
         ready = self._ready
@@ -265,8 +69,8 @@ class BatchSource:
     def prepare(self, now: float) -> None:
         while not self._ready:
             # A refresh takes a place of the capacity like any call, but no room: its key is not a key of a batch.
-            if self._calls.background:
-                self._ready.append(self._calls.background.popleft())
+            if self._pending.background:
+                self._ready.append(self._pending.background.popleft())
             elif self._current is None:
                 if not self._delivery.takes_a_batch() or not self._next_batch():
                     return
@@ -292,7 +96,7 @@ class BatchSource:
         """Continue a batch, within the room, until `AHEAD` keys are found that need a call."""
         # Local variables and one look at the room: this loop runs for every key, also for those in the cache.
         keys, outcomes, ready, start = waiting.batch.keys, waiting.batch.outcomes, self._ready, self._next
-        cached, ask = self._calls.cached, self._calls.ask
+        cached, ask = self._pending.cached, self._pending.ask
         stop = min(len(keys), start + self._delivery.room())
         hits = 0
         position = start

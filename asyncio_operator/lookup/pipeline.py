@@ -21,10 +21,11 @@ from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import describe
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.delivery import Delivery
-from asyncio_operator.lookup.keys import Answer, KeyBatch
-from asyncio_operator.lookup.managed import BatchSource, Calls
+from asyncio_operator.lookup.key_batch import Answer, KeyBatch
+from asyncio_operator.lookup.key_failures import KeyFailures
+from asyncio_operator.lookup.managed import BatchSource
 from asyncio_operator.lookup.options import LookupOptions
-from asyncio_operator.lookup.outcomes import KeyOutcomes
+from asyncio_operator.lookup.pending import PendingKeys
 from asyncio_operator.lookup.plain import PlainIntake
 from asyncio_operator.metrics import Histogram
 from asyncio_operator.policies.rate_limit import Limiter
@@ -34,7 +35,7 @@ from asyncio_operator.trace.recording import Recording
 def managed_calls(
     enricher: Enricher,
     source: Source,
-    calls: Calls,
+    pending: PendingKeys,
     options: LookupOptions,
     clock: Callable[[], float],
     recorder: Recorder = SILENT,
@@ -49,7 +50,7 @@ def managed_calls(
     """
     return Attempts(
         source,
-        calls,
+        pending,
         options,
         enricher.lookup if options.batching is None else enricher.lookup_many,
         name=describe(enricher),
@@ -90,7 +91,7 @@ class LookupPipeline:
         self._enricher = enricher
         self._options = options
         self._clock = clock = clock_of(asyncio.get_running_loop())
-        self._outcomes = KeyOutcomes(
+        self._failures = failures = KeyFailures(
             enricher,
             retry=options.retry,
             timeout=options.timeout,
@@ -101,22 +102,23 @@ class LookupPipeline:
         self._delivery = Delivery(deliver, ordered=options.ordered, buffer=options.buffer)
         self._recorder = recorder = recorder_of(trace, clock())
         self._reader = Reader(source)
-        self._plain: PlainIntake | None = None
-        self._attempts: Attempts | None = None
+        self._attempts: PlainIntake | Attempts
+        self._keys: PlainIntake | PendingKeys
         if options.managed or trace is not None:
             # Without a cache an answer is checked later, when its columns are built.
             checks = None if cache is None or check is None else lambda _key, answer: check(answer)
-            self._calls = Calls(self._outcomes, cache, timed=options.timed, check=checks, recorder=recorder)
-            keys = BatchSource(self._reader, self._delivery, self._calls)
-            self._attempts = managed_calls(enricher, keys, self._calls, options, clock, recorder, limiter)
-            self._lanes = self._attempts.lanes
+            self._keys = pending = PendingKeys(failures, cache, timed=options.timed, check=checks, recorder=recorder)
+            keys = BatchSource(self._reader, self._delivery, pending)
+            self._attempts = attempts = managed_calls(enricher, keys, pending, options, clock, recorder, limiter)
+            self._lanes = attempts.lanes
+            self._latency = pending.latency
         else:
             assert isinstance(options.capacity, int)
-            self._plain = PlainIntake(self._reader, self._delivery, self._outcomes)
+            self._keys = self._attempts = intake = PlainIntake(self._reader, self._delivery, failures)
             invoke: Callable[[Any], Awaitable[Any]] = self._invoke_timed if options.timed else enricher.lookup
             self._lanes = Lanes(
                 invoke,
-                self._plain,
+                intake,
                 # More lanes than keys in the buffer would never have work.
                 capacity=min(options.capacity, options.buffer),
                 timeout=options.timeout,
@@ -124,37 +126,37 @@ class LookupPipeline:
                 grace_period=options.grace_period,
                 name=describe(enricher),
             )
+            self._latency = self._lanes.latency
 
     @property
     def timeouts(self) -> int:
         """Keys that passed their deadline."""
-        return self._outcomes.timeouts
+        return self._failures.timeouts
 
     @property
     def calls(self) -> int:
         """Calls of the enricher that have been started."""
-        made: PlainIntake | Attempts | None = self._plain or self._attempts
-        return 0 if made is None else made.calls
+        return self._attempts.calls
 
     @property
     def retries(self) -> int:
         """Attempts beyond the first of a key."""
-        return 0 if self._attempts is None else self._attempts.retries
+        return self._attempts.retries
 
     @property
     def shared(self) -> int:
         """Keys that took the outcome of a call that ran for another batch."""
-        return self._calls.shared if self._plain is None else self._plain.shared
+        return self._keys.shared
 
     @property
     def cache_hits(self) -> int:
         """Keys that were answered from the cache."""
-        return 0 if self._plain is not None else self._calls.cache_hits
+        return self._keys.cache_hits
 
     @property
     def latency(self) -> Histogram:
         """Seconds from the start of a key's first call to its outcome."""
-        return self._lanes.latency if self._plain is not None else self._calls.latency
+        return self._latency
 
     @property
     def attempt_latency(self) -> Histogram:

@@ -16,8 +16,8 @@ from typing import Any
 
 from asyncio_operator.engine.inputs import NOTHING, Reader
 from asyncio_operator.lookup.delivery import Delivery
-from asyncio_operator.lookup.keys import KeyBatch
-from asyncio_operator.lookup.outcomes import KeyOutcomes
+from asyncio_operator.lookup.key_batch import KeyBatch
+from asyncio_operator.lookup.key_failures import KeyFailures
 
 
 class KeyWindow:
@@ -32,7 +32,7 @@ class KeyWindow:
     begin = None
 
     def __init__(
-        self, batch: KeyBatch, asked: list[int] | None, outcomes: KeyOutcomes, left: Callable[[KeyWindow], None]
+        self, batch: KeyBatch, asked: list[int] | None, failures: KeyFailures, left: Callable[[KeyWindow], None]
     ) -> None:
         self.batch = batch
         self.working = 0
@@ -41,7 +41,7 @@ class KeyWindow:
         self.complete: Callable[[Any, Any], object] = batch.outcomes.__setitem__
         self._asked = asked
         self._count = len(batch.keys) if asked is None else len(asked)
-        self._outcomes = outcomes
+        self._failures = failures
         self._on_left = left
         self._left: Any = iter(())
         self._range: Iterator[tuple[Any, Any]] = iter(())
@@ -76,10 +76,10 @@ class KeyWindow:
         return self.batch.keys[slot]
 
     def failed(self, slot: int, error: BaseException, started: float) -> None:
-        self.batch.outcomes[slot] = self._outcomes.failure(self.batch.keys[slot], error, started)
+        self.batch.outcomes[slot] = self._failures.failure(self.batch.keys[slot], error, started)
 
     def timed_out(self, slot: int, started: float) -> None:
-        self.batch.outcomes[slot] = self._outcomes.timeout(self.batch.keys[slot], started)
+        self.batch.outcomes[slot] = self._failures.timeout(self.batch.keys[slot], started)
 
     def returned(self, slot: int) -> None:
         """The key has ended."""
@@ -90,13 +90,21 @@ class KeyWindow:
 
 
 class PlainIntake:
-    """The intake of the lanes: opens windows as far as the delivery has room."""
+    """The intake of the lanes: opens windows as far as the delivery has room.
 
-    def __init__(self, reader: Reader, delivery: Delivery, outcomes: KeyOutcomes) -> None:
+    Attributes:
+        shared: keys that took the outcome of a call for an earlier batch.
+        retries, cache_hits: none; a lookup with retries or a cache is managed.
+    """
+
+    retries = 0
+    cache_hits = 0
+
+    def __init__(self, reader: Reader, delivery: Delivery, failures: KeyFailures) -> None:
         self.shared = 0
         self._reader = reader
         self._delivery = delivery
-        self._outcomes = outcomes
+        self._failures = failures
         self._window: KeyWindow | None = None
         self._admitted = 0
 
@@ -142,7 +150,7 @@ class PlainIntake:
             self.shared += len(shared)
             asked = [i for i in range(len(batch.keys)) if i not in shared]
         self._delivery.take(batch)
-        window = KeyWindow(batch, asked, self._outcomes, self._left)
+        window = KeyWindow(batch, asked, self._failures, self._left)
         # No lane will enter this window, and so none will leave it.
         if asked == [] or not batch.keys:
             self._left(window)

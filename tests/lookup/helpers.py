@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from asyncio_operator import Enricher
-from asyncio_operator.lookup.keys import PENDING, KeyBatch
+from asyncio_operator.lookup.key_batch import PENDING, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import LookupPipeline
 

@@ -17,7 +17,7 @@ from asyncio_operator import Cache, EnricherError, FixedBackoff, ResultError, Re
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache_directories import open_cache
-from asyncio_operator.lookup.keys import PENDING, Answer, Failure, KeyBatch
+from asyncio_operator.lookup.key_batch import PENDING, Answer, Failure, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from enrichers import TableEnricher

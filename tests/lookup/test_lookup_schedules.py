@@ -21,7 +21,7 @@ from asyncio_operator import (
     Retry,
 )
 from asyncio_operator.lookup.cache_directories import open_cache
-from asyncio_operator.lookup.keys import PENDING, Answer, Failure, KeyBatch
+from asyncio_operator.lookup.key_batch import PENDING, Answer, Failure, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from tests.lookup.helpers import Consumer, Recorded, Source, forever

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from asyncio_operator import CircuitOpenError, ElementTimeoutError, EnricherError, FunctionError, ResultError, Retry
 from asyncio_operator.lookup.delivery import BATCHES, FLUSH
-from asyncio_operator.lookup.keys import PENDING, Answer, Failure, KeyBatch
+from asyncio_operator.lookup.key_batch import PENDING, Answer, Failure, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from tests.lookup.helpers import Consumer, Recorded, Source, batches_of, forever, look_up, now

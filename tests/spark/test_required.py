@@ -17,8 +17,8 @@ from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import SparkSession
 
 from asyncio_operator import Batching, Cache, ConfigurationError, EnricherError, MissingKeyError, Retry
+from asyncio_operator.lookup.key_failures import missing_key_error
 from asyncio_operator.lookup.options import LookupOptions
-from asyncio_operator.lookup.outcomes import missing_key_error
 from asyncio_operator.spark import enrich, enrich_with, register_lookup
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.rows import Layout

@@ -16,7 +16,7 @@ from asyncio_operator.arrow.columns import Ints
 from asyncio_operator.enricher import Row
 from asyncio_operator.errors import ResultError
 from asyncio_operator.lookup.answers import rows_of
-from asyncio_operator.lookup.keys import Answer, Failure
+from asyncio_operator.lookup.key_batch import Answer, Failure
 
 FOUND, MISSING, FAILED = 0, 1, 2
 

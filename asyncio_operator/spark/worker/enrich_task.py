@@ -20,9 +20,9 @@ from asyncio_operator.errors import ResultError, describe
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import caches
-from asyncio_operator.lookup.keys import Failure, KeyBatch
+from asyncio_operator.lookup.key_batch import Failure, KeyBatch
+from asyncio_operator.lookup.key_failures import missing_key_error, run_error
 from asyncio_operator.lookup.options import LookupOptions
-from asyncio_operator.lookup.outcomes import missing_key_error, run_error
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.loop.channels import PULSE, FromLoop, ToLoop
 from asyncio_operator.loop.portable_errors import portable_errors

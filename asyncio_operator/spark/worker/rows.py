@@ -16,7 +16,7 @@ import pyarrow as pa
 from asyncio_operator.arrow.columns import Column, Ints, check_row, columns
 from asyncio_operator.arrow.key_arrays import distinct_keys, key_values
 from asyncio_operator.errors import MissingKeyError, ResultError
-from asyncio_operator.lookup.keys import PENDING, Failure, KeyBatch
+from asyncio_operator.lookup.key_batch import PENDING, Failure, KeyBatch
 from asyncio_operator.spark.worker.answers import FOUND, MISSING, Answers, failure_of, read_answers
 from asyncio_operator.spark.worker.output_batches import cut, pick, places, row_bytes
 from asyncio_operator.spark.worker.segments import Gate, Mask, Segmenter

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from asyncio_operator.errors import text_of
-from asyncio_operator.lookup.keys import Failure
+from asyncio_operator.lookup.key_batch import Failure
 from asyncio_operator.spark.worker.answers import FOUND, Answers
 
 STATUS = pa.struct(

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from asyncio_operator import ElementTimeoutError, ResultError
 from asyncio_operator.arrow.key_arrays import in_utc
-from asyncio_operator.lookup.keys import PENDING, Answer, Failure, KeyBatch
+from asyncio_operator.lookup.key_batch import PENDING, Answer, Failure, KeyBatch
 from asyncio_operator.spark.worker import output_batches as pieces
 from asyncio_operator.spark.worker.rows import Enrichment, Layout, key_batch
 

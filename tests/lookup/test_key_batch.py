@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncio_operator import Enricher
-from asyncio_operator.lookup.keys import Answer, Failure, KeyBatch, shared
-from asyncio_operator.lookup.outcomes import KeyOutcomes
+from asyncio_operator.lookup.key_batch import Answer, Failure, KeyBatch, shared
+from asyncio_operator.lookup.key_failures import KeyFailures
 from asyncio_operator.lookup.plain import KeyWindow
 from tests.lookup.helpers import Recorded
 
@@ -21,8 +21,8 @@ def enricher() -> Enricher:
 def window_of(count: int, asked: list[int] | None = None) -> tuple[KeyWindow, list[KeyWindow]]:
     """A window over so many keys, and where it is put when it is left."""
     left: list[KeyWindow] = []
-    outcomes = KeyOutcomes(enricher(), timeout=2.0, fail=False, remedy="", clock=lambda: 1.0)
-    return KeyWindow(KeyBatch([f"key {i}" for i in range(count)], rows=count), asked, outcomes, left.append), left
+    failures = KeyFailures(enricher(), timeout=2.0, fail=False, remedy="", clock=lambda: 1.0)
+    return KeyWindow(KeyBatch([f"key {i}" for i in range(count)], rows=count), asked, failures, left.append), left
 
 
 @given(

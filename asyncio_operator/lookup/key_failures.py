@@ -17,11 +17,11 @@ from asyncio_operator.errors import (
     said,
 )
 from asyncio_operator.hints import remedy as remedy_of
-from asyncio_operator.lookup.keys import Failure
+from asyncio_operator.lookup.key_batch import Failure
 from asyncio_operator.policies.retry import Retry
 
 
-class KeyOutcomes:
+class KeyFailures:
     """Makes the failures of keys, and counts those that timed out.
 
     Args:

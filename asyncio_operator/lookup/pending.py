@@ -1,0 +1,216 @@
+"""The keys that are being looked up, and their waiters. A key is searched in the cache, then here, and then called for.
+
+A key that needs a call is a flight of `Attempts`, with retries, batches, limits and one deadline. It has a list of its
+waiters: the row that started the call, and the rows that asked for the key while the call was running.
+
+Laws: L1 (the order: cache, share, batch, call), L2 (concurrent lookups of one key make one call; its error goes to all
+waiters and is not kept), L6 (an old answer is refreshed in the background, by one call; an expired answer may replace a
+failure).
+
+This module does not know where keys come from, and neither batches nor calls: sources (`managed`, `client`) hand out
+the flights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from asyncio_operator.engine.failures import is_ordinary
+from asyncio_operator.engine.flights import Flight
+from asyncio_operator.engine.recorder import SILENT, Recorder
+from asyncio_operator.errors import ResultError
+from asyncio_operator.keys import identity
+from asyncio_operator.lookup.key_batch import Answer
+from asyncio_operator.lookup.key_batch import shared as as_shared
+from asyncio_operator.lookup.key_failures import KeyFailures
+from asyncio_operator.metrics import Histogram
+from asyncio_operator.state.cells import ABSENT
+
+if TYPE_CHECKING:
+    from asyncio_operator.lookup.cache import LookupCache
+
+
+class Waiter(Protocol):
+    """Waits for outcomes. Each belongs to one of its positions."""
+
+    def answer(self, position: int, outcome: Any) -> None:
+        """Receives the outcome for a position."""
+
+
+class PendingKey(Flight):
+    """A key that is being looked up, and its waiters. A key that is only refreshed has none.
+
+    There is one object per called key and no object inside it, because many keys are in flight at a time.
+    """
+
+    __slots__ = ("name", "others", "position", "refreshing", "waiter")
+
+    def __init__(self, key: Any, name: Any, number: int, now: float, refreshing: bool = False) -> None:
+        super().__init__(None, key, number, now, 0)
+        self.name = name
+        self.refreshing = refreshing
+        self.waiter: Waiter | None = None
+        self.position = 0
+        self.others: list[tuple[Waiter, int]] | None = None
+
+    def add(self, waiter: Waiter, position: int) -> None:
+        if self.waiter is None:
+            self.waiter, self.position = waiter, position
+        elif self.others is None:
+            self.others = [(waiter, position)]
+        else:
+            self.others.append((waiter, position))
+
+    def remove(self, waiter: Waiter) -> None:
+        others = [one for one in self.others or () if one[0] is not waiter]
+        if self.waiter is waiter:
+            self.waiter, self.position = others.pop(0) if others else (None, 0)
+        self.others = others or None
+
+
+class PendingKeys:
+    """The keys that are being looked up, and the figures of lookups that have ended.
+
+    It is the `Endings` of `Attempts`, which reports here how the flight of a key has ended.
+
+    Args:
+        timed: outcomes say where they came from and how long they took (`Answer`).
+        check: converts an answer to the form that is cached and returned, or raises what is wrong with it.
+
+    Attributes:
+        latency: seconds from the start of a key's first call to its outcome.
+        failures: lookups that failed.
+        cache_hits: answers from the cache.
+        shared: outcomes of a call that another waiter had started.
+        background: flights of refreshes. A source takes them before others.
+    """
+
+    def __init__(
+        self,
+        failures: KeyFailures,
+        cache: LookupCache | None,
+        *,
+        timed: bool,
+        check: Callable[[Any, Any], Any] | None = None,
+        recorder: Recorder = SILENT,
+    ) -> None:
+        self.latency = Histogram()
+        self.cache_hits = 0
+        self.failures = 0
+        self.shared = 0
+        self.background: deque[Flight] = deque()
+        self._key_failures = failures
+        self._cache = cache
+        self._timed = timed
+        self._check = check
+        self._recorder = recorder
+        self._numbered = 0
+        self._running: dict[Any, PendingKey] = {}
+
+    def cached(self, key: Any, now: float) -> Any:
+        """The cached outcome for a key, or ABSENT. Starts a refresh if one is due."""
+        cache = self._cache
+        if cache is None:
+            return ABSENT
+        answer = cache.get(key)
+        if answer is ABSENT:
+            return ABSENT
+        self.cache_hits += 1
+        # Law L6: no refresh while a call for the key runs, which will bring a new answer anyway.
+        if cache.refreshes and cache.is_old(key) and (name := identity(key)) not in self._running:
+            self.background.append(self._want(key, name, now, refreshing=True))
+        return Answer(answer, "cache", 0, None) if self._timed else answer
+
+    def ask(self, key: Any, waiter: Waiter, position: int, now: float) -> Flight | None:
+        """Wait for a key that is not in the cache. Returns its flight, or None if a call for it already runs."""
+        name = identity(key)
+        pending = self._running.get(name)
+        if pending is not None and not pending.ended:
+            # The first waiter of a refresh shares its call with no other waiter.
+            self.shared += pending.waiter is not None
+            pending.add(waiter, position)
+            return None
+        pending = self._want(key, name, now)
+        pending.waiter, pending.position = waiter, position
+        return pending
+
+    def _want(self, key: Any, name: Any, now: float, refreshing: bool = False) -> PendingKey:
+        pending = self._running[name] = PendingKey(key, name, self._numbered, now, refreshing)
+        self._numbered += 1
+        self._recorder.admitted(pending)
+        return pending
+
+    def leave(self, key: Any, waiter: Waiter) -> Flight | None:
+        """The waiter stops waiting. Returns the flight, to be abandoned, if none is left. A refresh goes on."""
+        pending = self._running.get(identity(key))
+        if pending is None:
+            return None
+        pending.remove(waiter)
+        if pending.waiter is not None or pending.refreshing:
+            return None
+        self._forget(pending)
+        return pending
+
+    def end_all(self, outcome: Any) -> None:
+        """Give all waiters this outcome."""
+        for pending in list(self._running.values()):
+            self._end(pending, outcome)
+
+    # -- how flights end
+
+    def complete(self, pending: PendingKey, answer: Any, attempts: int) -> str:
+        if self._check is not None:
+            try:
+                answer = self._check(pending.value, answer)
+            except ResultError as error:
+                return self._fail(pending, error, attempts)
+        # Before the waiters get it: one that asks again at once has to find it.
+        if self._cache is not None:
+            self._cache.put(pending.value, answer)
+        latency = self._latency(pending)
+        self._end(pending, Answer(answer, "call", attempts, latency) if self._timed else answer)
+        return "result"
+
+    def failed(self, pending: PendingKey, error: BaseException, attempts: int) -> str:
+        return self._fail(pending, error, attempts)
+
+    def timed_out(self, pending: PendingKey, attempts: int) -> str:
+        return self._fail(pending, self._key_failures.timeout_error(pending.value), attempts, timed_out=True)
+
+    def _fail(self, pending: PendingKey, error: BaseException, attempts: int, timed_out: bool = False) -> str:
+        self.failures += 1
+        latency = self._latency(pending)
+        outcome: Any = None
+        if self._cache is not None and is_ordinary(error):
+            answer = self._cache.stale(pending.value)
+            if answer is not ABSENT:
+                stale = Answer(answer, "stale", attempts, latency, error)
+                self._end(pending, stale if self._timed else answer)
+                return "result"
+        # A refresh that fails concerns no row, so it must not end the run: the old answer stays.
+        if pending.waiter is not None or not is_ordinary(error):
+            outcome = self._key_failures.failure(pending.value, error, pending.started, attempts, timed_out)
+        self._end(pending, outcome)
+        return "timeout" if timed_out else "failed"
+
+    def _end(self, pending: PendingKey, outcome: Any) -> None:
+        # First: a waiter may ask for the key again when it gets the outcome, and that is a new lookup.
+        self._forget(pending)
+        if pending.waiter is not None:
+            pending.waiter.answer(pending.position, outcome)
+            for waiter, position in pending.others or ():
+                waiter.answer(position, as_shared(outcome))
+
+    def _forget(self, pending: PendingKey) -> None:
+        """Remove a key from the running ones, if its hash still finds it."""
+        # A user may have changed a mutable key. It then stays in the dictionary, and `ask` sees that it has ended.
+        with contextlib.suppress(Exception):
+            self._running.pop(pending.name, None)
+
+    def _latency(self, pending: PendingKey) -> float:
+        latency = self._key_failures.now() - pending.started
+        self.latency.add(latency)
+        return latency
