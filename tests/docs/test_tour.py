@@ -92,7 +92,7 @@ ANSWERS = {
 
 
 @pytest.mark.spark
-def test_what_a_lookup_may_give_and_what_the_status_column_says_are_as_the_tour_has_it(spark: SparkSession) -> None:
+def test_what_a_lookup_may_give_and_what_the_status_column_says_are_as_the_pages_have_it(spark: SparkSession) -> None:
     async def answer(key: str) -> Any:
         match key:
             case "slow":
@@ -110,7 +110,8 @@ def test_what_a_lookup_may_give_and_what_the_status_column_says_are_as_the_tour_
         found = [row for row in rows if row.key == key]
         assert [row.x for row in found] == values
         assert {row.status.status for row in found} == {status}
-    table = TEXT[TEXT.index("| field of the status column") :].partition("\n\n")[0]
+    lookups = (DOCS / "lookups.md").read_text(encoding="utf-8")
+    table = lookups[lookups.index("| field of the status column") :].partition("\n\n")[0]
     documented = dict(re.findall(r"^\| (`.*?`) \| (.*) \|$", table, re.MULTILINE))
     assert re.findall(r"`(\w+)`", " ".join(documented)) == out.schema["status"].dataType.names  # type: ignore[attr-defined]
     words = {field: set(re.findall(r'`"(\w+)"`', documented[f"`{field}`"])) for field in ("status", "source")}
