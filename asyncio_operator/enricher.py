@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -84,11 +84,12 @@ class Enricher(ABC):
     A key is one value, or a tuple in the order of the key columns. A found row is a mapping from the names of `schema`
     to values. A missing field is null, and a field without a column is ignored.
 
-    A class writes `schema`, and `lookup`, `lookup_many` or both: each has a default that calls the other.
+    A class writes `schema`, and `lookup`, `lookup_many` or both: each has a default that calls the other. A class that
+    writes `lookup_columns` needs none of them: then nothing else is called.
     """
 
     max_batch: int = 1
-    """The maximum number of keys that `lookup_many` takes at once."""
+    """The maximum number of keys that `lookup_many` or `lookup_columns` takes at once."""
 
     @abstractmethod
     def schema(self) -> pa.Schema:
@@ -124,13 +125,17 @@ class Enricher(ABC):
         """The answers for up to `max_batch` keys, aligned with them. By default it runs one `lookup` per key, all at
         the same time.
 
+        For a class that has `lookup_columns` alone it gives the rows of that.
+
         Raises:
             EnricherError: the source could not answer.
             TypeError: the class has no `lookup` either.
         """
         # The two defaults would call each other for ever.
         if getattr(self.lookup, "__func__", None) is Enricher.lookup:
-            raise TypeError(f"{type(self).__qualname__} {NO_LOOKUP}")
+            if self.lookup_columns is None:
+                raise TypeError(f"{type(self).__qualname__} {NO_LOOKUP}")
+            return await self._rows_of_columns(keys)
         lookups = [asyncio.ensure_future(self.lookup(key)) for key in keys]
         try:
             return await asyncio.gather(*lookups)
@@ -139,6 +144,24 @@ class Enricher(ABC):
                 lookup.cancel()
             await asyncio.wait(lookups)
             raise
+
+    async def _rows_of_columns(self, keys: Sequence[Any]) -> Sequence[Found]:
+        # Imported here: it loads pyarrow, which a class that answers in columns has loaded.
+        from asyncio_operator.arrow.answer_tables import answer_tables, ask
+
+        answers = await ask(self, answer_tables(self.key_schema(), self.schema()), keys)
+        return [None if answer is None else answer.answer() for answer in answers]
+
+    lookup_columns: Callable[[pa.Array], Awaitable[pa.Table]] | None = None
+    """Written as ``async def lookup_columns(self, keys: pyarrow.Array) -> pyarrow.Table`` by a class that answers in
+    columns, without a Python object per value.
+
+    Keys are distinct and not null: an array of the type of `key_schema` (of the caller's column, where that says null
+    or None), or a struct array for several key columns. A key that does not fit the type is a miss and is not asked.
+    The table holds the key columns, under the names of `key_schema` (else those of the caller's columns), and all
+    columns of `schema`, of exactly these types, in any order; other columns are ignored. A column that is both stands
+    once. A key without a row is a miss. Several rows of a key keep their order.
+    """
 
 
 _WITH_PYARROW = {"as_schema": "asyncio_operator.arrow.schema", "key_values": "asyncio_operator.arrow.key_arrays"}

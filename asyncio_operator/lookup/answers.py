@@ -1,4 +1,4 @@
-"""Reads the answers of enrichers. An answer is a mapping, a sequence of mappings, or None."""
+"""Reads the answers of enrichers. An answer is a mapping, a sequence of mappings, rows of a table, or None."""
 
 from __future__ import annotations
 
@@ -48,9 +48,11 @@ class AnswerCheck:
 
     def __init__(self, schema: pa.Schema) -> None:
         # Imported here: the module loads pyarrow, and a caller that has a schema has loaded it already.
+        from asyncio_operator.arrow.answer_tables import TableRows
         from asyncio_operator.arrow.columns import row_reader
 
         self._row = row_reader(schema)
+        self._in_table = TableRows
 
     def __call__(self, answer: Any) -> Found:
         """The answer: one row, a list of rows, or None for no row.
@@ -60,6 +62,9 @@ class AnswerCheck:
         """
         if type(answer) is dict:
             return self._row(answer)
+        if type(answer) is self._in_table:
+            # Its whole table has been checked.
+            return answer  # type: ignore[return-value]
         rows = [self._row(row) for row in rows_of(answer)]
         if not rows:
             return None

@@ -49,6 +49,11 @@ class AnswerSerializer(BuiltinSerializer):
 
     name = "answers-1"
 
+    def serialize(self, value: Any) -> bytes:
+        # Rows of a table (`TableRows`) are stored as mappings.
+        answer = getattr(value, "answer", None)
+        return super().serialize(value if answer is None else answer())
+
     def copy(self, value: Any) -> Any:
         return value
 

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
 from asyncio_operator.checks import Duration, plain_function
@@ -41,6 +41,11 @@ from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import CLIENT_CLOSE_TIMEOUT
 from asyncio_operator.state.cells import ABSENT
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from asyncio_operator.arrow.answer_tables import AnswerTables
 
 ATOMIC = frozenset((type(None), bool, int, float, str, bytes, date, datetime, time, timedelta, Decimal, UUID))
 """Types of immutable values."""
@@ -210,6 +215,7 @@ class _Engine:
         check: AnswerCheck,
         cache: LookupCache | None,
         breaker_clock: Callable[[], float] | None,
+        tables: AnswerTables | None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self._enricher = enricher
@@ -220,7 +226,7 @@ class _Engine:
         self._pending = PendingKeys(failures, cache, timed=False, check=self._checked)
         self._source = _Keys(self._pending)
         self._attempts = managed_calls(
-            enricher, self._source, self._pending, options, clock, breaker_clock=breaker_clock
+            enricher, self._source, self._pending, options, clock, breaker_clock=breaker_clock, tables=tables
         )
         self._lanes = self._attempts.lanes
         self._failure: BaseException | None = None
@@ -322,7 +328,17 @@ async def _opened(enricher: Enricher, options: LookupOptions, clock: Callable[[]
         except Exception as second:
             error.add_note(f"closing the enricher failed too: {describe_error(second)}")
         raise
-    return _Engine(enricher, options, check, cache, clock)
+    return _Engine(enricher, options, check, cache, clock, _tables(enricher, schema))
+
+
+def _tables(enricher: Enricher, schema: pa.Schema) -> AnswerTables | None:
+    """What the tables of the enricher look like, if it answers in columns. Keys of unknown type have Python's types."""
+    if enricher.lookup_columns is None:
+        return None
+    # Imported here: it loads pyarrow, which the enricher that gave the schema has loaded already.
+    from asyncio_operator.arrow.answer_tables import answer_tables
+
+    return answer_tables(enricher.key_schema(), schema)
 
 
 async def _open_cache(options: Cache, owner: str, clock: Callable[[], float] | None) -> LookupCache:
@@ -350,4 +366,6 @@ def _own(answer: Any) -> Any:
         return None
     if isinstance(answer, list):
         return [_own(row) for row in answer]
+    if not isinstance(answer, dict):
+        return answer.answer()  # Rows of a table become new mappings.
     return {name: value if type(value) in ATOMIC else copy.deepcopy(value) for name, value in answer.items()}

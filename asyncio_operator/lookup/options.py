@@ -67,14 +67,14 @@ def require_enricher(enricher: object) -> None:
     if not isinstance(enricher, Enricher):
         remedy = '; put @enricher("column type, ...") before the function' if inspect.isfunction(enricher) else ""
         raise ConfigurationError(f"enricher is {describe(enricher)}; it must be an Enricher{remedy}")
-    for name in ("open", "close", "lookup", "lookup_many"):
+    for name in ("open", "close", "lookup", "lookup_many", "lookup_columns"):
         method = getattr(enricher, name)
         if inspect.isroutine(method) and not inspect.iscoroutinefunction(method):
             raise ConfigurationError(
                 f"{describe(enricher)}.{name} is an ordinary function; it must be `async def {name}`"
             )
     kind = type(enricher)
-    if kind.lookup is Enricher.lookup and kind.lookup_many is Enricher.lookup_many:
+    if (kind.lookup, kind.lookup_many, kind.lookup_columns) == (Enricher.lookup, Enricher.lookup_many, None):
         raise ConfigurationError(f"{describe(enricher)} {NO_LOOKUP}")
     positive_int(f"{describe(enricher)}.max_batch", enricher.max_batch)
 

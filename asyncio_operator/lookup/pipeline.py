@@ -8,8 +8,8 @@ cache, retries, batches and limits, and runs if one of these options is set. Thi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.engine.attempts import Attempts
 from asyncio_operator.engine.contracts import Input, Source
@@ -20,6 +20,7 @@ from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import describe
 from asyncio_operator.lookup.cache import LookupCache
+from asyncio_operator.lookup.column_calls import Invoke, invoked
 from asyncio_operator.lookup.delivery import Delivery
 from asyncio_operator.lookup.key_batch import Answer, KeyBatch
 from asyncio_operator.lookup.key_failures import KeyFailures
@@ -31,6 +32,9 @@ from asyncio_operator.metrics import Histogram
 from asyncio_operator.policies.rate_limit import Limiter
 from asyncio_operator.trace.recording import Recording
 
+if TYPE_CHECKING:
+    from asyncio_operator.arrow.answer_tables import AnswerTables
+
 
 def managed_calls(
     enricher: Enricher,
@@ -40,6 +44,7 @@ def managed_calls(
     clock: Callable[[], float],
     recorder: Recorder = SILENT,
     limiter: Limiter | None = None,
+    tables: AnswerTables | None = None,
     breaker_clock: Callable[[], float] | None = None,
 ) -> Attempts:
     """Builds what makes the calls for the flights of a source, on the running loop.
@@ -47,12 +52,13 @@ def managed_calls(
     Args:
         clock: returns the seconds of the loop.
         limiter, breaker_clock: see `Limits`.
+        tables: see `invoked`.
     """
     return Attempts(
         source,
         pending,
         options,
-        enricher.lookup if options.batching is None else enricher.lookup_many,
+        invoked(enricher, options, tables),
         name=describe(enricher),
         recorder=recorder,
         instant=True,
@@ -74,7 +80,7 @@ class LookupPipeline:
         check: converts an answer to the form that is cached, or raises what is wrong with it.
         trace: records every call. It requires the managed way. Its elements are the called keys, which leave when they
             have their outcome.
-        limiter: see `managed_calls`.
+        limiter, tables: see `managed_calls`.
     """
 
     def __init__(
@@ -87,8 +93,8 @@ class LookupPipeline:
         check: Callable[[Any], Any] | None = None,
         trace: Recording | None = None,
         limiter: Limiter | None = None,
+        tables: AnswerTables | None = None,
     ) -> None:
-        self._enricher = enricher
         self._options = options
         self._clock = clock = clock_of(asyncio.get_running_loop())
         self._failures = failures = KeyFailures(
@@ -109,15 +115,17 @@ class LookupPipeline:
             checks = None if cache is None or check is None else lambda _key, answer: check(answer)
             self._keys = pending = PendingKeys(failures, cache, timed=options.timed, check=checks, recorder=recorder)
             keys = BatchSource(self._reader, self._delivery, pending)
-            self._attempts = attempts = managed_calls(enricher, keys, pending, options, clock, recorder, limiter)
+            self._attempts = attempts = managed_calls(
+                enricher, keys, pending, options, clock, recorder, limiter, tables
+            )
             self._lanes = attempts.lanes
             self._latency = pending.latency
         else:
             assert isinstance(options.capacity, int)
             self._keys = self._attempts = intake = PlainIntake(self._reader, self._delivery, failures)
-            invoke: Callable[[Any], Awaitable[Any]] = self._invoke_timed if options.timed else enricher.lookup
+            invoke = invoked(enricher, options, tables)
             self._lanes = Lanes(
-                invoke,
+                _timed(invoke, clock) if options.timed else invoke,
                 intake,
                 # More lanes than keys in the buffer would never have work.
                 capacity=min(options.capacity, options.buffer),
@@ -181,7 +189,13 @@ class LookupPipeline:
         """The consumer has passed on the rows of `keys` keys and, if `batch` is given, all of that batch."""
         self._delivery.emitted(keys, batch)
 
-    async def _invoke_timed(self, key: Any) -> Answer:
-        started = self._clock()
-        answer = await self._enricher.lookup(key)
-        return Answer(answer, "call", 1, self._clock() - started)
+
+def _timed(invoke: Invoke, clock: Callable[[], float]) -> Invoke:
+    """The same calls, with their durations."""
+
+    async def timed(key: Any) -> Answer:
+        started = clock()
+        answer = await invoke(key)
+        return Answer(answer, "call", 1, clock() - started)
+
+    return timed

@@ -65,6 +65,7 @@ async def test_the_examples_run(database: Database, tmp_path: Path) -> None:
             run_programs, "enrichers.md", **values, DSN=database.dsn, REDIS_URL="redis://localhost"
         )
         assert await names["country"].lookup("NO") == COUNTRIES["NO"]
+        assert await one(names["Prices"](), 8) == {"price": 12.0}
         assert names["outcome"] == (True, {"country": "Norway"}, ["failed", "answered"])
         assert await one(names["airports"], "JFK") == {"name": "Kennedy"}
         assert await one(names["airports_in_batches"], "JFK") == {"name": "Kennedy"}

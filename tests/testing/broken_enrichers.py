@@ -152,6 +152,29 @@ class ManyDiffers(Sound):
         return [row[::-1] if isinstance(row, list) else row for row in found]
 
 
+def columns_of(keys: list[Any]) -> pa.Table:
+    rows = [row | {"code": key} for key in keys for row in ([ROWS[key]] if isinstance(ROWS[key], dict) else ROWS[key])]
+    return pa.Table.from_pylist(rows, pa.schema([("name", pa.string()), ("height", pa.int32()), ("code", pa.string())]))
+
+
+class SoundColumns(Sound):
+    def key_schema(self) -> pa.Schema:
+        return pa.schema([("code", pa.string())])
+
+    async def lookup_columns(self, keys: pa.Array) -> pa.Table:
+        return columns_of([key for key in keys.to_pylist() if key in ROWS])
+
+
+class GivesAllRows(SoundColumns):
+    async def lookup_columns(self, keys: pa.Array) -> pa.Table:
+        return columns_of([*ROWS])
+
+
+class ColumnsDiffer(SoundColumns):
+    async def lookup_columns(self, keys: pa.Array) -> pa.Table:
+        return (await super().lookup_columns(keys))[::-1]
+
+
 class OneAtATime(Sound):
     """What a lookup asks for stands in the enricher, where another overwrites it."""
 
@@ -345,6 +368,8 @@ BROKEN = [
     ("rule_lookup_many", SortsKeys, "gave"),
     ("rule_lookup_many", DropsRepeated, "answers for"),
     ("rule_lookup_many", ManyDiffers, "gave"),
+    ("rule_lookup_columns", GivesAllRows, "which was not asked for"),
+    ("rule_lookup_columns", ColumnsDiffer, "gave"),
     (
         "rule_found",
         Ordinary,

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark.cloudpickle import cloudpickle
 from pyspark.sql.types import LongType, StructField, StructType, TimestampNTZType, TimestampType
 
+from asyncio_operator.arrow.answer_tables import AnswerTables
 from asyncio_operator.checks import Duration, duration, one_of, positive_int
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
@@ -132,7 +133,11 @@ def enrich_task(
     added = _added_fields(schema, found, options.prefix, options.status_column)
     identity = _identity(enricher)
     owner = cache_owner(identity, offered)
-    task = EnrichTask(enricher, identity, layout, lookups, _in_spark(offered), owner, report, tracing)
+    answers = _in_spark(offered)
+    tables = (
+        None if enricher.lookup_columns is None else AnswerTables(_key_types(schema, enricher, keys), offered, answers)
+    )
+    task = EnrichTask(enricher, identity, layout, lookups, answers, owner, report, tracing, tables)
     return task, StructType([*schema.fields, *added])
 
 
@@ -201,6 +206,20 @@ def _in_spark(offered: pa.Schema) -> pa.Schema:
             field = field.with_type(arrow_type(spark_field(field.name, field).dataType))
         fields.append(field)
     return pa.schema(fields)
+
+
+def _key_types(schema: StructType, enricher: Enricher, keys: Sequence[int]) -> pa.Schema:
+    """The names and types in which keys are asked in columns: the DataFrame's, where the enricher names none."""
+    known = enricher.key_schema()
+    own = [pa.field(schema.fields[place].name, arrow_type(schema.fields[place].dataType)) for place in keys]
+    if known is None:
+        return pa.schema(own)
+    return pa.schema(
+        [
+            field.with_type(mine.type) if pa.types.is_null(field.type) else field
+            for field, mine in zip(known, own, strict=True)
+        ]
+    )
 
 
 def _segments(schema: StructType, event_time: str | None, delay: Duration | None) -> tuple[int | None, int]:

@@ -1,18 +1,22 @@
 """Converts the outcomes of keys to rows: the rows that each key adds, and whether it was found, missing or failed.
 
 An invalid answer is a `ResultError` for its key only. Rows are kept in one flat list, so that columns can be built from
-it at once. A key without rows adds the empty row, which is the last of the list, or nothing.
+it at once. Answers in columns follow behind it, as tables. A key without rows adds the empty row, which is the last of
+the list, or nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from asyncio_operator.arrow.columns import Ints
+from asyncio_operator.arrow.answer_tables import TableRows
+from asyncio_operator.arrow.columns import Column, Ints, columns
 from asyncio_operator.enricher import Row
 from asyncio_operator.errors import ResultError
 from asyncio_operator.lookup.answers import rows_of
@@ -29,6 +33,7 @@ class Answers:
 
     Attributes:
         rows: a flat list. The last row is the empty one.
+        tables: further rows, numbered behind those of the list.
         starts: position of the key's first row.
         copies: number of rows that the key adds.
         kinds: FOUND, MISSING or FAILED.
@@ -38,6 +43,22 @@ class Answers:
     starts: Ints
     copies: Ints
     kinds: Ints
+    tables: Sequence[pa.Table] = ()
+
+    @property
+    def size(self) -> int:
+        """The number of rows."""
+        return len(self.rows) + sum(int(table.num_rows) for table in self.tables)
+
+    def columns(self, schema: pa.Schema) -> list[Column]:
+        """The columns of the rows. Raises an error of any type if a row of the list does not fit."""
+        added = columns(self.rows, schema)
+        if not self.tables:
+            return added
+        return [
+            _joined([column, *(chunk for table in self.tables for chunk in table.column(field.name).chunks)])
+            for field, column in zip(schema, added, strict=True)
+        ]
 
 
 def read_answers(
@@ -65,13 +86,18 @@ def read_answers(
             kinds[:count][[outcome is None for outcome in outcomes]] = MISSING
             plain = [empty if outcome is None else outcome for outcome in plain]
         return Answers(plain, np.arange(count + 1), np.where(kinds == FOUND, 1, miss), kinds)
+    if types <= {TableRows, type(None)}:
+        return _in_tables(outcomes, miss, empty)
     rows: list[Row] = []
     added: list[int] = []
     fates: list[int] = []
+    in_tables: list[int] = []
     for i, outcome in enumerate(outcomes):
         answer = outcome.answer if type(outcome) is Answer else outcome
         several: Sequence[Row] = ()
-        if type(answer) is not Failure:
+        if type(answer) is TableRows:
+            in_tables.append(i)
+        elif type(answer) is not Failure:
             try:
                 several = rows_of(answer)
                 if any(hasattr(kind, "__missing__") for kind in set(map(type, several))):
@@ -87,7 +113,68 @@ def read_answers(
     copies = np.array([*added, miss], dtype=np.int64)
     own = np.where(kinds == FOUND, copies, 0)
     starts = np.where(kinds == FOUND, np.cumsum(own) - own, len(rows))
-    return Answers([*rows, empty], starts, copies, kinds)
+    answers = Answers([*rows, empty], starts, copies, kinds)
+    if in_tables:
+        found = [outcomes[i].answer if type(outcomes[i]) is Answer else outcomes[i] for i in in_tables]
+        _add_tables(answers, np.array(in_tables), found)
+    return answers
+
+
+def _in_tables(outcomes: list[Any], miss: int, empty: Row) -> Answers:
+    """The rows of outcomes that are all answers in columns, or None."""
+    count = len(outcomes) + 1
+    answers = Answers([empty], np.zeros(count, np.int64), np.full(count, miss), np.full(count, MISSING))
+    places = np.flatnonzero([outcome is not None for outcome in outcomes])
+    _add_tables(answers, places, outcomes if len(places) == count - 1 else [outcomes[i] for i in places.tolist()])
+    return answers
+
+
+def _add_tables(answers: Answers, places: Ints, found: list[TableRows]) -> None:
+    """Add answers in columns, those of the keys at these places."""
+    if not found:
+        return
+    of_answer = list(map(attrgetter("table"), found))
+    tables = {id(table): table for table in of_answer}
+    starts = np.fromiter(map(attrgetter("start"), found), np.int64, len(found))
+    counts = np.fromiter(map(attrgetter("count"), found), np.int64, len(found))
+    numbers = {identity: number for number, identity in enumerate(tables)}
+    of_table = np.fromiter(map(numbers.__getitem__, map(id, of_answer)), np.int64, len(found))
+    sizes = np.array([table.num_rows for table in tables.values()])
+    if sizes.sum() <= MOST_UNUSED * counts.sum():
+        answers.tables = list(tables.values())
+        starts += (np.cumsum(sizes) - sizes)[of_table]
+    else:
+        answers.tables, starts = _taken(list(tables.values()), of_table, starts, counts)
+    answers.starts[places] = starts + len(answers.rows)
+    answers.copies[places] = counts
+    answers.kinds[places] = FOUND
+
+
+MOST_UNUSED = 2
+"""Whole tables are used if they have at most this many rows for each row that is needed: copying them costs less than
+picking rows from each."""
+
+
+def _taken(tables: Sequence[pa.Table], of_table: Ints, starts: Ints, counts: Ints) -> tuple[list[pa.Table], Ints]:
+    """The needed rows of each table, and where the rows of each answer begin in them."""
+    order = np.argsort(of_table, kind="stable")
+    ends = np.cumsum(counts[order])
+    begins = ends - counts[order]
+    rows = np.repeat(starts[order] - begins, counts[order]) + np.arange(ends[-1])
+    cuts = [0, *np.cumsum(np.bincount(of_table, counts, len(tables)).astype(np.int64)).tolist()]
+    parts = [table.take(pa.array(rows[a:b])) for table, a, b in zip(tables, cuts, cuts[1:], strict=False)]
+    placed = np.empty(len(starts), dtype=np.int64)
+    placed[order] = begins
+    return parts, placed
+
+
+def _joined(chunks: Sequence[Column]) -> Column:
+    """One array, or a chunked one if the text is too long for one."""
+    arrays = [array for chunk in chunks for array in (chunk.chunks if isinstance(chunk, pa.ChunkedArray) else [chunk])]
+    try:
+        return pa.concat_arrays(arrays)
+    except pa.ArrowInvalid:
+        return pa.chunked_array(arrays)
 
 
 def failure_of(outcome: Any, failure: Failure) -> Failure:

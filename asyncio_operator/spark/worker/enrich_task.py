@@ -36,6 +36,7 @@ from asyncio_operator.trace import Trace
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from asyncio_operator.arrow.answer_tables import AnswerTables
     from asyncio_operator.spark.worker.figures import Tracing
 
 
@@ -49,6 +50,7 @@ class EnrichTask:
         tracing: makes the trace of the task, and reports it.
         answers: all columns of the enricher. The cache keeps only answers that fit them.
         owner: the owner of cached answers (`cache_owner`).
+        tables: the tables of an enricher that answers in columns.
     """
 
     enricher: Enricher
@@ -59,6 +61,7 @@ class EnrichTask:
     owner: str
     report: Callable[[EnrichmentFigures], None] | None = None
     tracing: Tracing | None = None
+    tables: AnswerTables | None = None
 
     def of_keys(self) -> EnrichTask:
         """The same task for an input that has only key columns."""
@@ -142,7 +145,9 @@ class _Life:
 
         trace = None if task.tracing is None else Trace(task.tracing.limit)
         with limiters.lent(task.fingerprint, task.options.rate_limit) as limiter:
-            self._pipeline = LookupPipeline(enricher, source, deliver, task.options, cache, check, trace, limiter)
+            self._pipeline = LookupPipeline(
+                enricher, source, deliver, task.options, cache, check, trace, limiter, task.tables
+            )
             try:
                 await self._pipeline.run()
             finally:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from asyncio_operator.arrow.columns import Column, Ints, check_row, columns
+from asyncio_operator.arrow.columns import Column, Ints, check_row
 from asyncio_operator.arrow.key_arrays import distinct_keys, key_values
 from asyncio_operator.errors import MissingKeyError, ResultError
 from asyncio_operator.lookup.key_batch import PENDING, Failure, KeyBatch
@@ -202,7 +202,7 @@ class Enrichment:
         starts, copies = answers.starts[codes], answers.copies[codes]
         self.kinds += np.bincount(answers.kinds[codes], minlength=3)
         statuses = [statuses_of(outcomes, answers)] if self.layout.status else []
-        added_bytes = row_bytes(added, len(answers.rows))
+        added_bytes = row_bytes(added, answers.size)
         # The input's columns can grow only if the output repeats a row.
         own = rows.columns if (copies > 1).any() else []
         for row, found in cut(places(starts, copies), row_bytes(own, rows.num_rows), added_bytes):
@@ -236,7 +236,7 @@ class Enrichment:
             )
             # All rows at once, which is fast. Only if that fails is each row checked for the key to blame.
             try:
-                return answers, columns(answers.rows, self.layout.found)
+                return answers, answers.columns(self.layout.found)
             except Exception:
                 if not self._find_misfits(keys, outcomes, answers):
                     # Each row fits alone, so no key is to blame, and another round would fail the same way.

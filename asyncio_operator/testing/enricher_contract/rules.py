@@ -263,6 +263,29 @@ async def rule_lookup_many(check: Check) -> None:
 
 
 @asynchronous
+async def rule_lookup_columns(check: Check) -> None:
+    """lookup_columns(), where it is written, returns a table with the rows of lookup() for the keys of an array"""
+    keys = [*check.expected, *check.missing]
+    async with check.opened() as enricher:
+        if enricher.lookup_columns is None:
+            return
+        from asyncio_operator.arrow.answer_tables import answer_tables, ask
+
+        tables = answer_tables(enricher.key_schema(), enricher.schema())
+        empty: dict[str, Any] = dict.fromkeys(enricher.schema().names)
+        for order in (keys, keys[::-1], check.missing, keys[:1]):
+            for start in range(0, len(order), enricher.max_batch):
+                batch = order[start : start + enricher.max_batch]
+                answers = await check.within("lookup_columns()", ask(enricher, tables, batch))
+                for key, found in zip(batch, answers, strict=True):
+                    expected = check.expected.get(key)
+                    if expected not in (None, ANY):
+                        # A missing field is null, and a table has no missing ones.
+                        expected = [empty | dict(row) for row in rows_of(key, expected)]
+                    compare(key, None if found is None else found.answer(), expected)
+
+
+@asynchronous
 async def rule_concurrent(check: Check) -> None:
     """each of several lookups at the same time gets its own answer"""
     keys = (list(check.expected) * CONCURRENT)[:CONCURRENT]
@@ -286,5 +309,6 @@ RULES: tuple[Callable[[Check], None], ...] = (
     rule_missing,
     rule_types,
     rule_lookup_many,
+    rule_lookup_columns,
     rule_concurrent,
 )

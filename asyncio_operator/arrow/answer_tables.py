@@ -1,0 +1,212 @@
+"""Answers in columns: makes the array of keys for `Enricher.lookup_columns`, and checks and reads the table it returns.
+
+Laws A1 and A2: the table holds the key columns and the declared columns, exactly of their types, in any order of
+columns and rows. A row belongs to the asked key that is the same (law L10), and every row must belong to one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kinds
+
+from asyncio_operator.arrow.columns import Ints, array_of
+from asyncio_operator.arrow.key_arrays import canonical_array
+from asyncio_operator.errors import ResultError, describe
+
+Places = list[tuple[int, int]]
+"""For every asked key the number of its first row in a table, and the number of its rows."""
+
+
+class TableRows:
+    """The answer for a key in columns: `count` rows of a table from row `start`. It is never changed."""
+
+    __slots__ = ("count", "start", "table")
+
+    def __init__(self, table: pa.Table, start: int, count: int) -> None:
+        self.table = table
+        self.start = start
+        self.count = count
+
+    def answer(self) -> dict[str, Any] | list[dict[str, Any]]:
+        """The same as a mapping, or a list of mappings. Raises ValueError if Python cannot hold a value."""
+        rows: list[dict[str, Any]] = self.table.slice(self.start, self.count).to_pylist()
+        return rows[0] if self.count == 1 else rows
+
+
+class AnswerTables:
+    """What the tables of one enricher must look like.
+
+    Args:
+        keys: names and types of the key columns, in the order of a key's parts. A type of null: that of the keys.
+        declared: the columns of the answer, as the enricher declares them.
+        wanted: the same columns in the types that the caller takes. Default: as declared.
+    """
+
+    def __init__(self, keys: pa.Schema, declared: pa.Schema, wanted: pa.Schema | None = None) -> None:
+        self._keys = keys
+        self._declared = declared
+        self._wanted = declared if wanted is None else wanted
+
+    def asked(self, keys: Sequence[Any]) -> tuple[pa.Array, Ints]:
+        """The distinct keys as an array, and for each of `keys` its place there, or -1 if it does not fit the types."""
+        columns = [keys] if len(self._keys) == 1 else list(zip(*keys, strict=True))
+        parts, fits = [], np.ones(len(keys), dtype=np.bool_)
+        for field, values in zip(self._keys, columns, strict=True):
+            array, fitting = _fitting(values, field.type)
+            # Canonical values in the declared type, which may have another zone than UTC.
+            parts.append(canonical_array(array).cast(array.type))
+            fits &= fitting
+        array = self._joined(parts)
+        if not fits.all():
+            array = array.filter(pa.array(fits))
+        first = positions(canonical_array(array), canonical_array(array))
+        places = np.full(len(keys), -1, dtype=np.int64)
+        distinct = np.flatnonzero(first == np.arange(len(first)))
+        if len(distinct) < len(first):
+            array, first = array.take(pa.array(distinct)), np.searchsorted(distinct, first)
+        places[fits] = first
+        return array, places
+
+    def read(self, answer: object, asked: pa.Array) -> tuple[pa.Table, Places]:
+        """The answer as a table of the wanted columns, in which the rows of a key are neighbours; and their places.
+
+        Raises:
+            ResultError: it is no such table, or has a row that belongs to no asked key.
+        """
+        if isinstance(answer, pa.RecordBatch):
+            answer = pa.Table.from_batches([answer])
+        if not isinstance(answer, pa.Table):
+            raise ResultError(f"lookup_columns returned {describe(answer)}; it must return a pyarrow.Table")
+        parts = [
+            _column(answer, field.name, part.type) for field, part in zip(self._keys, self._parts(asked), strict=True)
+        ]
+        columns = [_column(answer, field.name, field.type) for field in self._declared]
+        for field, part in zip(self._keys, parts, strict=True):
+            if part.null_count:
+                raise ResultError(f"lookup_columns returned a row whose key column {field.name!r} is null")
+        table = pa.table(columns, schema=self._declared)
+        if self._wanted is not self._declared:
+            table = _cast(table, self._wanted)
+        given = self._joined([canonical_array(part.combine_chunks()) for part in parts])
+        of_key = positions(canonical_array(asked), given)
+        strangers = np.flatnonzero(of_key < 0)
+        if len(strangers):
+            parts = [part[int(strangers[0])].as_py() for part in parts]
+            key = describe(tuple(parts) if len(parts) > 1 else parts[0])
+            raise ResultError(f"lookup_columns returned a row for key {key}, which was not asked for")
+        counts = np.bincount(of_key, minlength=len(asked))
+        if len(of_key) > np.count_nonzero(counts):
+            order = np.argsort(of_key, kind="stable")
+            table, of_key = table.take(pa.array(order)), of_key[order]
+        starts = np.zeros(len(asked), dtype=np.int64)
+        # From the end, because of several rows of a key the first one counts.
+        starts[of_key[::-1]] = np.arange(len(of_key))[::-1]
+        return table.combine_chunks(), list(zip(starts.tolist(), counts.tolist(), strict=True))
+
+    def _joined(self, parts: Sequence[pa.Array]) -> pa.Array:
+        if len(self._keys) == 1:
+            return parts[0]
+        return pa.StructArray.from_arrays(parts, self._keys.names)
+
+    def _parts(self, keys: pa.Array) -> list[pa.Array]:
+        return [keys] if len(self._keys) == 1 else keys.flatten()
+
+
+def answer_tables(keys: pa.Schema | None, declared: pa.Schema) -> AnswerTables:
+    """The tables of an enricher with that `key_schema` and `schema`, for keys that are Python's. Without a key schema
+    the key column is named "key", and has the type of the keys."""
+    return AnswerTables(pa.schema([("key", pa.null())]) if keys is None else keys, declared)
+
+
+async def ask(enricher: Any, tables: AnswerTables, keys: Sequence[Any]) -> list[TableRows | None]:
+    """The answers for keys, aligned with them, from one call of `lookup_columns`. None for a miss.
+
+    Raises:
+        ResultError: the answer is not such a table.
+    """
+    asked, places = tables.asked(keys)
+    if not len(asked):
+        return [None] * len(keys)
+    answer = await enricher.lookup_columns(asked)
+    try:
+        table, found = tables.read(answer, asked)
+    except ResultError as error:
+        # Law A2: nothing tells which key is at fault, so the batch is neither split nor asked again.
+        problem = ResultError(f"{describe(enricher)}: {error}")
+        problem.any_key = True  # type: ignore[attr-defined]
+        raise problem from error
+    answers = [TableRows(table, start, count) if count else None for start, count in found]
+    if len(asked) == len(keys):
+        return answers
+    return [answers[place] if place >= 0 else None for place in places.tolist()]
+
+
+def positions(keys: pa.Array, of: pa.Array) -> Ints:
+    """For every element of an array its first position among keys, or -1. Both are canonical, of one type."""
+    if not kinds.is_struct(keys.type):
+        return _indices(of, keys)
+    codes: Ints = np.zeros(len(keys), dtype=np.int64)
+    others: Ints = np.zeros(len(of), dtype=np.int64)
+    for part, other in zip(keys.flatten(), of.flatten(), strict=True):
+        values = part.unique()
+        more = _indices(other, values)
+        codes = codes * len(values) + _indices(part, values)
+        others = np.where((others < 0) | (more < 0), -1, others * len(values) + more)
+        # Numbered again after every part, so that the product of cardinalities stays within 64 bits.
+        joint, codes = np.unique(codes, return_inverse=True)
+        found = np.minimum(np.searchsorted(joint, others), max(0, len(joint) - 1))
+        others = np.where(others < 0, -1, np.where(joint[found] == others, found, -1)) if len(joint) else others - 1
+    return _indices(pa.array(others), pa.array(codes))
+
+
+def _indices(of: pa.Array, values: pa.Array) -> Ints:
+    found: Ints = pc.fill_null(pc.index_in(of, value_set=values), -1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return found
+
+
+def _column(table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+    places = table.schema.get_all_field_indices(name)
+    if len(places) != 1:
+        problem = f"has {len(places)} columns {name!r}" if places else f"has no column {name!r}"
+        raise ResultError(f"the table of lookup_columns {problem}; its columns are {describe(table.column_names)}")
+    column = table.column(places[0])
+    if not column.type.equals(kind):
+        raise ResultError(
+            f"column {name!r} of the table of lookup_columns is {column.type}; it must be {kind}: cast it there"
+        )
+    return column
+
+
+def _cast(table: pa.Table, wanted: pa.Schema) -> pa.Table:
+    try:
+        return table.cast(wanted)
+    except pa.ArrowInvalid as error:
+        raise ResultError(f"a value of the table of lookup_columns does not fit its column: {error}") from error
+
+
+def _fitting(values: Sequence[Any], kind: pa.DataType) -> tuple[pa.Array, np.ndarray[Any, np.dtype[np.bool_]]]:
+    """The values in that type, null for those that do not fit, and which of them fit."""
+    if kinds.is_null(kind):
+        array = pa.array(values)
+    else:
+        try:
+            array = array_of(values, kind)
+        except Exception:
+            array = pa.chunked_array([_one(value, kind) for value in values], kind).combine_chunks()
+    if kinds.is_float32(kind):
+        # Arrow rounds to 32 bits. A key that changes by that is the key of no row.
+        exact = array_of(values, pa.float64())
+        array = pc.if_else(pc.or_(pc.equal(array.cast(pa.float64()), exact), pc.is_nan(exact)), array, None)
+    return array, array.is_valid().to_numpy(zero_copy_only=False)
+
+
+def _one(value: Any, kind: pa.DataType) -> pa.Array:
+    try:
+        return array_of([value], kind)
+    except Exception:
+        return pa.nulls(1, kind)

@@ -1,0 +1,38 @@
+"""What a call of an enricher invokes: `lookup`, `lookup_many`, or `lookup_columns` for one that answers in columns."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from asyncio_operator.enricher import Enricher
+from asyncio_operator.lookup.options import LookupOptions
+
+if TYPE_CHECKING:
+    from asyncio_operator.arrow.answer_tables import AnswerTables
+
+Invoke = Callable[[Any], Awaitable[Any]]
+
+
+def invoked(enricher: Enricher, options: LookupOptions, tables: AnswerTables | None) -> Invoke:
+    """A function of a key, or of a list of keys if ``options.batching`` is set.
+
+    Args:
+        tables: what the tables of an enricher that answers in columns look like.
+    """
+    if tables is None:
+        return enricher.lookup if options.batching is None else enricher.lookup_many
+    # Imported here: it loads pyarrow, as the maker of `tables` has.
+    from asyncio_operator.arrow.answer_tables import ask
+
+    as_rows = options.retry is not None and options.retry.if_result is not None
+
+    async def many(keys: Sequence[Any]) -> Sequence[Any]:
+        answers = await ask(enricher, tables, keys)
+        # A function of the user reads them.
+        return [None if answer is None else answer.answer() for answer in answers] if as_rows else answers
+
+    async def one(key: Any) -> Any:
+        return (await many([key]))[0]
+
+    return one if options.batching is None else many

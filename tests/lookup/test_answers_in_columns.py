@@ -1,0 +1,184 @@
+"""A1 to A5: what `lookup_columns` gets and may return, for `Lookup` and for the defaults of `Enricher`."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from asyncio_operator import Batching, Cache, ConfigurationError, Enricher, EnricherError, ResultError, Retry
+from asyncio_operator.lookup import Lookup
+
+ROWS = pa.schema([("name", pa.string()), ("n", pa.int32())])
+
+
+class Columns(Enricher):
+    """Rows of even keys, two of multiples of 4; records the arrays that it gets."""
+
+    max_batch = 100
+
+    def __init__(self, answer: Callable[[Any], Any] | None = None, keys: pa.Schema | None = None) -> None:
+        self.answer = answer or rows_of
+        self.keys = keys or pa.schema([("k", pa.int32())])
+        self.asked: list[pa.Array] = []
+
+    def schema(self) -> pa.Schema:
+        return ROWS
+
+    def key_schema(self) -> pa.Schema:
+        return self.keys
+
+    async def lookup_columns(self, keys: pa.Array) -> Any:
+        self.asked.append(keys)
+        return self.answer(keys)
+
+
+def rows_of(keys: pa.Array) -> pa.Table:
+    found = [key for key in reversed(keys.to_pylist()) if key % 2 == 0 for _ in range(2 if key % 4 == 0 else 1)]
+    numbers = pa.array(found, pa.int32())
+    return pa.table({"n": numbers, "other": found, "k": numbers, "name": numbers.cast(pa.string())})
+
+
+def looked_up(enricher: Enricher, *keys: Any, **options: Any) -> list[Any]:
+    async def run() -> list[Any]:
+        async with Lookup(enricher, **options) as lookup:
+            return await asyncio.gather(*map(lookup.get, keys), return_exceptions=True)
+
+    return asyncio.run(run())
+
+
+def row(key: int) -> dict[str, Any]:
+    return {"name": str(key), "n": key}
+
+
+def test_A1_keys_that_do_not_fit_the_type_are_misses_and_are_not_asked() -> None:
+    enricher = Columns()
+    keys = [2, 2**40, "text", 1, 4, None, 6.0, 6]
+    assert looked_up(enricher, *keys) == [row(2), None, None, None, [row(4), row(4)], None, row(6), row(6)]
+    [asked] = enricher.asked
+    assert asked.type == pa.int32()
+    assert asked.to_pylist() == [2, 1, 4, 6]
+
+
+def test_A1_nothing_is_asked_if_no_key_fits() -> None:
+    enricher = Columns()
+    assert looked_up(enricher, 2**40, "text") == [None, None]
+    assert enricher.asked == []
+
+
+def test_A1_several_key_columns_are_a_struct_and_match_whatever_the_zone() -> None:
+    moment = dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC)
+    later = moment.astimezone(dt.timezone(dt.timedelta(hours=5)))
+
+    def answer(keys: pa.Array) -> pa.Table:
+        code, at = keys.flatten()
+        return pa.table({"code": code, "at": at, "name": code, "n": pa.array(range(len(keys)), pa.int32())})
+
+    keys = pa.schema([("code", pa.string()), ("at", pa.timestamp("us", "Europe/Berlin"))])
+    enricher = Columns(lambda asked: answer(asked).set_column(1, "at", asked.field(1).cast(keys.field(1).type)), keys)
+    assert looked_up(enricher, ("a", moment), ("b", moment), ("a", later), ("a", "no time")) == [
+        {"name": "a", "n": 0},
+        {"name": "b", "n": 1},
+        {"name": "a", "n": 0},
+        None,
+    ]
+
+
+def test_A1_a_column_that_is_key_and_added_stands_once() -> None:
+    enricher = Columns(lambda keys: pa.table({"n": keys, "name": ["x"] * len(keys)}), pa.schema([("n", pa.int32())]))
+    assert looked_up(enricher, 5) == [{"name": "x", "n": 5}]
+
+
+def wrong(**columns: Any) -> Callable[[Any], Any]:
+    def answer(keys: pa.Array) -> pa.Table:
+        right = {"k": keys, "name": ["x"] * len(keys), "n": keys}
+        return pa.table({name: value for name, value in (right | columns).items() if value is not None})
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (wrong(k=pa.array([1, 7], pa.int32())), "a row for key 7, which was not asked for"),
+        (wrong(k=pa.array([1, None], pa.int32())), "key column 'k' is null"),
+        (wrong(name=None), "has no column 'name'; its columns are ['k', 'n']"),
+        (wrong(k=None), "has no column 'k'"),
+        (wrong(n=[1, 2]), "column 'n' of the table of lookup_columns is int64; it must be int32"),
+        (wrong(k=["1", "2"]), "column 'k' of the table of lookup_columns is string; it must be int32"),
+        (lambda keys: [{"k": 1}], "returned [{'k': 1}]; it must return a pyarrow.Table"),
+        (lambda keys: pa.Table.from_arrays([keys, keys], ["k", "k"]), "has 2 columns 'k'"),
+    ],
+)
+def test_A2_a_wrong_table_is_an_error_of_the_whole_batch_which_is_neither_split_nor_retried(
+    answer: Callable[[Any], Any], message: str
+) -> None:
+    enricher = Columns(answer)
+    errors = looked_up(enricher, 1, 2, retry=Retry(3), batching=Batching(2))
+    assert [type(error) for error in errors] == [ResultError] * 2
+    assert all(f"Columns: {message}" in str(error) or message in str(error) for error in errors), errors
+    assert len(enricher.asked) == 1
+
+
+def test_A3_one_key_is_asked_in_columns_too() -> None:
+    enricher = Columns()
+    enricher.max_batch = 1
+    assert looked_up(enricher, 2, 3) == [row(2), None]
+    assert [asked.to_pylist() for asked in enricher.asked] == [[2], [3]]
+
+
+def test_A3_rows_of_such_an_enricher_come_from_its_columns() -> None:
+    enricher = Columns()
+    assert asyncio.run(enricher.lookup(4)) == [row(4), row(4)]
+    assert asyncio.run(enricher.lookup_many([2, 3, 2])) == [row(2), None, row(2)]
+
+
+def test_A3_a_failing_batch_is_split_until_the_key_to_blame_stands_alone() -> None:
+    def answer(keys: pa.Array) -> pa.Table:
+        if 3 in keys.to_pylist():
+            raise EnricherError("three", retryable=False)
+        return rows_of(keys)
+
+    found = looked_up(Columns(answer), 1, 2, 3, 4, batching=Batching(4))
+    assert found[:2] + found[3:] == [None, row(2), [row(4), row(4)]]
+    assert isinstance(found[2], EnricherError)
+
+
+@pytest.mark.parametrize("store", ["heap", "rocksdb"])
+def test_A3_a_cache_keeps_answers_in_columns_and_misses(store: str, tmp_path: Any) -> None:
+    enricher = Columns()
+
+    async def run() -> list[Any]:
+        async with Lookup(
+            enricher, cache=Cache(store=store, directory=tmp_path if store != "heap" else None)
+        ) as lookup:
+            first: Any = await asyncio.gather(*map(lookup.get, (2, 3, 4)))
+            first[0]["name"] = "changed by the caller"
+            return [await lookup.get(key) for key in (2, 3, 4)]
+
+    assert asyncio.run(run()) == [row(2), None, [row(4), row(4)]]
+    assert len(enricher.asked) == 1
+
+
+def test_A3_a_predicate_of_retries_reads_rows() -> None:
+    enricher, seen = Columns(), []
+
+    def unsatisfied(answer: Any) -> bool:
+        seen.append(answer)
+        return False
+
+    looked_up(enricher, 2, 3, retry=Retry(if_result=unsatisfied))
+    assert seen == [row(2), None]
+
+
+def test_A3_an_ordinary_function_is_refused() -> None:
+    class Wrong(Columns):
+        def lookup_columns(self, keys: pa.Array) -> Any:
+            return None
+
+    with pytest.raises(ConfigurationError, match="lookup_columns is an ordinary function"):
+        Lookup(Wrong())

@@ -1,0 +1,145 @@
+"""A3 and A4: a task gives the same rows whether answers come as rows or in columns, whatever its options are."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import date_format
+
+from asyncio_operator import Batching, Cache, Enricher, EnricherError, Retry
+from asyncio_operator.arrow.answer_tables import AnswerTables
+from asyncio_operator.lookup.options import LookupOptions, batching_of
+from asyncio_operator.spark import enrich
+from asyncio_operator.spark.worker.enrich_task import EnrichTask
+from asyncio_operator.spark.worker.rows import Layout
+
+ADDED = pa.schema([("name", pa.string()), ("n", pa.int64()), ("tags", pa.list_(pa.string()))])
+KEYS = pa.schema([("k", pa.int64())])
+
+_numbers = iter(range(10**9))
+
+
+def row(key: int, copy: int) -> dict[str, Any]:
+    return {"name": None if key % 5 == 0 else f"name {key}", "n": copy, "tags": ["a", None][: key % 3]}
+
+
+def copies(key: int) -> int:
+    """How many rows a key has; every third has none, and 13 fails."""
+    if key == 13:
+        raise EnricherError("thirteen", retryable=False)
+    return 0 if key % 3 == 0 else 3 if key % 7 == 0 else 1
+
+
+class InRows(Enricher):
+    def __init__(self, max_batch: int) -> None:
+        self.max_batch = max_batch
+
+    def schema(self) -> pa.Schema:
+        return ADDED
+
+    def key_schema(self) -> pa.Schema:
+        return KEYS
+
+    async def lookup_many(self, keys: Sequence[int]) -> Sequence[Any]:
+        return [[row(key, copy) for copy in range(copies(key))] for key in keys]
+
+
+class InColumns(InRows):
+    async def lookup_columns(self, keys: pa.Array) -> pa.Table:
+        found = [(key, copy) for key in reversed(keys.to_pylist()) for copy in range(copies(key))]
+        table = pa.Table.from_pylist([row(*one) for one in found], ADDED)
+        return table.append_column("k", pa.array([key for key, _ in found], pa.int64()))
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "retry": {"retry": Retry(2)},
+    "cache": {"cache": Cache(max_rows=5)},
+    "small batches": {"batching": Batching(2)},
+}
+
+
+def rows(enricher: Enricher, keys: list[int | None], way: str, layout: dict[str, bool], **options: Any) -> list[Any]:
+    given = LookupOptions(**WAYS[way], timed=layout["status"], fail=False, **options)
+    batching = batching_of(enricher, given.batching if enricher.max_batch > 1 else None)
+    made = LookupOptions(**WAYS[way] | {"batching": batching}, timed=layout["status"], fail=False, **options)
+    name = f"columns {next(_numbers)}"
+    tables = None if enricher.lookup_columns is None else AnswerTables(KEYS, ADDED)
+    task = EnrichTask(enricher, name, Layout((0,), ADDED, **layout), made, ADDED, name, tables=tables)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for start in range(0, len(keys), 4):
+            yield pa.RecordBatch.from_pydict({"id": pa.array(keys[start : start + 4], pa.int64())})
+
+    found = [row for batch in task(batches()) for row in batch.to_pylist()]
+    for one in found:
+        if layout["status"]:
+            # When a call was made depends on time.
+            for name in ("latency_ms", "source", "attempts"):
+                del one["status"][name]
+    return found
+
+
+@given(
+    keys=st.lists(st.integers(0, 15) | st.none(), max_size=12),
+    max_batch=st.sampled_from([1, 3, 100]),
+    way=st.sampled_from(sorted(WAYS)),
+    ordered=st.booleans(),
+    layout=st.fixed_dictionaries({name: st.booleans() for name in ("inner", "drop_failed", "status")}),
+)
+def test_A3_answers_in_columns_give_the_rows_that_answers_in_rows_give(
+    keys: list[int | None], max_batch: int, way: str, ordered: bool, layout: dict[str, bool]
+) -> None:
+    if WAYS[way].get("batching") and max_batch == 1:
+        way = "nothing"
+    expected = rows(InRows(max_batch), keys, way, layout, ordered=ordered)
+    found = rows(InColumns(max_batch), keys, way, layout, ordered=ordered)
+    assert (found if ordered else sorted(found, key=repr)) == (expected if ordered else sorted(expected, key=repr))
+
+
+class Late(Enricher):
+    """Dates that Python cannot hold."""
+
+    max_batch = 10
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([("day", pa.date32())])
+
+    def key_schema(self) -> pa.Schema:
+        return pa.schema([("k", pa.null())])
+
+    async def lookup_columns(self, keys: pa.Array) -> pa.Table:
+        return pa.table({"k": keys, "day": pa.array([3_000_000] * len(keys), pa.int32()).cast(pa.date32())})
+
+
+def test_A4_values_that_python_cannot_hold_arrive(spark: SparkSession) -> None:
+    df = enrich(spark.range(3).withColumnRenamed("id", "k"), Late(), on="k", cache=Cache())
+    assert {tuple(row) for row in df.select("k", date_format("day", "yyyy").alias("year")).collect()} == {
+        (number, "+10183") for number in range(3)
+    }
+
+
+class Zones(Enricher):
+    """Rows by text and moment, with the names of the DataFrame's own columns."""
+
+    max_batch = 10
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([("seen", pa.int64())])
+
+    async def lookup_columns(self, keys: pa.Array) -> pa.Table:
+        code, at = keys.flatten()
+        return pa.table({"code": code, "at": at, "seen": at.cast(pa.int64())})
+
+
+def test_A1_keys_without_a_schema_have_the_names_and_types_of_the_dataframe(spark: SparkSession) -> None:
+    moments = [dt.datetime(2020, 1, 1, hour, tzinfo=dt.UTC) for hour in range(4)]
+    df = spark.createDataFrame([("x", moment) for moment in moments], "code string, at timestamp")
+    found = enrich(df, Zones(), on=["code", "at"]).select("at", "seen").collect()
+    assert [int(row.at.timestamp() * 1e6) for row in found] == [row.seen for row in found]
