@@ -15,10 +15,8 @@ What removes expired entries:
 - in compaction: `compact` sweeps the table once, in batches, then RocksDB frees the space. RocksDB's own expiry filter
   follows the wall clock, and not the clock that was passed in.
 
-Two things make the looks of the incremental clean-up cheap. Several accesses leave their looks to a later one, which
-makes them all in one stretch; what shows the stored entries, such as `num_entries`, `keys` and a snapshot, has them
-made first (`settle`). And a full round finds the oldest timestamp: until that entry expires no entry can have expired,
-and no look is made.
+An incremental clean-up may put looks off (`cleanup`). What shows the stored entries, such as `num_entries`, `keys` and
+a snapshot, has them made first (`settle`).
 
 This module does not know which backend it uses.
 """
@@ -27,12 +25,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from math import inf
 from typing import Any
 
 from asyncio_operator.errors import StateError
 from asyncio_operator.state.cells import ABSENT, CLEANING, READING, WRITING, Cells, Owner
-from asyncio_operator.state.layout import STAMP_BIAS
+from asyncio_operator.state.cleanup import CleanupSchedule
 from asyncio_operator.state.table import Batch, Codec, Stored, Table
 from asyncio_operator.state.ttl_config import (
     CleanupIncrementally,
@@ -41,16 +38,11 @@ from asyncio_operator.state.ttl_config import (
     UpdateType,
 )
 
-STRETCH = 256
-"""Entries that the incremental clean-up looks at together, at least: to begin then costs a tenth of the whole."""
-
 REMOVAL_BATCH = 1000
 """Entries that are deleted in one batch: 100 KB of work between two writes."""
 
 _Load = Callable[[bytes], Stored | None]
 _Store = Callable[[bytes, Stored], None]
-_Accessed = Callable[[int], None]
-_Settle = Callable[[], None]
 
 
 class TtlCells(Cells):
@@ -65,84 +57,41 @@ class TtlCells(Cells):
         self.strategy = ttl.strategy
         incremental = ttl.strategy(CleanupIncrementally)
         self.every_record = incremental is not None and incremental.every_record
-        self.load, self.store, self._accessed, self.settle, self._doubt = self._ways(incremental)
-
-    def _ways(self, cleanup: CleanupIncrementally | None) -> tuple[_Load, _Store, _Accessed, _Settle, _Settle]:
-        """The functions that read and write a slot's only entry, and those that count accesses.
-
-        They run with every access, so they share variables: reading one costs a quarter of reading an attribute.
-        """
-        table, get_slot, put_slot = self.table, self.table.get_slot, self.table.put_slot
-        after, stamp, living, now_of = self.codec.after, self.codec.stamp, self._living, self._now
-        ttl, touch = self._ttl, self._touch
-        size = cleanup.size if cleanup else 0
         # Where a read may return an expired entry, each access cleans up at once: otherwise what a read returns would
         # depend on how many looks were put off.
-        allowed = inf if cleanup is None else 1 if self._return_expired else -(-STRETCH // size)
-        owed = 0  # accesses that have not looked at their entries yet
-        last = -STAMP_BIAS  # when the last access was
-        horizon: float = -inf if cleanup else inf  # when the first entry of the state may be over
-        doubted = False  # whether a time before `last` came since the round of the table began
+        self._schedule = CleanupSchedule(name, table, self._ttl, incremental, at_once=self._return_expired)
+        self._accessed, self.settle = self._schedule.accessed, self._schedule.settle
+        self.load, self.store = self._entry_access()
+
+    def _entry_access(self) -> tuple[_Load, _Store]:
+        """The functions that read and write a slot's only entry.
+
+        They run with every access, so what they use is in local variables: reading one costs a quarter of reading an
+        attribute.
+        """
+        get_slot, put_slot, now_of = self.table.get_slot, self.table.put_slot, self._now
+        after, stamp, living, ttl, touch = self.codec.after, self.codec.stamp, self._living, self._ttl, self._touch
+        schedule, accessed = self._schedule, self._schedule.accessed
 
         def load(slot: bytes) -> Stored | None:
-            nonlocal last
             now = now_of()
             stored = get_slot(slot)
             rest = None if stored is None else after(stored, now - ttl)
             if stored is not None and (rest is None or touch):
                 rest = living(slot, b"", stored, now)
-            # After the read, which may return an expired entry that the clean-up would remove.
-            # Before `horizon` no entry can have expired, and the access owes no look.
-            if last <= now < horizon:
-                last = now
-            else:
+            # After the read, which may return an expired entry that the clean-up would remove. The condition is that of
+            # `accessed`, asked here too because a call takes as long as the rest of a read.
+            if not schedule.counted <= now < schedule.horizon:
                 accessed(now)
             return rest
 
         def store(slot: bytes, stored: Stored) -> None:
-            nonlocal last
             now = now_of()
             put_slot(slot, stamp(now, stored))
-            if last <= now < horizon:
-                last = now
-            else:
+            if not schedule.counted <= now < schedule.horizon:
                 accessed(now)
 
-        def accessed(now: int) -> None:
-            nonlocal last, owed
-            if now != last:
-                settle()  # A look removes what has expired at the time of its access, not of a later one.
-            if now < last:
-                # The clock went back: entries may now get timestamps below the bound that the round has found so far.
-                doubt()
-            last = now
-            if now >= horizon:
-                owed += 1
-                if owed >= allowed:
-                    settle()
-
-        def settle() -> None:
-            """Looks at the entries of all accesses so far, as at the time of the last."""
-            nonlocal owed, horizon, doubted
-            if not owed:
-                return
-            count, owed = owed * size, 0
-            try:
-                oldest = table.sweep(count, last - ttl, last)
-            except Exception as error:
-                raise StateError(f"cleaning up state {self.name!r} failed: {table.error(error)}") from error
-            if oldest is not None:
-                # A round with such an entry gives no bound: the next whole round does.
-                horizon = -inf if doubted else oldest + ttl
-                doubted = False
-
-        def doubt() -> None:
-            """Called when an entry may get a timestamp that lies in the past."""
-            nonlocal horizon, doubted
-            if cleanup is not None:
-                horizon, doubted = -inf, True
-
-        return load, store, accessed, settle, doubt
+        return load, store
 
     def is_expired(self, stored: Any) -> bool:
         """Whether a stored entry has expired."""
@@ -229,7 +178,7 @@ class TtlCells(Cells):
     def stage_aged(self, batch: Batch, slot: bytes, changes: Iterable[tuple[bytes, Any]], timestamp: int) -> None:
         """Adds writes of cells to a batch, after emptying the slot; their lives began at `timestamp`."""
         stamp, encode = self.codec.stamp, self._encode
-        self._doubt()
+        self._schedule.doubt()
         try:
             self.table.stage(batch, slot, [(sub, stamp(timestamp, encode(value))) for sub, value in changes], True)
         except Exception as error:

@@ -28,7 +28,9 @@ from asyncio_operator.state import (
     UpdateType,
     ValueStateDescriptor,
 )
+from asyncio_operator.state.cleanup import NEVER
 from asyncio_operator.state.heap_backend import HeapTable, HeapValueTable
+from asyncio_operator.state.ttl import TtlCells
 from asyncio_operator.testing.time import ManualClock
 
 
@@ -238,6 +240,26 @@ def test_E5_what_was_written_while_the_clock_was_set_back_is_cleaned_up_too(size
     for _ in range(2 * 300 // size):
         value.value()
     assert backend.num_entries() == 0
+
+
+@given(
+    size=st.integers(1, 5),
+    steps=st.lists(st.tuples(st.integers(0, 9), st.booleans(), st.integers(-3, 6)), max_size=120),
+)
+def test_E5_no_entry_expires_before_the_time_until_which_no_look_is_made(size, steps):
+    """Each step reads or writes a key, then the clock goes on, or back, by some seconds."""
+    clock = ManualClock(1000.0)
+    ttl = StateTtlConfig(10, cleanup=CleanupIncrementally(size))
+    with HeapStateBackend(clock=clock) as backend:
+        value = backend.value_state(descriptor := ValueStateDescriptor("value", ttl=ttl))
+        cells = backend.cells(descriptor, ValueStateDescriptor)
+        assert isinstance(cells, TtlCells)
+        for key, writing, seconds in steps:
+            backend.set_current_key(key)
+            value.update(key) if writing else value.value()
+            expiries = [cells.codec.timestamp(stored) + 10_000 for _, _, stored in cells.table.entries()]
+            assert cells._schedule.horizon <= min(expiries, default=NEVER)
+            clock.set(clock() + seconds)
 
 
 def test_E5_a_clock_that_is_set_back_during_a_round_hides_nothing(make):
