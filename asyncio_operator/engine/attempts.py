@@ -9,23 +9,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from contextvars import copy_context
 from math import inf, nextafter
 from random import random
 from typing import Any
 
 from asyncio_operator.engine.contracts import Endings, Keys, Source
-from asyncio_operator.engine.failures import aligned, attempt_timeout_error, function_error, is_ordinary
-from asyncio_operator.engine.flights import Call, Flight
+from asyncio_operator.engine.failures import aligned, attempt_timeout_error
+from asyncio_operator.engine.flights import SLACK, Call, Flight
+from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.options import CallOptions
-from asyncio_operator.engine.recorder import Recorder
+from asyncio_operator.engine.recorder import SILENT, Recorder
+from asyncio_operator.engine.retries import Retries
 from asyncio_operator.engine.schedule import A_TURN_LATER, Schedule
 from asyncio_operator.engine.timing import COARSEST, Alarm, wake
 from asyncio_operator.engine.waits import Waits
-from asyncio_operator.errors import ResultError
+from asyncio_operator.errors import FunctionError, ResultError
 from asyncio_operator.metrics import Histogram
-from asyncio_operator.policies.adaptive_capacity import calls_at_first
 from asyncio_operator.policies.batching import splits
 from asyncio_operator.policies.limits import Limits
 from asyncio_operator.policies.rate_limit import Limiter
@@ -33,15 +33,12 @@ from asyncio_operator.policies.rate_limit import Limiter
 REFUSALS = 100
 """Refused calls in a row after which the loop turns, so that other code runs."""
 
-SLACK = 1e-6
-"""Seconds by which a deadline may be missed through rounding: a call's limit and an element's deadline are sums and
-differences of the same times."""
-
 
 class Attempts:
     """The intake of the lanes, and its one window.
 
     Args:
+        source: makes flights of what `reader` reads.
         invoke: called with a value, or with a list of values if ``options.batching`` is set.
         name: of what is called, for messages.
         clock: gives the seconds of the loop: what is computed here is waited for there.
@@ -59,14 +56,14 @@ class Attempts:
     def __init__(
         self,
         source: Source,
-        outcomes: Endings,
+        reader: Reader,
+        endings: Endings,
         options: CallOptions,
         invoke: Callable[[Any], Awaitable[Any]],
         *,
         name: str,
-        recorder: Recorder,
-        instant: bool,
         clock: Callable[[], float],
+        recorder: Recorder = SILENT,
         keys: Keys | None = None,
         limiter: Limiter | None = None,
         breaker_clock: Callable[[], float] | None = None,
@@ -74,23 +71,16 @@ class Attempts:
         random: Callable[[], float] = random,
     ) -> None:
         self.working = 0
-        self.instant = instant
+        self.instant = reader.instant
         self.calls = 0
         self.retries = 0
         self.latency = Histogram()
-        self.lanes = Lanes(
-            invoke,
-            self,
-            capacity=calls_at_first(options.capacity),
-            timeout=options.timeout,
-            clock=clock,
-            grace_period=options.grace_period,
-            name=name,
-        )
+        self.lanes = Lanes(invoke, self, options, clock=clock, name=name)
         self._source = source
+        self._reader = reader
         self._keys = keys
-        self._outcomes = outcomes
-        self._retry = options.retry
+        self._endings = endings
+        self._retries = None if options.retry is None else Retries(options.retry, random)
         self._timeout = inf if options.timeout is None else options.timeout
         self._attempt_timeout = inf if options.attempt_timeout is None else options.attempt_timeout
         self._batched = options.batching is not None
@@ -98,9 +88,7 @@ class Attempts:
         self._limits = Limits(options.capacity, options.rate_limit, options.circuit_breaker, limiter, breaker_clock)
         self._recorder = recorder
         self._now = clock
-        self._random = random
         self._loop = asyncio.get_running_loop()
-        self._context = copy_context()
         self._waits = Waits()
         self._schedule = Schedule(source, options.batching, options.retry is not None)
         self._next: tuple[Call, Any] | None = None
@@ -118,7 +106,7 @@ class Attempts:
         """From now on no call starts, no element ends, and no input is read."""
         self._alarm.cancel()
         self._waits.clear()
-        self._source.stop()
+        self._reader.stop()
 
     def news(self) -> None:
         """There may be something to start now."""
@@ -151,8 +139,8 @@ class Attempts:
 
     async def _wait(self) -> None:
         """Wait until there may be something to start."""
-        if self._source.wants_input:
-            self._source.read_ahead(self.news)
+        if self._reader.wanted:
+            self._reader.read_ahead(self.news)
         if self._try_again == A_TURN_LATER:
             await asyncio.sleep(0)
             self._schedule.turned()
@@ -178,7 +166,7 @@ class Attempts:
     def _start(self) -> tuple[Call, Any] | None:
         """The call that starts now, and what it is called with; None if none may."""
         limits, schedule = self._limits, self._schedule
-        self._source.wants_input = False
+        self._reader.wanted = False
         for _ in range(REFUSALS):
             now = self._now()
             self._try_again = inf
@@ -217,7 +205,7 @@ class Attempts:
         for flight in [flight for flight in call.flights if flight.deadline < now]:
             call.flights.remove(flight)
             self._waits.leave(flight)
-            self._end(flight, now, self._outcomes.timed_out, flight.attempts)
+            self._end(flight, now, self._endings.timed_out, flight.attempts)
         return bool(call.flights)
 
     # -- the window: the start and the end of a call
@@ -262,18 +250,16 @@ class Attempts:
     def _result(self, flight: Flight, result: Any, now: float) -> None:
         self._recorder.attempt_ended(flight, "result", now)
         attempts = flight.attempts + 1
-        if self._retry is not None and self._retry.if_result is not None:
+        if self._retries is not None:
             try:
-                again = self._context.copy().run(self._retry.unsatisfied, result)
-            except BaseException as error:
-                remedy = "make it return whether to try again"
-                self._outcomes.failures += 1
-                raise function_error("retry.if_result", flight.value, error, remedy, attempts) from error
-            if again:
-                flight.attempts = attempts
-                if self._back_off(flight, None, now):
-                    return
-        self._end(flight, now, self._outcomes.complete, result, attempts)
+                start = self._retries.after_result(flight, result, now)
+            except FunctionError:
+                self._endings.failures += 1
+                raise
+            if start is not None:
+                self._back_off(flight, start, now)
+                return
+        self._end(flight, now, self._endings.complete, result, attempts)
 
     def failed(self, call: Call, error: BaseException, started: float) -> None:
         now = self._now()
@@ -313,7 +299,7 @@ class Attempts:
         """An attempt has reached the element's deadline, or its own limit."""
         self._recorder.attempt_ended(flight, "timed_out", now)
         if flight.deadline <= now + SLACK:
-            self._end(flight, now, self._outcomes.timed_out, flight.attempts + 1)
+            self._end(flight, now, self._endings.timed_out, flight.attempts + 1)
             return
         self._judge(flight, attempt_timeout_error(flight.value, flight.attempts + 1, self._attempt_timeout), now)
 
@@ -349,22 +335,18 @@ class Attempts:
     def _judge(self, flight: Flight, error: BaseException, now: float) -> None:
         """An attempt has failed: wait for the next, or end the element with its error."""
         flight.attempts += 1
-        again = is_ordinary(error) and self._retry is not None and self._retry.retries(error)
-        if not again or not self._back_off(flight, error, now):
-            self._end(flight, now, self._outcomes.failed, error, flight.attempts)
-
-    def _back_off(self, flight: Flight, error: BaseException | None, now: float) -> bool:
-        """Whether there is another attempt; if so, wait for it."""
-        assert self._retry is not None
-        deadline = None if flight.deadline == inf else flight.deadline
-        start = self._retry.next_start(flight.attempts, error, now, deadline, self._random)
+        start = None if self._retries is None else self._retries.after_error(flight, error, now)
         if start is None:
-            return False
+            self._end(flight, now, self._endings.failed, error, flight.attempts)
+        else:
+            self._back_off(flight, start, now)
+
+    def _back_off(self, flight: Flight, start: float, now: float) -> None:
+        """Wait for the next attempt, which starts at this time."""
         flight.call = None
         self._recorder.backing_off(flight, now, start)
         self._waits.back_off(flight, start)
         self._set_alarm()
-        return True
 
     def _end(self, flight: Flight, now: float, end: Callable[..., str], *outcome: Any) -> None:
         """Give the element its outputs, by `end`, which says how."""
@@ -390,10 +372,10 @@ class Attempts:
                 flight.split = False
                 self._pass_limit(flight, now)
             else:
-                self._end(flight, now, self._outcomes.timed_out, flight.attempts)
+                self._end(flight, now, self._endings.timed_out, flight.attempts)
         for flight in self._waits.ready(now):
             if flight.deadline < now:
-                self._end(flight, now, self._outcomes.timed_out, flight.attempts)
+                self._end(flight, now, self._endings.timed_out, flight.attempts)
             else:
                 self._waits.watch(flight, flight.deadline)
                 # Law Q7: calls of one key never overlap, so the next attempt waits for a call that was cut.

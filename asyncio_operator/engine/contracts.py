@@ -8,9 +8,9 @@
     Endings   takes what became of an element      (`operator.outcomes`, `lookup.pending`)
     Consumer  takes outputs on another thread      (`loop.channels`)
 
-The lanes only report how a call ended; the window decides what that means. A source never makes its caller wait: if the
-input has nothing now, it sets `wants_input`, and `read_ahead` waits for the input in a task of its own. So other news
-can end the wait of the lane that looks for work.
+The lanes only report how a call ended; the window decides what that means. A source never makes its caller wait: if its
+reader has nothing now, the reader is `wanted`, and waits for the input in a task of its own. So other news can end the
+wait of the lane that looks for work.
 """
 
 from __future__ import annotations
@@ -74,9 +74,6 @@ class Intake(Protocol):
 class Source(Protocol):
     """Hands out flights."""
 
-    wants_input: bool
-    """Whether the input had nothing to read when it was last asked. The window resets it before it looks again."""
-
     @property
     def waiting(self) -> int:
         """The number of flights that were made and not taken."""
@@ -90,12 +87,6 @@ class Source(Protocol):
 
     def prepare(self, now: float) -> None:
         """Make flights until there is one to take."""
-
-    def read_ahead(self, news: Callable[[], None]) -> None:
-        """Wait for the input in a task, unless one waits already, and then call `news`."""
-
-    def stop(self) -> None:
-        """The run ends: read nothing."""
 
     def is_full(self) -> bool:
         """Whether no flight can be made until something leaves."""

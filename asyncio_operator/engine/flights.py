@@ -9,6 +9,10 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
+SLACK = 1e-6
+"""Seconds by which a deadline may be missed through rounding: a call's limit and an element's deadline are sums and
+differences of the same times."""
+
 
 class Flight:
     """An element in flight.

@@ -132,11 +132,13 @@ class Reader:
 
     Attributes:
         reading: the task that waits for the input, if one does.
+        wanted: whether `read` has found nothing, and more may come. Its caller resets it before it reads again.
     """
 
     def __init__(self, elements: Input) -> None:
         self.instant = elements.instant
         self.reading: asyncio.Task[None] | None = None
+        self.wanted = False
         self._context = copy_context()
         self._input = elements
         self._over = False
@@ -189,6 +191,7 @@ class Reader:
         while not self.over:
             if self._elements is None:
                 if not self._input.has_some():
+                    self.wanted = True
                     return NOTHING
                 self._elements = iter(self)
             # One step of the iterator, which stays where it is: `next` would raise for its end.

@@ -1,10 +1,4 @@
-"""One lane, the registry of the lanes' deadlines, and the cancellations that can hit a lane.
-
-The deadline of a call is its start plus the limit of its lane, so a lane only stores the start of its call. The
-registry holds a lane at most once, under the deadline that it had when it was registered. At that time the lane is
-checked: it may be idle (it leaves the registry, and its next call registers it again), in a younger call (it is put
-back under the deadline of that call), or late. A call that ends in time, as nearly all do, costs nothing. The registry
-reads no clock: it is given the time.
+"""One lane, and the cancellations that can hit it.
 
 Any code on a loop can cancel every task of it. A lane takes back a cancellation that hit a call. A cancellation that
 hits the run is reported as a failure of the function that must have caused it, because a bare ``CancelledError`` says
@@ -18,11 +12,10 @@ import logging
 from collections.abc import Callable
 from contextvars import Context, ContextVar
 from math import inf
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 from asyncio_operator.engine.contracts import Window
 from asyncio_operator.errors import describe
-from asyncio_operator.state.heap_queue import HeapPriorityQueue
 
 logger = logging.getLogger("asyncio_operator")
 
@@ -121,66 +114,3 @@ async def wait_for_calls(lanes: set[Lane], grace_period: float) -> asyncio.Cance
                 grace_period,
             )
     return interrupted
-
-
-class Deadlined(Protocol):
-    """The part of a lane that the registry uses."""
-
-    due: float
-    """The time under which it is registered. Only the registry sets it."""
-    started: float
-    """When the present call started."""
-    limit: float
-    """Seconds that it may take; infinity for no limit."""
-    watched: bool
-    """Whether it is in the registry."""
-
-    @property
-    def busy(self) -> bool: ...
-
-
-L = TypeVar("L", bound=Deadlined)
-
-
-def _due(lane: Deadlined) -> float:
-    return lane.due
-
-
-class Deadlines(Generic[L]):
-    """The registry, by times in seconds."""
-
-    def __init__(self) -> None:
-        self._lanes: HeapPriorityQueue[L] = HeapPriorityQueue(_due)
-
-    def watch(self, lane: L) -> bool:
-        """Register a lane that has just started a call, or has a new limit. True if `next_due` may be earlier now.
-
-        A lane that is registered under an earlier time keeps that time, and is checked again then.
-        """
-        due = lane.started + lane.limit
-        # The early time is right for the check, and moving the lane in the heap for every call would cost as a timer.
-        if lane.watched:
-            if due >= lane.due:
-                return False
-            self._lanes.remove(lane)
-        lane.watched = due < inf
-        lane.due = due
-        return lane.watched and self._lanes.add(lane)
-
-    def late(self, now: float) -> list[L]:
-        """Take out the lanes whose present call is past its deadline."""
-        late = []
-        while (lane := self._lanes.peek()) is not None and lane.due <= now:
-            self._lanes.poll()
-            lane.watched = False
-            if lane.busy:
-                if lane.started + lane.limit <= now:
-                    late.append(lane)
-                else:
-                    self.watch(lane)
-        return late
-
-    def next_due(self) -> float | None:
-        """When to call `late` again, or None if nothing is registered."""
-        lane = self._lanes.peek()
-        return None if lane is None else lane.due

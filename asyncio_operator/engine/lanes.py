@@ -30,26 +30,26 @@ from typing import Any
 from asyncio_operator.clock import monotonic, running_call
 from asyncio_operator.engine.contexts import OwnContexts, doubtful_values, present_unless_replaced
 from asyncio_operator.engine.contracts import Intake, Window
+from asyncio_operator.engine.deadlines import Timeouts
 from asyncio_operator.engine.failures import stray_cancellation
-from asyncio_operator.engine.lane import IDLE, Deadlines, Lane, RunEnd, present_run, uncancel, wait_for_calls
-from asyncio_operator.engine.timing import COARSEST, Alarm, Turn, start_task
+from asyncio_operator.engine.lane import IDLE, Lane, RunEnd, present_run, uncancel, wait_for_calls
+from asyncio_operator.engine.options import CallOptions
+from asyncio_operator.engine.timing import Alarm, Turn, start_task
 from asyncio_operator.errors import describe
 from asyncio_operator.metrics import MANY_SAMPLES, Histogram
+from asyncio_operator.policies.adaptive_capacity import calls_at_first
 
 logger = logging.getLogger("asyncio_operator")
 
-LAST_TURNS = 10
-"""Turns of the loop that a late call is given to finish without waiting. A result that has arrived takes one turn to
-reach the coroutine, and one or two more for each task it has been wrapped in."""
-
 
 class Lanes:
-    """Runs `invoke` for what `intake` hands out, at most `capacity` calls at a time.
+    """Runs `invoke` for what `intake` hands out, a limited number of calls at a time.
 
     Args:
-        timeout: seconds that a call may take, where its window does not `begin` it; None for no limit.
+        options: `capacity` is how many calls run at a time, at first if it is adaptive. `timeout` is what a call may
+            take where its window does not `begin` it. `grace_period` is how long the end waits for calls that ignore
+            their cancellation.
         clock: gives seconds; the timers are the loop's.
-        grace_period: seconds to wait, when all is over, for calls that ignore their cancellation.
         name: of what is called, for messages.
     """
 
@@ -57,11 +57,9 @@ class Lanes:
         self,
         invoke: Callable[[Any], Awaitable[Any]],
         intake: Intake,
+        options: CallOptions,
         *,
-        capacity: int,
-        timeout: float | None,
         clock: Callable[[], float],
-        grace_period: float,
         name: str,
     ) -> None:
         self.latency = Histogram()
@@ -69,10 +67,10 @@ class Lanes:
         self._failure: BaseException | None = None
         self._invoke = invoke
         self._intake = intake
-        self._capacity = capacity
-        self._timeout = inf if timeout is None else timeout
+        self._capacity = calls_at_first(options.capacity)
+        self._timeout = inf if options.timeout is None else options.timeout
         self._clock = clock
-        self._grace_period = grace_period
+        self._grace_period = options.grace_period
         self._name = name
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
@@ -88,8 +86,7 @@ class Lanes:
         self._drained = False
         self._stopping = False
         self._mark = object()
-        self._deadlines: Deadlines[Lane] = Deadlines()
-        self._alarm = Alarm(self._loop, clock, self._wake)
+        self._timeouts = Timeouts(self._loop, clock, self._finished.done, self._pass_limits)
         self._held_up = Alarm(self._loop, clock, self._report_held_up)
 
     @property
@@ -220,7 +217,7 @@ class Lanes:
         clock, complete, instant, begin = self._clock, window.complete, window.instant, window.begin
         record, cancelling = self.latency.samples.append, lane.task.cancelling
         context, apart = lane.context, lane.apart
-        invoke, present = self._invoke, self._present
+        invoke, present, watch = self._invoke, self._present, self._timeouts.watch
         if apart:
             # Each call has a copy of its own, so nothing that it sets comes here, and there is nothing to compare.
             own = OwnContexts(context, invoke, complete)
@@ -237,9 +234,9 @@ class Lanes:
             lane.started = started = now if instant else clock()
             if begin is not None:
                 lane.limit = begin(slot, started)
-                self._watch(lane)
+                watch(lane)
             elif not lane.watched:
-                self._watch(lane)
+                watch(lane)
             try:
                 result = await invoke(value)
             except BaseException as error:
@@ -322,33 +319,12 @@ class Lanes:
 
     # -- deadlines
 
-    def _watch(self, lane: Lane) -> None:
-        if self._deadlines.watch(lane):
-            self._alarm.set(lane.due)
-
-    def _wake(self) -> None:
-        if self._finished.done():
-            return
-        now = self._clock()
-        late = [(lane, lane.window, lane.slot, lane.started) for lane in self._deadlines.late(now)]
-        if late:
-            self._loop.call_soon(self._last_turn, late, LAST_TURNS)
-        due = self._deadlines.next_due()
-        if due is not None:
-            self._alarm.set(max(due, now + COARSEST))
-
-    def _last_turn(self, late: list[tuple[Lane, Window, Any, float]], turns: int) -> None:
-        # A lane whose call has ended meanwhile may be in another one, which is not late.
-        late = [call for call in late if call == (call[0], call[0].window, call[0].slot, call[0].started)]
-        if self._finished.done() or not late:
-            return
-        if turns:
-            self._loop.call_soon(self._last_turn, late, turns - 1)
-            return
-        for lane, window, slot, started in late:
+    def _pass_limits(self, late: list[Lane]) -> None:
+        """The calls of these lanes are past their limits."""
+        for lane in late:
             limit: float | None = None
             try:
-                limit = window.timed_out(slot, started)
+                limit = lane.window.timed_out(lane.slot, lane.started)
             except BaseException as error:
                 self._cut(lane)
                 self.fail(error)
@@ -357,7 +333,7 @@ class Lanes:
                 self._cut(lane)
             else:
                 lane.limit = limit
-                self._watch(lane)
+                self._timeouts.watch(lane)
         self._check_finished()
 
     def _cut(self, lane: Lane) -> None:
@@ -403,7 +379,7 @@ class Lanes:
         if self._stopping:
             return
         self._stopping = True
-        self._alarm.cancel()
+        self._timeouts.cancel()
         self._held_up.cancel()
         self._intake.stop()
         for lane in self._lanes - self._late:

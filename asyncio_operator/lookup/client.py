@@ -20,6 +20,7 @@ from uuid import UUID
 from asyncio_operator.checks import Duration, plain_function
 from asyncio_operator.clock import wall
 from asyncio_operator.engine.flights import Flight
+from asyncio_operator.engine.inputs import Reader, as_input
 from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher, Found
 from asyncio_operator.errors import ConfigurationError, EnricherError, ResultError, StateError, describe, describe_error
@@ -165,7 +166,6 @@ class _Keys:
     over = False
 
     def __init__(self, pending: PendingKeys) -> None:
-        self.wants_input = False
         self.flights: OrderedDict[Flight, None] = OrderedDict()
         self._pending = pending
 
@@ -180,12 +180,6 @@ class _Keys:
 
     def prepare(self, now: float) -> None:
         """Does nothing: the flights are ready."""
-
-    def read_ahead(self, news: Callable[[], None]) -> None:
-        """Does nothing: there is no input."""
-
-    def stop(self) -> None:
-        """Does nothing: there is no input."""
 
     def is_full(self) -> bool:
         return False
@@ -226,7 +220,14 @@ class _Engine:
         self._pending = PendingKeys(failures, cache, timed=False, check=self._checked)
         self._source = _Keys(self._pending)
         self._attempts = managed_calls(
-            enricher, self._source, self._pending, options, clock, breaker_clock=breaker_clock, tables=tables
+            enricher,
+            self._source,
+            Reader(as_input(())),
+            self._pending,
+            options,
+            clock,
+            breaker_clock=breaker_clock,
+            tables=tables,
         )
         self._lanes = self._attempts.lanes
         self._failure: BaseException | None = None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 from asyncio_operator.engine.flights import Flight
@@ -44,7 +43,6 @@ class BatchSource:
     """Hands out flights; a `Source`."""
 
     def __init__(self, reader: Reader, delivery: Delivery, pending: PendingKeys) -> None:
-        self.wants_input = False
         self._reader = reader
         self._delivery = delivery
         self._pending = pending
@@ -82,7 +80,6 @@ class BatchSource:
     def _next_batch(self) -> bool:
         batch = self._reader.read()
         if batch is NOTHING:
-            self.wants_input = not self._reader.over
             return False
         self._delivery.take(batch)
         if batch.keys:
@@ -118,12 +115,6 @@ class BatchSource:
             waiting.missing -= hits
             if not waiting.missing:
                 self._delivery.end(waiting.batch)
-
-    def read_ahead(self, news: Callable[[], None]) -> None:
-        self._reader.read_ahead(news)
-
-    def stop(self) -> None:
-        self._reader.stop()
 
     def is_full(self) -> bool:
         return self._delivery.room() <= 0 or (self._current is None and not self._delivery.takes_a_batch())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.engine.attempts import Attempts
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 def managed_calls(
     enricher: Enricher,
     source: Source,
+    reader: Reader,
     pending: PendingKeys,
     options: LookupOptions,
     clock: Callable[[], float],
@@ -56,13 +58,13 @@ def managed_calls(
     """
     return Attempts(
         source,
+        reader,
         pending,
         options,
         invoked(enricher, options, tables),
         name=describe(enricher),
-        recorder=recorder,
-        instant=True,
         clock=clock,
+        recorder=recorder,
         limiter=limiter,
         breaker_clock=breaker_clock,
         batch_method="lookup_many",
@@ -116,7 +118,7 @@ class LookupPipeline:
             self._keys = pending = PendingKeys(failures, cache, timed=options.timed, check=checks, recorder=recorder)
             keys = BatchSource(self._reader, self._delivery, pending)
             self._attempts = attempts = managed_calls(
-                enricher, keys, pending, options, clock, recorder, limiter, tables
+                enricher, keys, self._reader, pending, options, clock, recorder, limiter, tables
             )
             self._lanes = attempts.lanes
             self._latency = pending.latency
@@ -124,16 +126,10 @@ class LookupPipeline:
             assert isinstance(options.capacity, int)
             self._keys = self._attempts = intake = PlainIntake(self._reader, self._delivery, failures)
             invoke = invoked(enricher, options, tables)
-            self._lanes = Lanes(
-                _timed(invoke, clock) if options.timed else invoke,
-                intake,
-                # More lanes than keys in the buffer would never have work.
-                capacity=min(options.capacity, options.buffer),
-                timeout=options.timeout,
-                clock=clock,
-                grace_period=options.grace_period,
-                name=describe(enricher),
-            )
+            # More lanes than keys in the buffer would never have work.
+            bounded = replace(options, capacity=min(options.capacity, options.buffer))
+            calls = _timed(invoke, clock) if options.timed else invoke
+            self._lanes = Lanes(calls, intake, bounded, clock=clock, name=describe(enricher))
             self._latency = self._lanes.latency
 
     @property

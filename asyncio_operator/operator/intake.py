@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextvars import copy_context
 from typing import Any
 
@@ -111,7 +111,6 @@ class ElementSource:
     def __init__(self, buffer: Buffer, reader: Reader, restored: Sequence[tuple[Any, int]], recorder: Recorder) -> None:
         self.flights: dict[Entry, Flight] = {}
         self.keyed = buffer.queue if isinstance(buffer.queue, KeyOrderedStreamElementQueue) else None
-        self.wants_input = False
         self.waiting = 0
         self._buffer = buffer
         self._next = deque(restored)
@@ -145,7 +144,6 @@ class ElementSource:
                 return
             element, attempts = self._next.popleft() if self._next else (self._reader.read(), 0)
             if element is NOTHING:
-                self.wants_input = not self._reader.over
                 return
             flight = self._admit(element, attempts, now)
             if self.keyed is None:
@@ -178,12 +176,6 @@ class ElementSource:
             raise function_error("key", value, error, remedy, attempts) from error
         self._next.popleft()
         return entry
-
-    def read_ahead(self, news: Callable[[], None]) -> None:
-        self._reader.read_ahead(news)
-
-    def stop(self) -> None:
-        self._reader.stop()
 
     def is_full(self) -> bool:
         return self._buffer.is_full()

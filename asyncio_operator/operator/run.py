@@ -100,28 +100,20 @@ class Run:
             source = self._source = ElementSource(buffer, reader, restored, recorder)
             attempts = self._attempts = Attempts(
                 source,
+                reader,
                 outcomes,
                 options,
                 self._invoke,
                 name=describe(self._function),
-                recorder=recorder,
-                instant=reader.instant,
-                keys=source.keyed,
                 clock=now,
+                recorder=recorder,
+                keys=source.keyed,
                 breaker_clock=options.clock,
             )
             self._lanes = attempts.lanes
         else:
-            assert isinstance(options.capacity, int)
-            self._lanes = Lanes(
-                self._invoke,
-                ElementIntake(buffer, reader, outcomes),
-                capacity=options.capacity,
-                timeout=options.timeout,
-                clock=now,
-                grace_period=options.grace_period,
-                name=describe(self._function),
-            )
+            intake = ElementIntake(buffer, reader, outcomes)
+            self._lanes = Lanes(self._invoke, intake, options, clock=now, name=describe(self._function))
         self._life = start_task(self._live())
         self._life.add_done_callback(lambda _: wake(buffer.ready))
 

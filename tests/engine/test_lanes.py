@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from asyncio_operator.engine.lanes import Lanes
+from asyncio_operator.engine.options import CallOptions
 from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.testing import VirtualTimeLoop
 from tests.operator.helpers import REAL_LOOPS, forever, now, run_on, same, virtual
@@ -86,12 +87,8 @@ class Batches:
         return self.current
 
 
-def lanes(invoke: Any, intake: Batches, **options: Any) -> Lanes:
-    return Lanes(
-        invoke,
-        intake,
-        **{"capacity": 3, "timeout": None, "clock": now, "grace_period": 5.0, "name": "it"} | options,
-    )
+def lanes(invoke: Any, intake: Batches, clock: Any = now, **options: Any) -> Lanes:
+    return Lanes(invoke, intake, CallOptions(**{"capacity": 3, "grace_period": 5.0} | options), clock=clock, name="it")
 
 
 @virtual

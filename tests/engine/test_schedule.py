@@ -36,7 +36,6 @@ def looks(flight: Counted) -> int:
 class Coming:
     """A source that gives what was put into it, and may give more at any time."""
 
-    wants_input = False
     waiting = 0
     over = False
 
@@ -48,12 +47,6 @@ class Coming:
 
     def prepare(self, now: float) -> None:
         """There is nothing to prepare."""
-
-    def read_ahead(self, news: Any) -> None:
-        """There is nothing to read."""
-
-    def stop(self) -> None:
-        """There is nothing to stop."""
 
     def is_full(self) -> bool:
         return False

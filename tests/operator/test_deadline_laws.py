@@ -13,7 +13,7 @@ import pytest
 
 from asyncio_operator import AsyncWaitOperator
 from asyncio_operator.engine import timing
-from asyncio_operator.engine.lane import Deadlines
+from asyncio_operator.engine.deadlines import Deadlines
 from tests.operator.helpers import (
     REAL_LOOPS,
     Life,
