@@ -27,7 +27,7 @@ from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import ExponentialBackoff, FixedBackoff, Retry
-from asyncio_operator.policies.rocksdb import RocksDBOptions
+from asyncio_operator.state.rocksdb_options import RocksDBOptions
 
 __version__ = "0.1.0"
 

@@ -40,8 +40,8 @@ def core(modules: str, must_not_know: str) -> Row:
 LAYERS = (
     core("errors elements clock keys checks hints fingerprint", "asyncio random"),
     core("arrow", "asyncio random"),
-    core("policies", "asyncio random"),
     core("state", "asyncio random"),
+    core("policies", "asyncio random"),
     core("queues", "asyncio random asyncio_operator.clock"),
     core("watermarks metrics", "asyncio random"),
     core("timers", "asyncio random"),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from asyncio_operator.checks import Duration, flag, lasting, of_kind, one_of, positive_int
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.policies.rocksdb import RocksDBOptions
+from asyncio_operator.state.rocksdb_options import RocksDBOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ from asyncio_operator.state.migration import MigratingMapState
 from asyncio_operator.state.on_disk import NAMES, rocksdb_class
 from asyncio_operator.state.priority_queue import PriorityQueue, PriorityQueueSet
 from asyncio_operator.state.reader import SnapshotReader, StateEntry, StateInfo
+from asyncio_operator.state.rocksdb_options import RocksDBOptions
 from asyncio_operator.state.serializers import BuiltinSerializer, Serializer
 from asyncio_operator.state.snapshot import HeapSnapshot, StateSnapshot
 from asyncio_operator.state.states import AggregatingState, ListState, MapState, ReducingState, ValueState
@@ -53,7 +54,6 @@ from asyncio_operator.state.ttl_config import (
 )
 
 if TYPE_CHECKING:
-    from asyncio_operator.policies.rocksdb import RocksDBOptions
     from asyncio_operator.state.rocksdb import RocksDBCachingPriorityQueueSet, RocksDBSnapshot, RocksDBStateBackend
 
 __all__ = [
@@ -108,10 +108,6 @@ if TYPE_CHECKING or find_spec("rocksdict"):  # so that a star import works witho
 
 
 def __getattr__(name: str) -> Any:
-    if name == "RocksDBOptions":  # It needs no RocksDB.
-        from asyncio_operator.policies import rocksdb as options
-
-        return getattr(options, name)
     if name in NAMES:
         return rocksdb_class(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from asyncio_operator.checks import check_directory
 from asyncio_operator.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncio_operator.errors import ConfigurationError, StateError, describe
-from asyncio_operator.policies.rocksdb import RocksDBOptions, check_rocksdb
 from asyncio_operator.state.heap_set import HeapPriorityQueueSet
 from asyncio_operator.state.key_groups import KeyGroupRange, resolve_key_groups
 from asyncio_operator.state.keys import Key, deserialize_key, serialize_key
 from asyncio_operator.state.layout import serialize_namespace
 from asyncio_operator.state.on_disk import rocksdb_class
 from asyncio_operator.state.priority_queue import PriorityQueueSet
+from asyncio_operator.state.rocksdb_options import RocksDBOptions, check_rocksdb
 
 if TYPE_CHECKING:
     from asyncio_operator.state.rocksdb import RocksDBCachingPriorityQueueSet

@@ -14,7 +14,6 @@ from uuid import uuid4
 
 from asyncio_operator.checks import check_directory
 from asyncio_operator.clock import Clock
-from asyncio_operator.policies.rocksdb import RocksDBOptions
 from asyncio_operator.state.backend import StateBackend
 from asyncio_operator.state.codec import BytesCodec
 from asyncio_operator.state.descriptors import StateMeta
@@ -25,6 +24,7 @@ from asyncio_operator.state.rocksdb.processes import FOREIGN_PROCESS, belongs_he
 from asyncio_operator.state.rocksdb.records import Records
 from asyncio_operator.state.rocksdb.snapshot_directory import RocksDBSnapshot
 from asyncio_operator.state.rocksdb.use_order import OrderOfUse
+from asyncio_operator.state.rocksdb_options import RocksDBOptions
 from asyncio_operator.state.serializers import Serializer
 from asyncio_operator.state.snapshot import StateSnapshot, merge_states
 from asyncio_operator.state.statistics import StateStatistics

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from asyncio_operator.errors import ConfigurationError, StateError, describe, describe_error
-from asyncio_operator.policies.rocksdb import RocksDBOptions
 from asyncio_operator.state.codec import checked
 from asyncio_operator.state.key_groups import KeyGroupRange, check_group, check_key_groups, group_of
 from asyncio_operator.state.keys import Key
@@ -33,6 +32,7 @@ from asyncio_operator.state.priority_queue import PriorityQueueSet, check_functi
 from asyncio_operator.state.rocksdb.database import Database
 from asyncio_operator.state.rocksdb.processes import belongs_here
 from asyncio_operator.state.rocksdb.view import Row
+from asyncio_operator.state.rocksdb_options import RocksDBOptions
 from asyncio_operator.state.serializers import BUILTIN, Serializer, check_serializer
 
 T = TypeVar("T")

@@ -26,7 +26,7 @@ from rocksdict import (
     Options,
 )
 
-from asyncio_operator.policies.rocksdb import MIB, RocksDBOptions
+from asyncio_operator.state.rocksdb_options import MIB, RocksDBOptions
 
 ARENA: Final = 8 << 10
 """Bytes that a write buffer grows by. RocksDB's 1 MB would be taken by every state that was written once."""
