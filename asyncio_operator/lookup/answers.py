@@ -7,11 +7,12 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.checks import FUNCTION, not_awaited
-from asyncio_operator.enricher import Found, Row
 from asyncio_operator.errors import ResultError, describe
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from asyncio_operator.enricher import Found, Row
 
 _SHAPES = "a lookup returns a mapping of column names to values, a sequence of such mappings, or None for no row"
 

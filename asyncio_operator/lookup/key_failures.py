@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.engine.failures import is_ordinary
-from asyncio_operator.enricher import Enricher, failed_import, missing_here
 from asyncio_operator.errors import (
     ElementTimeoutError,
     FunctionError,
@@ -16,9 +15,13 @@ from asyncio_operator.errors import (
     describe_error,
     said,
 )
+from asyncio_operator.hints import failed_import, missing_here
 from asyncio_operator.hints import remedy as remedy_of
 from asyncio_operator.lookup.key_batch import Failure
 from asyncio_operator.policies.retry import Retry
+
+if TYPE_CHECKING:
+    from asyncio_operator.enricher import Enricher
 
 
 class KeyFailures:
