@@ -1,4 +1,4 @@
-"""What a process lacks is found in an error, and in what caused it."""
+"""What a process lacks is found in an error, and in its causes. What a message suggests for an unknown name."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator.enricher import failed_import, missing_here
-from asyncio_operator.hints import Missing
+from asyncio_operator.enricher import did_you_mean, failed_import, missing_here
+from asyncio_operator.hints import SHOWN, Missing
 
 
 def caught(action: Callable[[], Any]) -> BaseException:
@@ -67,3 +67,22 @@ def test_errors_that_led_to_each_other_are_looked_at_once() -> None:
     assert failed_import(first) is None
     second.__cause__ = ImportError("no")
     assert failed_import(first) is second.__cause__
+
+
+@pytest.mark.parametrize(
+    ("name", "names", "expected"),
+    [
+        ("yaer", ["year", "seats"], "did you mean 'year'?"),
+        ("YEAR", ["year", "Year", "years"], "did you mean 'year' or 'Year'?"),
+        ("yearss", ["Year", "seats"], "did you mean 'Year'?"),
+        ("zzz", ["year", "seats", "year"], "there are year, seats"),
+        ("zzz", [], "there are none"),
+    ],
+)
+def test_the_nearest_names_or_all(name: str, names: list[str], expected: str) -> None:
+    assert did_you_mean(name, names) == expected
+
+
+def test_a_long_list_is_cut() -> None:
+    said = did_you_mean("zzz", (f"c{i}" for i in range(SHOWN + 10)))
+    assert said.endswith(f"c{SHOWN - 1}, and 10 more")

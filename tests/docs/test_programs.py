@@ -1,5 +1,4 @@
-"""Every program of every page of docs/ is run by a test: those of the pages about use here, the others where their
-subject is tested."""
+"""Every program of every page of docs/ is run by a test: here, or where a test of the page needs what it defines."""
 
 from __future__ import annotations
 
@@ -9,6 +8,7 @@ import platform
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -92,11 +92,26 @@ def test_only_the_programs_of_systems_that_are_not_here_are_run_by_no_test() -> 
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("page", ["howto/rate-limits.md", "howto/cache.md", "migrate.md"])
+@pytest.mark.parametrize("page", ["howto/rate-limits.md", "howto/cache.md", "migrate.md", "rdd.md", "sql.md", "udf.md"])
 def test_the_programs_of_the_page_run(page: str, spark: SparkSession) -> None:
     """They hold their own results against what is said."""
     assert "assert " in "".join(programs_of(page))
     run_programs(page, spark=spark)
+
+
+@pytest.mark.parametrize(
+    ("page", "files"),
+    [("state.md", []), ("timers.md", []), ("trace.md", ["both.png", "run.html", "run.json", "run.svg"])],
+)
+def test_a_program_prints_what_its_comments_say(
+    page: str, files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for program in programs_of(page):
+        exec(compile(program, page, "exec"), {})
+        for line in capsys.readouterr().out.splitlines():
+            assert f"# {line}" in program
+    assert sorted(path.name for path in tmp_path.iterdir()) == files
 
 
 @pytest.mark.spark

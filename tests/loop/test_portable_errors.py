@@ -1,4 +1,6 @@
-"""X5 on the synchronous face: an error comes across with a traceback that can be encoded, of the type that it has."""
+"""X5: an error crosses to another thread or process with a traceback that can be encoded, of the type that it has.
+
+What PySpark gets (`portable`) is also bounded in length."""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 
 from asyncio_operator import AsyncWaitOperator, EnricherError, FunctionError
 from asyncio_operator.loop.channels import FromLoop, call_on
-from asyncio_operator.loop.portable_errors import OriginalError, encodable
+from asyncio_operator.loop.portable_errors import MOST_TEXT, OriginalError, encodable, portable
 from asyncio_operator.loop.runner import LoopTask
 from asyncio_operator.loop.thread import LoopThread
 
@@ -210,3 +212,59 @@ def test_X5_of_very_many_causes_another_error_stands_for_all() -> None:
     same = encodable(first)
     assert isinstance(same.__cause__, OriginalError)
     assert ESCAPED in told(same).encode().decode()
+
+
+TEXT = st.text(st.characters(), max_size=30) | st.just("\udc80") | st.just("x" * 200_000) | st.just("\udc80\n" * 60_000)
+TYPES = st.sampled_from([ValueError, OSError, KeyError, SystemExit, EnricherError, FunctionError])
+
+
+def chained(types: list[type[BaseException]], texts: list[str], causes: list[bool]) -> BaseException:
+    """The last error, each with the one before as its cause or its context."""
+    last: BaseException | None = None
+    for error_type, text, is_cause in zip(types, texts, causes, strict=True):
+        error = error_type(text)
+        if is_cause:
+            error.__cause__ = last
+        else:
+            error.__context__ = last
+        last = error
+    assert last is not None
+    return last
+
+
+@given(data=st.data(), length=st.integers(1, 4))
+def test_X5_every_error_can_be_told(data: st.DataObject, length: int) -> None:
+    def some(strategy):
+        return data.draw(st.lists(strategy, min_size=length, max_size=length))
+
+    error = chained(some(TYPES), some(TEXT), some(st.booleans()))
+    same = portable(error)
+    assert len(told(same).encode()) < 10 * MOST_TEXT
+    if same is error:
+        assert len(told(error)) <= MOST_TEXT
+    else:
+        assert isinstance(same, FunctionError)
+        assert type(error).__name__ in told(same)
+
+
+def test_X5_a_function_error_stays_what_it_is() -> None:
+    error = FunctionError("it failed", element="7", attempts=2)
+    assert portable(error) is error
+    error.__cause__ = ValueError("\udc80")
+    same = portable(error)
+    assert isinstance(same, FunctionError)
+    assert (str(same), same.element, same.attempts) == ("it failed", "7", 2)
+    assert "ValueError: \\udc80" in told(same)
+
+
+def test_X5_an_error_that_leads_to_itself_is_told() -> None:
+    error = ValueError("\udc80")
+    error.__context__ = KeyError("\udc80")
+    error.__context__.__context__ = error
+    assert "\\udc80" in told(portable(error))
+
+
+def test_X5_errors_in_groups_are_told() -> None:
+    same = portable(ExceptionGroup("several", [ValueError("\udc80"), OSError("x")]))
+    assert "ValueError: \\udc80" in told(same)
+    told(same).encode()

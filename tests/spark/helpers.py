@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -210,20 +210,31 @@ class Hanging:
         self._listener.close()
 
 
-def hanging_from(port: int, first: int, fails: int | None = None) -> FunctionEnricher:
-    """Keys from `first` on hang; the key `fails` raises once others hang."""
+def hangs_from(port: int, first: int, fails: int | None = None) -> Callable[[int], Awaitable[int]]:
+    """A function that returns its number. Calls from `first` on hang; that of `fails` raises once others hang."""
 
-    async def look_up(key: int) -> Any:
-        if key < first:
-            return {"x": key}
+    async def ask(number: int) -> int:
+        if number < first:
+            return number
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
-            if key == fails:
+            if number == fails:
                 await asyncio.sleep(0.2)
                 raise ValueError("enough")
             await asyncio.Event().wait()
         finally:
             writer.close()
+        return number
+
+    return ask
+
+
+def hanging_from(port: int, first: int, fails: int | None = None) -> FunctionEnricher:
+    """The same as a lookup."""
+    ask = hangs_from(port, first, fails)
+
+    async def look_up(key: int) -> Any:
+        return {"x": await ask(key)}
 
     return FunctionEnricher(look_up, "x long")
 

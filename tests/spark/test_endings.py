@@ -11,13 +11,15 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from asyncio_operator.spark import enrich
+from asyncio_operator.spark import async_udf, enrich
 from enrichers import FunctionEnricher
 from tests.spark.helpers import (
     BATCH_SIZE,
@@ -25,8 +27,10 @@ from tests.spark.helpers import (
     Hanging,
     assert_nothing_is_left,
     hanging_from,
+    hangs_from,
     in_background,
     setting,
+    through_sql,
     wait_until,
 )
 
@@ -51,11 +55,33 @@ def test_X7_a_limit_over_many_partitions_and_batches_leaves_nothing(spark: Spark
     assert_nothing_is_left(spark, server)
 
 
-@pytest.mark.parametrize("mode", ["ordered", "unordered"])
-def test_X7_a_failing_task_leaves_nothing(spark: SparkSession, server: Hanging, mode: str) -> None:
-    df = spark.range(0, 60, numPartitions=1)
-    with pytest.raises(Exception, match="failed for key 40: ValueError: enough"):
-        enrich(df, hanging_from(server.port, first=3, fails=40), on="id", timeout=None, mode=mode).collect()
+def by_enrich(df: DataFrame, port: int, mode: str = "ordered") -> DataFrame:
+    return enrich(df, hanging_from(port, first=3, fails=40), on="id", timeout=None, mode=mode)
+
+
+def by_sql(df: DataFrame, port: int) -> DataFrame:
+    return through_sql(df, hanging_from(port, first=3, fails=40), on="id", timeout=None)
+
+
+def by_udf(df: DataFrame, port: int) -> DataFrame:
+    return df.select(async_udf("long", timeout=None)(hangs_from(port, first=3, fails=40))("id"))
+
+
+@pytest.mark.parametrize(
+    ("face", "told"),
+    [
+        (by_enrich, "failed for key 40: ValueError: enough"),
+        (partial(by_enrich, mode="unordered"), "failed for key 40: ValueError: enough"),
+        (by_sql, "failed for key 40: ValueError: enough"),
+        (by_udf, r"ask failed for arguments \(40,\): ValueError: enough"),
+    ],
+    ids=["ordered", "unordered", "sql", "async_udf"],
+)
+def test_X7_a_failing_task_leaves_nothing(
+    spark: SparkSession, server: Hanging, face: Callable[[DataFrame, int], DataFrame], told: str
+) -> None:
+    with pytest.raises(Exception, match=told):
+        face(spark.range(0, 60, numPartitions=1), server.port).collect()
     assert_nothing_is_left(spark, server)
 
 

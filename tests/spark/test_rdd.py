@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,7 @@ from asyncio_operator.spark import enrich, map_partitions
 from asyncio_operator.spark.rdd import PartitionTask
 from asyncio_operator.trace import Trace
 from enrichers import FunctionEnricher
-from tests.pages import run_programs
-from tests.spark.helpers import GONE, Hanging, assert_nobody_is_left, in_background, jobs, probe, wait_until
+from tests.spark.helpers import GONE, Hanging, assert_nobody_is_left, hangs_from, in_background, jobs, probe, wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -289,31 +288,20 @@ def test_one_operator_twice_in_a_stage_fails_and_says_so(numbers: RDD[int]) -> N
         numbers.mapPartitions(operator).mapPartitions(operator).collect()
 
 
-def hangs_from(port: int, first: int, fails: int | None = None) -> AsyncFunction[int, int]:
-    """Numbers from `first` on hang; the number `fails` raises once others hang. While it is open it has one more
-    connection."""
+def opened(port: int, ask: Callable[[int], Awaitable[int]]) -> AsyncFunction[int, int]:
+    """The function with a client: while it is open it has one more connection."""
 
-    class Hangs(AsyncFunction[int, int]):
+    class Opened(AsyncFunction[int, int]):
         async def open(self) -> None:
             _, self.client = await asyncio.open_connection("127.0.0.1", port)
 
         async def invoke(self, value: int) -> int:
-            if value < first:
-                return value
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-            try:
-                if value == fails:
-                    await asyncio.sleep(0.2)
-                    raise ValueError("enough")
-                await asyncio.Event().wait()
-            finally:
-                writer.close()
-            return value
+            return await ask(value)
 
         async def close(self) -> None:
             self.client.close()
 
-    return Hangs()
+    return Opened()
 
 
 def assert_nothing_is_left(numbers: RDD[int], server: Hanging) -> None:
@@ -326,14 +314,14 @@ def assert_nothing_is_left(numbers: RDD[int], server: Hanging) -> None:
 
 @pytest.mark.parametrize("directly", [False, True])
 def test_X7_take_leaves_nothing(numbers: RDD[int], server: Hanging, directly: bool) -> None:
-    function = hangs_from(server.port, first=3)
+    function = opened(server.port, hangs_from(server.port, first=3))
     rdd = numbers.mapPartitions(AsyncWaitOperator(function)) if directly else map_partitions(numbers, function)
     assert rdd.take(3) == [0, 1, 2]
     assert_nothing_is_left(numbers, server)
 
 
 def test_X7_take_ends_every_task_of_its_stage(numbers: RDD[int], server: Hanging) -> None:
-    first = map_partitions(numbers, hangs_from(server.port, first=3)).map(int)
+    first = map_partitions(numbers, opened(server.port, hangs_from(server.port, first=3))).map(int)
     assert map_partitions(first, double).take(3) == [0, 2, 4]
     assert_nothing_is_left(numbers, server)
 
@@ -341,14 +329,14 @@ def test_X7_take_ends_every_task_of_its_stage(numbers: RDD[int], server: Hanging
 def test_X7_a_limit_behind_it_leaves_nothing(spark: SparkSession, server: Hanging) -> None:
     """Spark itself takes the rows, and says nothing when it has enough."""
     rdd = spark.sparkContext.parallelize(range(200_000), 1)
-    df = map_partitions(rdd, hangs_from(server.port, first=3)).map(lambda n: (n,)).toDF("n long")
+    df = map_partitions(rdd, opened(server.port, hangs_from(server.port, first=3))).map(lambda n: (n,)).toDF("n long")
     assert df.limit(3).collect() == [(0,), (1,), (2,)]
     assert_nothing_is_left(rdd, server)
 
 
 def test_X7_a_failing_task_leaves_nothing(numbers: RDD[int], server: Hanging) -> None:
     with pytest.raises(JOB_FAILED, match="ValueError: enough"):
-        map_partitions(numbers, hangs_from(server.port, first=3, fails=40)).collect()
+        map_partitions(numbers, opened(server.port, hangs_from(server.port, first=3, fails=40))).collect()
     assert_nothing_is_left(numbers, server)
 
 
@@ -357,7 +345,7 @@ def test_X7_a_task_that_fails_behind_it_leaves_nothing(numbers: RDD[int], server
         raise ValueError("behind")
 
     with pytest.raises(Exception, match="ValueError: behind"):
-        map_partitions(numbers, hangs_from(server.port, first=3)).map(fails).collect()
+        map_partitions(numbers, opened(server.port, hangs_from(server.port, first=3))).map(fails).collect()
     assert_nothing_is_left(numbers, server)
 
 
@@ -372,7 +360,8 @@ def test_X7_cancelled_jobs_and_killed_tasks_leave_nothing(
 
     def job() -> Any:
         spark.sparkContext.setJobGroup("hanging", "to be cancelled")
-        return map_partitions(numbers.mapPartitions(told), hangs_from(server.port, first=0)).collect()
+        function = opened(server.port, hangs_from(server.port, first=0))
+        return map_partitions(numbers.mapPartitions(told), function).collect()
 
     thread, outcome = in_background(job)
     wait_until(lambda: server.open == 102, 60, "two tasks hang")
@@ -383,7 +372,3 @@ def test_X7_cancelled_jobs_and_killed_tasks_leave_nothing(
     thread.join(60)
     assert "cancelled" in str(outcome[0])
     assert_nothing_is_left(numbers, server)
-
-
-def test_the_programs_of_the_page_run(spark: SparkSession) -> None:
-    run_programs("rdd.md", spark=spark)

@@ -169,14 +169,6 @@ def test_X7_a_query_that_has_enough_rows_ends_although_the_others_hang(
     assert_nothing_is_left(spark, server)
 
 
-def test_X7_a_query_that_fails_leaves_nothing(spark: SparkSession, server: Hanging) -> None:
-    with pytest.raises(Exception, match="failed for key 40: ValueError: enough"):
-        through_sql(
-            spark.range(0, 60, 1, 1), hanging_from(server.port, first=3, fails=40), on="id", timeout=None
-        ).collect()
-    assert_nothing_is_left(spark, server)
-
-
 def test_X10_a_stream_is_a_table_too(spark: SparkSession, tmp_path: Any) -> None:
     spark.range(0, 6, 1, 2).write.parquet(f"{tmp_path}/in")
     stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).parquet(f"{tmp_path}/in")

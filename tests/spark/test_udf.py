@@ -17,7 +17,7 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructType
 
 from asyncio_operator import AsyncFunction, BlockingFunction, FixedBackoff, Retry
 from asyncio_operator.spark import async_udf
-from tests.spark.helpers import BATCH_SIZE, GONE, Hanging, in_partitions, setting, wait_until
+from tests.spark.helpers import BATCH_SIZE, GONE, Hanging, hangs_from, in_partitions, setting, wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -213,40 +213,12 @@ def test_in_a_stream(spark: SparkSession, tmp_path: Any) -> None:
     ]
 
 
-def hanging_from(port: int, first: int, fails: int | None = None) -> Any:
-    """Rows from `first` on hang; the row `fails` raises once others hang."""
-
-    @async_udf("long", timeout=None)
-    async def ask(n: int) -> int:
-        if n < first:
-            return n
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
-        try:
-            if n == fails:
-                await asyncio.sleep(0.2)
-                raise ValueError("enough")
-            await asyncio.Event().wait()
-        finally:
-            writer.close()
-        return n
-
-    return ask
-
-
 @pytest.mark.parametrize("rows", [60, 200_000])
 def test_X7_enough_rows_leave_nothing_behind(spark: SparkSession, server: Hanging, rows: int) -> None:
     """The rows before the one that hangs come out, and Spark's leaving is seen although nobody tells the worker."""
-    ask = hanging_from(server.port, first=3)
+    ask = async_udf("long", timeout=None)(hangs_from(server.port, first=3))
     df = spark.range(0, rows, 1, 1).select("id", ask("id").alias("x")).filter("x >= 0")
     assert [row.x for row in df.take(3)] == [0, 1, 2]
-    assert server.ever > 0
-    wait_until(lambda: server.open == 0, GONE, "no running call")
-
-
-def test_X7_a_failing_task_leaves_nothing_behind(spark: SparkSession, server: Hanging) -> None:
-    ask = hanging_from(server.port, first=3, fails=40)
-    with pytest.raises(Exception, match=r"ask failed for arguments \(40,\): ValueError: enough"):
-        spark.range(0, 60, 1, 1).select(ask("id")).collect()
     assert server.ever > 0
     wait_until(lambda: server.open == 0, GONE, "no running call")
 

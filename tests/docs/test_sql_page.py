@@ -1,22 +1,14 @@
-"""docs/sql.md promises that its programs run: they do. It names the options that SQL cannot write."""
+"""docs/sql.md names the options that SQL can write, and those that it cannot."""
 
 from __future__ import annotations
 
 import re
 
-import pytest
-from pyspark.sql import SparkSession
-
 from asyncio_operator.spark.driver.build_task import OPTIONS
 from asyncio_operator.spark.sql import NOT_IN_SQL
-from tests.pages import DOCS, run_programs
+from tests.pages import DOCS
 
 TEXT = (DOCS / "sql.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.spark
-def test_the_programs_of_the_page_run(spark: SparkSession) -> None:
-    run_programs("sql.md")
 
 
 def test_the_page_names_every_option_that_sql_cannot_write() -> None:
