@@ -128,6 +128,7 @@ class PendingKeys:
         """Wait for a key that is not in the cache. Returns its flight, or None if a call for it already runs."""
         name = identity(key)
         pending = self._running.get(name)
+        # One that has ended is still here if its key was changed meanwhile: see `_forget`.
         if pending is not None and not pending.ended:
             # The first waiter of a refresh shares its call with no other waiter.
             self.shared += pending.waiter is not None

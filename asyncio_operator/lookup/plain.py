@@ -48,6 +48,7 @@ class KeyWindow:
 
     def admit(self, room: int) -> int:
         """Open the next range of at most `room` keys. Returns the number of keys in it."""
+        # `zip` takes a position before its key, so `_left` always knows how many keys no lane has taken.
         start, keys = self.admitted, self.batch.keys
         self.admitted = stop = min(self._count, start + room)
         if self._asked is None:

@@ -1,7 +1,7 @@
 """The manifest of a checkpoint: the file CHECKPOINT, as `checkpoint_format` describes it.
 
-Its checksum finds damage, and no hostile hand. So what is read from it has been held against one description of what
-it may be, and nothing else looks at its types again.
+Its checksum finds damage, but not a change that was made on purpose. So everything in it is checked against one
+description when it is read, and no other module checks its types again.
 """
 
 from __future__ import annotations

@@ -66,11 +66,13 @@ class Round:
         while count > 0 and times:
             last = min(self._end, len(times))
             if self._next >= last:
+                # A new round. What is written during it is stamped `now` or later, so the bound begins there.
                 self._next, self._oldest = 0, now
                 self._end = last = len(times)
             end = min(self._next + count, last)
             count -= end - self._next
             lowest = min(times[self._next : end])
+            # All alive: one step for the whole stretch.
             if lowest > deadline:
                 self._oldest = min(self._oldest, lowest)
                 self._next = end
@@ -79,6 +81,7 @@ class Round:
                     self._look(deadline, discard)
             if self._next >= min(self._end, len(times)):
                 oldest = self._oldest
+        # An empty table has no oldest entry, and later ones are stamped `now` or later.
         return oldest if times else now
 
     def _look(self, deadline: int, discard: Callable[[Record], None]) -> None:

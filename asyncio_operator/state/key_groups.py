@@ -252,6 +252,7 @@ def key_address(key: Key, prefixes: Mapping[int, bytes], max_parallelism: int) -
     if max_parallelism == 1:
         data, code = serialize_key(key), 0
     elif kind is str and 0 < len(key) <= _SHORT and key.isascii() and "\x00" not in key:
+        # The bytes of a short ASCII text are its UTF-16 units, and one block: `java_bytes_hash` without its loop.
         units = key.encode()
         code = int(units.translate(ONES), 31) + 31 * int(units.translate(THIRTY_ONES), 31)
         data = b"\x05" + units + b"\x00\x01"

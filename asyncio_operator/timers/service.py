@@ -208,8 +208,7 @@ class InternalTimerService(TimerService[PriorityQueueSet[Timer]]):
 
         Raises:
             StateError: the key group is outside the range, or the data are not a snapshot of it, or are of another
-            version
-                or maximum parallelism. Then no timer is added.
+                version or maximum parallelism. Then no timer is added.
         """
         self._add(*self._parsed(key_group, data))
 

@@ -74,6 +74,7 @@ class RocksDBTable(Table):
         begun, oldest = False, None
         while count > 0:
             if self._end is None:
+                # One round at most begins in a call: a small table must not be read again and again.
                 last = None if begun else self._database.last(self._name)
                 if last is None:
                     return oldest if begun else now
@@ -82,6 +83,7 @@ class RocksDBTable(Table):
             rows = self._database.head(self._name, self._position, self._end, count)
             self._remove_over(rows, deadline)
             count -= len(rows)
+            # Fewer rows than asked for: the round has come to its end.
             if count > 0:
                 self._end, oldest = None, self._oldest
             else:

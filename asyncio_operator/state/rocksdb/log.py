@@ -3,9 +3,9 @@
 The write-ahead log, and the MANIFEST, which is the log of the table files, have one format: blocks of 32 KB, and a
 block of records: a masked CRC-32C of type and data (4 bytes), the length of the data (2 bytes, little-endian), the type
 (1 byte), the data. A process that is killed leaves its last record cut short, and that is no damage. RocksDB takes
-more for such an end:
+more than that for such an end, and drops what follows:
 
-- a type of 5 to 8, which is for recycled logs, and zeros, which are for logs in mapped memory: we have neither;
+- a type of 5 to 8, which is for recycled logs, and zeros, which are for logs in mapped memory: neither is used here;
 - near the end, a length that reaches beyond the file, though the checksum of such a record fits a shorter one;
 - in the MANIFEST nearly everything, and some of it makes RocksDB wait for ever. So there every checksum is compared;
   in the write-ahead log RocksDB does that, and it would take Python too long;
@@ -74,6 +74,8 @@ class LogCheck:
         head, begun, last, expected = b"", 0, self._last, self._next
         for place, _, record in _records(file):
             kind = record[0]
+            # A batch begins with its place in the order of all writes, and their number. RocksDB cuts a batch into
+            # records where a block ends, also within these bytes.
             if kind in (_FULL, _FIRST):
                 head, begun = record, place
             elif len(head) <= _batch.size:

@@ -126,6 +126,8 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
             return False
         self._size += 1
         self._hint = min(self._hint, data)
+        # The cache holds the smallest elements. One that is larger than all of them belongs outside, unless it is known
+        # that nothing is outside.
         cached = self._complete or (bool(self._cache) and data < self._cache[-1][0])
         if cached:
             insort(self._cache, (data, group))
@@ -141,6 +143,7 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
         if not self._cache and not self._fill():
             return None
         data, group = self._cache.pop(0)
+        # No element is smaller now, so the next refill may begin here, behind the deletions.
         self._hint = data
         self._drop(data, group)
         return self._element(data)
@@ -174,6 +177,7 @@ class RocksDBCachingPriorityQueueSet(PriorityQueueSet[T]):
                 batch.delete(group + data, handles["groups"])
             self._database.commit(batch)
             self._size -= len(chunk)
+            # With every batch: if a later one fails, the set is what is left on disk.
             self._cache, self._complete = [], False
         self._cache, self._complete, self._hint = [], True, b""
 

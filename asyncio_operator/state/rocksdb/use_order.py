@@ -63,6 +63,7 @@ class OrderOfUse:
 
     def put(self, slot: bytes, batch: Batch) -> None:
         """Writes a batch, which counts as a use of a slot that may be new."""
+        # A slot that has a place keeps it for now: like every use, this one is counted in memory first.
         if self._place(slot) is not None:
             self._database.commit(batch)
             self.use(slot)
@@ -100,6 +101,7 @@ class OrderOfUse:
             slot = next(iter(self._ahead.values()))
             if slot not in self._unwritten:
                 return slot
+            # It was used since it was read. Writing the uses takes it, and others like it, out of `_ahead`.
             self.flush()
         return None
 
@@ -127,7 +129,7 @@ class OrderOfUse:
         rows = self._database.head(_ORDER, self._behind, None, AHEAD)
         if rows:
             self._ahead = dict(rows)
-            self._behind = rows[-1][0] + b"\x00"
+            self._behind = rows[-1][0] + b"\x00"  # The smallest bytes that are larger.
         return bool(rows)
 
     def _place(self, slot: bytes) -> bytes | None:
