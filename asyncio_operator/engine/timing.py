@@ -8,8 +8,7 @@ waited for something, a new turn has begun. This module knows no lanes.
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextvars import Context
 from typing import Any, TypeVar
 
@@ -55,38 +54,6 @@ def start_task(coroutine: Coroutine[Any, Any, T], context: Context | None = None
     starts the task, before that code has stored the task.
     """
     return asyncio.Task(coroutine, loop=asyncio.get_running_loop(), context=context)
-
-
-def drop(task: Any) -> None:
-    """Give up a task whose loop was closed, without a message of asyncio."""
-    # asyncio.gather uses this switch for the same purpose.
-    task._log_destroy_pending = False
-    if inspect.getcoroutinestate(task.get_coro()) == inspect.CORO_CREATED:
-        task.get_coro().close()
-
-
-async def error_of(work: Callable[[], Awaitable[object]]) -> BaseException | None:
-    """Call and await it, and return the error that it raises: ``SystemExit`` of a task would pass through the loop."""
-    try:
-        await work()
-    except BaseException as error:
-        return error
-    return None
-
-
-async def wait_through(task: asyncio.Task[Any], seconds: float) -> asyncio.CancelledError | None:
-    """Wait for a task, even if the waiting task is cancelled. Returns the cancellation."""
-    loop = asyncio.get_running_loop()
-    ends = loop.time() + seconds
-    interrupted: asyncio.CancelledError | None = None
-    while True:
-        try:
-            # With no time left the task still gets one turn of the loop.
-            await asyncio.wait([task], timeout=max(0.0, ends - loop.time()))
-        except asyncio.CancelledError as error:
-            interrupted = error
-        if task.done() or loop.time() >= ends:
-            return interrupted
 
 
 def wake(waiter: asyncio.Future[None] | None) -> None:

@@ -19,6 +19,7 @@ from uuid import UUID
 
 from asyncio_operator.checks import Duration, plain_function
 from asyncio_operator.clock import wall
+from asyncio_operator.engine.ending import close_within
 from asyncio_operator.engine.flights import Flight
 from asyncio_operator.engine.inputs import Reader, as_input
 from asyncio_operator.engine.timing import clock_of
@@ -302,12 +303,9 @@ class _Engine:
 
 async def _closed(enricher: Enricher) -> None:
     """Close the enricher, within `CLIENT_CLOSE_TIMEOUT` seconds."""
-    closing = asyncio.ensure_future(enricher.close())
-    await asyncio.wait([closing], timeout=CLIENT_CLOSE_TIMEOUT)
-    if not closing.done():
-        closing.cancel()
-        raise TimeoutError(f"closing {describe(enricher)} took longer than {CLIENT_CLOSE_TIMEOUT} s and was cancelled")
-    closing.result()
+    error = await close_within(describe(enricher), enricher.close, CLIENT_CLOSE_TIMEOUT)
+    if error is not None:
+        raise error
 
 
 async def _opened(enricher: Enricher, options: LookupOptions, clock: Callable[[], float] | None) -> _Engine:

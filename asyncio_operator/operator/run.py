@@ -10,31 +10,45 @@ threads.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from asyncio_operator.elements import OperatorSnapshot, Record, Watermark
 from asyncio_operator.engine.attempts import Attempts
 from asyncio_operator.engine.contracts import Consumer, Input
-from asyncio_operator.engine.failures import stray_run
 from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.recorder import SILENT, recorder_of
-from asyncio_operator.engine.timing import clock_of, drop, error_of, start_task, wait_through, wake
-from asyncio_operator.errors import StateError, describe, describe_error
+from asyncio_operator.engine.timing import clock_of, wake
+from asyncio_operator.errors import StateError, describe
 from asyncio_operator.function import AsyncFunction
 from asyncio_operator.metrics import OperatorStatistics
 from asyncio_operator.operator.buffer import Buffer
 from asyncio_operator.operator.intake import ElementIntake, ElementSource
+from asyncio_operator.operator.life import Life
 from asyncio_operator.operator.options import RunOptions
 from asyncio_operator.operator.outcomes import Outcomes
-from asyncio_operator.policies.shutdown import FINAL_WAIT, longest_end
 from asyncio_operator.queues.base import Entry, StreamElementQueue
 
-logger = logging.getLogger("asyncio_operator")
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a run consists of, from its first step on.
+
+    Attributes:
+        source, attempts: in the managed way; None in the plain way.
+    """
+
+    now: Callable[[], float]
+    reader: Reader
+    buffer: Buffer
+    outcomes: Outcomes
+    lanes: Lanes
+    life: Life
+    source: ElementSource | None
+    attempts: Attempts | None
 
 
 class Run:
@@ -70,52 +84,45 @@ class Run:
         self._consumer = consumer
         self._latest: deque[tuple[Entry, int]] = deque(maxlen=0 if consumer is None else consumer.limit)
         self._partly = 0
-        self._closing = False
-        self._abandoned = False
-        self._reader: Reader
-        self._buffer: Buffer
-        self._outcomes: Outcomes
-        self._lanes: Lanes
-        self._source: ElementSource | None = None
-        self._attempts: Attempts | None = None
-        self._recorder = SILENT
-        self._life: asyncio.Task[BaseException | None] | None = None
-        self._last_tasks: list[asyncio.Task[BaseException | None]] = []
-        self._dead = False
-        self._phase = "opening the function"
+        self._parts: Parts | None = None
 
-    def _start(self) -> None:
-        loop = asyncio.get_running_loop()
-        options = self._options
+    def _start(self) -> Parts:
+        """Make the parts, and begin the life of the run."""
+        options, function = self._options, self._function
         starting, self._starting = self._starting, None
         assert starting is not None
         starting(self)
-        now = self._now = clock_of(loop)
-        reader = self._reader = Reader(self._elements)
-        buffer = self._buffer = Buffer(self._queue, now)
-        outcomes = self._outcomes = Outcomes(options, self._function.timeout, buffer)
+        now = clock_of(asyncio.get_running_loop())
+        reader = Reader(self._elements)
+        buffer = Buffer(self._queue, now)
+        outcomes = Outcomes(options, function.timeout, buffer)
         restored, self._restored = self._restored, ()
+        source: ElementSource | None = None
+        attempts: Attempts | None = None
+        recorder = SILENT
         if options.managed or restored:
-            recorder = self._recorder = recorder_of(options.trace, now())
-            source = self._source = ElementSource(buffer, reader, restored, recorder)
-            attempts = self._attempts = Attempts(
+            recorder = recorder_of(options.trace, now())
+            source = ElementSource(buffer, reader, restored, recorder)
+            attempts = Attempts(
                 source,
                 reader,
                 outcomes,
                 options,
                 self._invoke,
-                name=describe(self._function),
+                name=describe(function),
                 clock=now,
                 recorder=recorder,
                 keys=source.keyed,
                 breaker_clock=options.clock,
             )
-            self._lanes = attempts.lanes
+            lanes = attempts.lanes
         else:
             intake = ElementIntake(buffer, reader, outcomes)
-            self._lanes = Lanes(self._invoke, intake, options, clock=now, name=describe(self._function))
-        self._life = start_task(self._live())
-        self._life.add_done_callback(lambda _: wake(buffer.ready))
+            lanes = Lanes(self._invoke, intake, options, clock=now, name=describe(function))
+        life = Life(function, lanes, reader, recorder, now, options.grace_period)
+        life.task.add_done_callback(lambda _: wake(buffer.ready))
+        parts = self._parts = Parts(now, reader, buffer, outcomes, lanes, life, source, attempts)
+        return parts
 
     @property
     def begun(self) -> bool:
@@ -123,40 +130,25 @@ class Run:
         return self._starting is None
 
     def done(self) -> bool:
-        """Whether every call has ended and the function is closed."""
-        return self._dead if self._life is None else self._life.done()
+        """Whether every call has ended and the function is closed, or the run could not start."""
+        return self.begun if self._parts is None else self._parts.life.task.done()
 
     def strand(self) -> bool:
-        """Whether the loop was closed before the run had ended. Then no task of it can go on, and the run is over.
-
-        It is logged once, here. asyncio would log every task by itself, and would not name the run.
-        """
-        life = self._life
-        if life is None or life.done() or not life.get_loop().is_closed():
-            return False
-        if not self._dead:
-            self._dead = True
-            logger.warning(
-                "the event loop was closed while a run of %s was open: its calls are dropped, and the function may not "
-                "have been closed; end a run before its loop, as asyncio.run does",
-                describe(self._function),
-            )
-            for task in (life, self._reader.reading, *self._lanes.tasks(), *self._last_tasks):
-                if task is not None:
-                    drop(task)
-        return True
+        """Whether the loop was closed before the run had ended; see `Life.strand`."""
+        return self._parts is not None and self._parts.life.strand()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
         """The loop that it runs on, once it has started."""
-        return None if self._life is None else self._life.get_loop()
+        return None if self._parts is None else self._parts.life.loop
 
     def snapshot(self) -> OperatorSnapshot:
         """The elements that were admitted or read ahead, and not handed over. Called on the run's loop only."""
-        source = self._source
+        assert self._parts is not None
+        source, reader = self._parts.source, self._parts.reader
         attempts_of = _none_used if source is None else source.attempts_of
         inside = [(entry.element, attempts_of(entry)) for entry in self._queue.entries()]
-        to_come = [(element, 0) for element in self._reader.to_come()] if source is None else source.to_come()
+        to_come = [(element, 0) for element in reader.to_come()] if source is None else source.to_come()
         return OperatorSnapshot((*self._on_their_way(), *inside, *to_come))
 
     def _on_their_way(self) -> list[tuple[Any, int]]:
@@ -172,12 +164,13 @@ class Run:
         return elements[::-1]
 
     def statistics(self) -> OperatorStatistics:
-        if self._life is None:
+        parts = self._parts
+        if parts is None:
             return OperatorStatistics()
-        buffer, outcomes, managed = self._buffer, self._outcomes, self._attempts
+        buffer, outcomes, managed = parts.buffer, parts.outcomes, parts.attempts
         on_their_way = sum(type(element) is not Watermark for element, _ in self._on_their_way())
         emitted = max(0, buffer.emitted - on_their_way)
-        attempts = latency = self._lanes.latency.percentiles()
+        attempts = latency = parts.lanes.latency.percentiles()
         retries = backing_off = 0
         if managed is not None:
             latency = managed.latency.percentiles()
@@ -185,7 +178,7 @@ class Run:
         return OperatorStatistics(
             admitted=buffer.admitted,
             emitted=emitted,
-            in_flight=self._lanes.in_flight,
+            in_flight=parts.lanes.in_flight,
             buffered=buffer.admitted - emitted,
             backing_off=backing_off,
             retries=retries,
@@ -197,86 +190,18 @@ class Run:
             attempt_latency=attempts,
         )
 
-    # -- the life of the run
-
-    async def _live(self) -> BaseException | None:
-        """Open, run, close. Returns the first error; an error of `close` becomes a note on it.
-
-        It returns the error, and does not raise it: ``SystemExit`` would pass through the loop, and a
-        ``CancelledError`` of the input or of the function would look like a run without a failure.
-        """
-        failure: BaseException | None = None
-        try:
-            await self._function.open()
-            if not self._abandoned:
-                self._phase = "a call"
-                await self._lanes.run()
-        except BaseException as error:
-            failure = error
-        self._closing = True
-        for what, closing in await self._close():
-            if failure is None or (self._abandoned and isinstance(failure, asyncio.CancelledError)):
-                failure = closing
-            else:
-                failure.add_note(f"closing {what} failed too: {describe_error(closing)}")
-        return failure
-
-    async def _close(self) -> list[tuple[str, BaseException]]:
-        """End the reading of the input and close the function, once each, even if this task is cancelled.
-
-        Returns:
-            the names of those that failed to close, with their errors.
-        """
-        self._recorder.ended(self._now())
-        loop = self.loop
-        if loop is None or not loop.is_running():
-            # The loop is gone, and this coroutine is thrown away: `close` gets the one step that is left.
-            closing_step = error_of(self._function.close)
-            with contextlib.suppress(StopIteration):
-                closing_step.send(None)
-            closing_step.close()
-            return []
-        # Each in a task of its own: a cancellation of this one must not cut a clean-up in the middle.
-        grace = self._options.grace_period
-        self._phase = "closing the input"
-        reading = start_task(error_of(lambda: self._reader.close(grace)))
-        self._last_tasks.append(reading)
-        interrupted = await wait_through(reading, grace + FINAL_WAIT)
-        self._phase = "closing the function"
-        closing = start_task(error_of(self._function.close))
-        self._last_tasks.append(closing)
-        interrupted = await wait_through(closing, grace) or interrupted
-        errors = {"the input": reading.result() if reading.done() else None}
-        if not reading.done():
-            logger.error("closing the input ignores its cancellation, and is left behind")
-        if not closing.done():
-            closing.cancel()
-            await wait_through(closing, FINAL_WAIT)
-            errors["the function"] = TimeoutError(
-                f"closing the function took longer than grace_period={grace} s and was cancelled; raise grace_period, "
-                "or close faster"
-            )
-        else:
-            error = closing.result()
-            errors["the function"] = interrupted if error is None else error
-        return [(what, error) for what, error in errors.items() if error is not None]
-
     async def outputs(self, cut: Callable[[], None]) -> AsyncGenerator[Any, None]:
         """The outputs, in the order of the queue. Ends when every call has ended and the function is closed.
 
         Args:
             cut: called if the consumer is cancelled while it waits, which ends the run.
         """
-        try:
-            self._start()
-        except BaseException:
-            self._dead = True
-            raise
-        lanes, queue, buffer, flatten = self._lanes, self._queue, self._buffer, self._options.flatten
+        parts = self._start()
+        lanes, queue, buffer, life, source = parts.lanes, self._queue, parts.buffer, parts.life, parts.source
+        flatten = self._options.flatten
         # A flattened input stays inside until its last output is handed over.
         take = queue.peek_completed if flatten else queue.poll_completed
         latest = None if self._consumer is None else self._latest
-        loop, source = asyncio.get_running_loop(), self._source
         try:
             while True:
                 while not lanes.failed and (entry := take()) is not None:
@@ -300,66 +225,41 @@ class Run:
                     if latest is not None and (outputs or kind is Watermark):
                         latest.append((entry, 0 if source is None else source.attempts_of(entry)))
                     if source is not None:
-                        source.emitted(entry, self._now())
+                        source.emitted(entry, parts.now())
                     if kind is Watermark:
                         yield element
                         continue
                     buffer.emitted += 1
                     if outputs:
                         yield Record(outputs[-1], element.timestamp) if kind is Record else outputs[-1]
-                if self.done():
+                if life.task.done():
                     return
-                if asyncio.get_running_loop() is not loop:
-                    raise StateError(
-                        "the run began on another event loop, to which it belongs; read its outputs there, or begin a "
-                        "run with operator.process(...) in each loop"
-                    )
                 # No await came since the queue was empty, so no completion can have been missed.
-                ready = buffer.ready = loop.create_future()
+                ready = buffer.ready = _future_on(life.loop)
                 await ready
         except asyncio.CancelledError:
             # The consumer was cancelled, not the run: law O8, the next step has to say so.
-            self._abandoned = True
+            life.abandoned = True
             cut()
             raise
         except GeneratorExit:
-            self._abandoned = True
+            life.abandoned = True
             raise
         finally:
             # The traceback of a failure keeps this frame, and must not keep the last element with it.
             entry = element = output = None
             outputs = ()
-            await self._end()
+            await life.end()
 
-    async def _end(self) -> None:
-        """Cancel what runs, wait for it, and raise the error with which the run failed."""
-        life, loop = self._life, self.loop
-        if life is None or loop is None or loop.is_closed():
-            return
-        if loop is not asyncio.get_running_loop() and not life.done():
-            # Nothing on this loop can wait for it.
-            loop.call_soon_threadsafe(life.cancel)
-            return
-        if not life.done():
-            self._abandoned = True
-            self._lanes.stop()
-            if not self._closing:
-                life.cancel()
-            # A task that ignores its cancellation longer than this is left behind. If the consumer is cancelled again,
-            # it waits no longer, and the run ends without it.
-            await asyncio.wait([life], timeout=longest_end(self._options.grace_period))
-        if not life.done():
-            logger.error(
-                "a run did not end within %.1f s: %s ignores its cancellation; it is no longer waited for",
-                longest_end(self._options.grace_period),
-                self._phase,
-            )
-            return
-        failure = asyncio.CancelledError() if life.cancelled() else life.result()
-        if isinstance(failure, asyncio.CancelledError) and life.cancelling() and not self._abandoned:
-            failure = stray_run(describe(self._function))
-        if failure is not None and not (self._abandoned and isinstance(failure, asyncio.CancelledError)):
-            raise failure
+
+def _future_on(loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+    """A future of the loop on which the run began; StateError if this is another one."""
+    if asyncio.get_running_loop() is not loop:
+        raise StateError(
+            "the run began on another event loop, to which it belongs; read its outputs there, or begin a run with "
+            "operator.process(...) in each loop"
+        )
+    return loop.create_future()
 
 
 def _none_used(entry: Entry) -> int:

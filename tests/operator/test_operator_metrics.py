@@ -26,7 +26,9 @@ def histograms_of(operator: AsyncWaitOperator) -> list[Histogram]:
     """What its run counts: durations of calls, and, on the managed way, of elements."""
     run = operator._run
     assert run is not None
-    return [run._lanes.latency, *([run._attempts.latency] if run._attempts is not None else [])]
+    parts = run._parts
+    assert parts is not None
+    return [parts.lanes.latency, *([parts.attempts.latency] if parts.attempts is not None else [])]
 
 
 def test_an_empty_histogram_is_all_zero():

@@ -25,6 +25,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from asyncio_operator.engine.ending import close_within
 from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import FunctionError, describe, describe_error
@@ -80,18 +81,19 @@ class Client:
     async def close(self) -> None:
         """Close it, within `CLIENT_CLOSE_TIMEOUT` seconds. Errors are logged."""
         self._opening.cancel()
-        try:
-            async with asyncio.timeout(CLIENT_CLOSE_TIMEOUT):
-                await asyncio.wait([self._opening])
-                if self._begun:
-                    await self.enricher.close()
-                elif self._before is not None:
-                    # The next client waits for this task, and must not open before the earlier client has closed.
-                    await asyncio.wait([self._before])
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:
+        error = await close_within(describe(self.enricher), self._end, CLIENT_CLOSE_TIMEOUT)
+        if isinstance(error, asyncio.CancelledError):
+            raise error
+        if error is not None:
             logger.warning("closing %s failed", describe(self.enricher), exc_info=error)
+
+    async def _end(self) -> None:
+        await asyncio.wait([self._opening])
+        if self._begun:
+            await self.enricher.close()
+        elif self._before is not None:
+            # The next client waits for this task, and must not open before the earlier client has closed.
+            await asyncio.wait([self._before])
 
 
 class Clients:
