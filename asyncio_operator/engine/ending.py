@@ -51,7 +51,7 @@ async def close_within(
     remedy: str = "",
     tasks: list[End] | None = None,
 ) -> BaseException | None:
-    """Close something in a task of its own, even if the waiting task is cancelled. After so many seconds the closing is
+    """Close something in a task of its own, even if the waiting task is cancelled. After `seconds` the closing is
     cancelled, and gets `FINAL_WAIT` more.
 
     Args:
