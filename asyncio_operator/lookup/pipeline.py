@@ -110,15 +110,16 @@ class LookupPipeline:
         self._delivery = Delivery(deliver, ordered=options.ordered, buffer=options.buffer)
         self._recorder = recorder = recorder_of(trace, clock())
         self._reader = Reader(source)
+        # What counts calls and retries, and what counts keys without a call of their own: on the plain way one object.
         self._attempts: PlainIntake | Attempts
         self._keys: PlainIntake | PendingKeys
         if options.managed or trace is not None:
             # Without a cache an answer is checked later, when its columns are built.
             checks = None if cache is None or check is None else lambda _key, answer: check(answer)
             self._keys = pending = PendingKeys(failures, cache, timed=options.timed, check=checks, recorder=recorder)
-            keys = BatchSource(self._reader, self._delivery, pending)
+            flights = BatchSource(self._reader, self._delivery, pending)
             self._attempts = attempts = managed_calls(
-                enricher, keys, self._reader, pending, options, clock, recorder, limiter, tables
+                enricher, flights, self._reader, pending, options, clock, recorder, limiter, tables
             )
             self._lanes = attempts.lanes
             self._latency = pending.latency
