@@ -40,7 +40,6 @@ from rocksdict import (
 
 from asyncio_operator.checks import check_directory
 from asyncio_operator.errors import StateError, describe_error
-from asyncio_operator.state.rocksdb.figures import figures_of
 from asyncio_operator.state.rocksdb.log import LogCheck
 from asyncio_operator.state.rocksdb.processes import (
     FOREIGN_PROCESS,
@@ -50,6 +49,7 @@ from asyncio_operator.state.rocksdb.processes import (
     keep,
 )
 from asyncio_operator.state.rocksdb.settings import rewriting, settings_of
+from asyncio_operator.state.rocksdb.sizes import statistics_of
 from asyncio_operator.state.rocksdb.view import Cursor, Row, is_database, leave, view_of
 from asyncio_operator.state.rocksdb_options import RocksDBOptions, check_rocksdb
 from asyncio_operator.state.statistics import StateStatistics
@@ -205,7 +205,7 @@ class Database:
     def statistics(self) -> StateStatistics:
         """What it takes of memory and disk now."""
         try:
-            return figures_of(self.path, map(self.family, sorted(self._names)), self._settings.cache_usage())
+            return statistics_of(self.path, map(self.family, sorted(self._names)), self._settings.cache_usage())
         except Exception as error:
             raise self.error(error) from error
 

@@ -14,7 +14,7 @@ READERS = "rocksdb.estimate-table-readers-mem"
 PENDING = "rocksdb.estimate-pending-compaction-bytes"
 
 
-def figures_of(directory: Path, families: Iterable[Rdict], shared_cache: int) -> StateStatistics:
+def statistics_of(directory: Path, families: Iterable[Rdict], shared_cache: int) -> StateStatistics:
     """The statistics of a database with these column families; raises what rocksdict raises."""
     totals = dict.fromkeys((BUFFERS, READERS, PENDING), 0)
     for family in families:
