@@ -174,7 +174,7 @@ def _binary(value: Any, text: bool, width: int | None) -> bytes:
         try:
             value = value.encode() if text else base64.b64decode(value, validate=True)
         except ValueError:
-            raise ValueError("it is no base64") from None
+            raise ValueError("it is not base64") from None
     if not isinstance(value, bytes | bytearray):
         raise ValueError("bytes, or text in base64, are needed")
     if width is not None and len(value) != width:

@@ -69,7 +69,7 @@ def stray_cancellation(what: str, element: str = "") -> FunctionError:
     call = f" in the call for element {element}" if element else ""
     return FunctionError(
         f"{what}{call}; a function may cancel only tasks that it has started itself, and leave no timer or task behind "
-        "that cancels others: what asyncio.all_tasks() gives belongs to all who are on the event loop",
+        "that cancels others: asyncio.all_tasks() returns the tasks of all code on the event loop",
         element=element,
     )
 

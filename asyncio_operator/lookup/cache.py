@@ -236,7 +236,10 @@ class LookupCache:
         try:
             self._order.close()
         except StateError as error:
-            logger.warning("the order of use of a cache is not written: %s", describe_error(error))
+            logger.warning(
+                "the cache could not write which answers were used last, so it may drop others first: %s",
+                describe_error(error),
+            )
         self._release()
 
     def _discard(self, key: Any) -> None:

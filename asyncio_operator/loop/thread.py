@@ -45,7 +45,7 @@ class LoopThread:
                 # A user's task that raises SystemExit or KeyboardInterrupt passes it through the loop. The code that
                 # awaits the task gets the error too, and other users of the loop must go on.
                 with contextlib.suppress(BaseException):
-                    logger.exception("an exception passed through the event loop; the loop continues")
+                    logger.exception("a task raised an exception that stopped the event loop; the loop starts again")
         tasks = asyncio.all_tasks(self.loop)
         for task in tasks:
             task.cancel()

@@ -120,9 +120,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise damaged(path, f"{MANIFEST} is no JSON") from error
+        raise damaged(path, f"{MANIFEST} is not JSON") from error
     if not _MANIFEST(manifest):
-        raise damaged(path, f"{MANIFEST} lacks something, or holds something else than a checkpoint has")
+        raise damaged(path, f"{MANIFEST} does not have the fields of a checkpoint, or not their types")
     start, end = manifest["key_groups"]
     if not start <= end < manifest["max_parallelism"]:
         raise damaged(path, f"{MANIFEST} has the key groups {start} to {end} of {manifest['max_parallelism']}")

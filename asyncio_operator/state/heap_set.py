@@ -340,8 +340,8 @@ class BatchPriorityQueueSet(PriorityQueue[T]):
         if len(self._elements) and name != self._present:
             inside = self._key_of(next(iter(self._elements)))
             raise StateError(
-                f"an element of key {describe(key)} while those of key {describe(inside)} are inside: "
-                "a batch set holds one key at a time, so its input has to be sorted by key"
+                f"an element of key {describe(key)} cannot be added while the set holds elements of key "
+                f"{describe(inside)}: a batch set holds one key at a time, so its input must be sorted by key"
             )
         self._present = name
         return self._elements.add_to(0, key, element)

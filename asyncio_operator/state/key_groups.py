@@ -183,7 +183,10 @@ def check_key_groups(key_groups: KeyGroupRange, max_parallelism: int) -> None:
             "inclusive, or key_group_range(max_parallelism, parallelism, index)"
         )
     if key_groups.end >= max_parallelism:
-        raise ConfigurationError(f"key_groups={key_groups} with max_parallelism={max_parallelism}: it ends too late")
+        raise ConfigurationError(
+            f"key_groups={key_groups} with max_parallelism={max_parallelism}: the last one must be at most "
+            f"{max_parallelism - 1}"
+        )
 
 
 def resolve_key_groups(key_groups: KeyGroupRange | None, max_parallelism: int) -> KeyGroupRange:

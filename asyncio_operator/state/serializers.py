@@ -63,7 +63,9 @@ class BuiltinSerializer:
                 return data[5:].decode("utf-8", "surrogatepass")
             value, end = _READERS[data[0]](data, 1)
         except RecursionError as error:
-            raise StateError("a value cannot be read this deep in the program: its stack ends too soon") from error
+            raise StateError(
+                "a value cannot be read: too many function calls are nested here for the levels of the value"
+            ) from error
         except (LookupError, ValueError, TypeError, ArithmeticError, struct.error) as error:
             raise StateError(f"damaged value: {describe(data)}; restore the state from a snapshot") from error
         if end != len(data):

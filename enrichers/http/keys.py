@@ -69,7 +69,7 @@ def header_text(value: Any) -> str:
     if not (text.isascii() and text.isprintable()):
         raise UnsendableError("it contains characters that a header cannot hold: only printable ASCII is possible")
     if text != text.strip():
-        raise UnsendableError("it begins or ends with a blank, which a header loses")
+        raise UnsendableError("it begins or ends with a blank, which servers remove from a header")
     if len(text) > _LONGEST_HEADER:
         raise UnsendableError(f"it is longer than the {_LONGEST_HEADER} characters that a header may have")
     return text

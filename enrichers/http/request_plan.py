@@ -61,7 +61,8 @@ class Plan:
         """
         url = fill(self._url, values)
         if len(url) > self._max_url_length:
-            raise UnsendableError(f"the URL has {len(url)} characters with it; max_url_length={self._max_url_length}")
+            problem = f"with it the URL has {len(url)} characters, more than max_url_length={self._max_url_length}"
+            raise UnsendableError(problem)
         body = None if self._body is None else fill(self._body, values).encode()
         if not self._filled and self._idempotency_header is None:
             return Request(self._method, url, self._fixed, body)

@@ -186,7 +186,7 @@ class Client:
         if self._redirects != "any":
             raise RefusedError(f'it is redirected to another host, {place}; use its URL, or redirects="any"')
         if url.scheme == "https" and target.scheme != "https":
-            raise RefusedError(f"it is redirected from https to {place}, where others could read it")
+            raise RefusedError(f"it is redirected from https to {place}, which is not encrypted")
         if method != "GET":
             raise RefusedError(f"a {method} is redirected to another host, {place}; use its URL")
         return {name: value for name, value in headers.items() if name.lower() in _HARMLESS}

@@ -167,8 +167,8 @@ def _columns(wanted: Wanted, types: Mapping[str, PgType]) -> dict[str, Column]:
     if unusable:
         listed = ", ".join(f"the column {name!r} of type {types[name].sql}" for name in unusable)
         others = [name for name in columns if name not in wanted.key]
-        remedies = [f"leave out what you do not need, with columns={others!r}"] if others else []
-        remedies.append(f"cast what you do, with query={_casting(wanted, types, unusable)!r}")
+        remedies = [f"choose the other columns, with columns={others!r}"] if others else []
+        remedies.append(f"cast it in a query, with query={_casting(wanted, types, unusable)!r}")
         raise ConfigurationError(f"{wanted.subject}: Spark has no counterpart for {listed}; {', or '.join(remedies)}")
     return columns
 

@@ -75,9 +75,9 @@ def _problem(dsn: str) -> str | None:
     credentials, _, hosts = parts.netloc.rpartition("@")
     ambiguous = "@" in credentials or (parts.netloc and not credentials and "@" in parts.path + parts.query)
     if ambiguous or "@" in parts.path:
-        return "it holds an @ in a place where it has no meaning"
+        return "it holds an @ in a place other than between the password and the host"
     if not all(_HOST.fullmatch(host) for host in hosts.split(",")):
-        return "what should be a port is not a number"
+        return "the port after its host is not a number"
     return _problem_of_options(parts)
 
 

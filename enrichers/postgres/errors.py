@@ -29,7 +29,7 @@ POOLER = "below the statement, as behind a pooler that keeps no prepared stateme
 CAUSES = {
     "": Cause("the server answered with an error", any_key=False),
     "08": Cause("the server closed the connection", retryable=True),
-    "08P01": Cause("the server, or a pooler before it, complains of the protocol", retryable=True),
+    "08P01": Cause("the server, or a pooler before it, reports a violation of the protocol", retryable=True),
     "22": Cause("the server cannot take a value", any_key=False),
     "22003": Cause("a value that is computed for its rows is out of range", any_key=False),
     "22012": Cause("what is computed for its rows divides by zero", any_key=False),
@@ -56,13 +56,13 @@ CAUSES = {
     "57P03": Cause("the server is starting or shutting down", retryable=True),
     "57P04": Cause("the database was dropped"),
     "58": Cause("the server has a system error", retryable=True),
-    "72": Cause("the server has no more of what the statement was to read", retryable=True),
+    "72": Cause("the server has removed old rows that the statement had to read (snapshot too old)", retryable=True),
     "XX": Cause("the server has an internal error", retryable=None, any_key=False),
 }
 
 NO_DSN = Cause("there is no connection string", retryable=None)
 NOT_REACHABLE = Cause("the server is not reachable", retryable=True)
-NO_SUCH_SERVER = Cause("no server is what target_session_attrs in the dsn asks for", retryable=True)
+NO_SUCH_SERVER = Cause("no server matches target_session_attrs in the dsn", retryable=True)
 NO_ANSWER = Cause("the server did not answer in time", retryable=True, kind=StatementTimeoutError)
 LOST = Cause("the connection was lost", retryable=True)
 UNREADABLE = Cause("the key or its rows cannot be converted", any_key=False)

@@ -62,7 +62,7 @@ def _problem(url: str) -> str | None:
     if "#" in url or any(character <= " " for character in url):
         return "it holds a #, a blank or a control character"
     if parts.netloc.count("@") > 1 or "@" in parts.path + parts.query:
-        return "it holds an @ in a place where it has no meaning"
+        return "it holds an @ in a place other than between the password and the host"
     if parts.scheme == "unix":
         if not parts.path.strip("/"):
             return "it has no path"

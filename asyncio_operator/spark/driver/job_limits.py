@@ -67,7 +67,9 @@ def shared_out(options: LookupOptions, scope: str, tasks_at_once: int | None) ->
             raise ConfigurationError(f'tasks_at_once is {tasks_at_once}, but it has no effect without scope="job"')
         return options
     if tasks_at_once is None:
-        raise ConfigurationError(f'scope="job" cannot know its tasks here: {GIVE_IT}')
+        raise ConfigurationError(
+            f'scope="job" needs the number of tasks that run at once, which is not known here: {GIVE_IT}'
+        )
     capacity, limit = options.capacity, options.rate_limit
     if isinstance(capacity, AdaptiveCapacity):
         most = _share("capacity.maximum", capacity.maximum, tasks_at_once)
