@@ -11,6 +11,7 @@ An enricher needs only names of `asyncio_operator` and of this module:
 | `Enricher`, `Row`, `Found` | the contract, and the types of its answers |
 | `canonical_key` | the canonical value of a key: equal for all spellings of the same key |
 | `key_values` | the canonical keys of an Arrow column; loads pyarrow |
+| `KeyIndex` | finds the rows of a table by their keys, in columns; loads pyarrow and numpy |
 | `as_schema` | the columns, from a `pyarrow.Schema` or Spark DDL text; loads pyarrow on first use |
 | `positive_int`, `natural`, `duration` | check an option, with the same messages as all other options |
 | `gives_coroutines` | whether an object is a coroutine function, or its ``__call__`` is one |
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from asyncio_operator.arrow.key_arrays import key_values
+    from asyncio_operator.arrow.key_index import KeyIndex
     from asyncio_operator.arrow.schema import as_schema
 
 __all__ = [
@@ -51,6 +53,7 @@ __all__ = [
     "CLOSE_TIMEOUT",
     "Enricher",
     "Found",
+    "KeyIndex",
     "Row",
     "as_schema",
     "canonical_key",
@@ -164,7 +167,11 @@ class Enricher(ABC):
     """
 
 
-_WITH_PYARROW = {"as_schema": "asyncio_operator.arrow.schema", "key_values": "asyncio_operator.arrow.key_arrays"}
+_WITH_PYARROW = {
+    "KeyIndex": "asyncio_operator.arrow.key_index",
+    "as_schema": "asyncio_operator.arrow.schema",
+    "key_values": "asyncio_operator.arrow.key_arrays",
+}
 
 
 def __getattr__(name: str) -> Any:

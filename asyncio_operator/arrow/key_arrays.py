@@ -33,9 +33,9 @@ def canonical_array(array: pa.Array) -> pa.Array:
     if kinds.is_float64(kind) or kinds.is_float32(kind):
         return _canonical_floats(array)
     if kinds.is_struct(kind):
-        fields = [field.with_type(utc_type(field.type)) for field in kind]
         parts = list(map(canonical_array, array.flatten()))
-        return pa.StructArray.from_arrays(parts, fields=fields, mask=array.is_null())
+        fields = [field.with_type(part.type) for field, part in zip(kind, parts, strict=True)]
+        return pa.StructArray.from_arrays(parts, fields=fields, mask=array.is_null() if array.null_count else None)
     return in_utc(array)
 
 
@@ -56,17 +56,63 @@ def distinct_keys(columns: Sequence[pa.Array]) -> tuple[list[Any], Ints]:
     Keys are in the order of their first row. Keys of several columns are tuples. A value that Python cannot hold counts
     as null, because no source can have it.
     """
-    arrays = list(map(canonical_array, columns))
+    keys, codes = distinct(columns)
     try:
-        return _distinct(arrays)
+        return python_keys(keys), codes
     except (ValueError, OverflowError):
-        return _distinct([pa.array(map(_python_key, array), array.type) for array in arrays])
+        arrays = list(map(canonical_array, columns))
+        keys, codes = distinct([pa.array(map(_python_key, array), array.type) for array in arrays])
+        return python_keys(keys), codes
+
+
+def distinct(columns: Sequence[pa.Array]) -> tuple[pa.Array, Ints]:
+    """The distinct keys of rows as an array, and for every row the number of its key, or -1 if a part of it is null.
+
+    Keys are canonical and in the order of their first row. Keys of several columns are structs, with the fields "0",
+    "1" and so on. No Python object is made for a key.
+    """
+    arrays = list(map(canonical_array, columns))
+    if len(arrays) == 1:
+        codes, keys = _encode(arrays[0])
+        return keys, codes
+    codes, values = _encode(_joint(arrays))
+    if len(values) < len(codes):
+        # Written from the last row to the first, so that the first row of a key stays. The last place is for nulls.
+        first = np.empty(len(values) + 1, dtype=np.int64)
+        first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+        rows = pa.array(first[:-1])
+        arrays = [array.take(rows) for array in arrays]
+    return key_array(arrays), codes
+
+
+def key_array(parts: Sequence[pa.Array]) -> pa.Array:
+    """One array of keys, from their parts: the only part, or structs with the fields "0", "1" and so on."""
+    if len(parts) == 1:
+        return parts[0]
+    return pa.StructArray.from_arrays(list(parts), names=list(map(str, range(len(parts)))))
+
+
+def python_keys(keys: pa.Array) -> list[Any]:
+    """The Python keys of an array of keys, such as that of `distinct`. Structs become tuples.
+
+    Raises:
+        ValueError, OverflowError: Python cannot hold one of them.
+    """
+    if kinds.is_struct(keys.type):
+        return list(zip(*map(_python_keys, keys.flatten()), strict=True))
+    return _python_keys(keys)
 
 
 def in_utc(array: pa.Array) -> pa.Array:
     """The same array, with the timestamps that have a zone in UTC, whatever the zone of the session."""
     in_zone = utc_type(array.type)
     return array if in_zone == array.type else array.cast(in_zone)
+
+
+@lru_cache(maxsize=1000)
+def canonical_type(kind: pa.DataType) -> pa.DataType:
+    """The type that `canonical_array` gives to arrays of this type."""
+    return canonical_array(pa.array([], kind)).type
 
 
 @lru_cache(maxsize=1000)
@@ -91,22 +137,51 @@ def _canonical_floats(array: pa.Array) -> pa.Array:
     return pc.if_else(nans, pa.scalar(NAN, array.type), array) if nans.true_count else array
 
 
-def _distinct(arrays: Sequence[pa.Array]) -> tuple[list[Any], Ints]:
-    codes, values = _encode(arrays[0])
-    if len(arrays) == 1:
-        return _python_keys(values), codes
-    part_codes, parts = [codes], [values]
+_LARGEST = 1 << 62
+"""A bound of joint numbers, within 64 bits."""
+
+
+def _joint(arrays: Sequence[pa.Array]) -> pa.Array:
+    """One number for every row: equal for rows of the same key, null if a part of the key is null."""
+    nulls = None
+    for array in arrays:
+        if array.null_count:
+            missing = array.is_null().to_numpy(zero_copy_only=False)
+            nulls = missing if nulls is None else nulls | missing
+    joint, size = _numbers(arrays[0])
     for array in arrays[1:]:
-        more, values = _encode(array)
-        part_codes.append(more)
-        parts.append(values)
-        # The codes are numbered again after every column, so that the product of cardinalities stays within 64 bits.
-        joint = np.where((codes < 0) | (more < 0), -1, codes * max(1, len(values)) + more)
-        codes, _ = _encode(pa.array(joint, mask=joint < 0))
-    # A number that is greater than all before it marks the first row of its key.
-    first = np.flatnonzero(np.diff(np.maximum.accumulate(codes), prepend=-1) > 0)
-    parted = [_python_keys(part.take(pa.array(c[first]))) for part, c in zip(parts, part_codes, strict=True)]
-    return list(zip(*parted, strict=True)), codes
+        numbers, more = _numbers(array)
+        if size * more >= _LARGEST:
+            (joint, size), (numbers, more) = _dense(joint), _dense(numbers)
+        joint = joint * more
+        joint += numbers
+        size *= more
+    return pa.array(joint, mask=nulls)
+
+
+def _numbers(array: pa.Array) -> tuple[Ints, int]:
+    """For every row a number of its value, from 0 on, and a bound above all. Any number for null."""
+    kind = array.type
+    if not (kinds.is_integer(kind) or (kinds.is_temporal(kind) and not kinds.is_interval(kind))):
+        codes, values = _encode(array)
+        return codes, max(1, len(values))
+    # The distance from the least value is such a number, and needs no table of the values.
+    if kinds.is_temporal(kind) and kind.bit_width == 32:
+        array = array.cast(pa.int32())
+    array = array.cast(pa.int64()) if kind.bit_width < 64 else array.view(pa.int64())
+    if array.null_count:
+        array = array.fill_null(pc.min(array))
+    values = array.to_numpy() if not array.null_count else np.zeros(len(array), dtype=np.int64)
+    if not len(values):
+        return values, 1
+    lowest = int(values.min())
+    size = int(values.max()) - lowest + 1
+    return (values - lowest, size) if size < _LARGEST else _dense(values)
+
+
+def _dense(numbers: Ints) -> tuple[Ints, int]:
+    codes, values = _encode(pa.array(numbers))
+    return codes, max(1, len(values))
 
 
 def _encode(column: pa.Array) -> tuple[Ints, pa.Array]:

@@ -1,0 +1,137 @@
+"""The keys of an Arrow column in the type of another column, by value and without loss.
+
+The rule is that of Spark's join and of PostgreSQL's ``=``. A key that the other type cannot hold becomes null: no row
+of that column can have it.
+
+| the other column | keys that fit | how |
+| --- | --- | --- |
+| integer | integer, float, decimal | by value, exactly: 1.0 is 1, and 1.5 is null |
+| float | integer, float, decimal | by the nearest double; a column of single precision holds the double or does not |
+| decimal | integer, float, decimal | by value; a float is the shortest decimal that reads back as it |
+| text, binary | the same, in any layout | by code points; by bytes |
+| date | the same, in any unit | |
+| timestamp | the same, in any unit, both with a zone or both without | by the instant; by the clock face |
+| any other | the same type | |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kinds
+
+from asyncio_operator.arrow.key_arrays import canonical_array, canonical_type
+
+
+def fit_keys(keys: pa.Array, data_type: pa.DataType) -> pa.Array:
+    """The keys in the canonical form of another type. Null where the key does not fit.
+
+    A struct array has one field for each part of a key. Its parts are fitted one by one, whatever their names.
+
+    Raises:
+        TypeError: keys of these two types can never be equal, such as texts and numbers.
+    """
+    keys, data_type = canonical_array(keys), canonical_type(data_type)
+    if keys.type == data_type:
+        return keys
+    if kinds.is_null(keys.type):
+        return pa.nulls(len(keys), data_type)
+    if kinds.is_struct(keys.type) and kinds.is_struct(data_type) and keys.type.num_fields == data_type.num_fields:
+        parts = [fit_keys(part, field.type) for part, field in zip(keys.flatten(), data_type, strict=True)]
+        return pa.StructArray.from_arrays(parts, fields=list(data_type))
+    family = _family(data_type)
+    if family is None or _family(keys.type) != family:
+        raise TypeError(f"keys of type {keys.type} are never equal to keys of type {data_type}")
+    return _number(keys, data_type) if family == "number" else _cast(keys, data_type)
+
+
+@lru_cache(maxsize=1000)
+def _family(kind: pa.DataType) -> str | None:
+    """Keys of types of one family can be equal. None for a type whose keys are equal to those of the same type only."""
+    if kinds.is_timestamp(kind):
+        return "timestamp" if kind.tz is None else "instant"
+    return next((name for name, checks in _FAMILIES.items() if any(check(kind) for check in checks)), None)
+
+
+_FAMILIES: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
+    "number": (kinds.is_integer, kinds.is_floating, kinds.is_decimal),
+    "text": (kinds.is_string, kinds.is_large_string, kinds.is_string_view),
+    "binary": (kinds.is_binary, kinds.is_large_binary, kinds.is_binary_view, kinds.is_fixed_size_binary),
+    "date": (kinds.is_date,),
+    "time": (kinds.is_time,),
+}
+
+
+def _number(keys: pa.Array, kind: pa.DataType) -> pa.Array:
+    if kinds.is_floating(kind):
+        return _float(keys, kind)
+    if kinds.is_decimal(kind):
+        if kinds.is_floating(keys.type):
+            return _by_value(keys, kind, lambda key: Decimal(repr(key)))
+        # Arrow refuses a decimal type that is too small for the largest integer, whatever the values are.
+        return _cast(keys.cast(pa.decimal128(20, 0)) if kinds.is_integer(keys.type) else keys, kind)
+    if kinds.is_decimal(keys.type):
+        return _cast(keys, kind)
+    return _integer(keys, kind)
+
+
+def _integer(keys: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Integers and floats as integers."""
+    bits = kind.bit_width - kinds.is_signed_integer(kind)
+    lowest, above = (-(1 << bits) if kinds.is_signed_integer(kind) else 0), 1 << bits
+    values = keys.fill_null(0).to_numpy(zero_copy_only=False)
+    if kinds.is_floating(keys.type):
+        fits = (values >= float(lowest)) & (values < float(above)) & (values == np.floor(values))
+    else:
+        fits = (values >= (lowest if kinds.is_signed_integer(keys.type) else 0)) & (values <= above - 1)
+    if not fits.all():
+        keys = pc.if_else(pa.array(fits), keys, pa.scalar(None, keys.type))
+    return keys.cast(kind)
+
+
+def _float(keys: pa.Array, kind: pa.DataType) -> pa.Array:
+    if kinds.is_decimal(keys.type):
+        doubles = _by_value(keys, pa.float64(), _nearest)
+    else:
+        # Unchecked: an integer beyond 2**53 is compared by its nearest double.
+        doubles = keys.cast(pa.float64(), safe=False)
+    if kinds.is_float64(kind):
+        return doubles
+    singles = doubles.cast(kind, safe=False)
+    exact = pc.or_(pc.equal(singles.cast(pa.float64()), doubles), pc.is_nan(doubles))
+    return canonical_array(pc.if_else(exact, singles, pa.scalar(None, kind)))
+
+
+def _nearest(key: Decimal) -> float | None:
+    number = float(key)
+    # A decimal that is too large would be found at infinity.
+    return None if number in (float("inf"), -float("inf")) else number
+
+
+def _by_value(keys: pa.Array, kind: pa.DataType, convert: Callable[[Any], Any]) -> pa.Array:
+    """Keys that Arrow would round in another way: through Python, one by one."""
+
+    def fitted(key: Any) -> Any:
+        try:
+            return pa.scalar(None if key is None else convert(key), kind)
+        except (pa.ArrowInvalid, ArithmeticError):
+            return pa.scalar(None, kind)
+
+    return pa.array([fitted(key) for key in keys.to_pylist()], kind)
+
+
+def _cast(keys: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The keys cast without loss. Keys that do not fit are found by halving, because they are few."""
+    try:
+        return keys.cast(kind)
+    except pa.ArrowInvalid:
+        if len(keys) == 1:
+            return pa.nulls(1, kind)
+    half = len(keys) // 2
+    return pa.concat_arrays([_cast(keys[:half], kind), _cast(keys[half:], kind)])

@@ -1,0 +1,260 @@
+"""Finds rows by their keys, many keys at a time, without a Python object for a key or a row.
+
+A `KeyIndex` is made once of the keys of a table, and asked many times. It holds the hashes of the keys in order, and
+the number of the row of each: 12 bytes for a row. Keys are searched by their hashes with `searchsorted`, and every hit
+is compared with the key itself. A key of one column of integers, dates or times is its own hash, and needs no
+comparison.
+
+Law: two keys are the same by the rule of `keys`. Equal keys have equal hashes, because hashes are made of canonical
+arrays. Different keys may have one hash, and are found all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kinds
+
+from asyncio_operator.arrow.columns import Ints
+from asyncio_operator.arrow.key_arrays import canonical_array, distinct
+from asyncio_operator.arrow.key_fit import fit_keys
+
+Words = np.ndarray[Any, np.dtype[np.uint64]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+def match(asked: pa.Array, rows: pa.Array) -> Ints:
+    """For every row the position of its key in `asked`, or -1 if it is not there, or null.
+
+    Args:
+        asked: distinct keys. Keys of several columns are structs; their parts are compared in order.
+        rows: keys, whose type may be another one, as far as `fit_keys` allows.
+
+    Raises:
+        TypeError: keys of these two types can never be equal.
+    """
+    rows = canonical_array(rows)
+    asked = fit_keys(asked, rows.type)
+    if not kinds.is_struct(rows.type):
+        found = pc.index_in(_bits(rows), value_set=_bits(asked), skip_nulls=True).fill_null(-1)
+        single: Ints = found.to_numpy(zero_copy_only=False).astype(np.int64)
+        return single
+    positions, numbers = KeyIndex(asked).find(rows)
+    matched = np.full(len(rows), -1, dtype=np.int64)
+    matched[numbers] = positions
+    return matched
+
+
+class KeyIndex:
+    """The rows of a table by key.
+
+    Args:
+        keys: the key of each row. Keys of several columns are structs. Rows with a null in their key are never found.
+    """
+
+    def __init__(self, keys: pa.Array) -> None:
+        keys = canonical_array(keys)
+        self._type = keys.type
+        self._parts = _parts(keys)
+        hashes, self._exact = _hashes(self._parts, len(keys))
+        rows = _complete(self._parts)
+        if rows is not None:
+            hashes = hashes[rows]
+        order = np.argsort(hashes)
+        ordered = hashes[order]
+        same = ordered[1:] == ordered[:-1]
+        if same.any():
+            ordered, order, same = self._grouped(hashes, rows)
+        self._rows = _small(order if rows is None else rows[order])
+        # One place for each key: its hash, and the place of its first row in `_rows`.
+        starts = None if not same.any() else np.flatnonzero(np.concatenate([[True], ~same]))
+        self._hashes: Words = ordered if starts is None else ordered[starts]
+        self._starts = None if starts is None else _small(np.append(starts, len(ordered)))
+
+    def __len__(self) -> int:
+        """The number of keys."""
+        return len(self._hashes)
+
+    def find(self, keys: pa.Array) -> tuple[Ints, Ints]:
+        """The rows of keys: the numbers of all rows found, and for each of them the position of its key in `keys`.
+
+        Positions ascend. Several rows of one key are in the order of the table.
+
+        Raises:
+            TypeError: keys of this type are never equal to those of the table.
+        """
+        places = self._places(fit_keys(keys, self._type))
+        positions = np.flatnonzero(places >= 0)
+        places = places[positions]
+        if self._starts is None:
+            return self._rows[places].astype(np.int64), positions
+        starts = self._starts[places].astype(np.int64)
+        counts = self._starts[places + 1] - starts
+        # Counts up from the first row of each key.
+        steps = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        return self._rows[np.repeat(starts, counts) + steps].astype(np.int64), np.repeat(positions, counts)
+
+    def _places(self, keys: pa.Array) -> Ints:
+        """The place of each key, or -1."""
+        parts = _parts(keys)
+        hashes, _ = _hashes(parts, len(keys))
+        complete = _complete(parts)
+        asked = np.arange(len(keys)) if complete is None else complete
+        hashes = hashes[asked]
+        # In order, because neighbours are then found in memory that has just been read.
+        order = np.argsort(hashes)
+        places = np.searchsorted(self._hashes, hashes[order])
+        asked, hashes = asked[order], hashes[order]
+        found = np.full(len(keys), -1, dtype=np.int64)
+        while len(asked) and len(self):
+            hit = (self._hashes[np.minimum(places, len(self) - 1)] == hashes) & (places < len(self))
+            asked, hashes, places = asked[hit], hashes[hit], places[hit]
+            same = np.ones(len(asked), dtype=bool) if self._exact else self._are_same(places, parts, asked)
+            found[asked[same]] = places[same]
+            # The others have met another key of their hash. The next place may have theirs.
+            asked, hashes, places = asked[~same], hashes[~same], places[~same] + 1
+        return found
+
+    def _are_same(self, places: Ints, parts: Sequence[pa.Array], asked: Ints) -> Mask:
+        """Whether the keys at places are these keys."""
+        rows = self._rows[places if self._starts is None else self._starts[places]]
+        own = _taken(self._parts, rows)
+        return _equal(own, _taken(parts, asked))
+
+    def _grouped(self, hashes: Words, rows: Ints | None) -> tuple[Words, Ints, Mask]:
+        """Hashes in order, their order, and whether each has the key before it. Rows of a key stay in their order."""
+        order = np.argsort(hashes, kind="stable")
+        ordered = hashes[order]
+        same = ordered[1:] == ordered[:-1]
+        if self._exact:
+            return ordered, order, same
+        numbers = order if rows is None else rows[order]
+        pairs = np.flatnonzero(same)
+        if _equal(_taken(self._parts, numbers[pairs]), _taken(self._parts, numbers[pairs + 1])).all():
+            return ordered, order, same
+        # Different keys have one hash.
+        _, codes = distinct(self._parts)
+        codes = codes if rows is None else codes[rows]
+        order = np.lexsort((codes, hashes))
+        return hashes[order], order, codes[order][1:] == codes[order][:-1]
+
+
+def _parts(keys: pa.Array) -> list[pa.Array]:
+    return list(keys.flatten()) if kinds.is_struct(keys.type) else [keys]
+
+
+def _complete(parts: Sequence[pa.Array]) -> Ints | None:
+    """The rows without a null, or None for all."""
+    nulls = [part.is_null().to_numpy(zero_copy_only=False) for part in parts if part.null_count]
+    return np.flatnonzero(~np.logical_or.reduce(nulls)) if nulls else None
+
+
+def _taken(parts: Sequence[pa.Array], rows: Ints) -> list[pa.Array]:
+    numbers = pa.array(rows)
+    return [part.take(numbers) for part in parts]
+
+
+def _equal(parts: Sequence[pa.Array], others: Sequence[pa.Array]) -> Mask:
+    """Whether keys without nulls are equal, key by key."""
+    equal = [pc.equal(_bits(part), _bits(other)) for part, other in zip(parts, others, strict=True)]
+    every: Mask = np.logical_and.reduce([one.to_numpy(zero_copy_only=False) for one in equal])
+    return every
+
+
+def _bits(array: pa.Array) -> pa.Array:
+    """Floats as their bits: a NaN is not equal to itself."""
+    if kinds.is_floating(array.type):
+        return array.view(pa.int64() if kinds.is_float64(array.type) else pa.int32())
+    return array
+
+
+def _small(numbers: Ints) -> Any:
+    """The numbers in 32 bits if they fit."""
+    return numbers.astype(np.int32) if not len(numbers) or numbers.max() < 2**31 else numbers
+
+
+# -- hashes
+
+
+def _hashes(parts: Sequence[pa.Array], length: int) -> tuple[Words, bool]:
+    """A hash of each key, and whether different keys have different hashes. Keys with a null have any hash."""
+    words = [_words(part) for part in parts]
+    if len(words) == 1 and words[0] is not None and len(words[0]) == 1:
+        return words[0][0], True
+    hashes = np.zeros(length, dtype=np.uint64)
+    for part, own in zip(parts, words, strict=True):
+        if own is None:
+            hashes = _with_bytes(hashes, part)
+        else:
+            for word in own:
+                hashes = _mixed(hashes, word)
+    return hashes, False
+
+
+def _words(array: pa.Array) -> list[Words] | None:
+    """The values as words of 64 bits, or None for values of several lengths."""
+    kind = array.type
+    if kinds.is_decimal(kind):
+        array = array.cast(pa.decimal256(kind.precision, kind.scale)) if kind.bit_width < 128 else array
+        size = array.type.bit_width // 64
+        if not len(array):
+            return [np.zeros(0, dtype=np.uint64)] * size
+        words = np.frombuffer(array.buffers()[1], np.uint64, (array.offset + len(array)) * size)[array.offset * size :]
+        return list(words.reshape(-1, size).T)
+    if kinds.is_boolean(kind):
+        array = array.cast(pa.uint8())
+    elif not (kinds.is_integer(kind) or kinds.is_floating(kind) or _is_time(kind)):
+        return None
+    array = array.view(f"int{array.type.bit_width}").cast(pa.int64())
+    return [array.fill_null(0).to_numpy().view(np.uint64)]
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    return bool(kinds.is_temporal(kind)) and not kinds.is_interval(kind)
+
+
+_FIRST_BYTES: Words = np.array([(1 << 8 * size) - 1 for size in range(8)] + [2**64 - 1], dtype=np.uint64)
+"""Masks for the first bytes of a word in memory, by their number."""
+
+
+def _with_bytes(hashes: Words, array: pa.Array) -> Words:
+    """The hashes, with those of texts or bytes mixed in: 8 bytes at a time, of all values that are as long."""
+    large = kinds.is_large_string(array.type) or kinds.is_large_binary(array.type)
+    if not large and not (kinds.is_string(array.type) or kinds.is_binary(array.type)):
+        array, large = array.cast(pa.large_binary()), True
+    _, offsets, data = array.buffers()
+    if not len(array) or data is None:
+        return _mixed(hashes, np.zeros(len(array), dtype=np.uint64))
+    bounds = np.frombuffer(offsets, np.int64 if large else np.int32, array.offset + len(array) + 1)[array.offset :]
+    ends = bounds.astype(np.int64) - int(bounds[0])
+    # Eight bytes more, so that a word may be read at every byte.
+    values = np.concatenate([np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]], np.zeros(8, dtype=np.uint8)])
+    word_at: Words = np.ndarray((len(values) - 7,), np.dtype("<u8"), values, 0, (1,))
+    at, left = ends[:-1], np.diff(ends)
+    hashes = _mixed(hashes, left.astype(np.uint64))
+    longer = np.arange(len(hashes))
+    while True:
+        kept = left > 0
+        if not kept.all():
+            longer, at, left = longer[kept], at[kept], left[kept]
+        if not len(longer):
+            return hashes
+        words = word_at[at] & _FIRST_BYTES[np.minimum(left, 8)]
+        if len(longer) == len(hashes):
+            hashes = _mixed(hashes, words)
+        else:
+            hashes[longer] = _mixed(hashes[longer], words)
+        at, left = at + 8, left - 8
+
+
+def _mixed(hashes: Words, words: Words) -> Words:
+    """The hashes with one more word of each key; after the finalizer of SplitMix64."""
+    mixed = (hashes ^ words) * np.uint64(0x9E3779B97F4A7C15)
+    mixed ^= mixed >> np.uint64(32)
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(29)
+    return mixed

@@ -1,0 +1,167 @@
+"""L10: arrays of keys are numbered, matched and searched as a dictionary of canonical keys does it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncio_operator.arrow.key_arrays import canonical_array, distinct, distinct_keys, key_array, python_keys
+from asyncio_operator.arrow.key_index import KeyIndex, _mixed, match
+from tests.lookup.test_key_identity import COLUMNS, names_of, rows_of
+
+OTHERS: dict[str, list[pa.DataType]] = {
+    "bigint": [pa.int8(), pa.uint16(), pa.float64(), pa.decimal128(20, 3)],
+    "smallint": [pa.int64(), pa.int32()],
+    "float": [pa.float64()],
+    "double": [pa.float32()],
+    "decimal": [pa.decimal128(30, 5), pa.decimal256(50, 2)],
+    "string": [pa.large_string(), pa.dictionary(pa.int32(), pa.string())],
+    "binary": [pa.large_binary()],
+    "date": [pa.date64()],
+    "timestamp": [pa.timestamp("s", "Asia/Tokyo"), pa.timestamp("ms", "UTC")],
+    "timestamp_ntz": [pa.timestamp("ms")],
+}
+"""Other types that hold the values of a column, too."""
+
+LONG = ["", "a", "a\0", "a" * 7, "a" * 8, "a" * 8 + "\0", "a" * 9, "a" * 16, "b" + "a" * 15, "a" * 500, "b" * 500]
+
+
+@st.composite
+def keys_of(draw: st.DrawFn, names: Sequence[str], nulls: bool, max_size: int = 12) -> pa.Array:
+    """An array of keys with a part of each of the columns, at times as a slice of a longer one."""
+    parts = []
+    size, skipped = draw(st.integers(0, max_size)), draw(st.integers(0, 2))
+    for name in names:
+        data_type, values = COLUMNS[name]
+        if name == "string":
+            values = values | st.sampled_from(LONG)
+        if nulls:
+            values = st.none() | values
+        drawn = draw(st.lists(values, min_size=size + skipped, max_size=size + skipped))
+        parts.append(rows_of(data_type, drawn).column(0)[skipped:])
+    return key_array(parts)
+
+
+columns = st.lists(st.sampled_from(sorted(COLUMNS)), min_size=1, max_size=3)
+
+
+def python(keys: pa.Array) -> list[Any]:
+    """The identities of keys in Python, or None for a key with a null."""
+    found = python_keys(canonical_array(keys))
+    missing = [any(part is None for part in (key if isinstance(key, tuple) else (key,))) for key in found]
+    return [None if absent else name for absent, name in zip(missing, names_of(found), strict=True)]
+
+
+def parts_of(keys: pa.Array) -> list[pa.Array]:
+    return keys.flatten() if pa.types.is_struct(keys.type) else [keys]
+
+
+@given(st.data(), columns)
+@settings(max_examples=200)
+def test_L10_distinct_keys_as_an_array_are_those_in_python(data: st.DataObject, names: list[str]) -> None:
+    rows = data.draw(keys_of(names, nulls=True))
+    array, codes = distinct(parts_of(rows))
+    keys, same_codes = distinct_keys(parts_of(rows))
+    assert codes.tolist() == same_codes.tolist()
+    assert repr(python_keys(array)) == repr(keys)
+    expected: dict[Any, int] = {}
+    assert codes.tolist() == [-1 if key is None else expected.setdefault(key, len(expected)) for key in python(rows)]
+    assert names_of(keys) == [*expected]
+
+
+def test_L10_parts_whose_joint_numbers_exceed_64_bits_are_numbered_again() -> None:
+    values = [-(2**63), 2**63 - 1, 0, None, 2**63 - 1]
+    rows = [pa.array(values), pa.array(values[::-1]), pa.array(values)]
+    keys, codes = distinct_keys(rows)
+    assert codes.tolist() == [0, -1, 1, -1, 2]
+    assert keys == [(-(2**63), 2**63 - 1, -(2**63)), (0, 0, 0), (2**63 - 1, -(2**63), 2**63 - 1)]
+
+
+@given(st.data(), columns)
+@settings(max_examples=300)
+def test_L10_rows_are_matched_to_the_keys_that_were_asked_for(data: st.DataObject, names: list[str]) -> None:
+    asked, _ = distinct(parts_of(data.draw(keys_of(names, nulls=True))))
+    rows = data.draw(keys_of(names, nulls=True))
+    positions = {key: position for position, key in enumerate(python(asked))}
+    assert match(asked, rows).tolist() == [positions.get(key, -1) for key in python(rows)]
+
+
+@given(st.data(), columns)
+@settings(max_examples=300)
+def test_L10_an_index_finds_all_rows_of_keys_in_the_order_of_the_table(data: st.DataObject, names: list[str]) -> None:
+    table, asked = data.draw(keys_of(names, nulls=True)), data.draw(keys_of(names, nulls=True))
+    index = KeyIndex(table)
+    own = python(table)
+    assert len(index) == len({key for key in own if key is not None})
+    rows, positions = index.find(asked)
+    expected = [
+        (row, position)
+        for position, key in enumerate(python(asked))
+        for row, other in enumerate(own)
+        if key is not None and key == other
+    ]
+    assert [*zip(rows.tolist(), positions.tolist(), strict=True)] == expected
+
+
+@given(st.data(), st.sampled_from(sorted(OTHERS)))
+@settings(max_examples=300)
+def test_L10_types_of_one_family_are_matched_by_value(data: st.DataObject, name: str) -> None:
+    other = data.draw(st.sampled_from(OTHERS[name]))
+    rows = data.draw(keys_of([name], nulls=True))
+    asked, _ = distinct([data.draw(keys_of([name], nulls=False))])
+    values = canonical_array(rows)
+    for unit in ("s", "ms"):
+        if pa.types.is_timestamp(other) and other.unit == unit:
+            values = values.cast(pa.timestamp(unit, values.type.tz), safe=False).cast(values.type)
+    try:
+        converted = values.cast(other) if not pa.types.is_dictionary(other) else values.dictionary_encode()
+    except pa.ArrowInvalid:
+        return  # a value that the other type does not have
+    if pa.types.is_float32(other):
+        values = converted.cast(values.type)
+    expected = match(asked, values).tolist()
+    assert match(asked, converted).tolist() == expected
+    both = key_array([asked, asked])
+    assert match(both, key_array([converted, values])).tolist() == expected
+    assert KeyIndex(both).find(key_array([converted, values]))[0].tolist() == [at for at in expected if at >= 0]
+
+
+def colliding(seconds: Sequence[int]) -> pa.Array:
+    """Keys of two integers that all have one hash."""
+    start = np.zeros(1, dtype=np.uint64)
+    firsts = np.arange(len(seconds), dtype=np.uint64)
+    states = _mixed(np.repeat(start, len(seconds)), firsts)
+    last = states[0] ^ states
+    return pa.StructArray.from_arrays([pa.array(firsts.view(np.int64)), pa.array(last.view(np.int64))], ["0", "1"])
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_L10_different_keys_of_one_hash_are_told_apart(several: bool) -> None:
+    keys = colliding(range(6))
+    order = [3, 0, 4, 1, *([3, 1, 0, 3] if several else [])]
+    table = keys.take(pa.array(order))
+    index = KeyIndex(table)
+    assert len({*index._hashes.tolist()}) == 1, "the keys of this test have one hash"
+    assert len(index) == 4
+    rows, positions = index.find(keys)
+    expected = [(row, key) for key in range(6) for row, own in enumerate(order) if own == key]
+    assert [*zip(rows.tolist(), positions.tolist(), strict=True)] == expected
+
+
+@pytest.mark.parametrize(
+    "table",
+    [pa.array([], pa.string()), pa.array([None, None], pa.string()), pa.nulls(3), pa.array([], pa.decimal128(5, 2))],
+)
+def test_a_table_without_keys_has_no_rows(table: pa.Array) -> None:
+    index = KeyIndex(table)
+    assert len(index) == 0
+    asked = pa.array(["a", None], pa.string()) if pa.types.is_string(table.type) else pa.array([Decimal(1), None])
+    if not pa.types.is_null(table.type):
+        assert [found.tolist() for found in index.find(asked)] == [[], []]
