@@ -174,26 +174,28 @@ class TableEnricher(Enricher):
             reloading.cancel()
             await asyncio.wait([reloading], timeout=CLOSE_TIMEOUT)
 
-    async def lookup(self, key: Any) -> Found:
-        """The row of a key, a list of its rows in the order of the table, or None.
+    async def lookup_columns(self, keys: pa.Array) -> pa.Table:
+        """The rows of distinct keys: the key columns, and the columns of `schema`. A key without a row is left out.
 
-        Raises:
-            EnricherError: the key cannot be a key, such as a list, or the enricher is not open.
+        Rows are in the order of the keys, and several rows of a key in the order of the table.
+
+        Args:
+            keys: of the types of `key_schema`; a struct array for several key columns.
         """
-        try:
-            return self._loaded().row(key)
-        except TypeError as error:
-            raise self._no_key(key) from error
+        return self._loaded().table(keys)
 
     async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
-        """The results for many keys, aligned with them. Faster than many calls of `lookup`."""
-        try:
-            return self._loaded().rows(keys)
-        except TypeError as error:
-            raise self._no_key(keys) from error
+        """For each key its row, a list of its rows in the order of the table, or None.
 
-    def _no_key(self, key: Any) -> EnricherError:
-        return EnricherError(f"{self!r}: {describe(key)} cannot be a key: it has no hash", retryable=False)
+        Raises:
+            EnricherError: a key cannot be a key, such as a list, or the enricher is not open.
+        """
+        index = self._loaded()
+        try:
+            return index.rows(keys)
+        except TypeError as error:
+            problem = f"{self!r}: one of {describe(keys)} cannot be a key: it has no hash"
+            raise EnricherError(problem, retryable=False) from error
 
     def _loaded(self) -> TableIndex:
         if self._index is None:

@@ -19,12 +19,15 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from asyncio_operator import ConfigurationError, Enricher, EnricherError
+from asyncio_operator.arrow.key_arrays import distinct, key_array, python_keys
+from asyncio_operator.arrow.key_index import match
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.testing import FakeEnricher, check_enricher
 from enrichers.postgres import PostgresEnricher
 from enrichers.table import TableEnricher
 from enrichers.table_index import TableIndex
+from tests.lookup.test_key_identity import COLUMNS, rows_of
 from tests.services import PostgresServer
 
 AIRPORTS = pa.table(
@@ -129,9 +132,73 @@ def test_an_index_gives_what_a_search_gives(rows: list[dict[str, Any]], composit
         return found if len(found) > 1 else found[0] if found else None
 
     expected = [search(key) for key in keys]
-    assert [index.row(key) for key in keys] == expected
+    assert [index.rows([key])[0] for key in keys] == expected
     assert index.rows(keys) == expected
     assert index.rows(keys[::-1]) == expected[::-1]
+
+
+VALUES = pa.schema([(f"v{number}", data_type) for number, (data_type, _) in enumerate(COLUMNS.values())])
+"""A column of every type."""
+
+
+@hypothesis.given(st.data(), st.lists(st.sampled_from(sorted(COLUMNS)), min_size=1, max_size=3), st.booleans())
+@hypothesis.settings(max_examples=200)
+def test_A3_an_answer_in_columns_is_the_answer_in_rows(data: st.DataObject, names: list[str], added: bool) -> None:
+    """For keys of every type, values of every type, and a column that is key and added."""
+    size = data.draw(st.integers(0, 8))
+
+    def values(name: str, size: int) -> pa.Array:
+        data_type, drawn = COLUMNS[name]
+        return rows_of(data_type, data.draw(st.lists(st.none() | drawn, min_size=size, max_size=size))).column(0)
+
+    of_key = [f"k{number}" for number in range(len(names))]
+    keys = [values(name, size) for name in names]
+    others = [values(name, size) for name in COLUMNS]
+    table = pa.table([*keys, *others], [*of_key, *VALUES.names])
+    enricher = TableEnricher(table, of_key, [*VALUES.names, *of_key[:added]])
+    asked, _ = distinct([values(name, data.draw(st.just(6))) for name in names])
+
+    async def answers() -> tuple[Any, Any]:
+        await enricher.open()
+        return await enricher.lookup_many(python_keys(asked)), await enricher.lookup_columns(asked)
+
+    by_rows, by_columns = asyncio.run(answers())
+    assert {*by_columns.schema.names} == {*of_key, *VALUES.names}
+    for name in enricher.schema().names:
+        assert by_columns.schema.field(name).type == table.schema.field(name).type
+    parts = [by_columns[name].combine_chunks() for name in of_key]
+    found: list[list[Any]] = [[] for _ in range(len(asked))]
+    rows = by_columns.select(enricher.schema().names).to_pylist()
+    for position, row in zip(match(asked, key_array(parts)).tolist(), rows, strict=True):
+        found[position].append(row)
+    expected = [[] if row is None else row if isinstance(row, list) else [row] for row in by_rows]
+    assert repr(found) == repr(expected)
+
+
+async def test_an_answer_in_columns_is_in_the_order_of_the_keys_and_then_of_the_table() -> None:
+    enricher = TableEnricher(AIRPORTS, "faa")
+    await enricher.open()
+    answer = await enricher.lookup_columns(pa.array(["XXX", "EWR", None, "LGA", "JFK"]))
+    assert answer.schema == AIRPORTS.schema
+    assert answer["faa"].to_pylist() == ["EWR", "LGA", "LGA", "JFK"]
+    assert answer["name"].to_pylist() == [None, "a", "b", "Kennedy"]
+    assert answer["height"].to_pylist() == [2, 7, None, 4]
+    assert (await enricher.lookup_columns(pa.array(["LGA", "XXX"])))["faa"].to_pylist() == ["LGA", "LGA"]
+
+
+async def test_values_that_python_cannot_hold_arrive_in_columns() -> None:
+    late = pa.array([2**40, 5], pa.int64()).cast(pa.timestamp("s", "UTC"))
+    enricher = TableEnricher(pa.table({"k": late, "at": late}), "k")
+    await enricher.open()
+    assert (await enricher.lookup_columns(late))["at"].combine_chunks() == late
+
+
+async def test_keys_of_another_type_are_found_by_value_or_are_misses() -> None:
+    enricher = TableEnricher(pa.table({"k": pa.array([1, 2], pa.int32()), "v": ["a", "b"]}), "k")
+    await enricher.open()
+    for keys in (pa.array([2, 2**40]), pa.array([2.0, 2.5]), pa.array([Decimal("2.00"), Decimal("2.50")])):
+        assert (await enricher.lookup_columns(keys))["v"].to_pylist() == ["b"]
+    assert (await enricher.lookup_columns(pa.array(["2"]))).num_rows == 0
 
 
 async def test_a_key_without_a_hash_is_an_error() -> None:
