@@ -24,7 +24,6 @@ import pyarrow.types as kinds
 from asyncio_operator import ConfigurationError, Enricher, EnricherError
 from asyncio_operator.enricher import (
     CLOSE_TIMEOUT,
-    Found,
     as_schema,
     describe,
     did_you_mean,
@@ -183,19 +182,6 @@ class TableEnricher(Enricher):
             keys: of the types of `key_schema`; a struct array for several key columns.
         """
         return self._loaded().table(keys)
-
-    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
-        """For each key its row, a list of its rows in the order of the table, or None.
-
-        Raises:
-            EnricherError: a key cannot be a key, such as a list, or the enricher is not open.
-        """
-        index = self._loaded()
-        try:
-            return index.rows(keys)
-        except TypeError as error:
-            problem = f"{self!r}: one of {describe(keys)} cannot be a key: it has no hash"
-            raise EnricherError(problem, retryable=False) from error
 
     def _loaded(self) -> TableIndex:
         if self._index is None:

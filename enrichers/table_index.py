@@ -6,14 +6,12 @@ columns or as dictionaries. This module knows neither loops nor where tables com
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from asyncio_operator.enricher import Found, KeyIndex
-from enrichers.key_kinds import Kind, kind_of
+from asyncio_operator.enricher import KeyIndex
 
 
 class TableIndex:
@@ -27,8 +25,6 @@ class TableIndex:
 
     def __init__(self, table: pa.Table, keys: int, columns: Sequence[str]) -> None:
         self._key_names = table.schema.names[:keys]
-        self._key_types = table.schema.types[:keys]
-        self._kinds = list(map(kind_of, self._key_types))
         self._index = KeyIndex(_struct([_one_array(column) for column in table.columns[:keys]]))
         self._columns = {name: _one_chunk(table[name]) for name in columns}
 
@@ -38,48 +34,13 @@ class TableIndex:
 
     def table(self, keys: pa.Array) -> pa.Table:
         """The rows of distinct keys: the key columns as they were asked for, and the columns of a row."""
-        numbers, positions = self._found(keys)
+        numbers, positions = self._index.find(keys)
         if len(positions) < len(keys) or (positions[1:] == positions[:-1]).any():
             keys = keys.take(pa.array(positions))
         parts = keys.flatten() if len(self._key_names) > 1 else [keys]
-        return pa.table(dict(zip(self._key_names, parts, strict=True)) | self._taken(numbers))
-
-    def rows(self, keys: Sequence[Any]) -> list[Found]:
-        """For each key its row, a list of its rows, or None. Raises TypeError for a value that cannot be a key."""
-        numbers, positions = self._found(self._array(keys))
-        columns = self._taken(numbers)
-        values = zip(*(column.to_pylist() for column in columns.values()), strict=True)
-        found: list[Any] = [None] * len(keys)
-        for position, row in zip(positions.tolist(), values, strict=True):
-            mapping = dict(zip(columns, row, strict=True))
-            before = found[position]
-            if before is None:
-                found[position] = mapping
-            elif type(before) is list:
-                before.append(mapping)
-            else:
-                found[position] = [before, mapping]
-        return found
-
-    def _found(self, keys: pa.Array) -> Any:
-        try:
-            return self._index.find(keys)
-        except TypeError:
-            # Keys of a type that no row can have are misses.
-            return self._index.find(pa.nulls(len(keys)))
-
-    def _taken(self, numbers: Any) -> dict[str, pa.Array]:
         taken = pa.array(numbers)
-        return {name: column.take(taken) for name, column in self._columns.items()}
-
-    def _array(self, keys: Sequence[Any]) -> pa.Array:
-        """Python keys as an array. Null for a key that no row can have."""
-        width = len(self._kinds)
-        if width == 1:
-            return _array_of(self._kinds[0], self._key_types[0], keys)
-        whole = [key if isinstance(key, tuple) and len(key) == width else (None,) * width for key in keys]
-        columns: Iterable[Sequence[Any]] = zip(*whole, strict=True) if whole else [()] * width
-        return _struct(list(map(_array_of, self._kinds, self._key_types, columns)))
+        columns = {name: column.take(taken) for name, column in self._columns.items()}
+        return pa.table(dict(zip(self._key_names, parts, strict=True)) | columns)
 
 
 def _struct(parts: Sequence[pa.Array]) -> pa.Array:
@@ -87,43 +48,6 @@ def _struct(parts: Sequence[pa.Array]) -> pa.Array:
     if len(parts) == 1:
         return parts[0]
     return pa.StructArray.from_arrays(list(parts), names=[str(number) for number in range(len(parts))])
-
-
-def _array_of(kind: Kind, data_type: pa.DataType, keys: Sequence[Any]) -> pa.Array:
-    try:
-        keys = kind.canonical_many(keys)
-    except TypeError:
-        keys = [_canonical_or_none(kind, key) for key in keys]
-    data_type = _type_of_keys(data_type)
-    try:
-        return pa.array(keys, data_type)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError):
-        return pa.concat_arrays([pa.array([], data_type), *(_one_key(key, data_type) for key in keys)])
-
-
-def _canonical_or_none(kind: Kind, key: Any) -> Any:
-    """The canonical key, or None, also if it cannot be compared with the column. Raises TypeError if it has no hash."""
-    hash(key)
-    try:
-        return None if key is None else kind.canonical(key)
-    except TypeError:
-        return None
-
-
-def _type_of_keys(data_type: pa.DataType) -> pa.DataType:
-    """A type that holds Python's values exactly, in place of one into which Arrow would silently round them."""
-    if kinds.is_timestamp(data_type):
-        return pa.timestamp("us", data_type.tz)
-    if kinds.is_floating(data_type):
-        return pa.float64()
-    return pa.date32() if kinds.is_date(data_type) else data_type
-
-
-def _one_key(key: Any, data_type: pa.DataType) -> pa.Array:
-    try:
-        return pa.array([key], data_type)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError):
-        return pa.nulls(1, data_type)
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:

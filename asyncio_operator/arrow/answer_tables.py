@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from asyncio_operator.arrow.columns import Ints, array_of
-from asyncio_operator.arrow.key_arrays import canonical_array
+from asyncio_operator.arrow.columns import Ints
+from asyncio_operator.arrow.key_arrays import distinct
+from asyncio_operator.arrow.key_fit import fit_values
+from asyncio_operator.arrow.key_index import match
 from asyncio_operator.errors import ResultError, describe
 
 Places = list[tuple[int, int]]
@@ -54,23 +55,19 @@ class AnswerTables:
 
     def asked(self, keys: Sequence[Any]) -> tuple[pa.Array, Ints]:
         """The distinct keys as an array, and for each of `keys` its place there, or -1 if it does not fit the types."""
-        columns = [keys] if len(self._keys) == 1 else list(zip(*keys, strict=True))
-        parts, fits = [], np.ones(len(keys), dtype=np.bool_)
-        for field, values in zip(self._keys, columns, strict=True):
-            array, fitting = _fitting(values, field.type)
-            # Canonical values in the declared type, which may have another zone than UTC.
-            parts.append(canonical_array(array).cast(array.type))
-            fits &= fitting
-        array = self._joined(parts)
-        if not fits.all():
-            array = array.filter(pa.array(fits))
-        first = positions(canonical_array(array), canonical_array(array))
-        places = np.full(len(keys), -1, dtype=np.int64)
-        distinct = np.flatnonzero(first == np.arange(len(first)))
-        if len(distinct) < len(first):
-            array, first = array.take(pa.array(distinct)), np.searchsorted(distinct, first)
-        places[fits] = first
-        return array, places
+        width = len(self._keys)
+        columns = [keys] if width == 1 else list(zip(*keys, strict=True)) or [()] * width
+        unknown = map(kinds.is_null, self._keys.types)
+        array, places = distinct(
+            [
+                pa.array(values) if any_type else fit_values(values, kind)
+                for any_type, kind, values in zip(unknown, self._keys.types, columns, strict=True)
+            ]
+        )
+        parts = array.flatten() if len(columns) > 1 else [array]
+        # In the declared type, which may have another zone than UTC.
+        fields = zip(self._keys.types, parts, strict=True)
+        return self._joined([part if kinds.is_null(kind) else part.cast(kind) for kind, part in fields]), places
 
     def read(self, answer: object, asked: pa.Array) -> tuple[pa.Table, Places]:
         """The answer as a table of the wanted columns, in which the rows of a key are neighbours; and their places.
@@ -92,8 +89,8 @@ class AnswerTables:
         table = pa.table(columns, schema=self._declared)
         if self._wanted is not self._declared:
             table = _cast(table, self._wanted)
-        given = self._joined([canonical_array(part.combine_chunks()) for part in parts])
-        of_key = positions(canonical_array(asked), given)
+        given = self._joined([part.combine_chunks() for part in parts])
+        of_key = match(asked, given)
         strangers = np.flatnonzero(of_key < 0)
         if len(strangers):
             parts = [part[int(strangers[0])].as_py() for part in parts]
@@ -123,6 +120,20 @@ def answer_tables(keys: pa.Schema | None, declared: pa.Schema) -> AnswerTables:
     return AnswerTables(pa.schema([("key", pa.null())]) if keys is None else keys, declared)
 
 
+def rows_of_answers(answers: Sequence[TableRows | None]) -> list[Any]:
+    """The answers of one call as mappings or lists of mappings. Raises ValueError if Python cannot hold a value."""
+    table = next((answer.table for answer in answers if answer is not None), None)
+    rows = [] if table is None else table.to_pylist()
+    return [
+        None
+        if answer is None
+        else rows[answer.start]
+        if answer.count == 1
+        else rows[answer.start : answer.start + answer.count]
+        for answer in answers
+    ]
+
+
 async def ask(enricher: Any, tables: AnswerTables, keys: Sequence[Any]) -> list[TableRows | None]:
     """The answers for keys, aligned with them, from one call of `lookup_columns`. None for a miss.
 
@@ -146,29 +157,6 @@ async def ask(enricher: Any, tables: AnswerTables, keys: Sequence[Any]) -> list[
     return [answers[place] if place >= 0 else None for place in places.tolist()]
 
 
-def positions(keys: pa.Array, of: pa.Array) -> Ints:
-    """For every element of an array its first position among keys, or -1. Both are canonical, of one type."""
-    if not kinds.is_struct(keys.type):
-        return _indices(of, keys)
-    codes: Ints = np.zeros(len(keys), dtype=np.int64)
-    others: Ints = np.zeros(len(of), dtype=np.int64)
-    for part, other in zip(keys.flatten(), of.flatten(), strict=True):
-        values = part.unique()
-        more = _indices(other, values)
-        codes = codes * len(values) + _indices(part, values)
-        others = np.where((others < 0) | (more < 0), -1, others * len(values) + more)
-        # Numbered again after every part, so that the product of cardinalities stays within 64 bits.
-        joint, codes = np.unique(codes, return_inverse=True)
-        found = np.minimum(np.searchsorted(joint, others), max(0, len(joint) - 1))
-        others = np.where(others < 0, -1, np.where(joint[found] == others, found, -1)) if len(joint) else others - 1
-    return _indices(pa.array(others), pa.array(codes))
-
-
-def _indices(of: pa.Array, values: pa.Array) -> Ints:
-    found: Ints = pc.fill_null(pc.index_in(of, value_set=values), -1).to_numpy(zero_copy_only=False).astype(np.int64)
-    return found
-
-
 def _column(table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
     places = table.schema.get_all_field_indices(name)
     if len(places) != 1:
@@ -187,26 +175,3 @@ def _cast(table: pa.Table, wanted: pa.Schema) -> pa.Table:
         return table.cast(wanted)
     except pa.ArrowInvalid as error:
         raise ResultError(f"a value of the table of lookup_columns does not fit its column: {error}") from error
-
-
-def _fitting(values: Sequence[Any], kind: pa.DataType) -> tuple[pa.Array, np.ndarray[Any, np.dtype[np.bool_]]]:
-    """The values in that type, null for those that do not fit, and which of them fit."""
-    if kinds.is_null(kind):
-        array = pa.array(values)
-    else:
-        try:
-            array = array_of(values, kind)
-        except Exception:
-            array = pa.chunked_array([_one(value, kind) for value in values], kind).combine_chunks()
-    if kinds.is_float32(kind):
-        # Arrow rounds to 32 bits. A key that changes by that is the key of no row.
-        exact = array_of(values, pa.float64())
-        array = pc.if_else(pc.or_(pc.equal(array.cast(pa.float64()), exact), pc.is_nan(exact)), array, None)
-    return array, array.is_valid().to_numpy(zero_copy_only=False)
-
-
-def _one(value: Any, kind: pa.DataType) -> pa.Array:
-    try:
-        return array_of([value], kind)
-    except Exception:
-        return pa.nulls(1, kind)

@@ -16,9 +16,11 @@ of that column can have it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
+from math import isinf
 from typing import Any
 
 import numpy as np
@@ -49,6 +51,36 @@ def fit_keys(keys: pa.Array, data_type: pa.DataType) -> pa.Array:
     if family is None or _family(keys.type) != family:
         raise TypeError(f"keys of type {keys.type} are never equal to keys of type {data_type}")
     return _number(keys, data_type) if family == "number" else _cast(keys, data_type)
+
+
+def fit_values(values: Sequence[Any], data_type: pa.DataType) -> pa.Array:
+    """Python keys in the canonical form of a type. Null for None, and where a key does not fit."""
+    kinds_of_values = set(map(type, values)) - {type(None)}
+    if kinds_of_values <= {datetime}:
+        # Arrow takes a datetime without a zone for one in UTC if another one has a zone.
+        uniform = len({value.tzinfo is None for value in values if value is not None}) < 2
+    else:
+        uniform = len(kinds_of_values) == 1
+    try:
+        if uniform:
+            return fit_keys(pa.array(values), data_type)
+    except _MISFITS:
+        pass
+    none = fit_keys(pa.nulls(0), data_type)
+    return pa.concat_arrays([none, *(_fit_value(value, data_type) for value in values)])
+
+
+_MISFITS = (pa.ArrowException, ValueError, TypeError, ArithmeticError)
+
+
+def _fit_value(value: Any, data_type: pa.DataType) -> pa.Array:
+    if isinstance(value, int | Decimal) and not isinstance(value, bool):
+        # Arrow has no type for the largest of them.
+        value = _nearest(value) if kinds.is_floating(data_type) else Decimal(value)
+    try:
+        return fit_keys(pa.array([value]), data_type)
+    except _MISFITS:
+        return fit_keys(pa.nulls(1), data_type)
 
 
 @lru_cache(maxsize=1000)
@@ -108,10 +140,13 @@ def _float(keys: pa.Array, kind: pa.DataType) -> pa.Array:
     return canonical_array(pc.if_else(exact, singles, pa.scalar(None, kind)))
 
 
-def _nearest(key: Decimal) -> float | None:
-    number = float(key)
+def _nearest(key: Decimal | int) -> float | None:
+    try:
+        number = float(key)
+    except OverflowError:
+        return None
     # A decimal that is too large would be found at infinity.
-    return None if number in (float("inf"), -float("inf")) else number
+    return number if number == key or not isinf(number) else None
 
 
 def _by_value(keys: pa.Array, kind: pa.DataType, convert: Callable[[Any], Any]) -> pa.Array:

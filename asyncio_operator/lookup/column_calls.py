@@ -23,14 +23,14 @@ def invoked(enricher: Enricher, options: LookupOptions, tables: AnswerTables | N
     if tables is None:
         return enricher.lookup if options.batching is None else enricher.lookup_many
     # Imported here: it loads pyarrow, as the maker of `tables` has.
-    from asyncio_operator.arrow.answer_tables import ask
+    from asyncio_operator.arrow.answer_tables import ask, rows_of_answers
 
     as_rows = options.retry is not None and options.retry.if_result is not None
 
     async def many(keys: Sequence[Any]) -> Sequence[Any]:
         answers = await ask(enricher, tables, keys)
         # A function of the user reads them.
-        return [None if answer is None else answer.answer() for answer in answers] if as_rows else answers
+        return rows_of_answers(answers) if as_rows else answers
 
     async def one(key: Any) -> Any:
         return (await many([key]))[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncio_operator.arrow.key_fit import fit_keys
+from asyncio_operator.arrow.key_fit import fit_keys, fit_values
 from asyncio_operator.keys import identity
 from enrichers.key_kinds import kind_of
 
@@ -26,6 +26,8 @@ NUMBERS: dict[str, pa.DataType] = {
     "decimal(38,20)": pa.decimal128(38, 20),
     "decimal(76,3)": pa.decimal256(76, 3),
 }
+
+MORE = [pa.string(), pa.large_binary(), pa.bool_(), pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")]
 
 EDGES = [0, 1, -1, 7, 127, 128, -128, -129, 255, 2**31, 2**53, 2**53 + 1, 2**63 - 1, -(2**63), 2**63, 2**64 - 1]
 
@@ -46,10 +48,10 @@ def numbers(kind: pa.DataType) -> list[Any]:
 def model(value: Any, kind: pa.DataType) -> Any:
     """The key in that type, as Python compares it. None if no row can have it."""
     key = None if value is None else kind_of(kind).canonical(value)
-    if isinstance(key, int | Decimal):
+    if isinstance(key, int | str | Decimal):
         try:
             return pa.scalar(key, kind).as_py()
-        except (pa.ArrowInvalid, OverflowError):
+        except (pa.ArrowInvalid, OverflowError, UnicodeEncodeError):
             return None
     return key
 
@@ -59,11 +61,41 @@ def model(value: Any, kind: pa.DataType) -> Any:
 def test_L9_L10_numbers_of_all_types_are_compared_by_value(one: str, other: str, data: st.DataObject) -> None:
     given_type, wanted = NUMBERS[one], NUMBERS[other]
     values = data.draw(st.lists(st.sampled_from(numbers(given_type)), max_size=12))
-    fitted = fit_keys(pa.array(values, given_type), wanted)
+    expected = [identity(nan(model(value, wanted))) for value in values]
+    for fitted in (fit_keys(pa.array(values, given_type), wanted), fit_values(values, wanted)):
+        assert fitted.type == wanted
+        assert list(map(identity, map(nan, fitted.to_pylist()))) == expected
+
+
+MIXED: list[Any] = [
+    None,
+    1,
+    True,
+    1.0,
+    1.5,
+    2**70,
+    10**100,
+    10**400,
+    Decimal("1.50"),
+    Decimal("Infinity"),
+    Decimal("1E+400"),
+]
+MIXED += ["1", b"1", "\ud800", float("nan"), date(2024, 1, 1), datetime(2024, 1, 1), datetime(2024, 1, 1, tzinfo=UTC)]
+MIXED += [datetime(2024, 1, 1, 2, tzinfo=timezone(timedelta(hours=2))), [1], object()]
+
+
+@given(st.sampled_from([*NUMBERS.values(), *MORE]), st.lists(st.sampled_from(MIXED), max_size=6))
+@settings(max_examples=400)
+def test_L9_L10_values_of_any_types_are_compared_as_in_python(wanted: pa.DataType, values: list[Any]) -> None:
+    expected = []
+    for value in values:
+        try:
+            expected.append(identity(nan(model(value, wanted))))
+        except TypeError:
+            expected.append(identity(None))
+    fitted = fit_values(values, wanted)
     assert fitted.type == wanted
-    assert list(map(identity, map(nan, fitted.to_pylist()))) == [
-        identity(nan(model(value, wanted))) for value in values
-    ]
+    assert list(map(identity, map(nan, fitted.to_pylist()))) == expected
 
 
 def nan(key: Any) -> Any:
