@@ -127,7 +127,7 @@ def kill_workers() -> None:
 
 LOOP, FEEDER = "asyncio-operator-loop", "asyncio-operator-feeder"
 
-OF_A_RUN = Counter({"LoopTask._failure": 1, "Run._live": 1, "Lanes._live": 2})
+OF_A_RUN = Counter({"LoopTask._failure": 1, "Life._live": 1, "Lanes._live": 2})
 """The tasks of a run with two elements in flight."""
 
 
