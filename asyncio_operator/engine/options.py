@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
-from asyncio_operator.checks import of_kind, positive_int
+from asyncio_operator.checks import duration, of_kind, positive_int
 from asyncio_operator.checks import timeout as optional_duration
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
@@ -29,7 +29,7 @@ KINDS: dict[str, type] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallOptions:
-    """Options of calls, durations in seconds.
+    """Options of calls as a user gave them, checked when the bundle is made, with durations in seconds.
 
     Attributes:
         capacity: calls in flight at most.
@@ -37,7 +37,13 @@ class CallOptions:
         attempt_timeout: for each call; None for no limit.
         batching: how calls with several values are formed; None: one value per call.
         grace_period: how long the end of a run waits for calls that ignore their cancellation.
+        MANAGED: the options that the plain way cannot honour.
+
+    Raises:
+        ConfigurationError: an option is wrong.
     """
+
+    MANAGED: ClassVar[tuple[str, ...]] = ("attempt_timeout", *KINDS)
 
     capacity: int | AdaptiveCapacity = 100
     timeout: float | None = None
@@ -48,36 +54,28 @@ class CallOptions:
     circuit_breaker: CircuitBreaker | None = None
     grace_period: float = OPERATOR_GRACE_PERIOD
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.capacity, AdaptiveCapacity):
+            positive_int("capacity", self.capacity, ", or an AdaptiveCapacity")
+        for name, kind in KINDS.items():
+            of_kind(name, getattr(self, name), kind)
+        for name in ("timeout", "attempt_timeout"):
+            object.__setattr__(self, name, optional_duration(name, getattr(self, name)))
+        object.__setattr__(self, "grace_period", duration("grace_period", self.grace_period))
+
+    @property
+    def managed(self) -> bool:
+        """Whether an option needs the managed way: it is set, and the plain way cannot honour it."""
+        given = [getattr(self, name) for name in self.MANAGED]
+        return isinstance(self.capacity, AdaptiveCapacity) or any(
+            value is not None and value is not False for value in given
+        )
+
 
 CALL_OPTIONS = tuple(field.name for field in fields(CallOptions) if field.name != "grace_period")
 """The options that every face takes: the operator, `Lookup`, and those of Spark."""
-
-PLAIN = ("capacity", "timeout")
-"""Options that the plain way honours, if the capacity is a number."""
-
-
-def needs_managed_way(options: CallOptions, *others: object) -> bool:
-    """Whether an option needs the managed way; `others` are options that need it if they are not None."""
-    managed = [getattr(options, name) for name in CALL_OPTIONS if name not in PLAIN]
-    return isinstance(options.capacity, AdaptiveCapacity) or any(option is not None for option in (*managed, *others))
 
 
 def calls_among(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The options of calls among the arguments of a function, by name. Other arguments are left out."""
     return {name: arguments[name] for name in CALL_OPTIONS}
-
-
-def checked_calls(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """`calls_among` arguments that a user gave, checked, with durations in seconds.
-
-    Raises:
-        ConfigurationError: an option is wrong.
-    """
-    calls = calls_among(arguments)
-    if not isinstance(calls["capacity"], AdaptiveCapacity):
-        positive_int("capacity", calls["capacity"], ", or an AdaptiveCapacity")
-    for name, kind in KINDS.items():
-        of_kind(name, calls[name], kind)
-    for name in ("timeout", "attempt_timeout"):
-        calls[name] = optional_duration(name, calls[name])
-    return calls

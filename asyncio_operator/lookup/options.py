@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from asyncio_operator.checks import of_kind, positive_int
-from asyncio_operator.engine.options import CallOptions, checked_calls, needs_managed_way
+from asyncio_operator.engine.options import CallOptions, calls_among
 from asyncio_operator.enricher import NO_LOOKUP, Enricher
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.policies.batching import Batching
@@ -18,13 +18,15 @@ from asyncio_operator.policies.shutdown import LOOKUP_GRACE_PERIOD
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupOptions(CallOptions):
-    """Options of lookups, durations in seconds.
+    """Options of lookups, checked as those of calls are.
 
     Attributes:
         fail: the first failure ends the run.
         timed: outcomes say where they came from and how long they took.
         remedy: what the user can do about a failure, for the end of a message.
     """
+
+    MANAGED = (*CallOptions.MANAGED, "cache")
 
     ordered: bool = True
     buffer: int = 6400
@@ -34,10 +36,9 @@ class LookupOptions(CallOptions):
     remedy: str = ""
     grace_period: float = LOOKUP_GRACE_PERIOD
 
-    @property
-    def managed(self) -> bool:
-        """Whether an option needs the managed way."""
-        return needs_managed_way(self, self.cache)
+    def __post_init__(self) -> None:
+        CallOptions.__post_init__(self)
+        of_kind("cache", self.cache, Cache)
 
 
 def checked(enricher: Enricher, arguments: Mapping[str, Any]) -> LookupOptions:
@@ -50,10 +51,8 @@ def checked(enricher: Enricher, arguments: Mapping[str, Any]) -> LookupOptions:
         ConfigurationError: an option is wrong.
     """
     require_enricher(enricher)
-    calls = checked_calls(arguments)
-    of_kind("cache", arguments["cache"], Cache)
-    calls["batching"] = batching_of(enricher, calls["batching"])
-    return LookupOptions(**calls, cache=arguments["cache"])
+    options = LookupOptions(**calls_among(arguments), cache=arguments["cache"])
+    return replace(options, batching=batching_of(enricher, options.batching))
 
 
 def require_enricher(enricher: object) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from asyncio_operator.checks import plain_function, takes
-from asyncio_operator.engine.options import CallOptions, needs_managed_way
+from asyncio_operator.checks import flag, plain_function, takes
+from asyncio_operator.engine.options import CallOptions
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.function import AsyncFunction, BatchAsyncFunction
 from asyncio_operator.policies.batching import Batching
@@ -27,6 +27,8 @@ class RunOptions(CallOptions):
         keyed: calls of one key run one after the other.
     """
 
+    MANAGED = (*CallOptions.MANAGED, "keyed", "trace")
+
     on_error: OnError = "fail"
     on_timeout: Callable[[Any], Any] | None = None
     flatten: bool = False
@@ -34,22 +36,17 @@ class RunOptions(CallOptions):
     clock: Callable[[], float] | None = None
     keyed: bool = False
 
-    @property
-    def managed(self) -> bool:
-        """Whether an option needs the managed way."""
-        return self.keyed or needs_managed_way(self, self.trace)
-
-
-def check_hooks(on_timeout: object, on_error: object, clock: Any) -> None:
-    """Check the functions of the user; ConfigurationError if one cannot be called with its arguments."""
-    if on_timeout is not None:
-        plain_function("on_timeout", on_timeout, "a function of the value", "the value")
-    if not isinstance(on_error, str) or on_error not in ("fail", "skip"):
-        allowed = '"fail", "skip", or a function of value and error'
-        plain_function("on_error", on_error, allowed, "the value", "the error")
-    if clock is not None:
-        plain_function("clock", clock, "a function that gives seconds")
-        takes("clock", clock)
+    def __post_init__(self) -> None:
+        CallOptions.__post_init__(self)
+        if self.on_timeout is not None:
+            plain_function("on_timeout", self.on_timeout, "a function of the value", "the value")
+        if not isinstance(self.on_error, str) or self.on_error not in ("fail", "skip"):
+            allowed = '"fail", "skip", or a function of value and error'
+            plain_function("on_error", self.on_error, allowed, "the value", "the error")
+        if self.clock is not None:
+            plain_function("clock", self.clock, "a function that gives seconds")
+            takes("clock", self.clock)
+        flag("flatten", self.flatten)
 
 
 def checked_key(mode: str, key: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:

@@ -17,8 +17,6 @@ from typing import Any
 
 from asyncio_operator.checks import (
     Duration,
-    duration,
-    flag,
     of_kind,
     one_of,
     plain_result,
@@ -27,11 +25,11 @@ from asyncio_operator.checks import (
 from asyncio_operator.elements import OperatorSnapshot
 from asyncio_operator.engine.contracts import Consumer
 from asyncio_operator.engine.inputs import as_input
-from asyncio_operator.engine.options import checked_calls
+from asyncio_operator.engine.options import calls_among
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.function import BatchAsyncFunction, as_async_function
 from asyncio_operator.metrics import OperatorStatistics
-from asyncio_operator.operator.options import MODES, OnError, RunOptions, check_hooks, checked_batching, checked_key
+from asyncio_operator.operator.options import MODES, OnError, RunOptions, checked_batching, checked_key
 from asyncio_operator.operator.outputs import Outputs
 from asyncio_operator.operator.run import Run
 from asyncio_operator.policies.adaptive_capacity import BUFFER_FACTOR, AdaptiveCapacity, calls_at_most
@@ -109,25 +107,24 @@ class AsyncWaitOperator:
         self._function = as_async_function(function)
         self._mode = one_of("mode", mode, MODES)
         self._key = checked_key(self._mode, key)
-        calls = checked_calls(locals())
-        self._buffer = BUFFER_FACTOR * calls_at_most(capacity) if buffer is None else positive_int("buffer", buffer)
-        check_hooks(on_timeout, on_error, clock)
+        options = RunOptions(
+            **calls_among(locals()),
+            on_error=on_error,
+            on_timeout=on_timeout,
+            flatten=flatten,
+            trace=trace,
+            clock=clock,
+            keyed=self._key is not None,
+            grace_period=grace_period,  # type: ignore[arg-type]
+        )
         of_kind("trace", trace, Trace)
+        self._options = replace(options, batching=checked_batching(self._function, batching))
+        self._buffer = BUFFER_FACTOR * calls_at_most(capacity) if buffer is None else positive_int("buffer", buffer)
         if on_timeout is not None and timeout is None:
             raise ConfigurationError(
                 "on_timeout is given, and timeout is not; on_timeout is for elements that pass their deadline, so set "
                 "the deadline with timeout= (attempt_timeout limits one call, and passing it is an error of that call)"
             )
-        self._options = RunOptions(
-            **calls | {"batching": checked_batching(self._function, batching)},
-            on_error=on_error,
-            on_timeout=on_timeout,
-            flatten=flag("flatten", flatten),
-            trace=trace,
-            clock=clock,
-            keyed=self._key is not None,
-            grace_period=duration("grace_period", grace_period),
-        )
         self._run: Run | None = None
         self._process = 0
 
