@@ -6,7 +6,7 @@ Distinct keys are found in Arrow (`key_arrays`). Columns are built once per dist
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,30 +97,32 @@ class Enrichment:
         self._schema: pa.Schema | None = None
         self._empty = dict.fromkeys(layout.found.names)
         self._gate = None if layout.event_time is None else Gate()
+        self._segmenter = Segmenter(layout.delay)
+        self._read = 0
 
-    def expect(self, rows: pa.Schema) -> None:
-        """Note the schema of the input. It never changes, so any thread may call this."""
+    def expect(self, rows: pa.Schema) -> pa.Schema:
+        """Note the schema of the input, and return that of the output. It never changes: any thread may call this."""
         if self._schema is None:
             fields = [*rows, *self.layout.found]
             if self.layout.status:
                 fields.append(pa.field("status", STATUS))
             self._schema = _distinctly_named(fields)
+        return self._schema
 
     def nothing(self) -> Iterator[pa.RecordBatch]:
         """An output batch without rows, if the schema is known."""
         if self._schema is not None:
             yield pa.RecordBatch.from_pylist([], self._schema)
 
-    def keyed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[KeyBatch]:
-        """The input, with the distinct keys of every batch. May run on another thread than the methods for output."""
-        time, segmenter = self.layout.event_time, Segmenter(self.layout.delay)
-        for number, batch in enumerate(batches):
-            # Before any row leaves: a task without output still has to give Spark the schema.
-            self.expect(batch.schema)
-            keyed = key_batch(batch, self.layout.keys)
-            if time is not None:
-                keyed.payload.number, keyed.payload.segments = number, segmenter.number(batch.column(time))
-            yield keyed
+    def keys_of(self, batch: pa.RecordBatch) -> KeyBatch:
+        """The next batch of the input, with its distinct keys. It may run on another thread than the methods for
+        output."""
+        keyed = key_batch(batch, self.layout.keys)
+        if self.layout.event_time is not None:
+            rows: Rows = keyed.payload
+            rows.number, rows.segments = self._read, self._segmenter.number(batch.column(self.layout.event_time))
+            self._read += 1
+        return keyed
 
     def leading(self, batch: KeyBatch, ready: int) -> tuple[Iterator[pa.RecordBatch], int]:
         """Ordered mode: the leading rows that need only the first `ready` keys, and the number of keys that left.

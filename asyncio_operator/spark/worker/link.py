@@ -1,0 +1,133 @@
+"""One lookup of a task: its keys, its pipeline on the loop, its output, its figures.
+
+It runs alone, or as a link of a chain: `links` connects them. Clients that are opened on the loop stay open for the
+next task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from asyncio_operator.clock import wall
+from asyncio_operator.engine.contracts import Input
+from asyncio_operator.engine.timing import clock_of
+from asyncio_operator.enricher import Enricher
+from asyncio_operator.errors import ResultError, describe
+from asyncio_operator.lookup.answers import AnswerCheck
+from asyncio_operator.lookup.cache import LookupCache
+from asyncio_operator.lookup.cache_directories import caches
+from asyncio_operator.lookup.key_batch import Failure, KeyBatch
+from asyncio_operator.lookup.key_failures import missing_key_error, run_error
+from asyncio_operator.lookup.pipeline import LookupPipeline
+from asyncio_operator.spark.worker.figures import EnrichmentFigures
+from asyncio_operator.spark.worker.rows import Enrichment
+from asyncio_operator.spark.worker.shared import clients, limiters
+from asyncio_operator.trace import Trace
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from asyncio_operator.spark.worker.enrich_task import EnrichTask
+
+Deliver = Callable[[KeyBatch, int], None]
+"""See `Delivery`."""
+
+
+class Link:
+    """One lookup of a task: `expect`, `keys_of` and `leaving` are those of its `Enrichment`, with one caller each.
+
+    Its pipeline runs on the loop, where `run` and `emitted` are called.
+    """
+
+    def __init__(self, task: EnrichTask) -> None:
+        self.name = describe(task.enricher)
+        self._task = task
+        self._enrichment = Enrichment(task.layout, self._on_result_error, partial(missing_key_error, task.enricher))
+        self.expect = self._enrichment.expect
+        self.keys_of = self._enrichment.keys_of
+        self.nothing = self._enrichment.nothing
+        self._pipeline: LookupPipeline | None = None
+        self._trace: Trace | None = None
+
+    def leaving(
+        self, batch: KeyBatch, ready: int, ended: bool
+    ) -> Iterator[tuple[Iterator[pa.RecordBatch], int, KeyBatch | None]]:
+        """The output after a batch was delivered: yields rows, the number of keys that left with them, and the batch if
+        all of it has left."""
+        if self._task.options.ordered:
+            yield *self._enrichment.leading(batch, ready), batch if ended else None
+        else:
+            yield from self._enrichment.answered(batch, ended)
+
+    def _on_result_error(self, key: Any, error: ResultError) -> Failure:
+        options = self._task.options
+        if options.fail:
+            raise run_error(self._task.enricher, key, error, 1, options.remedy)
+        return Failure(error, 0.0)
+
+    async def run(self, source: Input, deliver: Deliver) -> None:
+        """Look up the keys of the input, until it has ended and all of it is delivered."""
+        task, options = self._task, self._task.options
+        enricher = await clients.lease(task.fingerprint, task.enricher)
+        try:
+            if options.cache is None:
+                await self._run(enricher, None, source, deliver)
+                return
+            cache = await caches.lease(task.owner, options.cache)
+            try:
+                await self._run(enricher, cache, source, deliver)
+            finally:
+                caches.release(task.owner, options.cache)
+        finally:
+            clients.release(task.fingerprint)
+
+    async def _run(self, enricher: Enricher, cache: LookupCache | None, source: Input, deliver: Deliver) -> None:
+        task = self._task
+        check = AnswerCheck(task.answers)
+        trace = None if task.tracing is None else Trace(task.tracing.limit)
+        with limiters.lent(task.fingerprint, task.options.rate_limit) as limiter:
+            self._pipeline = LookupPipeline(
+                enricher, source, deliver, task.options, cache, check, trace, limiter, task.tables
+            )
+            try:
+                await self._pipeline.run()
+            finally:
+                if trace is not None:
+                    trace.shift(wall() - clock_of(asyncio.get_running_loop())())
+                    self._trace = trace
+
+    def emitted(self, keys: int, batch: KeyBatch | None) -> None:
+        """The rows of `keys` keys and, if `batch` is given, all of that batch were taken."""
+        if self._pipeline is not None:
+            self._pipeline.emitted(keys, batch)
+
+    def report(self) -> None:
+        """Report the figures and the trace. Called on the task's main thread, at the end."""
+        task = self._task
+        if task.report is not None:
+            task.report(self._figures())
+        if task.tracing is not None and self._trace is not None:
+            task.tracing.report(self._trace)
+
+    def _figures(self) -> EnrichmentFigures:
+        pipeline, layout = self._pipeline, self._task.layout
+        if pipeline is None:
+            return EnrichmentFigures()
+        found, missing, failed = self._enrichment.kinds.tolist()
+        return EnrichmentFigures(
+            rows=found + missing + failed,
+            found=found,
+            missing=missing,
+            failures=failed,
+            skipped=failed if layout.drop_failed else 0,
+            calls=pipeline.calls,
+            retries=pipeline.retries,
+            cache_hits=pipeline.cache_hits,
+            shared=pipeline.shared,
+            timeouts=pipeline.timeouts,
+            latency=pipeline.latency,
+            attempt_latency=pipeline.attempt_latency,
+        )

@@ -1,0 +1,217 @@
+"""The lookups of a task, one behind the other, on one loop: a `Link` for each, and a `Hop` between two.
+
+The feeder thread finds the keys of the first link, and the task's main thread builds the output of the last.
+`task_frame` is the frame. Between two links no row changes its thread: the later link reads its input from the hop,
+which builds the output of the earlier link, on the loop, piece by piece. So each link has its own bounds. An earlier
+link gets room when the later one has taken its rows, and a link that stands still holds back all links before it.
+
+Law: the first failure ends all links at once, and no other error is raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from asyncio_operator.engine.ending import error_of, wait_through
+from asyncio_operator.engine.failures import stray_run
+from asyncio_operator.engine.timing import start_task, wake
+from asyncio_operator.lookup.key_batch import KeyBatch
+from asyncio_operator.loop.channels import PULSE, FromLoop, ToLoop
+from asyncio_operator.loop.thread import loop_thread
+from asyncio_operator.policies.shutdown import TASK_END
+from asyncio_operator.spark.worker.link import Link
+from asyncio_operator.spark.worker.output_batches import OUTPUT_BYTES, OUTPUT_ROWS
+from asyncio_operator.spark.worker.task_frame import outputs_of
+
+if TYPE_CHECKING:
+    from asyncio_operator.spark.worker.enrich_task import EnrichTask
+
+
+def run_links(tasks: Sequence[EnrichTask], batches: Iterator[pa.RecordBatch], name: str) -> Iterator[pa.RecordBatch]:
+    """The rows of `batches`, enriched by each task in turn.
+
+    Args:
+        name: the name of all of them, for messages.
+
+    Raises:
+        FunctionError: a lookup failed, and its `on_error` is "fail".
+        MissingKeyError: a key has no row, and `how` is "required".
+    """
+    links = [Link(task) for task in tasks]
+    last = links[-1]
+    with contextlib.ExitStack() as ending:
+        # Each link reports, even if the report of another one fails.
+        for link in reversed(links):
+            ending.callback(link.report)
+        elements = outputs_of(_keyed(links, batches), partial(_run, links), name=name)
+        ending.enter_context(contextlib.closing(elements))
+        for element in elements:
+            if element is PULSE:
+                # An empty batch is still written, and only a write shows that Spark has closed the connection.
+                yield from last.nothing()
+                continue
+            for output, keys, left in last.leaving(*element):
+                yield from output
+                # After Spark has taken the rows: room that is given earlier would not bound the memory.
+                loop_thread().loop.call_soon_threadsafe(last.emitted, keys, left)
+
+
+def _keyed(links: Sequence[Link], batches: Iterator[pa.RecordBatch]) -> Iterator[KeyBatch]:
+    """The input of the first link."""
+    for batch in batches:
+        schema = batch.schema
+        # Before any row leaves: a task without output still has to give Spark the schema of the last link.
+        for link in links:
+            schema = link.expect(schema)
+        yield links[0].keys_of(batch)
+
+
+async def _run(links: Sequence[Link], source: ToLoop, sink: FromLoop) -> None:
+    """Run all links, on the loop."""
+
+    def deliver(batch: KeyBatch, ready: int) -> None:
+        sink.put_nowait((batch, ready, batch.ended))
+
+    if len(links) == 1:
+        await links[0].run(source, deliver)
+        return
+    hops = [Hop(*pair) for pair in pairwise(links)]
+
+    async def run(number: int) -> None:
+        link, inputs = links[number], source if number == 0 else hops[number - 1]
+        if link is links[-1]:
+            await link.run(inputs, deliver)
+        else:
+            await link.run(inputs, hops[number].deliver)
+            hops[number].end()
+
+    await _together([link.name for link in links], [partial(run, number) for number in range(len(links))])
+
+
+async def _together(names: Sequence[str], works: Sequence[Callable[[], Awaitable[None]]]) -> None:
+    """Do works side by side. The first error cancels the others, and is raised when all have ended."""
+    tasks = [start_task(error_of(work)) for work in works]
+    running, error = set(tasks), None
+    try:
+        while running and error is None:
+            ended, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            errors = [_error(task, name) for task, name in zip(tasks, names, strict=True) if task in ended]
+            error = next(filter(None, errors), None)
+    except asyncio.CancelledError as cancelled:
+        error = cancelled
+    # All at once, so that the times in which they may ignore their cancellation run side by side.
+    for task in running:
+        task.cancel()
+    if running:
+        await wait_through(start_task(asyncio.wait(running)), TASK_END)
+    if isinstance(error, asyncio.CancelledError):
+        # A work that was cancelled by code of its own says so.
+        own = [task.result() for task in tasks if task.done() and not task.cancelled()]
+        error = next((one for one in own if one and not isinstance(one, asyncio.CancelledError)), error)
+    if error is not None:
+        raise error
+
+
+def _error(task: asyncio.Task[BaseException | None], name: str) -> BaseException | None:
+    """The error of a work that has ended, and that was not cancelled here."""
+    error = asyncio.CancelledError() if task.cancelled() else task.result()
+    return stray_run(name) if isinstance(error, asyncio.CancelledError) and task.cancelling() else error
+
+
+class Hop:
+    """The input of a link: the output of the link before it. It is built when it is read.
+
+    Delivered parts that wait are joined to batches of the usual size: a batch costs the same however few its rows are.
+    """
+
+    instant = False
+
+    def __init__(self, earlier: Link, later: Link) -> None:
+        self._earlier = earlier
+        self._later = later
+        self._delivered: deque[tuple[KeyBatch, int, bool]] = deque()
+        self._built: Iterator[pa.RecordBatch] | None = None
+        self._next: pa.RecordBatch | None = None
+        self._over = False
+        self._waiting: asyncio.Future[None] | None = None
+
+    # -- the earlier link's side
+
+    def deliver(self, batch: KeyBatch, ready: int) -> None:
+        """Nothing is built here: a timer of the earlier link may call this, and an error would be lost."""
+        self._delivered.append((batch, ready, batch.ended))
+        wake(self._waiting)
+
+    def end(self) -> None:
+        """The earlier link has delivered everything."""
+        self._over = True
+        wake(self._waiting)
+
+    # -- the later link's side
+
+    async def ready(self) -> bool:
+        while not self.has_some():
+            if self._over:
+                return False
+            self._waiting = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiting
+            finally:
+                self._waiting = None
+        return True
+
+    def has_some(self) -> bool:
+        return bool(self._delivered) or self._built is not None
+
+    def read_ahead(self) -> list[Any]:
+        return []
+
+    def __iter__(self) -> Iterator[KeyBatch]:
+        while (batch := self._joined()) is not None:
+            yield self._later.keys_of(batch)
+
+    def exhausted(self) -> None:
+        """More may be delivered later."""
+
+    async def release(self) -> None:
+        self._delivered.clear()
+        self._built = self._next = None
+
+    def _joined(self) -> pa.RecordBatch | None:
+        """The next batch: as many parts as are delivered and fit into it. None if there is none."""
+        parts: list[pa.RecordBatch] = []
+        rows, size = 0, 0
+        while rows < OUTPUT_ROWS and (part := self._part()) is not None:
+            rows, size = rows + part.num_rows, size + part.nbytes
+            if parts and (rows > OUTPUT_ROWS or size > OUTPUT_BYTES):
+                self._next = part
+                break
+            parts.append(part)
+        if len(parts) < 2:
+            return parts[0] if parts else None
+        return pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
+
+    def _part(self) -> pa.RecordBatch | None:
+        """The next part of the output. The one before it has then left the earlier link."""
+        part, self._next = self._next, None
+        if part is None:
+            if self._built is None:
+                self._built = self._build()
+            part = next(self._built, None)
+            if part is None:
+                self._built = None
+        return part
+
+    def _build(self) -> Iterator[pa.RecordBatch]:
+        while self._delivered:
+            for output, keys, left in self._earlier.leaving(*self._delivered.popleft()):
+                yield from output
+                self._earlier.emitted(keys, left)
