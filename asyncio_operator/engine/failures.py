@@ -1,5 +1,6 @@
 """The errors that runs raise, and the checks whether a result or an error can be handled.
 
+The texts of failed calls and of timeouts stand here for all faces: the operator, lookups, and tasks of Spark.
 An error of a function is named with its element and its attempt. A run whose own task is cancelled by other code ends
 with the error that says so. This module knows neither queues nor lanes.
 """
@@ -32,6 +33,35 @@ def function_error(what: str, value: Any, error: BaseException, remedy: str, att
         f"{what} failed for element {element}{attempt} with {describe_error(error)}; {remedy}",
         element=element,
         attempts=attempts,
+    )
+
+
+def call_error(failed: str, unit: str, element: str, error: BaseException, attempts: int, remedy: str) -> FunctionError:
+    """The error that ends a task of Spark, or a lookup's run, because a call failed. Its cause is `error`.
+
+    Args:
+        failed: what failed, such as "fetch failed".
+        unit: what an element is there: a key, or arguments.
+        element: the description of the element.
+        remedy: the end of the message, with its separator.
+    """
+    tried = f" in attempt {attempts}" if attempts > 1 else ""
+    message = f"{failed} for {unit} {element}{tried}: {describe_error(error)}{remedy}"
+    failure = FunctionError(message, element=element, attempts=attempts)
+    failure.__cause__ = error
+    return failure
+
+
+def timeout_error(value: Any, timeout: float | None) -> ElementTimeoutError:
+    """The error of an element at its deadline, in the operator."""
+    return ElementTimeoutError(f"element {describe(value)} had no result within its timeout of {timeout} s")
+
+
+def lookup_timeout_error(key: Any, timeout: float | None) -> ElementTimeoutError:
+    """The error of a key at its deadline."""
+    return ElementTimeoutError(
+        f"the lookup of key {describe(key)} gave no answer within its timeout of {timeout} s; raise timeout= if "
+        "healthy answers take as long"
     )
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.engine.failures import is_ordinary
+from asyncio_operator.engine.failures import call_error, is_ordinary, lookup_timeout_error
 from asyncio_operator.errors import (
     ElementTimeoutError,
     FunctionError,
     MissingKeyError,
     ResultError,
     describe,
-    describe_error,
     said,
 )
 from asyncio_operator.hints import failed_import, missing_here
@@ -81,10 +80,7 @@ class KeyFailures:
     def timeout_error(self, key: Any) -> ElementTimeoutError:
         """The error of a key that passes its deadline. Counts it."""
         self.timeouts += 1
-        return ElementTimeoutError(
-            f"the lookup of key {describe(key)} gave no answer within its timeout of {self._timeout} s; raise timeout= "
-            "if healthy answers take as long"
-        )
+        return lookup_timeout_error(key, self._timeout)
 
 
 def is_lacking(error: BaseException) -> bool:
@@ -97,14 +93,7 @@ def is_lacking(error: BaseException) -> bool:
 def run_error(enricher: Enricher, key: Any, error: BaseException, attempts: int, remedy: str) -> FunctionError:
     """The error that ends a run when a lookup failed."""
     what = "gave an unusable answer" if isinstance(error, ResultError) else "failed"
-    tried = f" in attempt {attempts}" if attempts > 1 else ""
-    failure = FunctionError(
-        f"{describe(enricher)} {what} for key {describe(key)}{tried}: {describe_error(error)}{remedy}",
-        element=describe(key),
-        attempts=attempts,
-    )
-    failure.__cause__ = error
-    return failure
+    return call_error(f"{describe(enricher)} {what}", "key", describe(key), error, attempts, remedy)
 
 
 def missing_key_error(enricher: Enricher, key: Any) -> MissingKeyError:

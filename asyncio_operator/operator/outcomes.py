@@ -13,8 +13,8 @@ from typing import Any
 
 from asyncio_operator.checks import FUNCTION, not_awaited, plain_result
 from asyncio_operator.elements import Record
-from asyncio_operator.engine.failures import function_error, is_ordinary
-from asyncio_operator.errors import ElementTimeoutError, ResultError, describe
+from asyncio_operator.engine.failures import function_error, is_ordinary, timeout_error
+from asyncio_operator.errors import ResultError, describe
 from asyncio_operator.function import AsyncFunction
 from asyncio_operator.operator.buffer import Buffer
 from asyncio_operator.operator.options import RunOptions
@@ -104,9 +104,7 @@ class Outcomes:
         self.timeouts += 1
         # Not overridden: the default only raises, and the error that is made here names the element and the limit.
         if getattr(self._on_late, "__func__", None) is AsyncFunction.timeout:
-            error = ElementTimeoutError(
-                f"element {describe(value)} had no result within its timeout of {self._options.timeout} s"
-            )
+            error = timeout_error(value, self._options.timeout)
             return "skipped" if self.failed(entry, error, attempts, remedy=IN_TIME) == "skipped" else "timeout"
         hook = "on_timeout" if self._options.on_timeout is not None else "the function's timeout"
         try:

@@ -17,7 +17,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from asyncio_operator.errors import FunctionError, ResultError, describe_error
+from asyncio_operator.engine.failures import call_error
+from asyncio_operator.errors import FunctionError, ResultError
 from asyncio_operator.hints import remedy
 from asyncio_operator.lookup.delivery import FLUSH
 from asyncio_operator.loop.channels import PULSE, FromLoop, ToLoop
@@ -74,9 +75,7 @@ class UdfTask:
 
     def failed(self, row: str, attempts: int, error: BaseException) -> FunctionError:
         """The error with which the task ends because a call failed. Raise it from `error`."""
-        tried = f" in attempt {attempts}" if attempts > 1 else ""
-        message = f"{self.name} failed for arguments {row}{tried}: {describe_error(error)}{remedy(error) or REMEDY}"
-        return FunctionError(message, element=row, attempts=attempts)
+        return call_error(f"{self.name} failed", "arguments", row, error, attempts, remedy(error) or REMEDY)
 
 
 class _Life:
