@@ -19,13 +19,13 @@ import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator
 from types import GeneratorType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from asyncio_operator.checks import FUNCTION
 from asyncio_operator.engine.contracts import Consumer
 from asyncio_operator.engine.failures import stray_run
 from asyncio_operator.errors import ConfigurationError
-from asyncio_operator.loop.channels import Bell, FromLoop, ToLoop, call_on, check_elsewhere, runs_here
+from asyncio_operator.loop.channels import AHEAD, Bell, FromLoop, ToLoop, call_on, check_elsewhere, runs_here
 from asyncio_operator.loop.portable_errors import encodable
 from asyncio_operator.loop.thread import loop_thread
 
@@ -149,6 +149,56 @@ class LoopTask:
         self._sink.raise_error()
 
 
+class LoopFrame:
+    """A coroutine on the loop between two channels: a thread feeds it, and the caller's thread takes its outputs.
+
+    Entering it starts nothing. Call `start` inside of the ``with`` block: what interrupts the start is followed by the
+    end of the block, which ends the coroutine and the feeding, and raises an error that was not raised yet.
+
+    Args:
+        main: gets the channel of its inputs and that of its outputs.
+        patience: seconds to wait for the end of a cancelled `main`.
+        read_ahead: the maximum number of inputs that wait for `main`.
+        ahead: the maximum number of outputs that wait for the caller; then `main` waits.
+        pulse: see `FromLoop`.
+        name: see `LoopTask`.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        main: Callable[[ToLoop, FromLoop], Coroutine[Any, Any, None]],
+        *,
+        patience: float,
+        read_ahead: int = AHEAD,
+        ahead: int = AHEAD,
+        pulse: float | None = None,
+        name: str = FUNCTION,
+    ) -> None:
+        source, sink = self.source, self.sink = ToLoop(loop, read_ahead), FromLoop(loop, ahead, pulse)
+        self._patience = patience
+        self._task = LoopTask(loop, lambda: main(source, sink), sink, name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def start(self, feeder: threading.Thread) -> None:
+        """Start the coroutine, and the thread that feeds it."""
+        # The feeder last: nothing can interrupt what it reads from, such as Spark's socket, if the run does not start.
+        self._task.start()
+        feeder.start()
+
+    def cut(self) -> None:
+        """End it from another thread; see `LoopTask.cut`."""
+        self.source.close()
+        self._task.cut(self._patience)
+
+    def __exit__(self, *error: object) -> None:
+        # The channel first: a feeder that waits for room in it ends at once, also when the run ends late.
+        self.source.close()
+        self._task.stop(self._patience)
+
+
 def iterate(process: Process, elements: Iterable[Any], *, patience: float) -> Iterator[Any]:
     """The outputs of `process` for `elements`, run on the loop thread, as an ordinary iterator.
 
@@ -189,31 +239,24 @@ def _iterate(
     # Looked up again: the process may have been forked since the iterator was made.
     loop = loop_thread().loop
     check_elsewhere(loop)
-    source, sink = ToLoop(loop), FromLoop(loop)
-    run = LoopTask(loop, lambda: pump(process(source, sink), sink), sink)
+    frame = LoopFrame(loop, lambda source, sink: pump(process(source, sink), sink), patience=patience)
+    feed = frame.source.feed
 
     def cut() -> None:
-        source.close()
         try:
-            run.cut(patience)
+            frame.cut()
         finally:
             _cut(elements)
 
     begun.append(cut)
-    # The start is inside: a signal may interrupt it, and the run may have begun by then.
     try:
-        run.start()
-        threading.Thread(target=source.feed, args=(elements,), name="asyncio-operator-reader", daemon=True).start()
-        yield from sink
+        with frame:
+            frame.start(threading.Thread(target=feed, args=(elements,), name="asyncio-operator-reader", daemon=True))
+            yield from frame.sink
     finally:
-        # The reader first: it may wait for room that a run that ends no longer makes.
-        source.close()
-        try:
-            run.stop(patience)
-        finally:
-            # Nothing is left to cut, and a name for an ended run keeps nothing of its input.
-            begun.clear()
-            _cut(elements)
+        # Nothing is left to cut, and a name for an ended run keeps nothing of its input.
+        begun.clear()
+        _cut(elements)
 
 
 async def pump(outputs: AsyncGenerator[Any, None], sink: FromLoop) -> None:

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from asyncio_operator.loop.channels import AHEAD, PULSE, FromLoop, ToLoop
-from asyncio_operator.loop.runner import LoopTask
+from asyncio_operator.loop.runner import LoopFrame
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.loop.watch import LoopWatch
 from asyncio_operator.policies.shutdown import TASK_END, WATCH_INTERVAL
@@ -59,29 +59,23 @@ def outputs_of(
     thread = loop_thread()
     check = check_taker or spark_watch()
     held = LoopWatch(thread.ident, name)
-    source, sink = ToLoop(thread.loop, read_ahead), FromLoop(thread.loop, ahead, watch)
+    frame = LoopFrame(thread.loop, main, patience=patience, read_ahead=read_ahead, ahead=ahead, pulse=watch, name=name)
+    source = frame.source
 
     def still_read() -> None:
         if source.closed:
             raise BrokenPipeError("the task that reads these results has ended")
 
     feeder = TakingThread("asyncio-operator-feeder", lambda: source.feed(inputs), still_read)
-    run = LoopTask(thread.loop, lambda: main(source, sink), sink, name)
-    try:
-        # The feeder last: it reads from Spark's socket, and nothing can interrupt that if the run does not start.
-        run.start()
-        feeder.start()
-        for output in sink:
+    with frame:
+        frame.start(feeder)
+        for output in frame.sink:
             if output is PULSE:
                 held.look()
             yield output
             # After the yield, because only then has the caller written something that Spark can refuse.
             if output is PULSE and check is not None:
                 check()
-    finally:
-        # The channel first: a feeder that waits for room in it ends at once, also when the run ends late.
-        source.close()
-        run.stop(patience)
 
 
 class TakingThread(threading.Thread):
