@@ -12,7 +12,9 @@ import contextlib
 import statistics
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pyarrow as pa
+from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -20,11 +22,13 @@ from asyncio_operator import Cache
 from asyncio_operator.spark import enrich
 from benchmarks import Rows
 from benchmarks.measuring import passed, peak_memory, seconds_of
-from enrichers import FunctionEnricher, PostgresEnricher
+from enrichers import FunctionEnricher, PostgresEnricher, TableEnricher
 from examples.enrich_flights import flights_of, read_data, tables
 from examples.stage import embedded_postgres, local_spark, workspace
 
 ROWS = 2_000_000
+TABLE_ROWS = 1_000_000
+LARGEST_BATCH = 10_000
 TURNS = 7
 
 SKEWED_ROWS = 100_000
@@ -90,6 +94,22 @@ def s8() -> Rows:
                 measured.append(enriched.agg({"peak": "max"}).collect()[0][0])
     many, few = (statistics.median(measured) for measured in peaks.values())
     yield "S8", "worker's memory, 5,000,000 / 500,000 rows", f"{many:.0f} MB", f"{few:.0f} MB", many / few, "<= 1.1"
+
+
+def s15() -> Rows:
+    """2,000,000 rows and a table of 1,000,000 in memory, compared with null columns of the same schema. Also: columns
+    of values that are not looked up."""
+    with workspace("benchmark") as directory, local_spark(directory) as spark:
+        # A quarter of the keys are not in the table, and no two neighbours are.
+        rows = spark.range(0, ROWS, 1, 2).select((F.col("id") * 7_919 % (TABLE_ROWS * 4 // 3)).alias("number"))
+        path = directory / "table.parquet"
+        parquet.write_table(_table(TABLE_ROWS), path)
+        ours = enrich(rows, TableEnricher(path, key="number"), on="number")
+        nulls = rows.mapInArrow(_append_nulls(TableEnricher(path, key="number").schema(), ""), ours.schema)
+        values = rows.mapInArrow(_append_values, ours.schema)
+        times, floor = _in_turns(ours, nulls), _in_turns(values, nulls)
+    yield "S15", "a table of 1,000,000 rows in memory / null columns", *_times(*times), "<= 1.3"
+    yield "", "columns of ready values / null columns", *_times(*floor), ""
 
 
 def strategies() -> Rows:
@@ -160,11 +180,33 @@ async def _call(key: int) -> dict[str, int]:
     return ANSWER
 
 
-def _append_nulls(schema: pa.Schema) -> Callable[[Batches], Batches]:
+def _table(rows: int) -> pa.Table:
+    numbers = np.arange(rows)
+    return pa.table(
+        {
+            "number": numbers,
+            "name": [f"name {number}" for number in range(rows)],
+            "price": numbers * 0.5,
+            "stock": numbers.astype(np.int32),
+            "changed": pa.array(numbers * 1_000_000).cast(pa.timestamp("us", "UTC")),
+        }
+    )
+
+
+def _append_values(batches: Batches) -> Batches:
+    """Adds the values of a table without looking for any key."""
+    ready = _table(LARGEST_BATCH).combine_chunks().to_batches()[0].drop_columns(["number"])
+    for batch in batches:
+        added = ready.slice(0, batch.num_rows)
+        names = [*batch.schema.names, *added.schema.names]
+        yield pa.RecordBatch.from_arrays([*batch.columns, *added.columns], names=names)
+
+
+def _append_nulls(schema: pa.Schema, prefix: str = "plane_") -> Callable[[Batches], Batches]:
     def append(batches: Batches) -> Batches:
         for batch in batches:
             nulls = [pa.nulls(batch.num_rows, field.type) for field in schema]
-            names = [*batch.schema.names, *(f"plane_{field.name}" for field in schema)]
+            names = [*batch.schema.names, *(prefix + field.name for field in schema)]
             yield pa.RecordBatch.from_arrays([*batch.columns, *nulls], names=names)
 
     return append

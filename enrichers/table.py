@@ -99,7 +99,7 @@ class TableEnricher(Enricher):
     _index: TableIndex | None = field(compare=False)
     _reloading: asyncio.Task[None] | None = field(compare=False)
 
-    max_batch = 1000
+    max_batch = 10_000
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 A `KeyIndex` is made once of the keys of a table, and asked many times. It holds the hashes of the keys in order, and
 the number of the row of each: 12 bytes for a row. Keys are searched by their hashes with `searchsorted`, and every hit
 is compared with the key itself. A key of one column of integers, dates or times is its own hash, and needs no
-comparison.
+comparison; where such keys fill half of their range, a list of the range takes the place of the search.
 
 Law: two keys are the same by the rule of `keys`. Equal keys have equal hashes, because hashes are made of canonical
 arrays. Different keys may have one hash, and are found all the same.
@@ -73,11 +73,15 @@ class KeyIndex:
         # One place for each key: its hash, and the place of its first row in `_rows`.
         starts = None if not same.any() else np.flatnonzero(np.concatenate([[True], ~same]))
         self._hashes: Words = ordered if starts is None else ordered[starts]
+        self._count = len(self._hashes)
         self._starts = None if starts is None else _small(np.append(starts, len(ordered)))
+        self._dense = _Dense.of(self._hashes.view(np.int64)) if self._exact else None
+        if self._dense is not None:
+            self._hashes = self._hashes[:0]
 
     def __len__(self) -> int:
         """The number of keys."""
-        return len(self._hashes)
+        return self._count
 
     def find(self, keys: pa.Array) -> tuple[Ints, Ints]:
         """The rows of keys: the numbers of all rows found, and for each of them the position of its key in `keys`.
@@ -105,11 +109,14 @@ class KeyIndex:
         complete = _complete(parts)
         asked = np.arange(len(keys)) if complete is None else complete
         hashes = hashes[asked]
+        found = np.full(len(keys), -1, dtype=np.int64)
+        if self._dense is not None:
+            found[asked] = self._dense.places(hashes.view(np.int64))
+            return found
         # In order, because neighbours are then found in memory that has just been read.
         order = np.argsort(hashes)
         places = np.searchsorted(self._hashes, hashes[order])
         asked, hashes = asked[order], hashes[order]
-        found = np.full(len(keys), -1, dtype=np.int64)
         while len(asked) and len(self):
             hit = (self._hashes[np.minimum(places, len(self) - 1)] == hashes) & (places < len(self))
             asked, hashes, places = asked[hit], hashes[hit], places[hit]
@@ -141,6 +148,34 @@ class KeyIndex:
         codes = codes if rows is None else codes[rows]
         order = np.lexsort((codes, hashes))
         return hashes[order], order, codes[order][1:] == codes[order][:-1]
+
+
+class _Dense:
+    """The places of integers that fill at least half of their range: a list of the range, in place of a search."""
+
+    def __init__(self, lowest: int, places: Any) -> None:
+        self._lowest = lowest
+        self._places = places
+
+    @classmethod
+    def of(cls, values: Ints) -> _Dense | None:
+        """The places of distinct values. None if they are too few for their range."""
+        if not len(values):
+            return None
+        lowest = int(values.min())
+        size = int(values.max()) - lowest + 1
+        if size > 2 * len(values):
+            return None
+        places = np.full(size, -1, dtype=np.int32 if size < 2**31 else np.int64)
+        places[values - lowest] = np.arange(len(values))
+        return cls(lowest, places)
+
+    def places(self, values: Ints) -> Ints:
+        """The place of each value, or -1."""
+        inside = (values >= self._lowest) & (values <= self._lowest + (len(self._places) - 1))
+        found: Ints = self._places[np.where(inside, values - self._lowest, 0)].astype(np.int64)
+        found[~inside] = -1
+        return found
 
 
 def _parts(keys: pa.Array) -> list[pa.Array]:

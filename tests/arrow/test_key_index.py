@@ -155,6 +155,18 @@ def test_L10_different_keys_of_one_hash_are_told_apart(several: bool) -> None:
     assert [*zip(rows.tolist(), positions.tolist(), strict=True)] == expected
 
 
+@given(st.integers(-(2**63), 2**63 - 1), st.lists(st.integers(0, 9)), st.lists(st.integers(-3, 12)))
+@settings(max_examples=200)
+def test_L10_integers_that_fill_their_range_are_found(start: int, table: list[int], asked: list[int]) -> None:
+    own, others = (
+        [number for number in (start + step for step in steps) if -(2**63) <= number < 2**63]
+        for steps in (table, asked)
+    )
+    rows, positions = KeyIndex(pa.array(own, pa.int64())).find(pa.array(others, pa.int64()))
+    expected = [(row, place) for place, key in enumerate(others) for row, number in enumerate(own) if number == key]
+    assert [*zip(rows.tolist(), positions.tolist(), strict=True)] == expected
+
+
 @pytest.mark.parametrize(
     "table",
     [pa.array([], pa.string()), pa.array([None, None], pa.string()), pa.nulls(3), pa.array([], pa.decimal128(5, 2))],
