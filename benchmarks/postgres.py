@@ -7,6 +7,7 @@ second round trip; it is shown as a row without a target.
 
 Server and client are on one machine with a local socket, so the client's own work is most visible. A batch has 1,000
 keys in random order, a tenth of them without a row. The sides run in turns; each figure is the median of the turns.
+`s14` measures CPU time of the client process instead, because the server's share is the same on both sides.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ import gc
 import random
 from collections.abc import Awaitable, Callable
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import asyncpg
+import pyarrow as pa
 
+from asyncio_operator.arrow.columns import columns
 from benchmarks import Rows
 from benchmarks.measuring import worker_loop
 from enrichers import PostgresEnricher
@@ -102,6 +105,73 @@ async def _measured(dsn: str) -> list[tuple[str | float, ...]]:
     for opened in (enricher, bare, usual, connection):
         await opened.close()
     return rows
+
+
+S14_TABLE = f"""
+    DROP TABLE IF EXISTS s14;
+    CREATE TABLE s14 AS
+        SELECT i::int8 AS id, 'name ' || i AS name, md5(i::text) AS code, i % 1000 AS kind, i * 1.5::float8 AS price,
+            i / 7.0::float8 AS weight, 'place ' || i % 7 AS place,
+            '2024-01-01Z'::timestamptz + i * interval '1 min' AS at, i AS number
+        FROM generate_series(1, {2 * ROWS}) AS i;
+    ALTER TABLE s14 ADD PRIMARY KEY (id);
+    ANALYZE s14;
+"""
+
+
+def s14() -> Rows:
+    """The client's CPU time for each key: answers in columns, and in rows, compared with asyncpg's `fetch`."""
+    with workspace("benchmark") as directory, embedded_postgres(directory) as dsn, worker_loop() as runner:
+        yield from runner.run(_cpu(dsn))
+
+
+async def _cpu(dsn: str) -> list[tuple[str | float, ...]]:
+    connection = await asyncpg.connect(dsn)
+    await connection.execute(S14_TABLE)
+    enricher = PostgresEnricher(dsn, table="s14", key="id", pool_size=1)
+    schema = enricher.schema()
+    await enricher.open()
+    own = await asyncpg.connect(dsn)
+    chance = random.Random(1)
+    fetch = f"SELECT {', '.join(schema.names)}, id FROM s14 WHERE id = ANY ($1)"
+    rows = []
+    for size in (BATCH, 100):
+        batches = [chance.sample(range(1, 2 * ROWS + 1), size) for _ in range(BATCHES * BATCH // size)]
+        arrays = [pa.array(batch, pa.int64()) for batch in batches]
+
+        async def bare(batches: list[list[int]] = batches) -> None:
+            for batch in batches:
+                await own.fetch(fetch, batch)
+
+        async def in_columns(arrays: list[pa.Array] = arrays) -> None:
+            for array in arrays:
+                await enricher.lookup_columns(array)
+
+        async def in_rows(batches: list[list[int]] = batches) -> None:
+            for batch in batches:
+                columns([row for row in await enricher.lookup_many(batch) if isinstance(row, dict)], schema)
+
+        what = f"PostgreSQL, batches of {size:,}, 8 columns, CPU of the client for a key"
+        target = "<= 1.0" if size == BATCH else ""
+        rows.append(await _cpu_row(f"{what}, in columns / fetch", target, in_columns, bare))
+        rows.append(await _cpu_row(f"{what}, as rows and then columns / fetch", "", in_rows, bare))
+    for opened in (enricher, own, connection):
+        await opened.close()
+    return rows
+
+
+async def _cpu_row(what: str, target: str, ours: Side, theirs: Side) -> tuple[str | float, ...]:
+    """Medians of turns; each turn asks for the same number of keys."""
+    turns = [[await _cpu_seconds(side) for side in (ours, theirs)] for _ in range(1 + TURNS)][1:]
+    mine, others = (median(seconds) / (BATCHES * BATCH) * 1e6 for seconds in zip(*turns, strict=True))
+    return "S14", what, f"{mine:.2f} us", f"{others:.2f} us", median(one / other for one, other in turns), target
+
+
+async def _cpu_seconds(side: Side) -> float:
+    gc.collect()
+    started = process_time()
+    await side()
+    return process_time() - started
 
 
 async def _row(

@@ -9,6 +9,7 @@
 | `describe` | the columns of a table or a query, from the server |
 | `statement` | the SQL, and how its rows are assigned to keys |
 | `types`, `keys` | how columns and keys are converted |
+| `columns`, `arrow_keys` | answers in columns: their format, and keys in Arrow arrays |
 | `modifiers` | precision and scale, which asyncpg does not show |
 | `errors`, `connecting` | what asyncpg's errors mean; why a connection cannot be made |
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import asyncpg
 
@@ -220,7 +220,7 @@ async def _with_parameters(
                 f"{name!r} holds; write = ANY (${number}), or cast it, as in ${number}::text[]"
             )
         value = column.key.value if column.key else ""
-        result[name] = Column(column.arrow, column.value, column.guard, KeyColumn(part, array="", value=value))
+        result[name] = replace(column, key=KeyColumn(part, array="", value=value))
     return result
 
 

@@ -10,21 +10,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
+
+import pyarrow as pa
 
 from asyncio_operator import ConfigurationError, Enricher, EnricherError
 from asyncio_operator.enricher import Found, duration, function_name, natural, positive_int
 from asyncio_operator.enricher import describe as shown
 from enrichers.names import names_of
+from enrichers.postgres.arrow_keys import AskedKeys, asked_keys
+from enrichers.postgres.columns import AmbiguousError, UnfitError, from_rows, key_at, unpack
 from enrichers.postgres.connections import Connections, ask
 from enrichers.postgres.describe import Wanted, describe
 from enrichers.postgres.dsn import DSN, Dsn, location
-from enrichers.postgres.errors import lookup_error, source_error
+from enrichers.postgres.errors import TooLargeError, lookup_error, source_error
 from enrichers.postgres.statement import Collect, Statement, identifier, make_collect
 from enrichers.threads import run_in_thread
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+MOST_AS_ROWS = 20
+"""The number of keys up to which an answer in columns is made of rows: that takes less time then, on both sides."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -134,6 +138,74 @@ class PostgresEnricher(Enricher):
             self._refuse_strangers(found.keys() - {key for key in canonical if key is not None})
         return answers
 
+    async def lookup_columns(self, keys: pa.Array) -> pa.Table:
+        """The rows of keys as Arrow columns: those of `schema`, and the key columns that are not among them.
+
+        A key without a row does not occur. Several rows of a key keep the order of a query. Values that Python cannot
+        hold, such as a date after 9999, are in the table. See `columns` for what becomes Python objects.
+
+        Args:
+            keys: an array of the type of the key column; for several, a struct array of their types.
+
+        Raises:
+            EnricherError: see `lookup_many`.
+        """
+        statement = self._described()
+        asked = self._asked_keys(statement, keys)
+        if not len(asked):
+            return statement.answer.empty_table()
+        table = None
+        if len(asked) <= MOST_AS_ROWS or not statement.packed:
+            table = await self._in_rows(statement, asked, may_decline=bool(statement.packed))
+        if table is None and statement.packed:
+            table = await self._in_columns(statement, asked)
+        if table is None:
+            table = await self._in_rows(statement, asked, may_decline=False)
+        return asked.respelled(table)
+
+    def _asked_keys(self, statement: Statement, keys: pa.Array) -> AskedKeys:
+        try:
+            return asked_keys(keys, statement.key_schema, [part.column for part in statement.key])
+        except ValueError as error:
+            problem = f"{self._subject()}: {error}; the key is {_shown_columns(statement.key_schema)}"
+        raise EnricherError(problem, retryable=False, any_key=True)
+
+    async def _in_columns(self, statement: Statement, asked: AskedKeys) -> pa.Table | None:
+        """The answer from the statement for columns, or None if only rows can hold it."""
+        connections, _ = self._opened()
+        parameters = asked.literals() if statement.takes_literals else statement.arrays(asked.values())
+        try:
+            [record] = await self._fetch(connections, statement.packed, parameters, asked)
+        except TooLargeError:
+            return None
+        try:
+            return unpack(record, statement.answer)
+        except AmbiguousError:
+            return None
+        except UnfitError as error:
+            unfit = error
+        key = key_at(unfit.row, record, statement.answer, statement.key_schema.names)
+        if key is None or unfit.column >= len(statement.schema):
+            return self._refuse_strangers({unfit.value})
+        return self._refuse(key, f"{unfit.column}:{unfit.value}")
+
+    async def _in_rows(self, statement: Statement, asked: AskedKeys, *, may_decline: bool) -> pa.Table | None:
+        """The answer from the statement for rows. If it may decline: None if Python cannot hold a key or a value."""
+        connections, _ = self._opened()
+        keys = asked.values()
+        if may_decline and None in keys:
+            return None
+        call = statement.call(keys)
+        records = await self._fetch(connections, *call, asked) if call else []
+        for record in records if statement.guarded else ():
+            if record[-1] is not None:
+                return None if may_decline else self._refuse(statement.key_of(record), record[-1])
+        try:
+            return from_rows(records, statement.answer, statement.places)
+        except pa.ArrowInvalid:
+            strangers = {*map(statement.key_of, records)}.difference(keys)
+        return self._refuse_strangers(strangers)
+
     async def rows(self) -> Sequence[dict[str, Any]]:
         """Every row of the table that has a key, with its key columns, from one statement: for a whole table in memory.
 
@@ -172,7 +244,7 @@ class PostgresEnricher(Enricher):
         raise EnricherError(problem, retryable=False)
 
     async def _fetch(
-        self, connections: Connections, sql: str, parameters: Sequence[Any], keys: Sequence[Any]
+        self, connections: Connections, sql: str, parameters: Sequence[Any], keys: Sequence[Any] | AskedKeys
     ) -> list[Any]:
         try:
             return await connections.fetch(sql, *parameters)
@@ -270,8 +342,8 @@ def _table(table: object) -> tuple[str, ...]:
     return names
 
 
-def _shown_keys(keys: Sequence[Any]) -> str:
-    if not keys:
+def _shown_keys(keys: Sequence[Any] | AskedKeys) -> str:
+    if not len(keys):
         return "all rows"
     return f"key {shown(keys[0])}" if len(keys) == 1 else f"{len(keys)} keys from {shown(keys[0])} to {shown(keys[-1])}"
 

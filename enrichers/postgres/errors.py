@@ -24,6 +24,10 @@ class StatementTimeoutError(EnricherError, TimeoutError):
     """The server or the network took too long. It counts as a timeout wherever errors are classified."""
 
 
+class TooLargeError(EnricherError):
+    """A result is larger than the server allows, such as a value of more than 1 GB."""
+
+
 POOLER = "below the statement, as behind a pooler that keeps no prepared statements: set statement_cache_size=0"
 
 CAUSES = {
@@ -46,6 +50,7 @@ CAUSES = {
     "42501": Cause("the privileges do not suffice"),
     "53": Cause("the server is out of resources", retryable=True),
     "53300": TOO_MANY,
+    "54": Cause("the statement or its result is larger than the server allows", any_key=False, kind=TooLargeError),
     "55P03": Cause("the server could not get a lock", retryable=True),
     "57014": Cause(
         "the server cancelled the query, at its statement_timeout or by an order",

@@ -20,11 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NoReturn
 
 import pyarrow as pa
 
 from enrichers.key_kinds import NAN
+from enrichers.postgres.columns import packing
 from enrichers.postgres.keys import Part
 from enrichers.postgres.types import Column, KeyColumn
 
@@ -48,6 +50,8 @@ class Statement:
         key_schema: the key columns.
         sql: takes one array per key column.
         single: the same for one key, which takes one value per key column; "" if there is none.
+        packed: the same as `sql` with its result in columns (see `columns`), for a table with array literals as
+            parameters (see `arrow_keys`); "" if there is none.
         whole: the same for all rows that have a key; "" for a query, which takes keys.
         key: how keys are sent and recognised in the result.
         guarded: whether the last column of the result is the problem.
@@ -57,9 +61,31 @@ class Statement:
     key_schema: pa.Schema
     sql: str
     single: str
+    packed: str
     whole: str
     key: tuple[Part, ...]
     guarded: bool
+
+    @cached_property
+    def answer(self) -> pa.Schema:
+        """The columns of an answer in columns: those of a row, and the key columns that are not among them."""
+        return pa.schema([*self.schema, *(field for field in self.key_schema if field.name not in self.schema.names)])
+
+    @cached_property
+    def places(self) -> list[int]:
+        """For each column of `answer`, its place in a row."""
+        keys = [len(self.schema) + i for i, name in enumerate(self.key_schema.names) if name not in self.schema.names]
+        return [*range(len(self.schema)), *keys]
+
+    def key_of(self, row: Sequence[Any]) -> Any:
+        """The key of a row: a tuple for several parts."""
+        key = tuple(row[len(self.schema) : len(self.schema) + len(self.key)])
+        return key if len(key) > 1 else key[0]
+
+    @property
+    def takes_literals(self) -> bool:
+        """Whether `packed` takes array literals. The parameters of a query are its author's."""
+        return bool(self.whole)
 
     def call(self, canonical: Sequence[Any]) -> tuple[str, Sequence[Any]] | None:
         """SQL and its parameters for canonical keys, or None if there is nothing to ask the server."""
@@ -102,11 +128,14 @@ def make_statement(
     select = f"SELECT {', '.join([*values, problem] if problem else values)} "
     everything = f"FROM {source.sql}"
     keyed = " AND ".join(f"({value}) IS NOT NULL" for value in values[len(columns) :])
+    head, tail = packing({source.columns[name]: column for name, column in [*columns.items(), *key.items()]})
+    literals = [column.literal() for column in key_columns]
     return Statement(
         pa.schema([(name, column.arrow) for name, column in columns.items()]),
         pa.schema([(name, column.arrow) for name, column in key.items()]),
         select + (everything if query else _by_key(source.sql, names, key_columns)),
         "" if query else _single(select + everything, names, key_columns),
+        head + (everything if query else _by_key(source.sql, names, literals)) + tail if head else "",
         "" if query else f"{select}{everything} WHERE {keyed}",
         tuple(column.part for column in key_columns),
         bool(problem),

@@ -1,9 +1,10 @@
 """The conversion of PostgreSQL's types to Arrow's, and the SQL for it.
 
-A `Column` has three pieces of SQL, with ``{0}`` in place of the column: the value to select (cast to text if the client
+A `Column` has four pieces of SQL, with ``{0}`` in place of the column: the value to select (cast to text if the client
 would only convert it to text, more slowly); a guard that is false for a value that Python or Arrow cannot hold
-(infinity, not-a-number, a year before 1); and, for a key, the array of keys to compare it with. A value for which the
-guard is false never reaches the client's decoders. A type that is not in this table must be cast in a query.
+(infinity, not-a-number, a year before 1); the bytes of a value for a result in columns; and, for a key, the array of
+keys to compare it with. A value for which the guard is false never reaches the decoders of rows. A type that is not in
+this table must be cast in a query.
 
 Keys are never cast to the length or scale of their column: integers are sent as ``int8``, text without a length,
 numerics without a scale. Dates and times are sent as text, because asyncpg sends the last day of the year 9999 as
@@ -12,7 +13,8 @@ infinity.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -44,12 +46,13 @@ class PgType:
 
 @dataclass(frozen=True)
 class Column:
-    """How one type is converted; see the module's docstring."""
+    """How one type is converted; see the module's docstring. `packed` is "" if only rows can hold the type."""
 
     arrow: pa.DataType
     value: str = "{0}"
     guard: str = ""
     key: KeyColumn | None = None
+    packed: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,12 +64,21 @@ class KeyColumn:
         array: the parameter, an array; ``{0}`` is its number.
         element: the SQL that converts one key before the comparison, with ``{0}`` in its place.
         value: the SQL that selects the column, to find the key of a row.
+        number: for dates and times, the type of a number since 1970 and the SQL that converts it to a key.
     """
 
     part: Part
     array: str
     element: str = "{0}"
     value: str = "{0}"
+    number: tuple[str, str] | None = None
+
+    def literal(self) -> KeyColumn:
+        """The same, with a parameter that is the text of an array (see `arrow_keys`)."""
+        if self.number is None:
+            return replace(self, array=self.array.replace("${0}", "${0}::text"))
+        kind, element = self.number
+        return replace(self, array=f"${{0}}::text::{kind}[]", element=element)
 
 
 def column_of(kind: PgType) -> Column | None:
@@ -91,7 +103,7 @@ def parameter_of(kind: PgType) -> key_kinds.Kind | None:
     return column.key.part.column if column and column.key else None
 
 
-def _key(column: key_kinds.Kind, array: str, parameter: key_kinds.Kind | None = None, **more: str) -> KeyColumn:
+def _key(column: key_kinds.Kind, array: str, parameter: key_kinds.Kind | None = None, **more: Any) -> KeyColumn:
     return KeyColumn(Part(column, parameter or column), array, **more)
 
 
@@ -99,9 +111,18 @@ def _between(first: str, last: str) -> str:
     return f"({{0}} BETWEEN {first} AND {last})"
 
 
-def _date_like(arrow: pa.DataType, name: str, guard: str, kind: key_kinds.Kind) -> Column:
-    key = _key(kind, f"${{0}}::text[]::{name}[]", key_kinds.Texts(), value=_guarded("{0}", guard))
-    return Column(arrow, _guarded("{0}", guard), guard, key)
+def _date_like(
+    arrow: pa.DataType, name: str, guard: str, kind: key_kinds.Kind, number: tuple[str, str] | None = None
+) -> Column:
+    value = _guarded("{0}", guard)
+    key = _key(kind, f"${{0}}::text[]::{name}[]", key_kinds.Texts(), value=value, number=number or _moment(name))
+    return Column(arrow, value, guard, key, f"{name}_send({{0}})")
+
+
+def _moment(name: str) -> tuple[str, str]:
+    """Microseconds since 1970 as a moment. An interval in hours is exact: its product stays within 53 bits."""
+    hours, rest = "{0} / 3600000000 * interval '1 hour'", "{0} % 3600000000 * interval '1 microsecond'"
+    return "int8", f"({name} '1970-01-01 00:00:00+00' + {hours} + {rest})"
 
 
 def _guarded(value: str, guard: str) -> str:
@@ -113,16 +134,19 @@ def _enum(kind: PgType) -> Column:
     sql = kind.sql.replace("{", "{{").replace("}", "}}")
     element = f"CASE WHEN {{0}} = ANY (enum_range(NULL::{sql})::text[]) THEN {{0}}::{sql} END"
     key = _key(key_kinds.Texts(), "${0}::text[]", element=element, value="{0}::text")
-    return Column(pa.string(), "{0}::text", key=key)
+    return Column(pa.string(), "{0}::text", key=key, packed=_TEXT)
 
 
 def _numeric(modifier: int) -> Column:
     precision, scale = decimal_size(modifier)
     key = _key(key_kinds.Numerics(), "${0}::numeric[]")
     if (precision, scale) == _declared(modifier):
-        return Column(pa.decimal128(precision, scale), guard="({0} <> 'NaN'::numeric)", key=key)
+        return Column(pa.decimal128(precision, scale), guard="({0} <> 'NaN'::numeric)", key=key, packed=_TEXT)
     guard = f"(abs({{0}}) < 1e{precision - scale}::numeric AND {{0}} = round({{0}}, {scale}))"
-    return Column(pa.decimal128(precision, scale), guard=guard, key=key)
+    # More zeros than the decimal has digits may follow the last digit, and Arrow would not drop them.
+    value = "trim_scale({0})"
+    key = replace(key, value=value)
+    return Column(pa.decimal128(precision, scale), value, guard, key, f"textsend({value}::text)")
 
 
 def decimal_size(modifier: int) -> tuple[int, int]:
@@ -156,27 +180,48 @@ def _array(element: PgType) -> Column | None:
     return Column(pa.list_(column.arrow), _guarded(value, f"({guard})"), f"({guard})")
 
 
-def _text_like() -> Column:
-    return Column(pa.string(), key=_key(key_kinds.Texts(), "${0}::text[]"))
+_TEXT = "textsend({0}::text)"
 
+
+def _text_like() -> Column:
+    return Column(pa.string(), key=_key(key_kinds.Texts(), "${0}::text[]"), packed="textsend({0})")
+
+
+def _number(arrow: pa.DataType, kind: key_kinds.Kind, name: str, widest: key_kinds.Kind, send: str) -> Column:
+    return Column(arrow, key=_key(kind, f"${{0}}::{name}[]", widest), packed=f"{send}({{0}})")
+
+
+_INT8, _FLOAT8 = key_kinds.Integers(64), key_kinds.Floats()
 
 _PLAIN = {
-    "int2": Column(pa.int16(), key=_key(key_kinds.Integers(16), "${0}::int8[]", key_kinds.Integers(64))),
-    "int4": Column(pa.int32(), key=_key(key_kinds.Integers(32), "${0}::int8[]", key_kinds.Integers(64))),
-    "int8": Column(pa.int64(), key=_key(key_kinds.Integers(64), "${0}::int8[]")),
-    "float4": Column(pa.float32(), key=_key(key_kinds.Floats(), "${0}::float8[]")),
-    "float8": Column(pa.float64(), key=_key(key_kinds.Floats(), "${0}::float8[]")),
+    "int2": _number(pa.int16(), key_kinds.Integers(16), "int8", _INT8, "int4send"),
+    "int4": _number(pa.int32(), key_kinds.Integers(32), "int8", _INT8, "int4send"),
+    "int8": _number(pa.int64(), _INT8, "int8", _INT8, "int8send"),
+    "float4": _number(pa.float32(), _FLOAT8, "float8", _FLOAT8, "float4send"),
+    "float8": _number(pa.float64(), _FLOAT8, "float8", _FLOAT8, "float8send"),
     "text": _text_like(),
     "varchar": _text_like(),
     "name": _text_like(),
-    "bpchar": Column(pa.string(), key=_key(key_kinds.Texts(padded=True), "${0}::bpchar[]", value="{0}::text")),
-    "char": Column(pa.string(), "{0}::text"),
-    "bool": Column(pa.bool_(), key=_key(key_kinds.Booleans(), "${0}::bool[]")),
-    "bytea": Column(pa.binary(), key=_key(key_kinds.Binaries(), "${0}::bytea[]")),
-    "uuid": Column(pa.string(), "{0}::text", key=_key(key_kinds.Uuids(), "${0}::uuid[]", value="{0}::text")),
-    "json": Column(pa.string(), "{0}::text"),
-    "jsonb": Column(pa.string(), "{0}::text"),
-    "date": _date_like(pa.date32(), "date", _between("DATE '0001-01-01'", "DATE '9999-12-31'"), key_kinds.Dates()),
+    "bpchar": Column(
+        pa.string(),
+        key=_key(key_kinds.Texts(padded=True), "${0}::bpchar[]", value="{0}::text"),
+        packed="bpcharsend({0})",
+    ),
+    "char": Column(pa.string(), "{0}::text", packed=_TEXT),
+    "bool": Column(pa.bool_(), key=_key(key_kinds.Booleans(), "${0}::bool[]"), packed="boolsend({0})"),
+    "bytea": Column(pa.binary(), key=_key(key_kinds.Binaries(), "${0}::bytea[]"), packed="{0}"),
+    "uuid": Column(
+        pa.string(), "{0}::text", key=_key(key_kinds.Uuids(), "${0}::uuid[]", value="{0}::text"), packed=_TEXT
+    ),
+    "json": Column(pa.string(), "{0}::text", packed=_TEXT),
+    "jsonb": Column(pa.string(), "{0}::text", packed=_TEXT),
+    "date": _date_like(
+        pa.date32(),
+        "date",
+        _between("DATE '0001-01-01'", "DATE '9999-12-31'"),
+        key_kinds.Dates(),
+        ("int4", "(DATE '1970-01-01' + {0})"),
+    ),
     "timestamp": _date_like(
         pa.timestamp("us"),
         "timestamp",

@@ -1,0 +1,218 @@
+"""A result in columns: the server joins the values of each column to one byte string, the client makes an Arrow array.
+
+So a batch is one record of a few byte strings, and no value becomes a Python object. The record comes over the same
+pool as rows do: the same statements, deadlines, TLS and secrets. The statement:
+
+    SELECT count(*), <two results for each column>
+    FROM (SELECT int8send(t."id") AS v0, textsend(t."name") AS v1 ... FROM ... OFFSET 0) AS r
+
+`Column.packed` makes the bytes of one value, as the server's binary protocol has them: big-endian numbers, text in
+UTF-8. ``OFFSET 0`` keeps the planner from merging the two queries, which would compute each value twice. Aggregates of
+one SELECT see the rows in one order, so a row has the same position in every column, and the order is the subquery's.
+
+| column | first result | second result |
+| --- | --- | --- |
+| of fixed width | the values; `MARKS` where a value is null | how many values are not null |
+| text, bytea, numeric as text | the values that are not null | for each row its length, 4 bytes; -1 for null |
+
+Widths: bool 1; int2 (sent as int4), int4, float4, date 4; int8, float8, timestamp, timestamptz 8. Dates are days and
+timestamps are microseconds, both since 2000-01-01; the lowest and the highest numbers are -infinity and infinity. A
+result without rows has nulls in place of byte strings. If a real value has the bits of a mark, the second result shows
+that: the statement for rows then answers the batch.
+
+A column takes 1 GB at most, which is PostgreSQL's limit for one value; a larger one is answered as rows, too.
+
+Source: PostgreSQL documentation, "Frontend/Backend Protocol"; the functions ``*send`` and ``string_agg``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as kinds
+
+from asyncio_operator.arrow.columns import Ints
+from enrichers.postgres.arrow_keys import shown_key
+from enrichers.postgres.types import Column
+
+MARKS = {1: 2, 4: -0x7FFFF4E1, 8: -0x7FFFFFFFFFFFF4E1}
+"""The number in place of a null, by its width in bytes. No bool, date or timestamp has these bits, and few numbers."""
+
+MOST_COLUMNS = 800
+"""A SELECT has 1,664 results at most."""
+
+DAYS = 10_957
+MICROSECONDS = DAYS * 86_400_000_000
+"""From 1970-01-01, Arrow's epoch, to 2000-01-01, PostgreSQL's."""
+
+LATEST = {4: 2_145_031_948, 8: 2**63 - 1 - MICROSECONDS}
+EARLIEST = {4: -2_451_545, 8: -211_813_488_000_000_000}
+"""The range of days and microseconds since 2000 that both PostgreSQL and Arrow can hold."""
+
+
+class AmbiguousError(Exception):
+    """A value has the bits that mark a null."""
+
+
+class UnfitError(Exception):
+    """A value that its column cannot hold.
+
+    Attributes:
+        row: its row.
+        column: the number of its column.
+        value: the value as text.
+    """
+
+    def __init__(self, row: int, column: int, value: str) -> None:
+        super().__init__(f"row {row}, column {column}: {value}")
+        self.row, self.column, self.value = row, column, value
+
+
+def packing(columns: Mapping[str, Column]) -> tuple[str, str]:
+    """The SQL before and after ``FROM ...``. Both are "" if only rows can answer: a column is an array, or there are
+    too many columns. `columns` are by the SQL that names them."""
+    if len(columns) > MOST_COLUMNS or not all(column.packed for column in columns.values()):
+        return "", ""
+    outer = [_aggregates(f"v{number}", column.arrow) for number, column in enumerate(columns.values())]
+    inner = [f"{column.packed.format(sql)} AS v{number}" for number, (sql, column) in enumerate(columns.items())]
+    return f"SELECT count(*), {', '.join(outer)} FROM (SELECT {', '.join(inner)} ", " OFFSET 0) AS r"
+
+
+def unpack(record: Sequence[Any], schema: pa.Schema) -> pa.Table:
+    """The table of a packed result.
+
+    Raises:
+        UnfitError: a value is infinite, or has more digits than its decimal.
+        AmbiguousError: the result can only be read as rows.
+    """
+    arrays = [_unpacked(record, number, kind) for number, kind in enumerate(schema.types)]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def key_at(row: int, record: Sequence[Any], schema: pa.Schema, names: Sequence[str]) -> Any:
+    """The key of a row of a packed result, for a message; None if it does not fit its column."""
+    places = list(map(schema.get_field_index, names))
+    try:
+        return shown_key([_unpacked(record, place, schema.types[place])[row] for place in places])
+    except UnfitError:
+        return None
+
+
+def from_rows(rows: Sequence[Sequence[Any]], schema: pa.Schema, places: Sequence[int]) -> pa.Table:
+    """The table of a result in rows. `places` has the place of each column in a row.
+
+    Raises:
+        pyarrow.ArrowInvalid: a key does not fit its column.
+    """
+    if not rows:
+        return schema.empty_table()
+    columns = [*zip(*rows, strict=True)]
+    # What asyncpg returns is exact for the column's type, so `array_of`, which checks that, is not needed.
+    arrays = [pa.array(columns[i], kind) for i, kind in zip(places, schema.types, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _unpacked(record: Sequence[Any], number: int, data_type: pa.DataType) -> pa.Array:
+    rows, first, second = record[0], record[1 + 2 * number], record[2 + 2 * number]
+    width = _width(data_type)
+    try:
+        if width:
+            return _fixed(first or b"", second, rows, width, data_type)
+        return _variable(first or b"", second or b"", rows, data_type)
+    except UnfitError as error:
+        raise UnfitError(error.row, number, error.value) from None
+
+
+def _aggregates(value: str, data_type: pa.DataType) -> str:
+    width = _width(data_type)
+    if width:
+        mark = (MARKS[width] % (1 << 8 * width)).to_bytes(width).hex()
+        return f"string_agg(coalesce({value}, '\\x{mark}'::bytea), ''::bytea), count({value})"
+    return f"string_agg({value}, ''::bytea), string_agg(int4send(coalesce(octet_length({value}), -1)), ''::bytea)"
+
+
+@lru_cache(maxsize=1000)
+def _width(data_type: pa.DataType) -> int:
+    """The bytes of a value, or 0 if they vary."""
+    return next((width for is_kind, width in _WIDTHS if is_kind(data_type)), 0)
+
+
+_WIDTHS: tuple[tuple[Callable[[pa.DataType], bool], int], ...] = (
+    (kinds.is_boolean, 1),
+    (kinds.is_int64, 8),
+    (kinds.is_integer, 4),
+    (kinds.is_float64, 8),
+    (kinds.is_float32, 4),
+    (kinds.is_date32, 4),
+    (kinds.is_timestamp, 8),
+)
+
+
+def _fixed(packed: bytes, present: int, rows: int, width: int, data_type: pa.DataType) -> pa.Array:
+    numbers: Any = np.frombuffer(packed, f">i{width}").astype(f"i{width}")
+    valid = None
+    if present < rows:
+        valid = numbers != MARKS[width]
+        if np.count_nonzero(valid) != present:
+            raise AmbiguousError
+    if kinds.is_boolean(data_type):
+        numbers = _bits(numbers == 1)
+    elif kinds.is_temporal(data_type):
+        _check_finite(numbers if valid is None else np.where(valid, numbers, 0), width)
+        numbers += DAYS if width == 4 else MICROSECONDS
+    elif kinds.is_int16(data_type):
+        numbers = numbers.astype(np.int16)
+    return _array(data_type, rows, valid, rows - present, numbers)
+
+
+def _check_finite(numbers: Ints, width: int) -> None:
+    if len(numbers) and (numbers.min() < EARLIEST[width] or numbers.max() > LATEST[width]):
+        row = int(np.flatnonzero((numbers < EARLIEST[width]) | (numbers > LATEST[width]))[0])
+        raise UnfitError(row, 0, _shown(int(numbers[row]), width))
+
+
+def _shown(number: int, width: int) -> str:
+    """A day or a moment that does not fit."""
+    limit = 1 << (8 * width - 1)
+    if number in (-limit, limit - 1):
+        return "infinity" if number > 0 else "-infinity"
+    return str(np.datetime64((number + MICROSECONDS) // 1000, "ms"))  # of days, only infinity does not fit
+
+
+def _variable(packed: bytes, packed_lengths: bytes, rows: int, data_type: pa.DataType) -> pa.Array:
+    lengths = np.frombuffer(packed_lengths, ">i4").astype(np.int32)
+    valid = None
+    nulls = int(np.count_nonzero(lengths < 0))
+    if nulls:
+        valid = lengths >= 0
+        lengths[~valid] = 0
+    ends = np.zeros(rows + 1, np.int32)
+    np.cumsum(lengths, out=ends[1:])
+    is_decimal = kinds.is_decimal(data_type)
+    array = _array(pa.string() if is_decimal else data_type, rows, valid, nulls, ends, pa.py_buffer(packed))
+    return _decimals(array, data_type) if is_decimal else array
+
+
+def _decimals(texts: pa.Array, data_type: pa.DataType) -> pa.Array:
+    try:
+        return texts.cast(data_type)
+    except pa.ArrowInvalid:
+        for row, text in enumerate(texts):
+            try:
+                text.cast(data_type)
+            except pa.ArrowInvalid:
+                raise UnfitError(row, 0, text.as_py()[:200]) from None
+        raise
+
+
+def _array(data_type: pa.DataType, rows: int, valid: Any, nulls: int, *buffers: Any) -> pa.Array:
+    validity = None if valid is None else pa.py_buffer(_bits(valid))
+    return pa.Array.from_buffers(data_type, rows, [validity, *map(pa.py_buffer, buffers)], nulls)
+
+
+def _bits(flags: Any) -> Any:
+    return np.packbits(flags, bitorder="little")

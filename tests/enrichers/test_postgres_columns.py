@@ -1,0 +1,406 @@
+"""Answers in columns: the same as by rows, for every type, and for values that rows cannot hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import asyncpg
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from asyncio_operator import EnricherError, ResultError
+from asyncio_operator.arrow.answer_tables import answer_tables, ask
+from asyncio_operator.arrow.columns import columns
+from enrichers import PostgresEnricher
+from enrichers.postgres.columns import MARKS, MOST_COLUMNS
+from enrichers.postgres.enricher import MOST_AS_ROWS
+from tests.enrichers.conftest import Database
+from tests.enrichers.test_postgres_lookup import KEYS, TYPES, VALUES
+from tests.services import PostgresServer
+
+MISSES = range(10**6, 10**6 + MOST_AS_ROWS)
+"""Integer keys without a row: with them a batch is too large to be asked for as rows."""
+
+
+def listed(rows: Any) -> list[dict[str, Any]]:
+    return [] if rows is None else [rows] if isinstance(rows, dict) else list(rows)
+
+
+async def in_columns(enricher: PostgresEnricher, keys: Sequence[Any]) -> list[list[dict[str, Any]]]:
+    answers = await ask(enricher, answer_tables(enricher.key_schema(), enricher.schema()), keys)
+    return [[] if answer is None else listed(answer.answer()) for answer in answers]
+
+
+async def in_rows(enricher: PostgresEnricher, keys: Sequence[Any]) -> list[list[dict[str, Any]]]:
+    """The same by rows, in the types of the columns."""
+    schema = enricher.schema()
+    answers = [listed(rows) for rows in await enricher.lookup_many(keys)]
+    return [pa.table(columns(rows, schema), schema=schema).to_pylist() for rows in answers]
+
+
+def shown(answers: list[list[dict[str, Any]]]) -> list[str]:
+    """Text that tells -0.0 from 0.0, and equates NaN with NaN. The rows of a table have no order."""
+    return [repr(sorted(map(repr, rows))) for rows in answers]
+
+
+async def outcome(answer: Any, enricher: PostgresEnricher, keys: Sequence[Any]) -> Any:
+    """The answer of the first key, or the error of the batch."""
+    try:
+        return shown((await answer(enricher, keys))[:1])
+    except EnricherError as error:
+        return "holds" in str(error), error.retryable, error.any_key, error.overload
+
+
+texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=5)
+moments = st.datetimes(datetime.min, datetime.max) | st.sampled_from([datetime.min, datetime.max])
+
+LITERALS: dict[str, st.SearchStrategy[Any]] = {
+    "int2": st.integers(-(2**15), 2**15 - 1),
+    "int4": st.integers(-(2**31), 2**31 - 1) | st.just(MARKS[4]),
+    "int8": st.integers(-(2**63), 2**63 - 1) | st.just(MARKS[8]),
+    "float4": st.floats(width=32),
+    "float8": st.floats(),
+    "numeric": st.decimals("-1e15", "1e15", places=18) | st.sampled_from(["NaN", "Infinity", "1e20", "1e-19"]),
+    "numeric(10,2)": st.decimals("-99999999", "99999999", places=2) | st.just("NaN"),
+    "numeric(3,-2)": st.integers(-99900, 99900),
+    "numeric(60,40)": st.decimals("-1e10", "1e10", places=18),
+    "text": texts,
+    "varchar(5)": texts,
+    "char(5)": texts,
+    "name": texts,
+    '"char"': st.sampled_from(["", "a", "~", "\\200"]),
+    "bool": st.booleans(),
+    "date": moments.map(datetime.date) | st.sampled_from(["infinity", "-infinity"]),
+    "timestamp": moments | st.sampled_from(["infinity", "-infinity"]),
+    "timestamptz": moments.map(lambda moment: f"{moment}+00") | st.sampled_from(["infinity", "-infinity"]),
+    "uuid": st.uuids(),
+    "json": st.sampled_from(['{"b": 1,  "a": "\U0001f600"}', "null", '"x"']),
+    "jsonb": st.sampled_from(['{"b": 1,  "a": 2}', "null", '"x"']),
+    "mood": st.sampled_from(["sad", "ok"]),
+    "bytea": st.binary(max_size=5).map(lambda value: "\\x" + value.hex()),
+    "price": st.decimals("-9999", "9999", places=4),
+}
+"""Values of every type, as text that the server reads."""
+
+SCALARS = [case for case in VALUES if not case[0].endswith("[]")]
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate]
+)
+@given(
+    rows=st.lists(
+        st.tuples(st.integers(0, 4), texts, st.tuples(*(st.none() | values for values in LITERALS.values()))),
+        max_size=8,
+    )
+)
+async def test_A3_columns_and_rows_give_the_same_answer_for_every_type(
+    database: Database, rows: list[tuple[int, str, tuple[Any, ...]]]
+) -> None:
+    names = ", ".join(f"v{number} {name}" for number, name in enumerate(LITERALS))
+    exists = await database.fetch(f"SELECT FROM pg_tables WHERE schemaname = '{database.name}'")
+    await database.execute("TRUNCATE t" if exists else f"{TYPES}; CREATE TABLE t (id int, k text, {names})")
+    parameters = ", ".join(f"${number}::text::{name}" for number, name in enumerate(["int", "text", *LITERALS], 1))
+    for number, k, values in rows:
+        await database.fetch(
+            f"INSERT INTO t VALUES ({parameters})",
+            str(number), k, *(None if value is None else str(value) for value in values),
+        )  # fmt: skip
+    async with database.enricher(table="t", key="id") as enricher:
+        for key in range(5):
+            expected = await outcome(in_rows, enricher, [key])
+            assert await outcome(in_columns, enricher, [key, *MISSES]) == expected
+            assert await outcome(in_columns, enricher, [key]) == expected
+    async with database.enricher(table="t", key=["k", "id"], columns=["v0", "v8", "k"]) as enricher:
+        keys = [*{(k, number) for number, k, _ in rows}, *(("no", key) for key in MISSES)]
+        assert shown(await in_columns(enricher, keys)) == shown(await in_rows(enricher, keys))
+
+
+@pytest.mark.parametrize("form", ["table", "query"])
+async def test_A3_values_at_the_ends_of_every_type_are_the_same(database: Database, form: str) -> None:
+    await database.execute(TYPES)
+    source: dict[str, Any] = {"table": "t"} if form == "table" else {"query": "SELECT * FROM t WHERE id = ANY ($1)"}
+    for name, literals, values in VALUES:
+        await database.execute(f"DROP TABLE IF EXISTS t; CREATE TABLE t (id int, v {name})")
+        for number, literal in enumerate([*literals, "NULL"]):
+            await database.execute(f"INSERT INTO t VALUES ({number}, ({literal})::{name})")
+        async with database.enricher(key="id", **source) as enricher:
+            keys = [*range(len(literals) + 1), *MISSES]
+            table = await enricher.lookup_columns(pa.array(keys, pa.int32()))
+            assert table.schema == pa.schema([*enricher.schema(), *enricher.key_schema()])
+            found = {row["id"]: row["v"] for row in table.to_pylist()}
+            assert found == dict(enumerate([*values, None])), name
+
+
+@pytest.mark.parametrize("count", [1, MOST_AS_ROWS + 1])
+@pytest.mark.parametrize(
+    ("name", "literal"),
+    [
+        ("date", "10000-01-01"),
+        ("date", "5874897-12-31"),
+        ("date", "0044-03-15 BC"),
+        ("date", "4713-01-01 BC"),
+        ("timestamp", "294246-12-31 23:59:59.999999"),
+        ("timestamp", "0044-03-15 BC"),
+        ("timestamptz", "20000-02-29 00:00:00.000001+00"),
+        ("timestamptz", "4713-01-01 00:00:00+00 BC"),
+    ],
+)
+async def test_A4_a_date_that_python_cannot_hold_arrives_and_is_found(
+    database: Database, name: str, literal: str, count: int
+) -> None:
+    await database.execute(f"CREATE TABLE t (id int, v {name}); INSERT INTO t VALUES (1, '{literal}'), (2, NULL)")
+    since_1970 = "v - '1970-01-01'" if name == "date" else "extract(epoch FROM v) * 1000000"
+    [[expected]] = await database.fetch(f"SELECT ({since_1970})::int8 FROM t WHERE id = 1")
+    async with database.enricher(table="t", key="id") as enricher:
+        kind, number = enricher.schema().field("v").type, pa.int32() if name == "date" else pa.int64()
+        table = await enricher.lookup_columns(pa.array([1, *MISSES][:count], pa.int32()))
+        assert table["v"].cast(number).to_pylist() == [expected]
+        with pytest.raises(EnricherError):
+            await enricher.lookup(1)
+    numbers = pa.array([expected, *range(count - 1)], number)
+    for key in ("v", ["v", "id"]):
+        async with database.enricher(table="t", key=key, columns=["id"]) as enricher:
+            keys = numbers.cast(kind)
+            if key != "v":
+                keys = pa.StructArray.from_arrays(
+                    [keys, pa.array([1] * count, pa.int32())], enricher.key_schema().names
+                )
+            table = await enricher.lookup_columns(keys)
+            assert (table["id"].to_pylist(), table["v"].cast(number).to_pylist()) == ([1], [expected])
+
+
+@pytest.mark.parametrize(
+    ("name", "literal", "shown"),
+    [
+        ("date", "infinity", "holds infinity"),
+        ("timestamp", "-infinity", "holds -infinity"),
+        ("timestamptz", "294276-12-31 00:00+00", "holds 294276-12-31"),
+        ("numeric", "NaN", "holds NaN"),
+        ("numeric(50,10)", "1e28", "holds 1000000"),
+    ],
+)
+async def test_A3_a_value_that_no_column_can_hold_is_an_error_of_its_key(
+    database: Database, name: str, literal: str, shown: str
+) -> None:
+    await database.execute(f"CREATE TABLE t (id int, w int, v {name}); INSERT INTO t VALUES (7, 1, '{literal}')")
+    async with database.enricher(table="t", key="id") as enricher:
+        for keys in ([7], [*MISSES, 7]):
+            with pytest.raises(EnricherError) as caught:
+                await enricher.lookup_columns(pa.array(keys, pa.int32()))
+            assert (caught.value.retryable, caught.value.any_key) == (False, False)
+            assert all(piece in str(caught.value) for piece in ("key 7:", "column 'v'", shown))
+
+
+def exact(key: Any, kind: pa.DataType) -> bool:
+    """Whether a key is of the Python type of its column, as the keys of a DataFrame are."""
+    classes: dict[pa.DataType, Any] = {
+        pa.float32(): float,
+        pa.float64(): float,
+        pa.bool_(): bool,
+        pa.binary(): bytes,
+        pa.date32(): date,
+    }
+    expected = classes.get(kind) or {"s": str, "i": int, "d": Decimal, "t": datetime}[str(kind)[0]]
+    return type(key) is expected and not (isinstance(key, Decimal) and key.is_nan())
+
+
+@pytest.mark.parametrize(("name", "literal", "hits", "misses"), KEYS)
+@pytest.mark.parametrize("form", ["one", "several", "query"])
+@pytest.mark.parametrize("count", [0, MOST_AS_ROWS])
+async def test_A3_a_key_of_every_type_finds_the_same_rows(
+    database: Database, form: str, name: str, literal: str, hits: list[Any], misses: list[Any], count: int
+) -> None:
+    await database.execute(f"{TYPES}; CREATE DOMAIN word AS varchar(3); CREATE TABLE t (k {name}, l int, v int)")
+    await database.execute(
+        f"INSERT INTO t VALUES (({literal})::{name}, 1, 5), (({literal})::{name}, 2, 6), (NULL, 1, 7)"
+    )
+    source: dict[str, Any] = {"table": "t", "key": ["l", "k"]}
+    if form == "query":
+        cast = "text[]::" if name in ("date", "timestamp") else ""
+        kind = (
+            "text" if name in ("mood", "name", "word") else "numeric" if name.startswith(("numeric", "price")) else name
+        )
+        array = f"$2::{cast}{kind}[]"
+        source["query"] = (
+            f"SELECT t.* FROM unnest($1::int[], {array}) AS a (l, k) JOIN t ON t.l = a.l AND t.k::{kind} = a.k"
+        )
+        del source["table"]
+    elif form == "one":
+        source["key"] = "k"
+    async with database.enricher(**source, columns=["v"]) as enricher:
+        kind = enricher.key_schema().field("k").type
+        keys = [key for key in [*hits, *misses] if exact(key, kind)]
+        if form != "one":
+            keys = [(place, key) for place in (1, 2, *MISSES[:count]) for key in keys]
+        if not keys:
+            return
+        assert shown(await in_columns(enricher, keys)) == shown(await in_rows(enricher, keys))
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), max_size=40, unique=True))
+async def test_A3_any_text_finds_itself_in_columns(database: Database, words: list[str]) -> None:
+    await database.execute("DROP TABLE IF EXISTS t; CREATE TABLE t (k text, v text)")
+    for word in words:
+        await database.fetch("INSERT INTO t VALUES ($1, $1)", word)
+    sources: list[dict[str, Any]] = [{"table": "t"}, {"query": "SELECT k, k AS v FROM unnest($1::text[]) AS k"}]
+    for source in sources:
+        async with database.enricher(key="k", **source) as enricher:
+            assert await in_columns(enricher, words) == [[{"v": word}] for word in words]
+
+
+async def test_A1_several_rows_of_a_key_keep_the_order_of_a_query_also_in_parallel(database: Database) -> None:
+    await database.execute(
+        "CREATE TABLE t AS SELECT i % 100 AS id, i AS v, i::text AS w FROM generate_series(1, 30000) AS i"
+    )
+    await database.execute("ANALYZE t")
+    eager = "&".join(
+        f"{name}=0" for name in ("parallel_setup_cost", "parallel_tuple_cost", "min_parallel_table_scan_size")
+    )
+    query = "SELECT * FROM t WHERE id = ANY ($1) ORDER BY hashint4(v)"
+    dsn = f"{database.dsn}&{eager}&max_parallel_workers_per_gather=4"
+    async with database.enricher(query=query, key="id", dsn=dsn) as enricher:
+        keys = pa.array(range(60), pa.int32())
+        table = await enricher.lookup_columns(keys)
+        expected = await database.fetch(query, keys.to_pylist())
+        assert table.to_pylist() == [{"v": row["v"], "w": row["w"], "id": row["id"]} for row in expected]
+
+
+async def test_A1_a_key_is_given_back_as_it_was_asked(database: Database) -> None:
+    """The server writes UUIDs in one way, and adds blanks to a char(n)."""
+    await database.execute(
+        "CREATE TABLE t AS SELECT md5(i::text)::uuid AS k, i::char(5) AS c, i AS v FROM generate_series(1, 40) AS i"
+    )
+    [[first]] = await database.fetch("SELECT k::text FROM t WHERE v = 7")
+    keys = [first.upper(), first, "{" + first + "}", "no uuid", first[::-1]]
+    async with database.enricher(table="t", key="k", columns=["v"]) as enricher:
+        table = await enricher.lookup_columns(pa.array(keys))
+        assert sorted(table["k"].to_pylist()) == sorted(keys[:3])
+        assert await in_columns(enricher, keys) == [[{"v": 7}]] * 3 + [[], []]
+    async with database.enricher(table="t", key=["c", "k"], columns=["v", "c"]) as enricher:
+        keys = [(c, k) for c in ("7", "7   ", "7      ") for k in (first, first.upper())]
+        assert [[row["v"] for row in rows] for rows in await in_columns(enricher, keys)] == [[7]] * 6
+
+
+@pytest.mark.parametrize("kind", ["int4", "int8", "float8"])
+async def test_a_value_with_the_bits_of_a_mark_is_no_null(database: Database, kind: str) -> None:
+    width = 4 if kind == "int4" else 8
+    value = f"{MARKS[width]}" if kind != "float8" else "-1.4075e-320"
+    await database.execute(f"CREATE TABLE t (id int, v {kind}); INSERT INTO t VALUES (1, {value}), (2, NULL), (3, 5)")
+    async with database.enricher(table="t", key="id") as enricher:
+        keys = [1, 2, 3, *MISSES]
+        assert shown(await in_columns(enricher, keys)) == shown(await in_rows(enricher, keys))
+
+
+async def test_an_answer_larger_than_the_server_allows_is_asked_for_as_rows(database: Database) -> None:
+    await database.execute("""
+        CREATE SEQUENCE s;
+        CREATE FUNCTION large() RETURNS int LANGUAGE plpgsql AS $$
+            BEGIN
+                IF nextval('s') = 1 THEN RAISE 'too large' USING ERRCODE = '54000'; END IF;
+                RETURN 5;
+            END $$;
+        CREATE VIEW t AS SELECT i AS id, large() AS v FROM generate_series(1, 1) AS i""")
+    async with database.enricher(table="t", key="id") as enricher:
+        assert (await in_columns(enricher, [1, *MISSES]))[0] == [{"v": 5}]
+
+
+async def test_a_table_of_very_many_columns_is_answered_as_rows(database: Database) -> None:
+    names = ", ".join(f"v{number} int" for number in range(MOST_COLUMNS))
+    await database.execute(f"CREATE TABLE t (id int, {names}); INSERT INTO t (id, v7) VALUES (1, 2)")
+    async with database.enricher(table="t", key="id") as enricher:
+        [[row], *others] = await in_columns(enricher, [1, *MISSES])
+        assert (row["v7"], row["v8"], len(row), others[0]) == (2, None, MOST_COLUMNS, [])
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+async def test_the_encoding_of_the_database_does_not_matter(postgres: PostgresServer, encoding: str) -> None:
+    name = f"encoded_{encoding.lower()}"
+    connection = await asyncpg.connect(postgres.dsn)
+    await connection.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
+    dsn = postgres.dsn.replace("/postgres?", f"/{name}?")
+    inside = await asyncpg.connect(dsn)
+    await inside.execute(
+        "CREATE TABLE t AS SELECT i AS id, 'né ' || i AS v, 'é'::char(3) AS w FROM generate_series(1, 3) i"
+    )
+    enricher = PostgresEnricher(dsn, table="t", key="id")
+    await enricher.open()
+    keys = [1, 2, 3, *MISSES]
+    assert shown(await in_columns(enricher, keys)) == shown(await in_rows(enricher, keys))
+    if encoding == "SQL_ASCII":
+        await inside.execute("INSERT INTO t VALUES (4, convert_from('\\xff', 'SQL_ASCII'), 'x')")
+        for ask_for in (in_rows, in_columns):
+            with pytest.raises(EnricherError, match="invalid byte sequence"):
+                await ask_for(enricher, [4, *MISSES])
+    await enricher.close()
+    await inside.close()
+    await connection.execute(f"DROP DATABASE {name}")
+    await connection.close()
+
+
+async def test_keys_of_another_type_and_no_keys(database: Database) -> None:
+    await database.execute("CREATE TABLE t AS SELECT 1 AS id, 2 AS l, 3 AS v")
+    async with database.enricher(table="t", key="id") as enricher:
+        for keys in (pa.array(["1"]), pa.array([{"id": 1}])):
+            with pytest.raises(EnricherError, match="the key is id int32") as caught:
+                await enricher.lookup_columns(keys)
+            assert (caught.value.retryable, caught.value.any_key) == (False, True)
+        for keys in (pa.array([], pa.int32()), pa.array([None], pa.int32())):
+            assert await enricher.lookup_columns(keys) == (await enricher.lookup_columns(pa.array([9], pa.int32())))
+    async with database.enricher(table="t", key=["id", "l"]) as enricher:
+        with pytest.raises(EnricherError, match="the key is id int32, l int32"):
+            await enricher.lookup_columns(pa.array([1], pa.int32()))
+
+
+@pytest.mark.parametrize("stranger", ["upper(k)", "NULL"])
+async def test_A2_a_query_that_changes_its_keys_is_an_error_and_no_miss(database: Database, stranger: str) -> None:
+    query = f"SELECT {stranger} AS k, 1 AS v FROM unnest($1::text[]) AS k"
+    async with database.enricher(query=query, key="k") as enricher:
+        for keys in (["a"], [f"a{number}" for number in range(50)]):
+            with pytest.raises(ResultError, match=r"not asked for|is null"):
+                await in_columns(enricher, keys)
+    query = "SELECT 'infinity'::date AS k, 1 AS v FROM unnest($1::text[]) AS k"
+    async with database.enricher(query=query, key="k") as enricher:
+        days = [date(2020, 1, 1) + timedelta(days=number) for number in range(50)]
+        for days_asked in (days, days[:1]):
+            with pytest.raises((EnricherError, ResultError), match=r"not asked for|is null"):
+                await in_columns(enricher, days_asked)
+
+
+async def test_an_error_in_columns_names_the_enricher_and_the_keys(database: Database) -> None:
+    await database.execute("CREATE TABLE t AS SELECT i AS id, i AS v FROM generate_series(0, 50) AS i")
+    async with database.enricher(query="SELECT id, 10 / v AS v FROM t WHERE id = ANY ($1)", key="id") as enricher:
+        with pytest.raises(EnricherError, match=r"PostgresEnricher\(query=.*50 keys from 0 to 49: .*divides by zero"):
+            await in_columns(enricher, range(50))
+        with pytest.raises(EnricherError, match=r"PostgresEnricher\(query=.*, key 0: .*divides by zero"):
+            await in_columns(enricher, [0])
+
+
+async def test_X5_the_password_is_not_in_an_error_of_an_answer_in_columns(database: Database) -> None:
+    await database.execute("CREATE TABLE t AS SELECT 1 AS id, 2 AS v")
+    dsn = f"{database.dsn}&application_name=secret5"
+    async with database.enricher(table="t", key="id", dsn=dsn) as enricher:
+        await database.execute("DROP TABLE t")
+        with pytest.raises(EnricherError) as caught:
+            await in_columns(enricher, [1, *MISSES])
+        assert (caught.value.retryable, caught.value.any_key) == (False, True)
+        assert "secret5" not in str(caught.value)
+
+
+async def test_A3_a_key_of_text_and_instant(database: Database) -> None:
+    instant = datetime(2024, 10, 27, 0, 30, tzinfo=UTC)
+    await database.execute(
+        "CREATE TABLE t AS SELECT 'o' || i % 3 AS o, '2024-10-27Z'::timestamptz + i * interval '1 min' AS at, i AS v "
+        "FROM generate_series(0, 99) AS i"
+    )
+    async with database.enricher(table="t", key=["o", "at"]) as enricher:
+        keys = [(f"o{number % 4}", instant + timedelta(minutes=number)) for number in range(-10, 40)]
+        answers = await in_columns(enricher, keys)
+        assert answers == await in_rows(enricher, keys)
+        assert sum(map(len, answers)) > 10
