@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 
 from asyncio_operator.engine.timing import wake
-from asyncio_operator.lookup.key_batch import PENDING, KeyBatch, shared
+from asyncio_operator.lookup.key_batch import PENDING, Failure, KeyBatch, shared
 
 BATCHES = 4
 """Batches that may be in the pipeline whatever their size: one is emitted, one waits for a slow key, two are in
@@ -39,12 +39,15 @@ class Delivery:
         keys: number of keys that have been admitted and not emitted.
     """
 
-    def __init__(self, deliver: Callable[[KeyBatch, int], None], *, ordered: bool, buffer: int) -> None:
+    def __init__(
+        self, deliver: Callable[[KeyBatch, int], None], *, ordered: bool, buffer: int, remembers: bool = False
+    ) -> None:
         self.batches: deque[KeyBatch] = deque()
         self.keys = 0
         self._deliver = deliver
         self._following: list[_Following] = []
         self._ordered = ordered
+        self._remembers = remembers
         self._buffer = buffer
         self._handed = 0
         self._rows = 0
@@ -109,8 +112,12 @@ class Delivery:
             self._hand_over(first, len(first.keys))
 
     def follow(self, batch: KeyBatch) -> frozenset[int]:
-        """The positions of a batch that is read now whose calls run for earlier batches. They get the same outcomes."""
-        following = _Following(batch, self.batches)
+        """The positions of a batch that is read now whose calls run for earlier batches. They get the same outcomes.
+
+        If the task remembers, keys that these calls have answered get their outcomes at once.
+        """
+        following = _Following(batch, self.batches, self._remembers)
+        following.take_over()
         if following.places:
             self._following.append(following)
         return frozenset(following.places)
@@ -171,14 +178,16 @@ class Delivery:
 class _Following:
     """The keys of a batch whose calls run for earlier batches: by position, that batch and the position in it."""
 
-    def __init__(self, batch: KeyBatch, earlier: deque[KeyBatch]) -> None:
+    def __init__(self, batch: KeyBatch, earlier: deque[KeyBatch], answered_too: bool) -> None:
         self.batch = batch
         self.places: dict[int, tuple[KeyBatch, int]] = {}
         for other in reversed(earlier):
             if batch.keys and other.outcomes and other.answered() < len(other.keys):
                 for key in other.places.keys() & batch.keys:
                     position, place = batch.places[key], other.places[key]
-                    if other.outcomes[place] is PENDING:
+                    outcome = other.outcomes[place]
+                    usable = outcome is PENDING or (answered_too and type(outcome) is not Failure)
+                    if usable and batch.outcomes[position] is PENDING:
                         self.places.setdefault(position, (other, place))
 
     def take_over(self) -> None:

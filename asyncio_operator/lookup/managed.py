@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from asyncio_operator.engine.flights import Flight
@@ -23,14 +24,15 @@ calls."""
 
 
 class WaitingBatch:
-    """A batch whose keys wait for outcomes."""
+    """A batch whose keys, or those at some positions, wait for outcomes."""
 
-    __slots__ = ("batch", "delivery", "missing")
+    __slots__ = ("batch", "delivery", "missing", "positions")
 
-    def __init__(self, batch: KeyBatch, delivery: Delivery) -> None:
+    def __init__(self, batch: KeyBatch, positions: Sequence[int], delivery: Delivery) -> None:
         self.batch = batch
+        self.positions = positions
         self.delivery = delivery
-        self.missing = len(batch.keys)
+        self.missing = len(positions)
 
     def answer(self, position: int, outcome: Any) -> None:
         self.batch.outcomes[position] = outcome
@@ -81,9 +83,11 @@ class BatchSource:
         batch = self._reader.read()
         if batch is NOTHING:
             return False
+        positions = self._pending.recall(batch)
         self._delivery.take(batch)
-        if batch.keys:
-            self._current = WaitingBatch(batch, self._delivery)
+        self._delivery.admit(len(batch.keys) - len(positions))
+        if positions:
+            self._current = WaitingBatch(batch, positions, self._delivery)
             self._next = 0
         else:
             self._delivery.end(batch)
@@ -94,10 +98,12 @@ class BatchSource:
         # Local variables and one look at the room: this loop runs for every key, also for those in the cache.
         keys, outcomes, ready, start = waiting.batch.keys, waiting.batch.outcomes, self._ready, self._next
         cached, ask = self._pending.cached, self._pending.ask
-        stop = min(len(keys), start + self._delivery.room())
+        positions = waiting.positions
+        stop = min(len(positions), start + self._delivery.room())
         hits = 0
-        position = start
-        while position < stop and len(ready) < AHEAD:
+        place = start
+        while place < stop and len(ready) < AHEAD:
+            position = positions[place]
             key = keys[position]
             outcome = cached(key, now)
             if outcome is not ABSENT:
@@ -105,10 +111,10 @@ class BatchSource:
                 hits += 1
             elif (flight := ask(key, waiting, position, now)) is not None:
                 ready.append(flight)
-            position += 1
-        self._next = position
-        self._delivery.admit(position - start)
-        if position == len(keys):
+            place += 1
+        self._next = place
+        self._delivery.admit(place - start)
+        if place == len(positions):
             self._current = None
         # At the end, in one step: a hit has no waiter that would count it.
         if hits:

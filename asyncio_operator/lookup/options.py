@@ -23,6 +23,7 @@ class LookupOptions(CallOptions):
     Attributes:
         fail: the first failure ends the run.
         timed: outcomes say where they came from and how long they took.
+        remember: seconds for which a task does not ask for an answered key again.
         remedy: what the user can do about a failure, for the end of a message.
     """
 
@@ -33,6 +34,7 @@ class LookupOptions(CallOptions):
     cache: Cache | None = None
     fail: bool = True
     timed: bool = False
+    remember: float = 0.0
     remedy: str = ""
     grace_period: float = LOOKUP_GRACE_PERIOD
 

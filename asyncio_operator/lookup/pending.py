@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from asyncio_operator.engine.failures import is_ordinary
@@ -23,9 +23,10 @@ from asyncio_operator.engine.flights import Flight
 from asyncio_operator.engine.recorder import SILENT, Recorder
 from asyncio_operator.errors import ResultError
 from asyncio_operator.keys import identity
-from asyncio_operator.lookup.key_batch import Answer
+from asyncio_operator.lookup.key_batch import Answer, KeyBatch
 from asyncio_operator.lookup.key_batch import shared as as_shared
 from asyncio_operator.lookup.key_failures import KeyFailures
+from asyncio_operator.lookup.memory import Memory
 from asyncio_operator.metrics import Histogram
 from asyncio_operator.state.cells import ABSENT
 
@@ -84,7 +85,7 @@ class PendingKeys:
         latency: seconds from the start of a key's first call to its outcome.
         failures: lookups that failed.
         cache_hits: answers from the cache.
-        shared: outcomes of a call that another waiter had started.
+        shared: outcomes of a call that another waiter had started, or that the task remembers.
         background: flights of refreshes. A source takes them before others.
     """
 
@@ -92,6 +93,7 @@ class PendingKeys:
         self,
         failures: KeyFailures,
         cache: LookupCache | None,
+        memory: Memory | None = None,
         *,
         timed: bool,
         check: Callable[[Any, Any], Any] | None = None,
@@ -104,11 +106,20 @@ class PendingKeys:
         self.background: deque[Flight] = deque()
         self._key_failures = failures
         self._cache = cache
+        self._memory = memory
         self._timed = timed
         self._check = check
         self._recorder = recorder
         self._numbered = 0
         self._running: dict[Any, PendingKey] = {}
+
+    def recall(self, batch: KeyBatch) -> Sequence[int]:
+        """Set the outcomes of the keys that the task remembers. Returns the positions of the others."""
+        asked = None if self._memory is None else self._memory.recall(batch)
+        if asked is None:
+            return range(len(batch.keys))
+        self.shared += len(batch.keys) - len(asked)
+        return asked
 
     def cached(self, key: Any, now: float) -> Any:
         """The cached outcome for a key, or ABSENT. Starts a refresh if one is due."""
@@ -172,7 +183,10 @@ class PendingKeys:
         if self._cache is not None:
             self._cache.put(pending.value, answer)
         latency = self._latency(pending)
-        self._end(pending, Answer(answer, "call", attempts, latency) if self._timed else answer)
+        outcome = Answer(answer, "call", attempts, latency) if self._timed else answer
+        if self._memory is not None:
+            self._memory.note(pending.value, outcome)
+        self._end(pending, outcome)
         return "result"
 
     def failed(self, pending: PendingKey, error: BaseException, attempts: int) -> str:

@@ -26,6 +26,7 @@ from asyncio_operator.lookup.delivery import Delivery
 from asyncio_operator.lookup.key_batch import Answer, KeyBatch
 from asyncio_operator.lookup.key_failures import KeyFailures
 from asyncio_operator.lookup.managed import BatchSource
+from asyncio_operator.lookup.memory import Memory
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pending import PendingKeys
 from asyncio_operator.lookup.plain import PlainIntake
@@ -107,7 +108,11 @@ class LookupPipeline:
             remedy=options.remedy,
             clock=clock,
         )
-        self._delivery = Delivery(deliver, ordered=options.ordered, buffer=options.buffer)
+        # Law L12: a cache takes the place of the memory.
+        self._memory = memory = Memory(options.remember if cache is None else 0, options.timed, clock)
+        self._delivery = Delivery(
+            deliver, ordered=options.ordered, buffer=options.buffer, remembers=bool(options.remember)
+        )
         self._recorder = recorder = recorder_of(trace, clock())
         self._reader = Reader(source)
         # What counts calls and retries, and what counts keys without a call of their own: on the plain way one object.
@@ -116,7 +121,9 @@ class LookupPipeline:
         if options.managed or trace is not None:
             # Without a cache an answer is checked later, when its columns are built.
             checks = None if cache is None or check is None else lambda _key, answer: check(answer)
-            self._keys = pending = PendingKeys(failures, cache, timed=options.timed, check=checks, recorder=recorder)
+            self._keys = pending = PendingKeys(
+                failures, cache, memory, timed=options.timed, check=checks, recorder=recorder
+            )
             flights = BatchSource(self._reader, self._delivery, pending)
             self._attempts = attempts = managed_calls(
                 enricher, flights, self._reader, pending, options, clock, recorder, limiter, tables
@@ -125,7 +132,7 @@ class LookupPipeline:
             self._latency = pending.latency
         else:
             assert isinstance(options.capacity, int)
-            self._keys = self._attempts = intake = PlainIntake(self._reader, self._delivery, failures)
+            self._keys = self._attempts = intake = PlainIntake(self._reader, self._delivery, failures, memory)
             invoke = invoked(enricher, options, tables)
             # More lanes than keys in the buffer would never have work.
             bounded = replace(options, capacity=min(options.capacity, options.buffer))
@@ -150,7 +157,7 @@ class LookupPipeline:
 
     @property
     def shared(self) -> int:
-        """Keys that took the outcome of a call that ran for another batch."""
+        """Keys that took the outcome of a call for an earlier batch."""
         return self._keys.shared
 
     @property
@@ -181,6 +188,10 @@ class LookupPipeline:
             self._delivery.close()
             self._recorder.ended(self._clock())
             await self._reader.close(self._options.grace_period)
+
+    def forget(self, key: Any) -> None:
+        """Ask for the key again in later batches: its answer is of no use."""
+        self._memory.forget(key)
 
     def emitted(self, keys: int, batch: KeyBatch | None) -> None:
         """The consumer has passed on the rows of `keys` keys and, if `batch` is given, all of that batch."""

@@ -16,8 +16,9 @@ from typing import Any
 
 from asyncio_operator.engine.inputs import NOTHING, Reader
 from asyncio_operator.lookup.delivery import Delivery
-from asyncio_operator.lookup.key_batch import KeyBatch
+from asyncio_operator.lookup.key_batch import PENDING, KeyBatch
 from asyncio_operator.lookup.key_failures import KeyFailures
+from asyncio_operator.lookup.memory import Memory
 
 
 class KeyWindow:
@@ -68,6 +69,11 @@ class KeyWindow:
     def all_admitted(self) -> bool:
         return self.admitted == self._count
 
+    def outcomes(self) -> tuple[list[Any], list[Any]]:
+        """The keys that were called for, and their outcomes."""
+        keys, outcomes, asked = self.batch.keys, self.batch.outcomes, self._asked
+        return (keys, outcomes) if asked is None else ([keys[i] for i in asked], [outcomes[i] for i in asked])
+
     # -- the window
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
@@ -101,8 +107,9 @@ class PlainIntake:
     retries = 0
     cache_hits = 0
 
-    def __init__(self, reader: Reader, delivery: Delivery, failures: KeyFailures) -> None:
+    def __init__(self, reader: Reader, delivery: Delivery, failures: KeyFailures, memory: Memory) -> None:
         self.shared = 0
+        self._memory = memory
         self._reader = reader
         self._delivery = delivery
         self._failures = failures
@@ -145,11 +152,13 @@ class PlainIntake:
         return False
 
     def _take(self, batch: KeyBatch) -> None:
-        asked = None
-        if shared := self._delivery.follow(batch):
-            self._delivery.admit(len(shared))
-            self.shared += len(shared)
-            asked = [i for i in range(len(batch.keys)) if i not in shared]
+        asked = self._memory.recall(batch)
+        if self._delivery.batches:
+            waiting = self._delivery.follow(batch)
+            asked = [i for i, outcome in enumerate(batch.outcomes) if outcome is PENDING and i not in waiting]
+        if asked is not None:
+            self._delivery.admit(len(batch.keys) - len(asked))
+            self.shared += len(batch.keys) - len(asked)
         self._delivery.take(batch)
         window = KeyWindow(batch, asked, self._failures, self._left)
         # No lane will enter this window, and so none will leave it.
@@ -162,4 +171,5 @@ class PlainIntake:
         await self._delivery.wait(asyncio.get_running_loop().create_future())
 
     def _left(self, window: KeyWindow) -> None:
+        self._memory.learn(*window.outcomes())
         self._delivery.answered(window.batch)

@@ -62,15 +62,16 @@ def enrich(
     join_hint: str | None = "broadcast",
     scope: str = "task",
     tasks_at_once: int | None = None,
+    remember: Duration | None = 60.0,
     metrics: EnrichmentMetrics | None = None,
     trace: Trace | None = None,
 ) -> DataFrame:
     """The rows of `df`, each with the columns that `enricher` has for its key.
 
     The input's columns pass through unchanged. A key that occurs several times in a batch is looked up once. A key that
-    is being looked up for an earlier batch is not looked up again. A key with a null in any part is not looked up: it
-    is a miss. If a key has several rows, the output has several rows for it. The enricher gets keys as canonical Python
-    values: timestamps as datetimes in UTC, -0.0 as 0.0.
+    is being looked up for an earlier batch, or was answered within `remember` seconds, is not looked up again. A key
+    with a null in any part is not looked up: it is a miss. If a key has several rows, the output has several rows for
+    it. The enricher gets keys as canonical Python values: timestamps as datetimes in UTC, -0.0 as 0.0.
 
     Args:
         df: a DataFrame, batch or streaming.
@@ -112,6 +113,9 @@ def enrich(
             limit.
         tasks_at_once: with "job", the number of tasks that run at the same time. Default: as many as the cluster has
             slots. Required if the number of executors changes.
+        remember: seconds (or a timedelta) for which a task does not ask for an answered key again; None or 0: never. A
+            `cache` takes its place. At most the last 100,000 keys, or 64 MB of answers, are remembered. The default is
+            short for tables that change by the hour, and long for keys that come in every batch.
         metrics: collects figures on the driver.
         trace: records every call of every task, up to its limit. It is cleared here, and complete when the job has
             ended. Use it for some thousand keys: it costs some microseconds per key.

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from asyncio_operator.checks import Duration, positive_duration, positive_int
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.lookup.memory import MOST_KEYS
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, calls_at_most
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
@@ -101,15 +102,16 @@ def plan(
     latency: Duration | EnrichmentMetrics | EnrichmentStatistics | None = None,
     scope: str = "task",
     tasks_at_once: int | None = None,
+    remember: Duration | None = 60.0,
     sample: int = SAMPLE,
 ) -> EnrichmentPlan:
     """How many lookups `enrich` would make with these options, and how long they take. Nothing is looked up.
 
-    It reads the key columns of `df` once. It does not account for errors and retries, for the time of Spark itself, or
-    for answers that a cache holds at the start or drops by time.
+    It reads the key columns of `df` once. It does not account for errors and retries, for the time of Spark itself, for
+    answers that a cache holds at the start, or for answers that a cache or a task drops by time.
 
     Args:
-        df, enricher, on, cache, batching, rate_limit, scope: as for `enrich`.
+        df, enricher, on, cache, batching, rate_limit, scope, remember: as for `enrich`.
         capacity: as for `enrich`; an `AdaptiveCapacity` counts as its `maximum`.
         latency: average seconds (or a timedelta) of a call; or the metrics of an enrichment with the same enricher,
             from whose percentiles the average is computed.
@@ -141,9 +143,10 @@ def plan(
     lookups = task.options
     pace = Pace(calls_at_most(lookups.capacity), lookups.rate_limit, average or 1.0)
     keys_in_a_call = 1 if lookups.batching is None else lookups.batching.max_size
-    survey = Survey(sample, keys_in_a_call, (cache or Cache()).max_rows)
+    remembered = MOST_KEYS if lookups.remember else 0
+    survey = Survey(sample, keys_in_a_call, (cache or Cache()).max_rows, remembered)
     tasks = _surveyed(df, task.layout.keys, survey)
-    whole = Whole(tasks, df.count() if any(one.cut for one in tasks) else None)
+    whole = Whole(tasks, df.count() if any(one.cut for one in tasks) else None, remembered)
     at_once = max(1, min(len(tasks), tasks_at_once or cores(df.sparkSession)))
     plain = worked_off(tasks, at_once, pace, whole.asked)
     cached = worked_off(tasks, at_once, pace, Caches(whole, survey.cache_rows).asked)

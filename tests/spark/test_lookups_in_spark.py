@@ -20,7 +20,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from asyncio_operator import Cache, EnricherError, FixedBackoff, Retry
+from asyncio_operator import Cache, ConfigurationError, EnricherError, FixedBackoff, Retry
 from asyncio_operator.spark import EnrichmentMetrics, enrich
 from enrichers import FunctionEnricher, PostgresEnricher
 from tests.services import PostgresServer
@@ -522,3 +522,27 @@ def test_X7_with_caches_and_retries_a_task_that_ends_early_leaves_nothing_but_wh
     wait_until(lambda: server.open == 0, GONE, f"no running lookup; there are {server.open} of {server.ever}")
     # Where Spark has thrown the worker away, the next one takes its directory over.
     assert how(enrich(keys(alone, 3), enricher, on="id", **options).collect()) == {("found", "cache", 0): 3}
+
+
+@pytest.mark.parametrize("way", [{}, {"retry": Retry(2)}])
+def test_L12_a_task_asks_for_a_key_once_unless_told_otherwise(spark: SparkSession, way: dict[str, Any]) -> None:
+    df = spark.range(0, 3000, numPartitions=1).selectExpr("id % 100 AS product")
+
+    async def price(product: int) -> dict[str, Any]:
+        return {"price": product}
+
+    def figures(**options: Any) -> tuple[int, int, set[str]]:
+        metrics = EnrichmentMetrics(spark)
+        enricher = FunctionEnricher(price, "price long")
+        rows = enrich(df, enricher, on="product", status_column="s", metrics=metrics, **way, **options).collect()
+        assert all(row.price == row.product for row in rows)
+        taken = metrics.statistics()
+        return taken.calls, taken.shared, {row.s.source for row in rows}
+
+    with setting(spark, BATCH_SIZE, 300):
+        assert figures() == (100, 900, {"call", "shared"})
+        calls, shared, _ = figures(remember=0)
+        assert calls > 100
+        assert calls + shared == 1000
+        with pytest.raises(ConfigurationError, match="remember is -1"):
+            figures(remember=-1)

@@ -54,16 +54,20 @@ def test_a_plan_counts_and_asks_for_nothing(orders: DataFrame) -> None:
     assert (enricher.calls, enricher.opened) == ([], 0)
 
 
-@pytest.mark.parametrize("max_batch", [1, 100])
-def test_the_enrichment_asks_for_what_its_plan_says(spark: SparkSession, orders: DataFrame, max_batch: int) -> None:
+@pytest.mark.parametrize(("max_batch", "remember", "calls"), [(1, 60, 900), (100, 60, 12), (1, 0, 1800), (100, 0, 24)])
+def test_the_enrichment_asks_for_what_its_plan_says(
+    spark: SparkSession, orders: DataFrame, max_batch: int, remember: float, calls: int
+) -> None:
     metrics = EnrichmentMetrics(spark)
     with setting(spark, BATCH_SIZE, 250):
-        told = plan(orders, service(max_batch=max_batch), on="product")
-        enrich(orders, service(max_batch=max_batch), on="product", metrics=metrics).collect()
+        told = plan(orders, service(max_batch=max_batch), on="product", remember=remember)
+        df = enrich(orders, service(max_batch=max_batch), on="product", metrics=metrics, remember=remember)
+        df.collect()
     figures = metrics.statistics()
-    # 225 distinct keys in each of eight batches; those that are being looked up for the batch before are shared.
+    # 225 distinct keys in each of eight batches, 450 in each of two tasks. Those that are remembered, or are looked
+    # up for the batch before just then, are shared.
     assert told.lookups == 1800
-    assert told.calls == (1800 if max_batch == 1 else 24)
+    assert told.calls == calls
     assert figures.calls <= told.calls
     if max_batch == 1:
         assert figures.calls + figures.shared == told.lookups

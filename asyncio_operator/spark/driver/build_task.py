@@ -79,6 +79,7 @@ class EnrichOptions:
     join_hint: str | None = "broadcast"
     scope: str = "task"
     tasks_at_once: int | None = None
+    remember: Duration | None = 60.0
 
     @classmethod
     def among(cls, arguments: Mapping[str, Any]) -> EnrichOptions:
@@ -155,7 +156,14 @@ def _lookup_options(enricher: Enricher, options: EnrichOptions, timed: bool) -> 
         timed=timed,
         remedy=REMEDY,
         grace_period=TASK_GRACE_PERIOD,
+        remember=_remembered(options),
     )
+
+
+def _remembered(options: EnrichOptions) -> float:
+    seconds = 0.0 if options.remember is None else duration("remember", options.remember)
+    # With "distinct" no key comes twice, unless Spark repeats a task.
+    return seconds if options.strategy == "inline" else 0.0
 
 
 def _check_strategy(options: EnrichOptions) -> None:

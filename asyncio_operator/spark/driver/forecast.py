@@ -25,9 +25,11 @@ class Whole:
 
     Args:
         rows: the number of rows of all partitions; None if all were read.
+        remembered: the maximum number of keys that a task remembers.
     """
 
-    def __init__(self, tasks: Sequence[TaskFigures], rows: int | None) -> None:
+    def __init__(self, tasks: Sequence[TaskFigures], rows: int | None, remembered: int = 0) -> None:
+        self._remembered = remembered
         looked = sum(one.rows for one in tasks)
         cut = sum(one.rows for one in tasks if one.cut)
         self.rows = looked if rows is None else rows
@@ -51,7 +53,12 @@ class Whole:
 
     def asked(self, worker: int, one: TaskFigures) -> tuple[float, float]:
         """The keys that a task looks up without a cache, and the number of calls for them."""
-        return one.lookups * self.factor(one), one.calls * self.factor(one)
+        lookups, calls = one.lookups * self.factor(one), one.calls * self.factor(one)
+        if one.cut and one.asked:
+            known = one.sketch.distinct(self.part([one]))
+            if known <= self._remembered:  # The task remembers all its keys: it asks for each once.
+                calls *= min(1.0, known / (one.asked * self.factor(one)))
+        return lookups, calls
 
 
 class Caches:

@@ -22,6 +22,7 @@ from asyncio_operator.lookup.cache_directories import caches
 from asyncio_operator.lookup.key_batch import Failure, KeyBatch
 from asyncio_operator.lookup.key_failures import missing_key_error, run_error
 from asyncio_operator.lookup.pipeline import LookupPipeline
+from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark.worker.figures import EnrichmentFigures
 from asyncio_operator.spark.worker.rows import Enrichment
 from asyncio_operator.spark.worker.shared import clients, limiters
@@ -66,7 +67,13 @@ class Link:
         options = self._task.options
         if options.fail:
             raise run_error(self._task.enricher, key, error, 1, options.remedy)
+        # Errors are not remembered.
+        loop_thread().loop.call_soon_threadsafe(self._forget, key)
         return Failure(error, 0.0)
+
+    def _forget(self, key: Any) -> None:
+        if self._pipeline is not None:
+            self._pipeline.forget(key)
 
     async def run(self, source: Input, deliver: Deliver) -> None:
         """Look up the keys of the input, until it has ended and all of it is delivered."""

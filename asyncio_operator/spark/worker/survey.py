@@ -29,8 +29,8 @@ SIZE = 4096
 1 / sqrt(SIZE - 2), which is 1.6 %."""
 
 SCHEMA = (
-    "partition int, rows long, nulls long, cut boolean, lookups long, calls long, misses long, miss_calls long, "
-    "hashes binary, batches binary"
+    "partition int, rows long, nulls long, cut boolean, lookups long, asked long, calls long, misses long, "
+    "miss_calls long, hashes binary, batches binary"
 )
 """The fields of a `TaskFigures` and of its sketch, as Spark DDL."""
 
@@ -86,7 +86,7 @@ class TaskFigures:
         rows, nulls: input rows, and those whose key has a null.
         cut: there are more rows, which were not read.
         lookups: distinct keys of each batch of rows, added up.
-        calls: the number of calls for them.
+        asked, calls: those that the task does not remember, and the number of calls for them.
         misses, miss_calls: the same for keys that are not in a cache, which is empty at the start of the task.
     """
 
@@ -95,6 +95,7 @@ class TaskFigures:
     nulls: int
     cut: bool
     lookups: int
+    asked: int
     calls: int
     misses: int
     miss_calls: int
@@ -109,11 +110,13 @@ class Survey:
         sample: rows to read at least; a batch is always read as a whole.
         max_batch: keys in one call.
         cache_rows: the maximum number of keys in the cache.
+        remembered: the maximum number of keys that a task remembers.
     """
 
     sample: int
     max_batch: int
     cache_rows: int
+    remembered: int = 0
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yields one row of `SCHEMA`."""
@@ -132,11 +135,11 @@ class Survey:
 
     def figures(self, partition: int, batches: Iterator[pa.RecordBatch]) -> TaskFigures:
         """The figures of a task over batches of one column, which contains hashes."""
-        rows = nulls = lookups = calls = misses = miss_calls = 0
-        sketch, cache = Sketch(), _LeastRecentlyUsed(self.cache_rows)
+        rows = nulls = lookups = asked = calls = misses = miss_calls = 0
+        sketch, cache, memory = Sketch(), _LeastRecentlyUsed(self.cache_rows), _LeastRecentlyUsed(self.remembered)
         for batch in batches:
             if rows >= self.sample:
-                return TaskFigures(partition, rows, nulls, True, lookups, calls, misses, miss_calls, sketch)
+                return TaskFigures(partition, rows, nulls, True, lookups, asked, calls, misses, miss_calls, sketch)
             column = batch.column(0)
             hashes = column.drop_null().to_numpy().view(np.uint64)
             # In the order of their first row, in which a cache would see them.
@@ -144,12 +147,14 @@ class Survey:
             missed = cache.misses(keys)
             rows += batch.num_rows
             nulls += column.null_count
+            new = memory.misses(keys) if self.remembered else len(keys)
             lookups += len(keys)
-            calls += -(-len(keys) // self.max_batch)
+            asked += new
+            calls += -(-new // self.max_batch)
             misses += missed
             miss_calls += -(-missed // self.max_batch)
             sketch = sketch.with_batch(keys)
-        return TaskFigures(partition, rows, nulls, False, lookups, calls, misses, miss_calls, sketch)
+        return TaskFigures(partition, rows, nulls, False, lookups, asked, calls, misses, miss_calls, sketch)
 
 
 def figures_of(row: dict[str, Any]) -> TaskFigures:

@@ -98,7 +98,7 @@ def test_a_task_gives_one_row_of_its_schema() -> None:
     [batch] = Survey(ALL, 1, ALL)(iter(batches_of([1, 2, None, 2])))
     assert batch.schema.names == [part.split()[0] for part in SCHEMA.split(", ")]
     assert [str(field.type) for field in batch.schema] == (
-        ["int32", "int64", "int64", "bool"] + ["int64"] * 4 + ["binary"] * 2
+        ["int32", "int64", "int64", "bool"] + ["int64"] * 5 + ["binary"] * 2
     )
     [row] = batch.to_pylist()
     assert (row["rows"], row["nulls"], row["lookups"]) == (4, 1, 2)
@@ -235,7 +235,7 @@ def test_the_mean_of_percentiles_lies_between_them(percentiles: list[float]) -> 
 
 
 def test_tasks_of_a_worker_share_the_window_of_a_rate_limit() -> None:
-    tasks = [TaskFigures(n, 2, 0, False, 2, 2, 2, 2, Sketch()) for n in range(30)]
+    tasks = [TaskFigures(n, 2, 0, False, 2, 2, 2, 2, 2, Sketch()) for n in range(30)]
     pace = Pace(100, RateLimit(5), 0.01)
     assert worked_off(tasks, 2, pace, lambda worker, one: (one.lookups, one.calls)).seconds == pytest.approx(
         5.0, abs=0.1

@@ -93,7 +93,7 @@ def rows(enricher: Enricher, keys: list[int | None], way: str, layout: dict[str,
     ordered=st.booleans(),
     layout=st.fixed_dictionaries({name: st.booleans() for name in ("inner", "drop_failed", "status")}),
 )
-def test_A3_answers_in_columns_give_the_rows_that_answers_in_rows_give(
+def test_A3_A5_answers_in_columns_give_the_rows_that_answers_in_rows_give(
     keys: list[int | None], max_batch: int, way: str, ordered: bool, layout: dict[str, bool]
 ) -> None:
     if WAYS[way].get("batching") and max_batch == 1:

@@ -1,0 +1,167 @@
+"""What a task remembers: the answers of the last seconds, so that later batches do not ask again (law L12).
+
+It is one dictionary from keys to outcomes, and a queue of blocks of keys in the order of their answers. A key that is
+in the dictionary is not asked, so it is in one block only. Forgetting a block removes its keys. Errors are not
+remembered. A cache, which also outlives the task, takes its place where one is given.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, compress, repeat
+from sys import getsizeof
+from typing import Any, Final
+
+from asyncio_operator.lookup.key_batch import PENDING, Answer, Failure, KeyBatch, shared
+
+MOST_KEYS: Final = 100_000
+"""Keys that are remembered, by law L12."""
+
+MOST_BYTES: Final = 64 * 2**20
+"""Bytes of their answers, estimated. It is a few batches of ordinary rows, and bounds the memory of large documents."""
+
+ENTRY: Final = 400
+"""Bytes of a key, of its places in dictionaries and of a row, beside the values of the row."""
+
+SAMPLED: Final = 8
+"""One of this many answers is measured."""
+
+BLOCK: Final = 1_000
+"""Keys from which a block takes no more, as from a sixteenth of `MOST_BYTES`."""
+
+SPAN: Final = 0.01
+"""The part of the time to remember that one block may span. Its keys are forgotten together."""
+
+
+class Block:
+    """Keys that were answered at about the same time."""
+
+    __slots__ = ("begun", "bytes", "ended", "keys")
+
+    def __init__(self, begun: float) -> None:
+        self.begun = begun
+        self.ended = begun
+        self.bytes = 0
+        self.keys: list[Any] = []
+
+    def is_full(self) -> bool:
+        return len(self.keys) >= BLOCK or self.bytes * 16 >= MOST_BYTES
+
+
+class Memory:
+    """The answers of a task.
+
+    Args:
+        seconds: how long an answer is remembered; 0: never.
+        timed: outcomes say where they came from.
+        clock: returns seconds.
+    """
+
+    def __init__(self, seconds: float, timed: bool, clock: Callable[[], float]) -> None:
+        self._seconds = seconds
+        self._timed = timed
+        self._clock = clock
+        self._known: dict[Any, Any] = {}
+        self._blocks: deque[Block] = deque()
+        self._bytes = 0
+        self._noted: dict[Any, Any] = {}
+        self._since = self._until = 0.0
+
+    def recall(self, batch: KeyBatch) -> list[int] | None:
+        """Set the outcomes of the keys that are remembered. Returns the positions of the others; None: of all keys."""
+        if self._noted:
+            self._learn_noted()
+        if self._blocks:
+            self._forget_until(self._clock() - self._seconds)
+        known, keys = self._known, batch.keys
+        if not known or known.keys().isdisjoint(keys):
+            return None
+        outcomes = list(map(known.get, keys, repeat(PENDING)))
+        asked = [i for i, outcome in enumerate(outcomes) if outcome is PENDING]
+        batch.outcomes = [shared(outcome) for outcome in outcomes] if self._timed else outcomes
+        return asked
+
+    def note(self, key: Any, outcome: Any) -> None:
+        """Remember an answer, like `learn`, at the cost of one entry."""
+        if not self._seconds:
+            return
+        now = self._clock()
+        if not self._noted:
+            self._since = now
+        elif now - self._since > SPAN * self._seconds:
+            self._learn_noted()
+            self._since = now
+        self._noted[key] = outcome
+        self._until = now
+
+    def _learn_noted(self) -> None:
+        noted, self._noted = self._noted, {}
+        self._learn(list(noted), list(noted.values()), self._until)
+
+    def learn(self, keys: Sequence[Any], outcomes: Sequence[Any]) -> None:
+        """Remember the outcomes of keys that were asked and have just been answered, failures excepted."""
+        if Failure in set(map(type, outcomes)):
+            answered = [type(outcome) is not Failure for outcome in outcomes]
+            keys, outcomes = list(compress(keys, answered)), list(compress(outcomes, answered))
+        if self._seconds and keys:
+            self._learn(keys, outcomes, self._clock())
+
+    def _learn(self, keys: Sequence[Any], outcomes: Sequence[Any], now: float) -> None:
+        block = self._blocks[-1] if self._blocks else None
+        if block is None or block.is_full() or now - block.begun > SPAN * self._seconds:
+            self._blocks.append(block := Block(now))
+        block.ended = now
+        block.keys += keys
+        size = len(keys) * (ENTRY + SAMPLED * _size(outcomes[::SAMPLED]) // len(keys))
+        block.bytes += size
+        self._bytes += size
+        self._known.update(zip(keys, outcomes, strict=True))
+        while self._blocks and self._is_over():
+            self._forget()
+
+    def forget(self, key: Any) -> None:
+        """Ask for this key again: its answer is of no use."""
+        # It stays in its block, and forgetting the block passes over it.
+        self._noted.pop(key, None)
+        self._known.pop(key, None)
+
+    def _is_over(self) -> bool:
+        # Without its oldest block it would still remember enough.
+        return self._bytes > MOST_BYTES or len(self._known) - len(self._blocks[0].keys) >= MOST_KEYS
+
+    def _forget_until(self, time: float) -> None:
+        while self._blocks and self._blocks[0].ended <= time:
+            self._forget()
+
+    def _forget(self) -> None:
+        block = self._blocks.popleft()
+        self._bytes -= block.bytes
+        deque(map(self._known.pop, block.keys, repeat(None)), maxlen=0)
+
+
+def _size(outcomes: Sequence[Any]) -> int:
+    """The bytes of answers, about."""
+    kinds = set(map(type, outcomes))
+    if Answer in kinds:
+        outcomes = [outcome.answer if type(outcome) is Answer else outcome for outcome in outcomes]
+        kinds = set(map(type, outcomes))
+    if kinds == {dict}:
+        # In C: this is done for every answer.
+        values = list(chain.from_iterable(map(dict.values, outcomes)))
+        return sum(map(getsizeof, values)) + sum(map(_inside, values) if _CONTAINERS & set(map(type, values)) else ())
+    return sum(_inside(outcome) for outcome in outcomes if outcome is not None)
+
+
+_CONTAINERS = frozenset((dict, list, tuple))
+
+
+def _inside(value: Any) -> int:
+    """The bytes of the values in a row, a list of rows, rows of a table, or a nested value."""
+    if isinstance(value, Mapping):
+        return sum(getsizeof(item) + _inside(item) for item in value.values())
+    if isinstance(value, list | tuple):
+        return sum(getsizeof(item) + _inside(item) for item in value)
+    if hasattr(value, "nbytes"):
+        return int(value.nbytes)
+    return 0

@@ -1,0 +1,197 @@
+"""L12: a task remembers its answers for some seconds, in bounded memory; errors and what is too old are asked again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncio_operator import Cache, Retry
+from asyncio_operator.arrow.answer_tables import TableRows
+from asyncio_operator.lookup import memory as module
+from asyncio_operator.lookup.cache import LookupCache
+from asyncio_operator.lookup.cache_directories import open_cache
+from asyncio_operator.lookup.key_batch import PENDING, Answer, Failure, KeyBatch
+from asyncio_operator.lookup.memory import Memory
+from asyncio_operator.lookup.options import LookupOptions
+from asyncio_operator.lookup.pipeline import LookupPipeline
+from asyncio_operator.testing import ManualClock
+from tests.lookup.helpers import Consumer, Recorded
+from tests.lookup.test_cached_pipeline import Trickle
+from tests.operator.helpers import virtual
+
+WAYS: dict[str, dict[str, Any]] = {"plain": {}, "managed": {"retry": Retry(1)}}
+
+
+def recalled(memory: Memory, *keys: Any) -> list[Any]:
+    """The outcomes of keys; PENDING for those to be asked."""
+    batch = KeyBatch(list(keys), len(keys))
+    asked = memory.recall(batch)
+    assert asked is None or asked == [i for i, outcome in enumerate(batch.outcomes) if outcome is PENDING]
+    return batch.outcomes
+
+
+def test_L12_an_answer_is_remembered_to_the_second_and_misses_too() -> None:
+    clock = ManualClock()
+    memory = Memory(60, False, clock)
+    memory.learn(["a", "b"], [{"x": 1}, None])
+    clock.advance(59.999)
+    assert recalled(memory, "b", "c", "a") == [None, PENDING, {"x": 1}]
+    clock.advance(0.001)
+    assert recalled(memory, "a", "b") == [PENDING, PENDING]
+
+
+def test_L12_errors_are_not_remembered() -> None:
+    memory = Memory(60, False, ManualClock())
+    memory.learn(["a", "b", "c"], [{}, Failure(ValueError(), 0.0), None])
+    assert recalled(memory, "a", "b", "c") == [{}, PENDING, None]
+
+
+def test_L12_an_answer_of_no_use_is_asked_again() -> None:
+    memory = Memory(60, False, ManualClock())
+    memory.learn(["a"], [{}])
+    memory.note("b", {})
+    memory.forget("a")
+    memory.forget("b")
+    assert recalled(memory, "a", "b") == [PENDING, PENDING]
+
+
+def test_L12_nothing_is_remembered_for_0_seconds() -> None:
+    memory = Memory(0, False, ManualClock())
+    memory.learn(["a"], [{}])
+    memory.note("b", {})
+    assert recalled(memory, "a", "b") == [PENDING, PENDING]
+
+
+def test_L12_the_source_of_a_remembered_answer_is_shared() -> None:
+    memory = Memory(60, True, ManualClock())
+    memory.learn(["a"], [Answer({"x": 1}, "call", 2, 0.5)])
+    [outcome] = recalled(memory, "a")
+    assert (outcome.answer, outcome.source, outcome.attempts) == ({"x": 1}, "shared", 2)
+
+
+def test_L12_large_answers_are_forgotten_before_the_memory_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_BYTES", 100_000)
+    memory = Memory(60, False, ManualClock())
+    for start in range(0, 1_000, 10):
+        memory.learn(range(start, start + 10), [{"text": "x" * 5_000}, {"nested": ["y" * 5_000]}] * 5)
+        assert len(memory._known) * 5_000 <= 100_000 + 50_000
+    assert recalled(memory, 999) != [PENDING]
+
+
+STEPS = st.lists(
+    st.tuples(st.lists(st.integers(0, 20), max_size=5, unique=True), st.sampled_from([0.0, 0.5, 3.0, 11.0]))
+)
+
+
+def test_L12_it_is_what_a_list_of_the_last_answers_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_KEYS", 6)
+    monkeypatch.setattr(module, "BLOCK", 2)
+
+    @given(STEPS)
+    def run(steps: list[tuple[list[int], float]]) -> None:
+        clock = ManualClock()
+        memory = Memory(10, False, clock)
+        answered: list[tuple[int, float]] = []
+        for keys, pause in steps:
+            outcomes = recalled(memory, *keys)
+            alive = {key: time for key, time in answered[-6:] if clock() - time < 10}
+            old = {key for key, time in answered if clock() - time >= 10 + 0.1}
+            for key, outcome in zip(keys, outcomes, strict=True):
+                if key in alive:
+                    assert outcome == {"x": key}
+                if outcome is not PENDING:
+                    assert outcome == {"x": key}
+                    assert key not in old - alive.keys()
+            asked = [key for key, outcome in zip(keys, outcomes, strict=True) if outcome is PENDING]
+            memory.learn(asked, [{"x": key} for key in asked])
+            answered = [(key, time) for key, time in answered if key not in asked] + [(key, clock()) for key in asked]
+            assert len(memory._known) <= 6 + 5
+            clock.advance(pause)
+
+    run()
+
+
+def test_L12_rows_of_a_table_count_with_their_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_BYTES", 200_000)
+    memory = Memory(60, False, ManualClock())
+    for start in range(0, 1_000, 10):
+        table = pa.table({"text": ["x" * 5_000] * 10})
+        memory.learn(range(start, start + 10), [TableRows(table, place, 1) for place in range(10)])
+    assert 10 <= len(memory._known) <= 40
+
+
+async def run(
+    enricher: Recorded, made: list[KeyBatch], pause: float, options: LookupOptions, cache: LookupCache | None = None
+) -> Consumer:
+    """Look up batches that come one after the other."""
+    consumer = Consumer(made, options.ordered)
+    source = Trickle(made, pause)
+    consumer.pipeline = LookupPipeline(enricher, source, consumer.deliver, options, cache, lambda answer: answer)
+    await consumer.pipeline.run()
+    return consumer
+
+
+async def asked(batches: list[list[int]], way: str, *, pause: float = 1.0, slow: int = -1, **options: Any) -> Any:
+    """The calls for batches that come `pause` seconds apart, and their outcomes. Key 13 fails; `slow` takes 100 s."""
+
+    async def answer(keys: Any) -> Any:
+        await asyncio.sleep(100 if keys == slow else 0.01)
+        if keys == 13:
+            raise ValueError("thirteen")
+        return {"x": keys} if keys < 50 else None
+
+    enricher = Recorded(answer)
+    made = [KeyBatch(keys, len(keys)) for keys in batches]
+    chosen: dict[str, Any] = {"remember": 60.0, "timeout": None, "fail": False} | WAYS[way] | options
+    consumer = await run(enricher, made, pause, LookupOptions(**chosen))
+    if "cache" not in options:
+        assert consumer.pipeline.shared == sum(map(len, batches)) - len(enricher.calls)
+    return enricher.calls, [batch.outcomes for batch in made]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("ordered", [True, False])
+@virtual
+async def test_L12_a_key_is_asked_once_a_minute(way: str, ordered: bool) -> None:
+    batches = [[1, 2, 50], [2, 3, 50], [1, 3, 4]]
+    calls, outcomes = await asked(batches, way, ordered=ordered)
+    assert sorted(calls) == [1, 2, 3, 4, 50]
+    assert outcomes == [[{"x": key} if key < 50 else None for key in batch] for batch in batches]
+    calls, _ = await asked([[1], [1], [1]], way, pause=40.0)
+    assert calls == [1, 1]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@virtual
+async def test_L12_an_answer_of_a_batch_that_still_waits_for_a_slow_key_is_remembered(way: str) -> None:
+    calls, outcomes = await asked([[1, 2, 9], [2, 1, 9], [3, 1]], way, slow=9)
+    assert sorted(calls) == [1, 2, 3, 9]
+    assert outcomes[2] == [{"x": 3}, {"x": 1}]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@virtual
+async def test_L12_failures_are_asked_again_and_0_seconds_remember_nothing(way: str) -> None:
+    calls, _ = await asked([[13, 1], [13, 1]], way)
+    assert sorted(calls) == [1, 13, 13]
+    calls, _ = await asked([[1], [1]], way, remember=0.0)
+    assert calls == [1, 1]
+
+
+@virtual
+async def test_L12_a_cache_takes_the_place_of_the_memory() -> None:
+    async def answer(key: int) -> Any:
+        return {"x": key}
+
+    enricher, made = Recorded(answer), [KeyBatch([1], 1) for _ in range(4)]
+    kept = Cache(expire_after_write=1.5)
+    options = LookupOptions(cache=kept, remember=60.0)
+    cache = open_cache(kept, "owner", asyncio.get_running_loop().time)
+    consumer = await run(enricher, made, 1.0, options, cache)
+    assert enricher.calls == [1, 1]
+    assert consumer.pipeline.cache_hits == 2
