@@ -102,18 +102,16 @@ def key_at(row: int, record: Sequence[Any], schema: pa.Schema, names: Sequence[s
         return None
 
 
-def from_rows(rows: Sequence[Sequence[Any]], schema: pa.Schema, places: Sequence[int]) -> pa.Table:
-    """The table of a result in rows. `places` has the place of each column in a row.
+def from_rows(rows: Sequence[Sequence[Any]], row_type: pa.StructType, places: Sequence[int]) -> pa.Table:
+    """The table of a result in rows. `places` has the place in a row of each field of `row_type`.
 
     Raises:
         pyarrow.ArrowInvalid: a key does not fit its column.
     """
-    if not rows:
-        return schema.empty_table()
-    columns = [*zip(*rows, strict=True)]
-    # What asyncpg returns is exact for the column's type, so `array_of`, which checks that, is not needed.
-    arrays = [pa.array(columns[i], kind) for i, kind in zip(places, schema.types, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=schema)
+    # What asyncpg returns is exact for the column's type, so `array_of`, which checks that, is not needed. As structs
+    # few rows take half of the time of one array for each column.
+    chosen = [tuple([row[place] for place in places]) for row in rows]
+    return pa.Table.from_struct_array(pa.array(chosen, row_type))
 
 
 def _unpacked(record: Sequence[Any], number: int, data_type: pa.DataType) -> pa.Array:

@@ -72,6 +72,11 @@ class Statement:
         return pa.schema([*self.schema, *(field for field in self.key_schema if field.name not in self.schema.names)])
 
     @cached_property
+    def row_type(self) -> pa.StructType:
+        """`answer` as the type of a row."""
+        return pa.struct(list(self.answer))
+
+    @cached_property
     def places(self) -> list[int]:
         """For each column of `answer`, its place in a row."""
         keys = [len(self.schema) + i for i, name in enumerate(self.key_schema.names) if name not in self.schema.names]

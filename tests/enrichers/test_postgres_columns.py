@@ -252,7 +252,9 @@ async def test_A3_any_text_finds_itself_in_columns(database: Database, words: li
     sources: list[dict[str, Any]] = [{"table": "t"}, {"query": "SELECT k, k AS v FROM unnest($1::text[]) AS k"}]
     for source in sources:
         async with database.enricher(key="k", **source) as enricher:
-            assert await in_columns(enricher, words) == [[{"v": word}] for word in words]
+            for more in ([], [f"{word}?" for word in [*words, *map(str, MISSES)] if f"{word}?" not in words]):
+                answers = await in_columns(enricher, [*words, *more])
+                assert answers[: len(words)] == [[{"v": word}] for word in words]
 
 
 async def test_A1_several_rows_of_a_key_keep_the_order_of_a_query_also_in_parallel(database: Database) -> None:
@@ -279,13 +281,17 @@ async def test_A1_a_key_is_given_back_as_it_was_asked(database: Database) -> Non
     )
     [[first]] = await database.fetch("SELECT k::text FROM t WHERE v = 7")
     keys = [first.upper(), first, "{" + first + "}", "no uuid", first[::-1]]
+    misses = [f"{number:032x}" for number in MISSES]
     async with database.enricher(table="t", key="k", columns=["v"]) as enricher:
-        table = await enricher.lookup_columns(pa.array(keys))
-        assert sorted(table["k"].to_pylist()) == sorted(keys[:3])
-        assert await in_columns(enricher, keys) == [[{"v": 7}]] * 3 + [[], []]
+        for more in ([], misses):
+            table = await enricher.lookup_columns(pa.array(keys + more))
+            assert sorted(table["k"].to_pylist()) == sorted(keys[:3])
+            assert await in_columns(enricher, keys + more) == [[{"v": 7}]] * 3 + [[]] * (2 + len(more))
     async with database.enricher(table="t", key=["c", "k"], columns=["v", "c"]) as enricher:
         keys = [(c, k) for c in ("7", "7   ", "7      ") for k in (first, first.upper())]
-        assert [[row["v"] for row in rows] for rows in await in_columns(enricher, keys)] == [[7]] * 6
+        for extra in ([], [("8", miss) for miss in misses]):
+            answers = await in_columns(enricher, keys + extra)
+            assert [[row["v"] for row in rows] for rows in answers] == [[7]] * 6 + [[]] * len(extra)
 
 
 @pytest.mark.parametrize("kind", ["int4", "int8", "float8"])
@@ -362,22 +368,22 @@ async def test_keys_of_another_type_and_no_keys(database: Database) -> None:
 async def test_A2_a_query_that_changes_its_keys_is_an_error_and_no_miss(database: Database, stranger: str) -> None:
     query = f"SELECT {stranger} AS k, 1 AS v FROM unnest($1::text[]) AS k"
     async with database.enricher(query=query, key="k") as enricher:
-        for keys in (["a"], [f"a{number}" for number in range(50)]):
+        for keys in (["a"], [f"a{number}" for number in MISSES] + ["a"]):
             with pytest.raises(ResultError, match=r"not asked for|is null"):
                 await in_columns(enricher, keys)
     query = "SELECT 'infinity'::date AS k, 1 AS v FROM unnest($1::text[]) AS k"
     async with database.enricher(query=query, key="k") as enricher:
-        days = [date(2020, 1, 1) + timedelta(days=number) for number in range(50)]
+        days = [date(2020, 1, 1) + timedelta(days=number) for number in range(MOST_AS_ROWS + 1)]
         for days_asked in (days, days[:1]):
             with pytest.raises((EnricherError, ResultError), match=r"not asked for|is null"):
                 await in_columns(enricher, days_asked)
 
 
 async def test_an_error_in_columns_names_the_enricher_and_the_keys(database: Database) -> None:
-    await database.execute("CREATE TABLE t AS SELECT i AS id, i AS v FROM generate_series(0, 50) AS i")
+    await database.execute("CREATE TABLE t AS SELECT i AS id, i AS v FROM generate_series(0, 99) AS i")
     async with database.enricher(query="SELECT id, 10 / v AS v FROM t WHERE id = ANY ($1)", key="id") as enricher:
-        with pytest.raises(EnricherError, match=r"PostgresEnricher\(query=.*50 keys from 0 to 49: .*divides by zero"):
-            await in_columns(enricher, range(50))
+        with pytest.raises(EnricherError, match=r"PostgresEnricher\(query=.*99 keys from 0 to 98: .*divides by zero"):
+            await in_columns(enricher, range(99))
         with pytest.raises(EnricherError, match=r"PostgresEnricher\(query=.*, key 0: .*divides by zero"):
             await in_columns(enricher, [0])
 
@@ -400,7 +406,7 @@ async def test_A3_a_key_of_text_and_instant(database: Database) -> None:
         "FROM generate_series(0, 99) AS i"
     )
     async with database.enricher(table="t", key=["o", "at"]) as enricher:
-        keys = [(f"o{number % 4}", instant + timedelta(minutes=number)) for number in range(-10, 40)]
+        keys = [(f"o{number % 4}", instant + timedelta(minutes=number)) for number in range(-10, MOST_AS_ROWS)]
         answers = await in_columns(enricher, keys)
         assert answers == await in_rows(enricher, keys)
         assert sum(map(len, answers)) > 10
