@@ -39,6 +39,8 @@ def match(asked: pa.Array, rows: pa.Array) -> Ints:
     """
     rows = canonical_array(rows)
     asked = fit_keys(asked, rows.type)
+    if rows.equals(asked) and _complete(_parts(rows)) is None:
+        return np.arange(len(rows))  # a row for each key, in their order
     if not kinds.is_struct(rows.type):
         found = pc.index_in(_bits(rows), value_set=_bits(asked), skip_nulls=True).fill_null(-1)
         single: Ints = found.to_numpy(zero_copy_only=False).astype(np.int64)
@@ -203,7 +205,7 @@ def _equal(parts: Sequence[pa.Array], others: Sequence[pa.Array]) -> Mask:
 def _bits(array: pa.Array) -> pa.Array:
     """Floats as their bits: a NaN is not equal to itself."""
     if kinds.is_floating(array.type):
-        return array.view(pa.int64() if kinds.is_float64(array.type) else pa.int32())
+        return array.view(f"int{array.type.bit_width}")
     return array
 
 

@@ -91,6 +91,7 @@ def test_L10_rows_are_matched_to_the_keys_that_were_asked_for(data: st.DataObjec
     rows = data.draw(keys_of(names, nulls=True))
     positions = {key: position for position, key in enumerate(python(asked))}
     assert match(asked, rows).tolist() == [positions.get(key, -1) for key in python(rows)]
+    assert match(asked, asked).tolist() == [*range(len(asked))]
 
 
 @given(st.data(), columns)
