@@ -71,7 +71,7 @@ FENCES = {
         "asyncio_operator.testing",
         "enrichers",
     ),
-    "numpy": ("asyncio_operator.arrow", "asyncio_operator.spark"),
+    "numpy": ("asyncio_operator.arrow", "asyncio_operator.spark", "enrichers.postgres"),
     "asyncpg": ("enrichers.postgres",),
     "aiohttp": ("enrichers.http", "asyncio_operator.testing"),
     "redis": ("enrichers.redis",),

@@ -17,8 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from asyncio_operator.arrow.columns import Ints
-from asyncio_operator.arrow.key_arrays import key_values
+from asyncio_operator.enricher import key_values
 from enrichers.key_kinds import Kind, Texts, Uuids
 
 FIRST_DAY = -2_440_588
@@ -130,7 +129,7 @@ def _distinct(parts: Sequence[pa.Array]) -> list[pa.Array]:
     """Each key once: a statement may return the rows of a key twice if the key is sent twice."""
     if len(parts) == 1:
         return [parts[0].unique()]
-    codes: Ints = np.zeros(len(parts[0]), np.int64)
+    codes: np.ndarray[Any, np.dtype[np.int64]] = np.zeros(len(parts[0]), np.int64)
     for part in parts:
         encoded = part.dictionary_encode()
         # Numbered again after every column, so that the product of cardinalities stays within 64 bits.

@@ -35,7 +35,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from asyncio_operator.arrow.columns import Ints
 from enrichers.postgres.arrow_keys import shown_key
 from enrichers.postgres.types import Column
 
@@ -167,7 +166,7 @@ def _fixed(packed: bytes, present: int, rows: int, width: int, data_type: pa.Dat
     return _array(data_type, rows, valid, rows - present, numbers)
 
 
-def _check_finite(numbers: Ints, width: int) -> None:
+def _check_finite(numbers: np.ndarray[Any, np.dtype[np.int64]], width: int) -> None:
     if len(numbers) and (numbers.min() < EARLIEST[width] or numbers.max() > LATEST[width]):
         row = int(np.flatnonzero((numbers < EARLIEST[width]) | (numbers > LATEST[width]))[0])
         raise UnfitError(row, 0, _shown(int(numbers[row]), width))
