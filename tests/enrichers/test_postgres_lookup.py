@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from asyncio_operator import ConfigurationError, EnricherError
 from enrichers import PostgresEnricher
+from enrichers.postgres.arrow_keys import asked_keys
 from tests.enrichers.conftest import Database
 
 UUID = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
@@ -361,17 +362,27 @@ async def test_an_index_on_the_key_is_used(
     select = f"SELECT ({expression})::{name} AS k, i AS n, i AS v FROM generate_series(1, 100000) AS i"
     await database.execute(f"{TYPES}; CREATE TABLE t AS {select}")
     await database.execute("CREATE INDEX ON t (k); CREATE INDEX ON t (n, k); ANALYZE t")
-    for key, asked in [("k", keys), (["n", "k"], [*enumerate(keys)])]:
+    for key, asked in [("k", [*dict.fromkeys(keys)]), (["n", "k"], [*enumerate(keys)])]:
         async with database.enricher(table="t", key=key) as enricher:
             statement = enricher._statement
             assert statement is not None
             arrays = statement.arrays(enricher._canonical(statement, [*asked]))
             single = statement.call(enricher._canonical(statement, [next(iter(asked))]))
             assert single is not None
-            for sql, parameters in ((statement.sql, arrays), single):
+            packed = pa.array(asked, enricher.key_schema().types[-1]) if key == "k" else _structs(asked, enricher)
+            literals = asked_keys(packed, statement.key_schema, [part.column for part in statement.key]).literals()
+            for sql, parameters in ((statement.sql, arrays), single, (statement.packed, literals)):
                 plan = "\n".join(row[0] for row in await database.fetch(f"EXPLAIN {options} {sql}", *parameters))
                 assert "Seq Scan on t" not in plan, plan
                 assert "Index" in plan, plan
+
+
+def _structs(keys: Any, enricher: PostgresEnricher) -> pa.Array:
+    fields = [*enricher.key_schema()]
+    columns = zip(*keys, strict=True)
+    return pa.StructArray.from_arrays(
+        [pa.array(c, f.type) for c, f in zip(columns, fields, strict=True)], fields=fields
+    )
 
 
 async def test_what_a_column_grows_by_while_a_stream_runs_is_found(database: Database) -> None:
