@@ -44,6 +44,21 @@ class TableRows:
         return rows[0] if self.count == 1 else rows
 
 
+def compacted(answers: Sequence[TableRows]) -> list[TableRows]:
+    """The same answers in a table of their own, which holds no other rows."""
+    of_table: dict[int, list[TableRows]] = {}
+    for one in answers:
+        of_table.setdefault(id(one.table), []).append(one)
+    tables, starts, rows = [], {}, 0
+    for ones in of_table.values():
+        tables.append(ones[0].table.take([row for one in ones for row in range(one.start, one.start + one.count)]))
+        for one in ones:
+            starts[id(one)] = rows
+            rows += one.count
+    whole = pa.concat_tables(tables).combine_chunks()
+    return [TableRows(whole, starts[id(one)], one.count) for one in answers]
+
+
 class AnswerTables:
     """What the tables of one enricher must look like.
 

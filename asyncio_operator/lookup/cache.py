@@ -14,8 +14,9 @@ to a user makes a copy.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from itertools import compress
 from typing import Any, Final, Protocol
 
 from asyncio_operator.errors import StateError, describe, describe_error
@@ -34,6 +35,13 @@ logger = logging.getLogger("asyncio_operator")
 FOREVER: Final = 1e12
 """Seconds: 30,000 years."""
 
+HELD = 2
+"""Rows in memory for each cached row, from which answers in columns are copied. Then a copy costs as much as the writes
+since the last one."""
+
+LEAST_HELD = 2_000
+"""The same for a small cache: rows of two calls, which it would otherwise copy again and again."""
+
 SWEPT = 2
 """Every write checks this many of the least recently used entries: twice as many as it adds."""
 
@@ -44,10 +52,15 @@ SPECIFICATION = ValueStateDescriptor("specification")
 """The state of a cache on disk that names the specification of its answers."""
 
 
+_PLAIN_NAMES = frozenset((str, int))
+"""Types of keys that are their own names (`identity`)."""
+
+
 class AnswerSerializer(BuiltinSerializer):
     """The built-in serialiser without the copy: cached answers are never changed, so memory holds them as they are."""
 
     name = "answers-1"
+    copies = False
 
     def serialize(self, value: Any) -> bytes:
         # Rows of a table (`TableRows`) are stored as mappings.
@@ -170,6 +183,11 @@ class LookupCache:
         self._fresh = self._view(options.refresh_after)
         self._used = None if options.expire_after_access is None else self._cells("used", options.expire_after_access)
         used = None if self._used is None else self._used.table
+        other_times = (options.expire_after_access, options.missing_ttl, options.refresh_after)
+        self._in_memory = self._make_order is OrderInMemory
+        self._table: Any = None
+        self._held = 0
+        self._in_bulk = self._in_memory and not any(time is not None for time in other_times)
         self._order = self._make_order(backend, self._written.table, used)
         self._name, self._slot_of, self._count_use = self._order.name, self._order.get, self._order.use
         # Law L4: a worker that was killed between a write and the removal that follows leaves a key too many.
@@ -202,6 +220,25 @@ class LookupCache:
             self._fail("cannot be read", key, error)
             return ABSENT
 
+    def get_many(self, keys: Sequence[Any], absent: Any) -> list[Any]:
+        """The answers of `get` for keys, `absent` in place of ABSENT."""
+        if not self._in_bulk:
+            return [absent if (answer := self.get(key)) is ABSENT else answer for key in keys]
+        # In memory, with one lifetime and no time of use: no step has a Python function for each key.
+        plain = _PLAIN_NAMES.issuperset(map(type, keys))
+        names = keys if plain else list(map(self._name, keys))
+        slots: Any = map(self._slot_of, names)
+        stored = list(map(self._load, slots))  # In memory there is no entry for None.
+        answers = self._written.living(stored, absent)
+        hits = [answer is not absent for answer in answers]
+        deque(map(self._count_use, compress(names, hits)), maxlen=0)
+        if stored.count(None) < hits.count(False):
+            # Expired ones: `get` removes them.
+            for key, one, hit in zip(keys, stored, hits, strict=True):
+                if one is not None and not hit:
+                    self.get(key)
+        return answers
+
     def is_old(self, key: Any) -> bool:
         """Whether the cache has an answer for a key that is due to be refreshed."""
         stored = self._stored(key)
@@ -226,8 +263,31 @@ class LookupCache:
             used = None if self._used is None else self._used.codec.stamp(now, self._used.codec.encode(True))
             self._order.put(name, slot, stored, used)
             self._make_room(now)
+            if self._in_memory and hasattr(answer, "table"):
+                self._hold(answer.table)
         except Exception as error:
             self._fail("cannot be kept", key, error)
+
+    def _hold(self, table: Any) -> None:
+        """Note a table with rows of answers in columns. All of it stays in memory while one of its rows is cached."""
+        if table is not self._table:
+            self._table = table
+            self._held += table.num_rows
+        if self._held > HELD * max(len(self._order), LEAST_HELD):
+            self._compact()
+
+    def _compact(self) -> None:
+        """Copy the answers in columns into a table of their own."""
+        # Imported here: it loads pyarrow, which made these answers.
+        from asyncio_operator.arrow.answer_tables import compacted
+
+        codec, table = self._codec, self._written.table
+        entries = [(slot, stored, codec.unstamp(stored)) for slot, _, stored in table.entries()]
+        in_columns = [entry for entry in entries if hasattr(entry[2], "table")]
+        copies = compacted([answer for _, _, answer in in_columns])
+        for (slot, stored, _), copy in zip(in_columns, copies, strict=True):
+            table.put_slot(slot, codec.stamp(codec.timestamp(stored), copy))
+        self._table, self._held = None, sum(copy.count for copy in copies)
 
     def close(self) -> None:
         """Release files and memory. A second call does nothing."""

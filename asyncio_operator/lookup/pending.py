@@ -23,7 +23,7 @@ from asyncio_operator.engine.flights import Flight
 from asyncio_operator.engine.recorder import SILENT, Recorder
 from asyncio_operator.errors import ResultError
 from asyncio_operator.keys import identity
-from asyncio_operator.lookup.key_batch import Answer, KeyBatch
+from asyncio_operator.lookup.key_batch import PENDING, Answer, KeyBatch
 from asyncio_operator.lookup.key_batch import shared as as_shared
 from asyncio_operator.lookup.key_failures import KeyFailures
 from asyncio_operator.lookup.memory import Memory
@@ -114,11 +114,27 @@ class PendingKeys:
         self._running: dict[Any, PendingKey] = {}
 
     def recall(self, batch: KeyBatch) -> Sequence[int]:
-        """Set the outcomes of the keys that the task remembers. Returns the positions of the others."""
+        """Set the outcomes of the keys that are in the cache, or that the task remembers. Returns the positions of the
+        others."""
+        keys, cache = batch.keys, self._cache
+        if cache is not None:
+            return self._recall_cached(batch, cache)
         asked = None if self._memory is None else self._memory.recall(batch)
         if asked is None:
+            return range(len(keys))
+        self.shared += len(keys) - len(asked)
+        return asked
+
+    def _recall_cached(self, batch: KeyBatch, cache: LookupCache) -> Sequence[int]:
+        if cache.refreshes:
+            # Each hit may begin a call.
             return range(len(batch.keys))
-        self.shared += len(batch.keys) - len(asked)
+        outcomes = cache.get_many(batch.keys, PENDING)
+        asked = [i for i, outcome in enumerate(outcomes) if outcome is PENDING]
+        self.cache_hits += len(outcomes) - len(asked)
+        if self._timed:
+            outcomes = [one if one is PENDING else Answer(one, "cache", 0, None) for one in outcomes]
+        batch.outcomes = outcomes
         return asked
 
     def cached(self, key: Any, now: float) -> Any:

@@ -10,7 +10,7 @@ State that came with a snapshot and was not requested yet is kept as bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from operator import itemgetter
@@ -175,6 +175,7 @@ class HeapCodec(Codec):
 
     def __init__(self, serializer: Serializer, stamped: bool) -> None:
         self._stamped = stamped
+        self._copies = getattr(serializer, "copies", True)
         self._bytes = BytesCodec(serializer)
         self.encode, self.decode = self._bytes.encode, self._bytes.decode
         self._to_bytes: Callable[[Any], bytes] = self._bytes.to_bytes
@@ -206,6 +207,15 @@ class HeapCodec(Codec):
 
     def after(self, stamped: Stored, deadline: int) -> Stored | None:
         return stamped[1] if stamped[0] > deadline else None
+
+    def living(self, stamped: Sequence[Stored | None], deadline: int, absent: Any) -> list[Any]:
+        if self._copies:
+            return super().living(stamped, deadline, absent)
+        null = _NULL
+        return [
+            absent if one is None or one[0] <= deadline else None if (value := one[1]) is null else value
+            for one in stamped
+        ]
 
 
 class HeapStateBackend(StateBackend):

@@ -72,6 +72,9 @@ class BuiltinSerializer:
             raise StateError(f"damaged value: {describe(data)} goes on after byte {end}; restore from a snapshot")
         return value
 
+    copies = True
+    """Whether `copy` gives another object for a value that can be changed."""
+
     def copy(self, value: Any) -> Any:
         """An equal value that shares no mutable part with this one; the value itself if it is immutable.
 

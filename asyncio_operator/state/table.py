@@ -8,7 +8,7 @@ together are staged into one batch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 Stored = Any
@@ -123,3 +123,8 @@ class Codec(ABC):
     @abstractmethod
     def after(self, stamped: Stored, deadline: int) -> Stored | None:
         """The entry without its timestamp if that lies after the deadline, else None."""
+
+    def living(self, stamped: Sequence[Stored | None], deadline: int, absent: Any) -> list[Any]:
+        """The values of entries whose timestamps lie after the deadline, `absent` in place of the others."""
+        after, decode = self.after, self.decode
+        return [absent if one is None or (rest := after(one, deadline)) is None else decode(rest) for one in stamped]

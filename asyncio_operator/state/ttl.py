@@ -23,7 +23,7 @@ This module does not know which backend it uses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -96,6 +96,10 @@ class TtlCells(Cells):
     def is_expired(self, stored: Any) -> bool:
         """Whether a stored entry has expired."""
         return self.is_over(stored, self._now())
+
+    def living(self, stored: Sequence[Any], absent: Any) -> list[Any]:
+        """The values of stored entries; `absent` in place of None and of expired ones."""
+        return self.codec.living(stored, self._now() - self._ttl, absent)
 
     def is_over(self, stored: Any, now: int) -> bool:
         """Whether a stored entry has expired at this time, in milliseconds."""

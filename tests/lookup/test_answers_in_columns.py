@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-from collections.abc import Callable
+import gc
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from asyncio_operator import Batching, Cache, ConfigurationError, Enricher, EnricherError, ResultError, Retry
+from asyncio_operator.arrow.answer_tables import TableRows
 from asyncio_operator.lookup import Lookup
+from asyncio_operator.lookup.cache_directories import open_cache
+from asyncio_operator.testing import ManualClock
 
 ROWS = pa.schema([("name", pa.string()), ("n", pa.int32())])
 
@@ -182,3 +187,36 @@ def test_A3_an_ordinary_function_is_refused() -> None:
 
     with pytest.raises(ConfigurationError, match="lookup_columns is an ordinary function"):
         Lookup(Wrong())
+
+
+def table_of(keys: Sequence[int]) -> list[TableRows]:
+    """An answer of one row for each key."""
+    table = pa.table({"n": keys, "name": [f"{key}" for key in keys]})
+    return [TableRows(table, place, 1) for place in range(len(keys))]
+
+
+def test_A4_L4_a_cache_keeps_the_rows_of_its_answers_and_not_their_tables() -> None:
+    clock = ManualClock()
+    cache = open_cache(Cache(max_rows=100, expire_after_write=60), "owner", clock)
+    tables, rows = [], table_of([1])
+    for start in range(0, 200_000, 1_000):
+        clock.advance(0.5)
+        keys = range(start, start + 1_000)
+        rows = table_of(keys)
+        tables.append(weakref.ref(rows[0].table))
+        for key, answer in zip(keys, [*rows[:998], TableRows(rows[0].table, 998, 2), None], strict=True):
+            cache.put(key, answer)
+    del rows
+    gc.collect()
+    assert sum(one() is not None for one in tables) <= 5
+    last = range(199_900, 200_000)
+    kept = [cache.get(key) for key in last]
+    assert [one and one.answer() for one in kept] == [
+        *({"n": key, "name": f"{key}"} for key in last[:-2]),
+        [{"n": key, "name": f"{key}"} for key in last[-2:]],
+        None,
+    ]
+    assert cache.get_many([*last, 5], "absent") == [*kept, "absent"]
+    clock.advance(60)
+    assert cache.get_many([199_900, 199_999], "absent") == ["absent"] * 2
+    assert len(cache) == 98

@@ -134,11 +134,15 @@ def _add_tables(answers: Answers, places: Ints, found: list[TableRows]) -> None:
     if not found:
         return
     of_answer = list(map(attrgetter("table"), found))
-    tables = {id(table): table for table in of_answer}
+    identities = list(map(id, of_answer))
+    # No step has a Python function for each key.
+    tables = dict(zip(identities, of_answer, strict=True))
     starts = np.fromiter(map(attrgetter("start"), found), np.int64, len(found))
     counts = np.fromiter(map(attrgetter("count"), found), np.int64, len(found))
     numbers = {identity: number for number, identity in enumerate(tables)}
-    of_table = np.fromiter(map(numbers.__getitem__, map(id, of_answer)), np.int64, len(found))
+    of_table: Ints = np.zeros(len(found), np.int64)
+    if len(tables) > 1:
+        of_table = np.fromiter(map(numbers.__getitem__, identities), np.int64, len(found))
     sizes = np.array([table.num_rows for table in tables.values()])
     if sizes.sum() <= MOST_UNUSED * counts.sum():
         answers.tables = list(tables.values())
