@@ -20,7 +20,7 @@ timestamps are microseconds, both since 2000-01-01; the lowest and the highest n
 result without rows has nulls in place of byte strings. If a real value has the bits of a mark, the second result shows
 that: the statement for rows then answers the batch.
 
-A column takes 1 GB at most, which is PostgreSQL's limit for one value; a larger one is answered as rows, too.
+A result takes 1 GB at most, which is PostgreSQL's limit for a row; a larger one is answered as rows, too.
 
 Source: PostgreSQL documentation, "Frontend/Backend Protocol"; the functions ``*send`` and ``string_agg``.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -20,10 +21,11 @@ from enrichers import PostgresEnricher
 from enrichers.postgres.columns import MARKS, MOST_COLUMNS
 from enrichers.postgres.enricher import MOST_AS_ROWS
 from tests.enrichers.conftest import Database
+from tests.enrichers.test_postgres_limits import sleeping
 from tests.enrichers.test_postgres_lookup import KEYS, TYPES, VALUES
 from tests.services import PostgresServer
 
-MISSES = range(10**6, 10**6 + MOST_AS_ROWS)
+MISSES = range(10**6, 10**6 + MOST_AS_ROWS + 1)
 """Integer keys without a row: with them a batch is too large to be asked for as rows."""
 
 
@@ -386,6 +388,23 @@ async def test_an_error_in_columns_names_the_enricher_and_the_keys(database: Dat
             await in_columns(enricher, range(99))
         with pytest.raises(EnricherError, match=r"PostgresEnricher\(query=.*, key 0: .*divides by zero"):
             await in_columns(enricher, [0])
+
+
+async def test_X7_an_answer_in_columns_that_is_cancelled_ends_on_the_server(postgres: PostgresServer) -> None:
+    query = "SELECT k AS id, pg_backend_pid() AS v, pg_sleep(k) FROM unnest($1::int[]) AS k"
+    dsn = f"{postgres.dsn}&application_name=columns-late"
+    enricher = PostgresEnricher(dsn, query=query, key="id", columns=["v"], pool_size=1)
+    await enricher.open()
+    process = await enricher.lookup(0)
+    lookup = asyncio.ensure_future(enricher.lookup_columns(pa.array(MISSES, pa.int32())))
+    while not await sleeping(postgres, "columns-late"):
+        assert not lookup.done()
+    lookup.cancel()
+    await asyncio.wait([lookup])
+    while await sleeping(postgres, "columns-late"):
+        pass
+    assert await enricher.lookup(0) == process, "the connection is still of use"
+    await enricher.close()
 
 
 async def test_X5_the_password_is_not_in_an_error_of_an_answer_in_columns(database: Database) -> None:
