@@ -4,30 +4,37 @@ The names below are the public surface without Spark; `asyncio_operator.spark` h
 package imports no third-party library.
 """
 
-from asyncio_operator.elements import OperatorSnapshot, Record, Watermark
-from asyncio_operator.enricher import Enricher
-from asyncio_operator.errors import (
-    AsyncOperatorError,
-    CircuitOpenError,
-    ConfigurationError,
-    ElementTimeoutError,
-    EnricherError,
-    FunctionError,
-    MissingKeyError,
-    ResultError,
-    StateError,
-    StateMigrationError,
-)
-from asyncio_operator.function import AsyncFunction, BatchAsyncFunction, BlockingFunction
-from asyncio_operator.metrics import Latency, OperatorStatistics
-from asyncio_operator.operator.wait_operator import AsyncWaitOperator
-from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
-from asyncio_operator.policies.batching import Batching
-from asyncio_operator.policies.cache import Cache
-from asyncio_operator.policies.circuit_breaker import CircuitBreaker
-from asyncio_operator.policies.rate_limit import RateLimit
-from asyncio_operator.policies.retry import ExponentialBackoff, FixedBackoff, Retry
-from asyncio_operator.state.rocksdb_options import RocksDBOptions
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from asyncio_operator.lazy import lazy
+
+if TYPE_CHECKING:
+    from asyncio_operator.elements import OperatorSnapshot, Record, Watermark
+    from asyncio_operator.enricher import Enricher
+    from asyncio_operator.errors import (
+        AsyncOperatorError,
+        CircuitOpenError,
+        ConfigurationError,
+        ElementTimeoutError,
+        EnricherError,
+        FunctionError,
+        MissingKeyError,
+        ResultError,
+        StateError,
+        StateMigrationError,
+    )
+    from asyncio_operator.function import AsyncFunction, BatchAsyncFunction, BlockingFunction
+    from asyncio_operator.metrics import Latency, OperatorStatistics
+    from asyncio_operator.operator.wait_operator import AsyncWaitOperator
+    from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
+    from asyncio_operator.policies.batching import Batching
+    from asyncio_operator.policies.cache import Cache
+    from asyncio_operator.policies.circuit_breaker import CircuitBreaker
+    from asyncio_operator.policies.rate_limit import RateLimit
+    from asyncio_operator.policies.retry import ExponentialBackoff, FixedBackoff, Retry
+    from asyncio_operator.state.rocksdb_options import RocksDBOptions
 
 __version__ = "0.1.0"
 
@@ -62,3 +69,26 @@ __all__ = [
     "StateMigrationError",
     "Watermark",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "asyncio_operator.elements": "OperatorSnapshot Record Watermark",
+            "asyncio_operator.enricher": "Enricher",
+            "asyncio_operator.errors": (
+                "AsyncOperatorError CircuitOpenError ConfigurationError ElementTimeoutError EnricherError "
+                "FunctionError MissingKeyError ResultError StateError StateMigrationError"
+            ),
+            "asyncio_operator.function": "AsyncFunction BatchAsyncFunction BlockingFunction",
+            "asyncio_operator.metrics": "Latency OperatorStatistics",
+            "asyncio_operator.operator.wait_operator": "AsyncWaitOperator",
+            "asyncio_operator.policies.adaptive_capacity": "AdaptiveCapacity",
+            "asyncio_operator.policies.batching": "Batching",
+            "asyncio_operator.policies.cache": "Cache",
+            "asyncio_operator.policies.circuit_breaker": "CircuitBreaker",
+            "asyncio_operator.policies.rate_limit": "RateLimit",
+            "asyncio_operator.policies.retry": "ExponentialBackoff FixedBackoff Retry",
+            "asyncio_operator.state.rocksdb_options": "RocksDBOptions",
+        },
+    )

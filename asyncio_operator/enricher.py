@@ -31,7 +31,6 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.checks import duration, gives_coroutines, natural, positive_int, takes
@@ -39,6 +38,7 @@ from asyncio_operator.clock import time_left
 from asyncio_operator.errors import describe, function_name
 from asyncio_operator.hints import did_you_mean, failed_import, missing_here, not_installed
 from asyncio_operator.keys import canonical_key
+from asyncio_operator.lazy import lazy
 from asyncio_operator.policies.shutdown import CANCEL_TIMEOUT, CLOSE_TIMEOUT
 
 if TYPE_CHECKING:
@@ -166,20 +166,15 @@ class Enricher(ABC):
     """
 
 
-_WITH_PYARROW = {
-    "KeyIndex": "asyncio_operator.arrow.key_index",
-    "as_schema": "asyncio_operator.arrow.schema",
-    "key_values": "asyncio_operator.arrow.key_arrays",
-}
+_PYARROW = ("pyarrow", "spark")
 
-
-def __getattr__(name: str) -> Any:
-    module = _WITH_PYARROW.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module(module), name)
-    except ModuleNotFoundError as error:
-        if error.name != "pyarrow":
-            raise
-        raise not_installed(name, "pyarrow", "spark") from error
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "asyncio_operator.arrow.key_arrays": "key_values",
+            "asyncio_operator.arrow.key_index": "KeyIndex",
+            "asyncio_operator.arrow.schema": "as_schema",
+        },
+        needs={f"asyncio_operator.arrow.{module}": _PYARROW for module in ("key_arrays", "key_index", "schema")},
+    )

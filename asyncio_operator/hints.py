@@ -7,7 +7,6 @@ their causes are searched too. Of Spark, this module knows only the remedies.
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -105,6 +104,8 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     folded: dict[str, list[str]] = {}
     for other in known:
         folded.setdefault(other.casefold(), []).append(other)
+    import difflib  # Here: most programs misspell no name.
+
     near = folded.get(name.casefold()) or [
         other for match in difflib.get_close_matches(name.casefold(), folded) for other in folded[match]
     ]

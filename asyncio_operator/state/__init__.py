@@ -1,60 +1,59 @@
 """Keyed state, priority queues and time to live, on the heap and on RocksDB.
 
-Importing this package is cheap: the RocksDB parts are loaded when one of their names is first used, and need the extra
-``rocksdb``.
+Importing this package is cheap: each name is loaded when it is first used. Those of RocksDB need the extra ``rocksdb``.
 """
 
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from asyncio_operator.state.backend import StateBackend
-from asyncio_operator.state.checkpoints import CheckpointedService, checkpoint, restore_checkpoint
-from asyncio_operator.state.descriptors import (
-    AggregateFunction,
-    AggregatingStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    StateMeta,
-    ValueStateDescriptor,
-)
-from asyncio_operator.state.heap_backend import HeapStateBackend
-from asyncio_operator.state.heap_queue import HeapPriorityQueue
-from asyncio_operator.state.heap_set import (
-    BatchPriorityQueueSet,
-    HeapPriorityQueueSet,
-    KeyGroupPartitionedPriorityQueue,
-)
-from asyncio_operator.state.key_groups import (
-    KeyGroupRange,
-    default_max_parallelism,
-    key_group,
-    key_group_range,
-    operator_index,
-)
-from asyncio_operator.state.keys import KeySerializer
-from asyncio_operator.state.migration import MigratingMapState
-from asyncio_operator.state.on_disk import NAMES, rocksdb_class
-from asyncio_operator.state.priority_queue import PriorityQueue, PriorityQueueSet
-from asyncio_operator.state.reader import SnapshotReader, StateEntry, StateInfo
-from asyncio_operator.state.rocksdb_options import RocksDBOptions
-from asyncio_operator.state.serializers import BuiltinSerializer, Serializer
-from asyncio_operator.state.snapshot import HeapSnapshot, StateSnapshot
-from asyncio_operator.state.states import AggregatingState, ListState, MapState, ReducingState, ValueState
-from asyncio_operator.state.statistics import StateStatistics
-from asyncio_operator.state.ttl_config import (
-    CleanupFullSnapshot,
-    CleanupInCompaction,
-    CleanupIncrementally,
-    StateTtlConfig,
-    StateVisibility,
-    UpdateType,
-)
+from asyncio_operator.lazy import lazy
 
 if TYPE_CHECKING:
+    from asyncio_operator.state.backend import StateBackend
+    from asyncio_operator.state.checkpoints import CheckpointedService, checkpoint, restore_checkpoint
+    from asyncio_operator.state.descriptors import (
+        AggregateFunction,
+        AggregatingStateDescriptor,
+        ListStateDescriptor,
+        MapStateDescriptor,
+        ReducingStateDescriptor,
+        StateMeta,
+        ValueStateDescriptor,
+    )
+    from asyncio_operator.state.heap_backend import HeapStateBackend
+    from asyncio_operator.state.heap_queue import HeapPriorityQueue
+    from asyncio_operator.state.heap_set import (
+        BatchPriorityQueueSet,
+        HeapPriorityQueueSet,
+        KeyGroupPartitionedPriorityQueue,
+    )
+    from asyncio_operator.state.key_groups import (
+        KeyGroupRange,
+        default_max_parallelism,
+        key_group,
+        key_group_range,
+        operator_index,
+    )
+    from asyncio_operator.state.keys import KeySerializer
+    from asyncio_operator.state.migration import MigratingMapState
+    from asyncio_operator.state.priority_queue import PriorityQueue, PriorityQueueSet
+    from asyncio_operator.state.reader import SnapshotReader, StateEntry, StateInfo
     from asyncio_operator.state.rocksdb import RocksDBCachingPriorityQueueSet, RocksDBSnapshot, RocksDBStateBackend
+    from asyncio_operator.state.rocksdb_options import RocksDBOptions
+    from asyncio_operator.state.serializers import BuiltinSerializer, Serializer
+    from asyncio_operator.state.snapshot import HeapSnapshot, StateSnapshot
+    from asyncio_operator.state.states import AggregatingState, ListState, MapState, ReducingState, ValueState
+    from asyncio_operator.state.statistics import StateStatistics
+    from asyncio_operator.state.ttl_config import (
+        CleanupFullSnapshot,
+        CleanupInCompaction,
+        CleanupIncrementally,
+        StateTtlConfig,
+        StateVisibility,
+        UpdateType,
+    )
 
 __all__ = [
     "AggregateFunction",
@@ -106,8 +105,37 @@ __all__ = [
 if TYPE_CHECKING or find_spec("rocksdict"):  # so that a star import works without it
     __all__ += ["RocksDBCachingPriorityQueueSet", "RocksDBSnapshot", "RocksDBStateBackend"]
 
-
-def __getattr__(name: str) -> Any:
-    if name in NAMES:
-        return rocksdb_class(name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "asyncio_operator.state.backend": "StateBackend",
+            "asyncio_operator.state.checkpoints": "CheckpointedService checkpoint restore_checkpoint",
+            "asyncio_operator.state.descriptors": (
+                "AggregateFunction AggregatingStateDescriptor ListStateDescriptor MapStateDescriptor "
+                "ReducingStateDescriptor StateMeta ValueStateDescriptor"
+            ),
+            "asyncio_operator.state.heap_backend": "HeapStateBackend",
+            "asyncio_operator.state.heap_queue": "HeapPriorityQueue",
+            "asyncio_operator.state.heap_set": (
+                "BatchPriorityQueueSet HeapPriorityQueueSet KeyGroupPartitionedPriorityQueue"
+            ),
+            "asyncio_operator.state.key_groups": (
+                "KeyGroupRange default_max_parallelism key_group key_group_range operator_index"
+            ),
+            "asyncio_operator.state.keys": "KeySerializer",
+            "asyncio_operator.state.migration": "MigratingMapState",
+            "asyncio_operator.state.priority_queue": "PriorityQueue PriorityQueueSet",
+            "asyncio_operator.state.reader": "SnapshotReader StateEntry StateInfo",
+            "asyncio_operator.state.rocksdb": "RocksDBCachingPriorityQueueSet RocksDBSnapshot RocksDBStateBackend",
+            "asyncio_operator.state.rocksdb_options": "RocksDBOptions",
+            "asyncio_operator.state.serializers": "BuiltinSerializer Serializer",
+            "asyncio_operator.state.snapshot": "HeapSnapshot StateSnapshot",
+            "asyncio_operator.state.states": "AggregatingState ListState MapState ReducingState ValueState",
+            "asyncio_operator.state.statistics": "StateStatistics",
+            "asyncio_operator.state.ttl_config": (
+                "CleanupFullSnapshot CleanupInCompaction CleanupIncrementally StateTtlConfig StateVisibility UpdateType"
+            ),
+        },
+        needs={"asyncio_operator.state.rocksdb": ("rocksdict", "rocksdb")},
+    )

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
-from asyncio_operator.errors import ConfigurationError
-
-NAMES = ("RocksDBCachingPriorityQueueSet", "RocksDBSnapshot", "RocksDBStateBackend")
+from asyncio_operator.lazy import member
 
 
 def rocksdb_class(name: str) -> Any:
-    """The class of this name, one of `NAMES`.
+    """The class of this name in `asyncio_operator.state.rocksdb`.
 
     Raises:
         ConfigurationError: rocksdict is not installed.
     """
-    try:
-        return getattr(import_module("asyncio_operator.state.rocksdb"), name)
-    except ImportError as error:
-        if error.name != "rocksdict":
-            raise
-        raise ConfigurationError(
-            f"{name} needs the package rocksdict, which is not installed: pip install 'asyncio-operator[rocksdb]'"
-        ) from error
+    return member("asyncio_operator.state.rocksdb", name, "rocksdict", "rocksdb")

@@ -11,7 +11,23 @@
 `page` and `chrome` show lives. Law: no module here reads a clock. The caller passes times in, in seconds of any clock.
 """
 
-from asyncio_operator.trace.events import Event
-from asyncio_operator.trace.trace import Trace, timelines
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from asyncio_operator.lazy import lazy
+
+if TYPE_CHECKING:
+    from asyncio_operator.trace.events import Event
+    from asyncio_operator.trace.trace import Trace, timelines
 
 __all__ = ["Event", "Trace", "timelines"]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "asyncio_operator.trace.events": "Event",
+            "asyncio_operator.trace.trace": "Trace timelines",
+        },
+    )

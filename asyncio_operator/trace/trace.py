@@ -1,4 +1,7 @@
-"""`Trace`: a recording of a run, and the ways to show it. Nothing is drawn before it is asked for."""
+"""`Trace`: a recording of a run, and the ways to show it. Nothing is drawn before it is asked for.
+
+The modules that show it are imported where they are used: programs that record nothing import this module too.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.checks import positive_int
 from asyncio_operator.errors import ConfigurationError, StateError, describe
-from asyncio_operator.trace import chrome, page, timeline
 from asyncio_operator.trace.recording import Recording
-from asyncio_operator.trace.stories import Story, story_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from asyncio_operator.trace.stories import Story
 
 
 class Trace(Recording):
@@ -44,6 +47,8 @@ class Trace(Recording):
                 "the trace is empty; pass it as trace=... to an operator or to enrich, and run that first. A Spark "
                 "task records nothing if it fails, or if Spark ends it early, as limit() and show() do"
             )
+        from asyncio_operator.trace.stories import story_of
+
         return story_of(events, self.dropped)
 
     def timeline(self, path: str | os.PathLike[str], title: str | None = None) -> None:
@@ -53,6 +58,8 @@ class Trace(Recording):
             ConfigurationError: matplotlib is missing, the suffix is not one of these, or the folder does not exist.
             StateError: nothing was recorded.
         """
+        from asyncio_operator.trace import timeline
+
         timeline.write([(title or "", self.story())], path)
 
     def draw(self, axes: Axes, title: str | None = None, *, legend: bool = True) -> None:
@@ -61,6 +68,8 @@ class Trace(Recording):
         Raises:
             StateError: nothing was recorded.
         """
+        from asyncio_operator.trace import timeline
+
         timeline.draw(axes, self.story(), title or "", legend)
 
     def html(self, path: str | os.PathLike[str], title: str | None = None) -> None:
@@ -70,6 +79,8 @@ class Trace(Recording):
             ConfigurationError: the folder does not exist.
             StateError: nothing was recorded.
         """
+        from asyncio_operator.trace import page
+
         page.write(self.story(), path, title or "Trace")
 
     def chrome(self, path: str | os.PathLike[str]) -> None:
@@ -79,6 +90,8 @@ class Trace(Recording):
             ConfigurationError: the folder does not exist.
             StateError: nothing was recorded.
         """
+        from asyncio_operator.trace import chrome
+
         chrome.write(self.story(), path)
 
 
@@ -101,6 +114,8 @@ def timelines(
             `panels` is empty or holds anything but a title and a trace.
         StateError: nothing was recorded in one of the traces.
     """
+    from asyncio_operator.trace import timeline
+
     positive_int("columns", columns)
     pairs = _pairs(panels.items() if isinstance(panels, Mapping) else panels)
     timeline.write([(words, trace.story()) for words, trace in pairs], path, title, columns)

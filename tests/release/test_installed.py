@@ -33,7 +33,7 @@ NEEDS = [
     ("from enrichers.redis import RedisEnricher", "RedisEnricher needs redis", "redis"),
     (
         "from asyncio_operator.state import RocksDBStateBackend",
-        "RocksDBStateBackend needs the package rocksdict",
+        "RocksDBStateBackend needs rocksdict",
         "rocksdb",
     ),
     ("from enrichers import *", "BlockingEnricher needs pyarrow", "spark"),

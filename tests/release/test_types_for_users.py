@@ -21,6 +21,7 @@ from asyncio_operator import AsyncWaitOperator, Cache, Enricher, Record, Retry
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, enrich_with
 from asyncio_operator.state import HeapStateBackend, ValueStateDescriptor
+from asyncio_operator.state import NoSuchBackend  # wrong 0
 from asyncio_operator.testing import ManualClock
 from enrichers import HttpEnricher, PostgresEnricher, enricher
 

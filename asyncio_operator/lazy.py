@@ -1,0 +1,72 @@
+"""Public names that are loaded on first use (PEP 562): importing a package costs only what its user then asks for.
+
+A package with such names lists them for `lazy`, by the module that defines them; under ``if TYPE_CHECKING``, for type
+checkers and the reference; and in ``__all__``. A test compares the three.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazy(
+    module: str, table: Mapping[str, str], needs: Mapping[str, tuple[str, str]] | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The functions ``__getattr__`` and ``__dir__`` of a module. Its submodules are loaded on first use too.
+
+    Assign them under ``if not TYPE_CHECKING``: a type checker that sees ``__getattr__`` accepts every name.
+
+    Args:
+        module: its ``__name__``.
+        table: names separated by spaces, by the full name of the module that defines them.
+        needs: the library that such a module needs, and the extra that installs it. Without it, ``dir`` does not list
+            the names of that module.
+    """
+    places = {name: place for place, names in table.items() for name in names.split()}
+    libraries = needs or {}
+
+    def attribute(name: str) -> Any:
+        if name in places:
+            value = member(places[name], name, *libraries.get(places[name], ()))
+        else:
+            value = _submodule(module, name)
+        setattr(sys.modules[module], name, value)
+        return value
+
+    def names() -> list[str]:
+        from importlib.util import find_spec  # Seldom needed, and not loaded by the import system itself.
+
+        absent = {place for place, (library, _) in libraries.items() if find_spec(library) is None}
+        return sorted({*vars(sys.modules[module]), *(name for name, place in places.items() if place not in absent)})
+
+    return attribute, names
+
+
+def member(place: str, name: str, library: str = "", extra: str = "") -> Any:
+    """An attribute of the module `place`, which is imported.
+
+    Raises:
+        ConfigurationError: `library`, which the module needs, is not installed; `extra` installs it.
+    """
+    try:
+        return getattr(import_module(place), name)
+    except ModuleNotFoundError as error:
+        if not library or error.name != library:
+            raise
+        from asyncio_operator.hints import not_installed  # Here: `hints` costs more than this module.
+
+        raise not_installed(name, library, extra) from error
+
+
+def _submodule(module: str, name: str) -> Any:
+    full = f"{module}.{name}"
+    if not name.startswith("_"):
+        try:
+            return import_module(full)
+        except ModuleNotFoundError as error:
+            if error.name != full:
+                raise
+    raise AttributeError(f"module {module!r} has no attribute {name!r}")
