@@ -45,7 +45,7 @@ _LOADED_LATER = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def _loaded(name: str) -> Any:
     if name not in _LOADED_LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, extra = _LOADED_LATER[name]
@@ -65,6 +65,10 @@ def __getattr__(name: str) -> Any:
             "names that you use"
         )
     raise problem from missing
+
+
+if not TYPE_CHECKING:  # A type checker that sees `__getattr__` accepts every name.
+    __getattr__ = _loaded
 
 
 def _is_for_all() -> bool:

@@ -24,6 +24,7 @@ from asyncio_operator.state import HeapStateBackend, ValueStateDescriptor
 from asyncio_operator.state import NoSuchBackend  # wrong 0
 from asyncio_operator.testing import ManualClock
 from enrichers import HttpEnricher, PostgresEnricher, enricher
+from enrichers import NoSuchEnricher  # wrong 9
 
 
 class Own(Enricher):
