@@ -19,7 +19,7 @@ from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark import async_udf
 from asyncio_operator.spark.rdd import PartitionTask
-from asyncio_operator.spark.worker.enrich_task import EnrichTask
+from asyncio_operator.spark.worker.enrich_task import ChainTask, EnrichTask
 from asyncio_operator.spark.worker.rows import Layout
 from enrichers import FunctionEnricher
 from tests.operator.helpers import cancel_all
@@ -67,17 +67,25 @@ def keys() -> pa.Array:
     return pa.array(range(6), pa.int64())
 
 
-def enriched(function: Function, **options: Any) -> Iterator[Any]:
-    enricher = FunctionEnricher(function, "x long")
-    layout, options_ = Layout((0,), enricher.schema()), LookupOptions(**options)
-    task = EnrichTask(enricher, f"stray {function} {options}", layout, options_, enricher.schema(), "")
-    return task(iter([pa.RecordBatch.from_arrays([keys()], ["id"])]))
+def enriched(*functions: Function, **options: Any) -> Iterator[Any]:
+    tasks = []
+    for function in functions:
+        enricher = FunctionEnricher(function, "x long")
+        layout, options_ = Layout((0,), enricher.schema()), LookupOptions(**options)
+        tasks.append(EnrichTask(enricher, f"stray {function} {options}", layout, options_, enricher.schema(), ""))
+    return ChainTask(tasks)(iter([pa.RecordBatch.from_arrays([keys()], ["id"])]))
+
+
+async def found(key: Any) -> Any:
+    return {"x": key}
 
 
 FACES: dict[str, Face] = {
     "enrich": enriched,
     "enrich, managed": partial(enriched, capacity=6, attempt_timeout=60.0),
     "enrich, failures hidden": partial(enriched, fail=False),
+    "enrich, first of a chain": lambda function: enriched(function, found),
+    "enrich, last of a chain": lambda function: enriched(found, found, function),
     "map_partitions": lambda function: PartitionTask(function, {"on_error": "skip"})(range(6)),
     "the operator": lambda function: AsyncWaitOperator(function)(range(6)),
     "async_udf": lambda function: async_udf("long", on_error="null")(function)._task(iter([keys()])),

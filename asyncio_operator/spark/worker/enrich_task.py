@@ -5,7 +5,7 @@ They are data for the workers. `links` and `link` do the work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EnrichTask:
-    """A function for `mapInArrow`. It is sent to the workers.
+    """One lookup, as a function that enriches batches. It is sent to the workers.
 
     Attributes:
         fingerprint: fingerprint of the enricher. Tasks with equal ones share a client.
@@ -58,4 +58,26 @@ class EnrichTask:
             FunctionError: a lookup failed, and `on_error` is "fail".
             MissingKeyError: a key has no row, and `how` is "required".
         """
-        return portable_errors(run_links([self], batches, describe(self.enricher)))
+        return portable_errors(run_links([self], batches))
+
+
+LONGEST_NAME = 100
+"""Characters of an enricher in a plan: the name of a server and a table, and few enough for three in a line."""
+
+
+class ChainTask:
+    """Lookups one after the other, as a function for `mapInArrow`. It is sent to the workers.
+
+    Attributes:
+        __name__: the label of the stage, which Spark shows in its plans.
+    """
+
+    def __init__(self, tasks: Sequence[EnrichTask]) -> None:
+        self.tasks = tuple(tasks)
+        # In one line: another would break the tree of a plan.
+        names = [" ".join(describe(task.enricher, LONGEST_NAME).split()) for task in tasks]
+        self.__name__ = f"enrich: {', '.join(names)} ({len(names)} lookup{'s' * (len(names) > 1)})"
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows of `batches`, enriched by every lookup. It raises what `EnrichTask` raises."""
+        return portable_errors(run_links(self.tasks, batches))

@@ -38,20 +38,29 @@ Deliver = Callable[[KeyBatch, int], None]
 
 
 class Link:
-    """One lookup of a task: `expect`, `keys_of` and `leaving` are those of its `Enrichment`, with one caller each.
+    """One lookup of a task.
 
-    Its pipeline runs on the loop, where `run` and `emitted` are called.
+    `keys_of` is called by one thread, `leaving` and `nothing` by one thread, and `run` and `emitted` on the loop.
     """
 
     def __init__(self, task: EnrichTask) -> None:
         self.name = describe(task.enricher)
         self._task = task
         self._enrichment = Enrichment(task.layout, self._on_result_error, partial(missing_key_error, task.enricher))
-        self.expect = self._enrichment.expect
-        self.keys_of = self._enrichment.keys_of
-        self.nothing = self._enrichment.nothing
         self._pipeline: LookupPipeline | None = None
         self._trace: Trace | None = None
+
+    def expect(self, rows: pa.Schema) -> pa.Schema:
+        """Note the schema of the input, and return that of the output."""
+        return self._enrichment.expect(rows)
+
+    def keys_of(self, batch: pa.RecordBatch) -> KeyBatch:
+        """The next batch of the input, with its distinct keys."""
+        return self._enrichment.keys_of(batch)
+
+    def nothing(self) -> Iterator[pa.RecordBatch]:
+        """An output batch without rows, if the schema is known."""
+        return self._enrichment.nothing()
 
     def leaving(
         self, batch: KeyBatch, ready: int, ended: bool

@@ -35,11 +35,8 @@ if TYPE_CHECKING:
     from asyncio_operator.spark.worker.enrich_task import EnrichTask
 
 
-def run_links(tasks: Sequence[EnrichTask], batches: Iterator[pa.RecordBatch], name: str) -> Iterator[pa.RecordBatch]:
+def run_links(tasks: Sequence[EnrichTask], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The rows of `batches`, enriched by each task in turn.
-
-    Args:
-        name: the name of all of them, for messages.
 
     Raises:
         FunctionError: a lookup failed, and its `on_error` is "fail".
@@ -51,7 +48,8 @@ def run_links(tasks: Sequence[EnrichTask], batches: Iterator[pa.RecordBatch], na
         # Each link reports, even if the report of another one fails.
         for link in reversed(links):
             ending.callback(link.report)
-        elements = outputs_of(_keyed(links, batches), partial(_run, links), name=name)
+        names = ", ".join(link.name for link in links)
+        elements = outputs_of(_keyed(links, batches), partial(_run, links), name=names)
         ending.enter_context(contextlib.closing(elements))
         for element in elements:
             if element is PULSE:

@@ -1,0 +1,544 @@
+"""The links of a chain without Spark: hand-made batches in, batches out, on the real loop thread. What has to be slow
+waits for an event, and the only times that are asserted are generous upper bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial, reduce
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.cloudpickle import cloudpickle
+
+from asyncio_operator import Cache, FunctionError, MissingKeyError
+from asyncio_operator.lookup.options import LookupOptions
+from asyncio_operator.loop.thread import loop_thread
+from asyncio_operator.policies.shutdown import TASK_END
+from asyncio_operator.spark.worker import links
+from asyncio_operator.spark.worker.enrich_task import ChainTask, EnrichTask
+from asyncio_operator.spark.worker.figures import EnrichmentFigures
+from asyncio_operator.spark.worker.link import Link
+from asyncio_operator.spark.worker.output_batches import OUTPUT_ROWS
+from asyncio_operator.spark.worker.rows import Layout
+from asyncio_operator.spark.worker.task_frame import outputs_of
+from enrichers import FunctionEnricher
+
+ENDS = 20.0
+"""Seconds in which everything here must end, on however busy a machine."""
+
+Batches = Iterator[pa.RecordBatch]
+
+_numbers = iter(range(10**9))
+
+
+def task_of(name: str, function: Any, key: int = 0, *, report: Any = None, **options: Any) -> EnrichTask:
+    """A lookup that adds the column `name`. Options of the layout and of the lookup are told apart by their names."""
+    enricher = FunctionEnricher(function, f"{name} long")
+    layout = {option: options.pop(option) for option in Layout.__dataclass_fields__ if option in options}
+    made = Layout((key,), enricher.schema(), **layout)
+    fingerprint = f"link {next(_numbers)}"
+    return EnrichTask(enricher, fingerprint, made, LookupOptions(**options), enricher.schema(), fingerprint, report)
+
+
+def chained(tasks: list[EnrichTask], batches: Batches) -> Batches:
+    return ChainTask(tasks)(batches)
+
+
+def separate(tasks: list[EnrichTask], batches: Batches) -> Batches:
+    """The same as stages of their own: each task reads what the one before it gives."""
+    return reduce(lambda rows, task: task(rows), tasks, batches)
+
+
+def batches_of(*sizes: int) -> Batches:
+    start = 0
+    for size in sizes:
+        yield pa.RecordBatch.from_pydict({"id": pa.array(range(start, start + size), pa.int64())})
+        start += size
+
+
+def rows_of(output: Batches) -> list[dict[str, Any]]:
+    return [row for batch in output for row in batch.to_pylist()]
+
+
+async def same(key: int) -> Any:
+    return {"a": key, "b": key, "c": key}
+
+
+class Gate:
+    """Lookups wait in it for an event that a thread sets; it counts those that wait."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.cancelled = 0
+        self._event: asyncio.Event | None = None
+
+    async def wait(self) -> None:
+        self._event = self._event or asyncio.Event()
+        self.waiting += 1
+        try:
+            await self._event.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.waiting -= 1
+
+    def open(self) -> None:
+        wait_for(lambda: self._event is not None)
+        assert self._event is not None
+        loop_thread().loop.call_soon_threadsafe(self._event.set)
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + ENDS
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.005)
+
+
+@contextlib.contextmanager
+def consumed(output: Batches) -> Iterator[list[dict[str, Any]]]:
+    """The rows that have come so far, read by another thread."""
+    came: list[dict[str, Any]] = []
+
+    def read() -> None:
+        for batch in output:
+            came.extend(batch.to_pylist())
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        yield came
+    finally:
+        thread.join(ENDS)
+        assert not thread.is_alive()
+
+
+@pytest.fixture(params=[True, False], ids=["ordered", "unordered"])
+def ordered(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_behind() -> Iterator[None]:
+    yield
+    wait_for(lambda: not [one for one in threading.enumerate() if one.name == "asyncio-operator-feeder"])
+
+    async def others() -> int:
+        return len(asyncio.all_tasks()) - 1
+
+    wait_for(lambda: asyncio.run_coroutine_threadsafe(others(), loop_thread().loop).result(ENDS) == 0)
+
+
+# -- C1: the rows of separate stages
+
+
+async def odd(name: str, key: int) -> Any:
+    """Misses, several rows, failures and nulls, by the key."""
+    await asyncio.sleep(0)
+    match key % 7:
+        case 0:
+            return None
+        case 1:
+            return [{name: key // 2}, {name: key + 1}]
+        case 2:
+            raise ValueError("bad luck")
+        case 3:
+            return {name: None}
+    return {name: key // 3}
+
+
+LINKS = st.fixed_dictionaries(
+    {
+        "inner": st.booleans(),
+        "drop_failed": st.booleans(),
+        "status": st.booleans(),
+        "buffer": st.sampled_from([1, 5, 1000]),
+        "capacity": st.sampled_from([1, 3, 100]),
+        "cache": st.sampled_from([None, Cache(max_rows=5)]),
+    }
+)
+
+
+@settings(max_examples=40)
+@given(
+    keys=st.lists(st.lists(st.integers(0, 30) | st.none(), max_size=12), max_size=5),
+    made=st.lists(LINKS, min_size=2, max_size=3),
+    ordered=st.booleans(),
+)
+def test_C1_rows_statuses_and_figures_are_those_of_separate_stages(
+    keys: list[list[int | None]], made: list[dict[str, Any]], ordered: bool
+) -> None:
+    def batches() -> Batches:
+        for batch in keys:
+            yield pa.RecordBatch.from_pydict({"id": pa.array(batch, pa.int64())})
+
+    def run(how: Callable[..., Batches]) -> tuple[list[Any], list[Any]]:
+        figures: list[EnrichmentFigures] = []
+        tasks, key, width = [], 0, 1
+        for name, options in zip("abc", made, strict=False):
+            options = {"fail": False, "ordered": ordered, "timed": options["status"], **options}
+            tasks.append(task_of(name, partial(odd, name), key, report=figures.append, **options))
+            # The next key is the column that this lookup added.
+            key, width = width, width + 1 + options["status"]
+        rows = [tuple(map(plain, row.items())) for row in rows_of(how(tasks, batches()))]
+        counted = [(f.rows, f.found, f.missing, f.failures, f.skipped, f.timeouts) for f in figures]
+        return (rows if ordered else sorted(rows, key=repr)), sorted(counted)
+
+    assert run(chained) == run(separate)
+
+
+def plain(item: tuple[str, Any]) -> Any:
+    """A column without what depends on where batches end, and on the clock."""
+    name, value = item
+    if isinstance(value, dict):
+        value = {part: value[part] for part in ("status", "error_type", "error_message")}
+    return name, value
+
+
+def test_C1_no_input_is_no_output(ordered: bool) -> None:
+    tasks = [task_of(name, same, ordered=ordered) for name in "abc"]
+    assert list(chained(tasks, iter([]))) == []
+    assert rows_of(chained(tasks, batches_of(0, 0))) == []
+
+
+def test_C2_what_a_lookup_drops_never_reaches_the_next(ordered: bool) -> None:
+    asked: list[int] = []
+
+    async def some(key: int) -> Any:
+        if key % 3 == 2:
+            raise ValueError(key)
+        return {"a": -key} if key % 3 else None
+
+    async def note(key: int) -> Any:
+        asked.append(key)
+        return {"b": 10 * key}
+
+    first = task_of("a", some, ordered=ordered, fail=False, inner=True, drop_failed=True)
+    rows = rows_of(chained([first, task_of("b", note, 1, ordered=ordered)], batches_of(7, 6)))
+    assert sorted(rows, key=lambda row: row["id"]) == [{"id": i, "a": -i, "b": -10 * i} for i in (1, 4, 7, 10)]
+    assert sorted(asked) == [-10, -7, -4, -1]
+
+
+def test_C2_a_lookup_that_drops_every_row_ends_the_next_without_a_call(ordered: bool) -> None:
+    async def none(key: int) -> Any:
+        return None
+
+    async def never(key: int) -> Any:
+        raise AssertionError(key)
+
+    first = task_of("a", none, ordered=ordered, inner=True)
+    assert rows_of(chained([first, task_of("b", never, ordered=ordered)], batches_of(100, 3))) == []
+
+
+def test_C1_event_time_bounds_the_order_of_a_later_lookup_too() -> None:
+    gate = Gate()
+
+    async def all_but_the_first(key: int) -> Any:
+        if key == 0:
+            await gate.wait()
+        return {"b": key}
+
+    tasks = [
+        task_of("a", same, ordered=False, event_time=0, delay=2),
+        task_of("b", all_but_the_first, 1, ordered=False, event_time=1, delay=2),
+    ]
+    output = chained(tasks, batches_of(10, 10))
+    ids: list[int] = next(output).column(0).to_pylist()
+    assert ids == [1, 2]
+    gate.open()
+    ids += [row["id"] for row in rows_of(output)]
+    assert sorted(ids) == list(range(20))
+    assert all(before - after <= 2 for i, before in enumerate(ids) for after in ids[i:])
+
+
+def test_C1_lookups_of_one_specification_share_their_client() -> None:
+    opened = 0
+
+    class Counted(FunctionEnricher):
+        async def open(self) -> None:
+            nonlocal opened
+            opened += 1
+            await asyncio.sleep(0)
+
+    task = task_of("a", same)
+    enricher = Counted(same, "a long")
+    tasks = [replace(task, enricher=enricher, layout=Layout((key,), enricher.schema())) for key in (0, 1)]
+    assert [len(row) for row in rows_of(chained(tasks, batches_of(3)))] == [3, 3, 3]
+    assert opened == 1
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
+    """The rows of each batch that a lookup has read, by the column that it adds."""
+    sizes: dict[str, list[int]] = {}
+
+    class Counting(Link):
+        def keys_of(self, batch: pa.RecordBatch) -> Any:
+            sizes.setdefault(self.name[-2], []).append(batch.num_rows)
+            return super().keys_of(batch)
+
+    monkeypatch.setattr(links, "Link", Counting)
+    return sizes
+
+
+def test_C1_parts_that_wait_are_joined_to_whole_batches(read: dict[str, list[int]]) -> None:
+    """A batch costs the same however few its keys are."""
+    gate = Gate()
+
+    async def slow(key: int) -> Any:
+        await gate.wait()
+        return {"b": key}
+
+    tasks = [task_of("a", same, buffer=1000), task_of("b", slow, 1, buffer=10, capacity=10)]
+    with consumed(chained(tasks, batches_of(*[10] * 200))) as came:
+        wait_for(lambda: gate.waiting == 10 and len(read["a"]) >= 100)
+        gate.open()
+    assert [row["b"] for row in came] == list(range(2000))
+    assert len(read["a"]) == 200
+    assert len(read["b"]) < 100
+
+
+def test_C1_many_rows_of_a_key_reach_the_next_lookup_piece_by_piece(read: dict[str, list[int]]) -> None:
+    """All at once they could be more than fits into memory."""
+    gate, rows = Gate(), 12 * OUTPUT_ROWS
+
+    async def many(key: int) -> Any:
+        return [{"a": i} for i in range(rows)]
+
+    async def slow(key: int) -> Any:
+        await gate.wait()
+        return {"b": key}
+
+    with consumed(chained([task_of("a", many), task_of("b", slow, 1, buffer=100)], batches_of(1))) as came:
+        wait_for(lambda: gate.waiting == 100)
+        assert sum(read["b"]) <= 5 * OUTPUT_ROWS
+        gate.open()
+    assert [row["b"] for row in came] == list(range(rows))
+
+
+# -- C4: lookups that overlap, bounds, and ends
+
+
+def test_C4_the_next_lookup_has_rows_while_a_key_of_the_first_hangs(ordered: bool) -> None:
+    gate, asked, begun = Gate(), dict[int, float](), list[float]()
+
+    async def some(key: int) -> Any:
+        begun.append(time.monotonic())
+        if key == 5:
+            await gate.wait()
+        return {"a": key}
+
+    async def note(key: int) -> Any:
+        asked[key] = time.monotonic()
+        return {"b": key}
+
+    tasks = [task_of("a", some, ordered=ordered), task_of("b", note, 1, ordered=ordered)]
+    early = {0, 1, 2, 3, 4} if ordered else set(range(10)) - {5}
+    with consumed(chained(tasks, batches_of(10))) as came:
+        wait_for(lambda: asked.keys() == early)
+        wait_for(lambda: {row["id"] for row in came} == early)
+        gate.open()
+    assert {row["id"] for row in came} == set(range(10))
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_C4_when_the_last_lookup_stands_still_each_one_before_it_begins_its_buffer_more(
+    ordered: bool, count: int, read: dict[str, list[int]]
+) -> None:
+    gate, calls = Gate(), [0] * count
+
+    async def counted(number: int, key: int) -> Any:
+        calls[number] += 1
+        if number == count - 1:
+            await gate.wait()
+        return {"abc"[number]: key}
+
+    buffers = [50, 40, 30][3 - count :]
+    tasks = [
+        task_of("abc"[i], partial(counted, i), i, ordered=ordered, buffer=buffer, capacity=100)
+        for i, buffer in enumerate(buffers)
+    ]
+    rows = 2_000
+    with consumed(chained(tasks, batches_of(*[10] * (rows // 10)))) as came:
+        wait_for(lambda: gate.waiting == buffers[-1])
+        settled(lambda: tuple(calls))
+        begun, taken = calls.copy(), [sum(read["abc"[i]]) for i in range(1, count)]
+        gate.open()
+    assert begun[-1] == buffers[-1]
+    for calls_begun, rows_taken, buffer in zip(begun, taken, buffers, strict=False):
+        assert buffer <= calls_begun <= rows_taken + buffer
+    assert len(came) == rows
+    assert calls == [rows] * count
+
+
+def settled(value: Callable[[], Any]) -> None:
+    """Wait until nothing changes any more for a tenth of a second."""
+    before, since = value(), time.monotonic()
+    while time.monotonic() - since < 0.1:
+        time.sleep(0.01)
+        if value() != before:
+            before, since = value(), time.monotonic()
+
+
+def broken(kind: str) -> Any:
+    async def look_up(key: int) -> Any:
+        if key == 3:
+            if kind == "the call":
+                raise ValueError("bad luck")
+            return "no row" if kind == "the answer" else None
+        return dict.fromkeys("abc", key)
+
+    return look_up
+
+
+class Shut(FunctionEnricher):
+    async def open(self) -> None:
+        raise OSError("no route to host")
+
+
+ERRORS = {
+    "the call": (FunctionError, r"failed for key 3: ValueError: bad luck"),
+    "the answer": (FunctionError, r"unusable answer for key 3"),
+    "required": (MissingKeyError, r"has no row for key 3"),
+    "open": (FunctionError, r"could not be opened: OSError: no route"),
+}
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_C4_the_first_failure_ends_all_lookups_and_is_raised(
+    place: int, kind: str, ordered: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    gates = [Gate() for _ in "abc"]
+
+    async def hangs(number: int, key: int) -> Any:
+        if key > 5:
+            await gates[number].wait()
+        return {"abc"[number]: key}
+
+    tasks = [task_of("abc"[i], partial(hangs, i), i, ordered=ordered) for i in range(3)]
+    failing = task_of("abc"[place], broken(kind), place, ordered=ordered, required=kind == "required")
+    if kind == "open":
+        failing = replace(failing, enricher=Shut(broken(kind), failing.layout.found))
+    tasks[place] = failing
+    error, text = ERRORS[kind]
+    began = time.monotonic()
+    with pytest.raises(error, match=rf"look_up, {'abc'[place]}\).*{text}"), caplog.at_level(logging.WARNING):
+        rows_of(chained(tasks, batches_of(10)))
+    assert time.monotonic() - began < TASK_END
+    assert [gate.waiting for gate in gates] == [0, 0, 0]
+    if place and kind != "open":
+        assert gates[0].cancelled == 4
+    assert caplog.text == ""
+
+
+def test_C4_closed_early_all_lookups_are_cancelled(ordered: bool) -> None:
+    gates = [Gate(), Gate()]
+
+    async def some(number: int, key: int) -> Any:
+        if key >= 5 * (2 - number):
+            await gates[number].wait()
+        return {"ab"[number]: key}
+
+    output = chained([task_of("ab"[i], partial(some, i), i, ordered=ordered) for i in range(2)], batches_of(12))
+    assert [row["id"] for row in next(output).to_pylist()] == list(range(5))
+    wait_for(lambda: [gate.waiting for gate in gates] == [2, 5])
+    output.close()  # type: ignore[attr-defined]
+    assert [gate.cancelled for gate in gates] == [2, 5]
+
+
+def test_C4_calls_that_ignore_their_end_are_waited_for_side_by_side(caplog: pytest.LogCaptureFixture) -> None:
+    gates = [Gate() for _ in "abc"]
+
+    async def stubborn(number: int, key: int) -> Any:
+        while key > 2 - number:
+            with contextlib.suppress(asyncio.CancelledError):
+                await gates[number].wait()
+                break
+        return {"abc"[number]: key}
+
+    tasks = [task_of("abc"[i], partial(stubborn, i), i, grace_period=0.5) for i in range(3)]
+    output = chained(tasks, batches_of(4))
+    assert next(output).num_rows == 1
+    wait_for(lambda: all(gate.waiting for gate in gates))
+    began = time.monotonic()
+    with caplog.at_level(logging.ERROR, "asyncio_operator"):
+        output.close()  # type: ignore[attr-defined]
+    assert time.monotonic() - began < 1.4
+    assert caplog.text.count("ignored its cancellation for the grace period of 0.5 s") == 3
+    for gate in gates:
+        gate.open()
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [(-2, r"the run of FunctionEnricher\(same, a\) was cancelled by code"), (-1, r"cancels, b\) cancelled tasks")],
+)
+def test_O12_whoever_cancels_a_lookup_of_the_chain_is_named(place: int, text: str) -> None:
+    async def cancels(key: int) -> Any:
+        works = [task for task in asyncio.all_tasks() if task.get_coro().__name__ == "error_of"]  # type: ignore[union-attr]
+        works.sort(key=lambda task: int(task.get_name().partition("-")[2]))
+        works[place].cancel()
+        await asyncio.Event().wait()
+
+    with pytest.raises(FunctionError, match=text):
+        rows_of(chained([task_of("a", same), task_of("b", cancels, 1)], batches_of(3)))
+    assert len(rows_of(chained([task_of("a", same), task_of("b", same, 1)], batches_of(3)))) == 3
+
+
+def test_X7_while_the_first_call_hangs_empty_batches_have_the_columns_of_the_last_lookup(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(links, "outputs_of", partial(outputs_of, watch=0.02))
+    gate = Gate()
+
+    async def hangs(key: int) -> Any:
+        await gate.wait()
+        return {"a": key}
+
+    tasks = [task_of("a", hangs), task_of("b", same, 1), task_of("c", same, 2, timed=True, status=True)]
+    output = chained(tasks, batches_of(3))
+    empty = next(output)
+    assert (empty.num_rows, empty.schema.names) == (0, ["id", "a", "b", "c", "status"])
+    gate.open()
+    assert [row["c"] for row in rows_of(output)] == [0, 1, 2]
+
+
+def test_C1_every_lookup_reports_its_own_figures_also_when_another_fails() -> None:
+    reports: dict[str, EnrichmentFigures] = {}
+
+    def report(name: str) -> Callable[[EnrichmentFigures], None]:
+        return lambda figures: reports.update({name: figures})
+
+    async def half(key: int) -> Any:
+        return {"a": key} if key % 2 else None
+
+    first = task_of("a", half, inner=True, report=report("a"))
+    rows_of(chained([first, task_of("b", same, 1, report=report("b"))], batches_of(10)))
+    assert [(figures.rows, figures.found, figures.calls) for figures in reports.values()] == [(10, 5, 10), (5, 5, 5)]
+    reports.clear()
+    with pytest.raises(FunctionError):
+        rows_of(chained([first, task_of("b", broken("the call"), 1, report=report("b"))], batches_of(10)))
+    assert (reports["a"].rows, reports["a"].found, reports["b"].rows) == (10, 5, 0)
+
+
+def test_a_chain_travels_by_pickle() -> None:
+    task = EnrichTask(
+        FunctionEnricher(same, "a long"), "1", Layout((0,), pa.schema([])), LookupOptions(), pa.schema([]), ""
+    )
+    chain = ChainTask([task, task])
+    for dumps in (pickle.dumps, cloudpickle.dumps):
+        copy = pickle.loads(dumps(chain))
+        assert [one.layout for one in copy.tasks] == [task.layout, task.layout]
+        assert copy.__name__ == chain.__name__
