@@ -37,7 +37,6 @@ from asyncio_operator.checks import duration, gives_coroutines, natural, positiv
 from asyncio_operator.clock import time_left
 from asyncio_operator.errors import describe, function_name
 from asyncio_operator.hints import did_you_mean, failed_import, missing_here, not_installed
-from asyncio_operator.keys import canonical_key
 from asyncio_operator.lazy import lazy
 from asyncio_operator.policies.shutdown import CANCEL_TIMEOUT, CLOSE_TIMEOUT
 
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from asyncio_operator.arrow.key_arrays import key_values
     from asyncio_operator.arrow.key_index import KeyIndex
     from asyncio_operator.arrow.schema import as_schema
+    from asyncio_operator.keys import canonical_key
 
 __all__ = [
     "CANCEL_TIMEOUT",
@@ -175,6 +175,7 @@ if not TYPE_CHECKING:
             "asyncio_operator.arrow.key_arrays": "key_values",
             "asyncio_operator.arrow.key_index": "KeyIndex",
             "asyncio_operator.arrow.schema": "as_schema",
+            "asyncio_operator.keys": "canonical_key",
         },
         needs={f"asyncio_operator.arrow.{module}": _PYARROW for module in ("key_arrays", "key_index", "schema")},
     )

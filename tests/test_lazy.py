@@ -114,7 +114,7 @@ def test_a_star_import_of_the_state_works_without_rocksdict() -> None:
     assert printed(program) == "ValueState"
 
 
-NOT_NEEDED = ("json", "tempfile", "asyncio_operator.state.backend", "asyncio_operator.trace.page")
+NOT_NEEDED = ("decimal", "json", "tempfile", "uuid", "asyncio_operator.state.backend", "asyncio_operator.trace.page")
 
 
 def test_the_public_names_load_neither_the_state_nor_what_draws_pictures() -> None:
