@@ -29,13 +29,14 @@ An enricher needs only names of `asyncio_operator` and of this module:
 from __future__ import annotations
 
 import asyncio
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.checks import duration, gives_coroutines, natural, positive_int, takes
 from asyncio_operator.clock import time_left
-from asyncio_operator.errors import describe, function_name
+from asyncio_operator.errors import ConfigurationError, describe, function_name
 from asyncio_operator.hints import did_you_mean, failed_import, missing_here, not_installed
 from asyncio_operator.lazy import lazy
 from asyncio_operator.policies.shutdown import CANCEL_TIMEOUT, CLOSE_TIMEOUT
@@ -150,7 +151,8 @@ class Enricher(ABC):
 
     async def _rows_of_columns(self, keys: Sequence[Any]) -> Sequence[Found]:
         # Imported here: it loads pyarrow, which a class that answers in columns has loaded.
-        from asyncio_operator.arrow.answer_tables import answer_tables, ask, rows_of_answers
+        from asyncio_operator.arrow.answer_tables import answer_tables, ask
+        from asyncio_operator.arrow.table_rows import rows_of_answers
 
         return rows_of_answers(await ask(self, answer_tables(self.key_schema(), self.schema()), keys))
 
@@ -164,6 +166,29 @@ class Enricher(ABC):
     columns of `schema`, of exactly these types, in any order; other columns are ignored. A column that is both stands
     once. A key without a row is a miss. Several rows of a key keep their order.
     """
+
+
+def require_enricher(enricher: object) -> None:
+    """Check that an object is an enricher and that its methods are asynchronous.
+
+    Raises:
+        ConfigurationError: it is not, or one of them is not.
+    """
+    if isinstance(enricher, type) and issubclass(enricher, Enricher):
+        raise ConfigurationError(f"enricher is the class {enricher.__name__}; pass an object of it")
+    if not isinstance(enricher, Enricher):
+        remedy = '; put @enricher("column type, ...") before the function' if inspect.isfunction(enricher) else ""
+        raise ConfigurationError(f"enricher is {describe(enricher)}; it must be an Enricher{remedy}")
+    for name in ("open", "close", "lookup", "lookup_many", "lookup_columns"):
+        method = getattr(enricher, name)
+        if inspect.isroutine(method) and not inspect.iscoroutinefunction(method):
+            raise ConfigurationError(
+                f"{describe(enricher)}.{name} is an ordinary function; it must be `async def {name}`"
+            )
+    kind = type(enricher)
+    if (kind.lookup, kind.lookup_many, kind.lookup_columns) == (Enricher.lookup, Enricher.lookup_many, None):
+        raise ConfigurationError(f"{describe(enricher)} {NO_LOOKUP}")
+    positive_int(f"{describe(enricher)}.max_batch", enricher.max_batch)
 
 
 _PYARROW = ("pyarrow", "spark")

@@ -13,50 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from asyncio_operator.arrow.columns import Ints
-from asyncio_operator.arrow.key_arrays import distinct
+from asyncio_operator.arrow.key_arrays import Ints, distinct
 from asyncio_operator.arrow.key_fit import fit_values
 from asyncio_operator.arrow.key_index import match
+from asyncio_operator.arrow.table_rows import TableRows
 from asyncio_operator.errors import ResultError, describe
 
 Places = list[tuple[int, int]]
 """For every asked key the number of its first row in a table, and the number of its rows."""
-
-
-class TableRows:
-    """The answer for a key in columns: `count` rows of a table from row `start`. It is never changed."""
-
-    __slots__ = ("count", "start", "table")
-
-    def __init__(self, table: pa.Table, start: int, count: int) -> None:
-        self.table = table
-        self.start = start
-        self.count = count
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of the rows, about: their part of the table."""
-        return int(self.table.nbytes) * self.count // int(self.table.num_rows)
-
-    def answer(self) -> dict[str, Any] | list[dict[str, Any]]:
-        """The same as a mapping, or a list of mappings. Raises ValueError if Python cannot hold a value."""
-        rows: list[dict[str, Any]] = self.table.slice(self.start, self.count).to_pylist()
-        return rows[0] if self.count == 1 else rows
-
-
-def compacted(answers: Sequence[TableRows]) -> list[TableRows]:
-    """The same answers in a table of their own, which holds no other rows."""
-    of_table: dict[int, list[TableRows]] = {}
-    for one in answers:
-        of_table.setdefault(id(one.table), []).append(one)
-    tables, starts, rows = [], {}, 0
-    for ones in of_table.values():
-        tables.append(ones[0].table.take([row for one in ones for row in range(one.start, one.start + one.count)]))
-        for one in ones:
-            starts[id(one)] = rows
-            rows += one.count
-    whole = pa.concat_tables(tables).combine_chunks()
-    return [TableRows(whole, starts[id(one)], one.count) for one in answers]
 
 
 class AnswerTables:
@@ -138,20 +102,6 @@ def answer_tables(keys: pa.Schema | None, declared: pa.Schema) -> AnswerTables:
     """The tables of an enricher with that `key_schema` and `schema`, for keys that are Python's. Without a key schema
     the key column is named "key", and has the type of the keys."""
     return AnswerTables(pa.schema([("key", pa.null())]) if keys is None else keys, declared)
-
-
-def rows_of_answers(answers: Sequence[TableRows | None]) -> list[Any]:
-    """The answers of one call as mappings or lists of mappings. Raises ValueError if Python cannot hold a value."""
-    table = next((answer.table for answer in answers if answer is not None), None)
-    rows = [] if table is None else table.to_pylist()
-    return [
-        None
-        if answer is None
-        else rows[answer.start]
-        if answer.count == 1
-        else rows[answer.start : answer.start + answer.count]
-        for answer in answers
-    ]
 
 
 async def ask(enricher: Any, tables: AnswerTables, keys: Sequence[Any]) -> list[TableRows | None]:

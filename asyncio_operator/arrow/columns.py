@@ -22,8 +22,6 @@ import pyarrow.types as kinds
 
 from asyncio_operator.errors import ResultError, describe, describe_error
 
-Ints = np.ndarray[Any, np.dtype[np.int64]]
-
 Column = Any
 """A `pyarrow.Array`, or a `pyarrow.ChunkedArray` if one array cannot hold the values, as with more than 2 GB of
 text."""

@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from asyncio_operator.arrow.columns import Ints
 from asyncio_operator.keys import NAN, canonical_key
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def canonical_array(array: pa.Array) -> pa.Array:

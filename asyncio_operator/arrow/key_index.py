@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from asyncio_operator.arrow.columns import Ints
-from asyncio_operator.arrow.key_arrays import canonical_array, distinct
+from asyncio_operator.arrow.key_arrays import Ints, canonical_array, distinct
 from asyncio_operator.arrow.key_fit import fit_keys
 
 Words = np.ndarray[Any, np.dtype[np.uint64]]

@@ -49,8 +49,8 @@ class AnswerCheck:
 
     def __init__(self, schema: pa.Schema) -> None:
         # Imported here: the module loads pyarrow, and a caller that has a schema has loaded it already.
-        from asyncio_operator.arrow.answer_tables import TableRows
         from asyncio_operator.arrow.columns import row_reader
+        from asyncio_operator.arrow.table_rows import TableRows
 
         self._row = row_reader(schema)
         self._in_table = TableRows

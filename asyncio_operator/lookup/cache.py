@@ -17,18 +17,20 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from itertools import compress
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from asyncio_operator.errors import StateError, describe, describe_error
 from asyncio_operator.keys import identity
 from asyncio_operator.policies.cache import Cache
-from asyncio_operator.state.backend import StateBackend
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.state.descriptors import ValueStateDescriptor
 from asyncio_operator.state.serializers import BuiltinSerializer
 from asyncio_operator.state.table import Stored, Table
 from asyncio_operator.state.ttl import TtlCells
 from asyncio_operator.state.ttl_config import StateTtlConfig
+
+if TYPE_CHECKING:
+    from asyncio_operator.state.backend import StateBackend
 
 logger = logging.getLogger("asyncio_operator")
 
@@ -279,7 +281,7 @@ class LookupCache:
     def _compact(self) -> None:
         """Copy the answers in columns into a table of their own."""
         # Imported here: it loads pyarrow, which made these answers.
-        from asyncio_operator.arrow.answer_tables import compacted
+        from asyncio_operator.arrow.table_rows import compacted
 
         codec, table = self._codec, self._written.table
         entries = [(slot, stored, codec.unstamp(stored)) for slot, _, stored in table.entries()]

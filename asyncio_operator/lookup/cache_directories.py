@@ -33,13 +33,13 @@ from asyncio_operator.errors import ConfigurationError, StateError, describe_err
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.lookup.cache import DAMAGED, SPECIFICATION, LookupCache
 from asyncio_operator.policies.cache import Cache
-from asyncio_operator.state.backend import StateBackend
-from asyncio_operator.state.heap_backend import HeapStateBackend
+from asyncio_operator.state import HeapStateBackend
 from asyncio_operator.state.on_disk import rocksdb_class
 from asyncio_operator.state.rocksdb_options import RocksDBOptions
 from asyncio_operator.state.table import Stored, Table
 
 if TYPE_CHECKING:
+    from asyncio_operator.state.backend import StateBackend
     from asyncio_operator.state.rocksdb.backend import RocksDBStateBackend
 
 FORMAT: Final = 2

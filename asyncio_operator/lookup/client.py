@@ -23,7 +23,7 @@ from asyncio_operator.engine.ending import close_within
 from asyncio_operator.engine.flights import Flight
 from asyncio_operator.engine.inputs import Reader, as_input
 from asyncio_operator.engine.timing import clock_of
-from asyncio_operator.enricher import Enricher, Found
+from asyncio_operator.enricher import Enricher, Found, require_enricher
 from asyncio_operator.errors import ConfigurationError, EnricherError, ResultError, StateError, describe, describe_error
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.keys import canonical_key
@@ -88,6 +88,7 @@ class Lookup:
         attempt_timeout: Duration | None = None,
         capacity: int | AdaptiveCapacity = 100,
     ) -> None:
+        require_enricher(enricher)
         self._options = checked(enricher, locals())
         if clock is not None:
             plain_function("clock", clock, "a function that gives seconds")

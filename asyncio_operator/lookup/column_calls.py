@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.enricher import Enricher
-from asyncio_operator.lookup.options import LookupOptions
-
 if TYPE_CHECKING:
     from asyncio_operator.arrow.answer_tables import AnswerTables
+    from asyncio_operator.enricher import Enricher
+    from asyncio_operator.lookup.options import LookupOptions
 
 Invoke = Callable[[Any], Awaitable[Any]]
 
@@ -23,7 +22,8 @@ def invoked(enricher: Enricher, options: LookupOptions, tables: AnswerTables | N
     if tables is None:
         return enricher.lookup if options.batching is None else enricher.lookup_many
     # Imported here: it loads pyarrow, as the maker of `tables` has.
-    from asyncio_operator.arrow.answer_tables import ask, rows_of_answers
+    from asyncio_operator.arrow.answer_tables import ask
+    from asyncio_operator.arrow.table_rows import rows_of_answers
 
     as_rows = options.retry is not None and options.retry.if_result is not None
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.checks import of_kind, positive_int
+from asyncio_operator.checks import of_kind
 from asyncio_operator.engine.options import CallOptions, calls_among
-from asyncio_operator.enricher import NO_LOOKUP, Enricher
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.shutdown import LOOKUP_GRACE_PERIOD
+
+if TYPE_CHECKING:
+    from asyncio_operator.enricher import Enricher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,32 +53,8 @@ def checked(enricher: Enricher, arguments: Mapping[str, Any]) -> LookupOptions:
     Raises:
         ConfigurationError: an option is wrong.
     """
-    require_enricher(enricher)
     options = LookupOptions(**calls_among(arguments), cache=arguments["cache"])
     return replace(options, batching=batching_of(enricher, options.batching))
-
-
-def require_enricher(enricher: object) -> None:
-    """Check that an object is an enricher and that its methods are asynchronous.
-
-    Raises:
-        ConfigurationError: it is not, or one of them is not.
-    """
-    if isinstance(enricher, type) and issubclass(enricher, Enricher):
-        raise ConfigurationError(f"enricher is the class {enricher.__name__}; pass an object of it")
-    if not isinstance(enricher, Enricher):
-        remedy = '; put @enricher("column type, ...") before the function' if inspect.isfunction(enricher) else ""
-        raise ConfigurationError(f"enricher is {describe(enricher)}; it must be an Enricher{remedy}")
-    for name in ("open", "close", "lookup", "lookup_many", "lookup_columns"):
-        method = getattr(enricher, name)
-        if inspect.isroutine(method) and not inspect.iscoroutinefunction(method):
-            raise ConfigurationError(
-                f"{describe(enricher)}.{name} is an ordinary function; it must be `async def {name}`"
-            )
-    kind = type(enricher)
-    if (kind.lookup, kind.lookup_many, kind.lookup_columns) == (Enricher.lookup, Enricher.lookup_many, None):
-        raise ConfigurationError(f"{describe(enricher)} {NO_LOOKUP}")
-    positive_int(f"{describe(enricher)}.max_batch", enricher.max_batch)
 
 
 def batching_of(enricher: Enricher, batching: Batching | None) -> Batching | None:

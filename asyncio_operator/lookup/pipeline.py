@@ -18,16 +18,13 @@ from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.recorder import SILENT, Recorder, recorder_of
 from asyncio_operator.engine.timing import clock_of
-from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import describe
-from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.column_calls import Invoke, invoked
 from asyncio_operator.lookup.delivery import Delivery
 from asyncio_operator.lookup.key_batch import Answer, KeyBatch
 from asyncio_operator.lookup.key_failures import KeyFailures
 from asyncio_operator.lookup.managed import BatchSource
 from asyncio_operator.lookup.memory import Memory
-from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pending import PendingKeys
 from asyncio_operator.lookup.plain import PlainIntake
 from asyncio_operator.metrics import Histogram
@@ -36,6 +33,9 @@ from asyncio_operator.trace.recording import Recording
 
 if TYPE_CHECKING:
     from asyncio_operator.arrow.answer_tables import AnswerTables
+    from asyncio_operator.enricher import Enricher
+    from asyncio_operator.lookup.cache import LookupCache
+    from asyncio_operator.lookup.options import LookupOptions
 
 
 def managed_calls(

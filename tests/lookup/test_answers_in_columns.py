@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from asyncio_operator import Batching, Cache, ConfigurationError, Enricher, EnricherError, ResultError, Retry
-from asyncio_operator.arrow.answer_tables import TableRows
+from asyncio_operator.arrow.table_rows import TableRows
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.testing import ManualClock

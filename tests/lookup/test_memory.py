@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncio_operator import Cache, Retry
-from asyncio_operator.arrow.answer_tables import TableRows
+from asyncio_operator.arrow.table_rows import TableRows
 from asyncio_operator.lookup import memory as module
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import open_cache

@@ -19,12 +19,12 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampNTZTyp
 
 from asyncio_operator.arrow.answer_tables import AnswerTables
 from asyncio_operator.checks import Duration, duration, one_of, positive_int
-from asyncio_operator.enricher import Enricher
+from asyncio_operator.enricher import Enricher, require_enricher
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.hints import did_you_mean
 from asyncio_operator.lookup.cache_directories import cache_owner
-from asyncio_operator.lookup.options import LookupOptions, checked, require_enricher
+from asyncio_operator.lookup.options import LookupOptions, checked
 from asyncio_operator.policies.adaptive_capacity import BUFFER_FACTOR, AdaptiveCapacity, calls_at_most
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache

@@ -10,17 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from asyncio_operator.arrow.answer_tables import TableRows
-from asyncio_operator.arrow.columns import Column, Ints, columns
-from asyncio_operator.enricher import Row
+from asyncio_operator.arrow.columns import Column, columns
+from asyncio_operator.arrow.key_arrays import Ints
+from asyncio_operator.arrow.table_rows import TableRows
 from asyncio_operator.errors import ResultError
 from asyncio_operator.lookup.answers import rows_of
 from asyncio_operator.lookup.key_batch import Answer, Failure
+
+if TYPE_CHECKING:
+    from asyncio_operator.enricher import Row
 
 FOUND, MISSING, FAILED = 0, 1, 2
 

@@ -20,7 +20,8 @@ from pyspark.sql.types import (
     DataType,
 )
 
-from asyncio_operator.arrow.columns import Column, Ints
+from asyncio_operator.arrow.columns import Column
+from asyncio_operator.arrow.key_arrays import Ints
 
 # Spark 4.3 has a parameter for the time zone of timestamps; before, it was always UTC.
 _ZONE: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}

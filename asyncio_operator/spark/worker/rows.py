@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from asyncio_operator.arrow.columns import Column, Ints, check_row
-from asyncio_operator.arrow.key_arrays import distinct_keys, key_values
+from asyncio_operator.arrow.columns import Column, check_row
+from asyncio_operator.arrow.key_arrays import Ints, distinct_keys, key_values
 from asyncio_operator.errors import MissingKeyError, ResultError
 from asyncio_operator.lookup.key_batch import PENDING, Failure, KeyBatch
 from asyncio_operator.spark.worker.answers import FOUND, MISSING, Answers, failure_of, read_answers

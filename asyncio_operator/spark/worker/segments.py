@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from asyncio_operator.arrow.columns import Ints
+from asyncio_operator.arrow.key_arrays import Ints
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 

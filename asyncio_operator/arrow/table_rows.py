@@ -1,0 +1,58 @@
+"""The answer for a key in columns: rows of a table that many keys share. `answer_tables` makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+
+class TableRows:
+    """The answer for a key in columns: `count` rows of a table from row `start`. It is never changed."""
+
+    __slots__ = ("count", "start", "table")
+
+    def __init__(self, table: pa.Table, start: int, count: int) -> None:
+        self.table = table
+        self.start = start
+        self.count = count
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the rows, about: their part of the table."""
+        return int(self.table.nbytes) * self.count // int(self.table.num_rows)
+
+    def answer(self) -> dict[str, Any] | list[dict[str, Any]]:
+        """The same as a mapping, or a list of mappings. Raises ValueError if Python cannot hold a value."""
+        rows: list[dict[str, Any]] = self.table.slice(self.start, self.count).to_pylist()
+        return rows[0] if self.count == 1 else rows
+
+
+def compacted(answers: Sequence[TableRows]) -> list[TableRows]:
+    """The same answers in a table of their own, which holds no other rows."""
+    of_table: dict[int, list[TableRows]] = {}
+    for one in answers:
+        of_table.setdefault(id(one.table), []).append(one)
+    tables, starts, rows = [], {}, 0
+    for ones in of_table.values():
+        tables.append(ones[0].table.take([row for one in ones for row in range(one.start, one.start + one.count)]))
+        for one in ones:
+            starts[id(one)] = rows
+            rows += one.count
+    whole = pa.concat_tables(tables).combine_chunks()
+    return [TableRows(whole, starts[id(one)], one.count) for one in answers]
+
+
+def rows_of_answers(answers: Sequence[TableRows | None]) -> list[Any]:
+    """The answers of one call as mappings or lists of mappings. Raises ValueError if Python cannot hold a value."""
+    table = next((answer.table for answer in answers if answer is not None), None)
+    rows = [] if table is None else table.to_pylist()
+    return [
+        None
+        if answer is None
+        else rows[answer.start]
+        if answer.count == 1
+        else rows[answer.start : answer.start + answer.count]
+        for answer in answers
+    ]
