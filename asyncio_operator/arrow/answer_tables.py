@@ -17,7 +17,7 @@ from asyncio_operator.arrow.key_arrays import Ints, distinct
 from asyncio_operator.arrow.key_fit import fit_values
 from asyncio_operator.arrow.key_index import match
 from asyncio_operator.arrow.table_rows import TableRows
-from asyncio_operator.errors import ResultError, describe
+from asyncio_operator.errors import EnricherError, ResultError, describe
 
 Places = list[tuple[int, int]]
 """For every asked key the number of its first row in a table, and the number of its rows."""
@@ -44,7 +44,7 @@ class AnswerTables:
         unknown = map(kinds.is_null, self._keys.types)
         array, places = distinct(
             [
-                pa.array(values) if any_type else fit_values(values, kind)
+                _of_one_type(values) if any_type else fit_values(values, kind)
                 for any_type, kind, values in zip(unknown, self._keys.types, columns, strict=True)
             ]
         )
@@ -77,8 +77,8 @@ class AnswerTables:
         of_key = match(asked, given)
         strangers = np.flatnonzero(of_key < 0)
         if len(strangers):
-            parts = [part[int(strangers[0])].as_py() for part in parts]
-            key = describe(tuple(parts) if len(parts) > 1 else parts[0])
+            values = [_shown(part[int(strangers[0])]) for part in parts]
+            key = describe(tuple(values) if len(values) > 1 else values[0])
             raise ResultError(f"lookup_columns returned a row for key {key}, which was not asked for")
         counts = np.bincount(of_key, minlength=len(asked))
         if len(of_key) > np.count_nonzero(counts):
@@ -125,6 +125,25 @@ async def ask(enricher: Any, tables: AnswerTables, keys: Sequence[Any]) -> list[
     if len(asked) == len(keys):
         return answers
     return [answers[place] if place >= 0 else None for place in places.tolist()]
+
+
+def _shown(value: pa.Scalar) -> Any:
+    """A value for a message; as text or bytes if Python cannot hold it."""
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError):
+        return value.cast(pa.string() if kinds.is_temporal(value.type) else pa.binary()).as_py()
+
+
+def _of_one_type(values: Sequence[Any]) -> pa.Array:
+    """Keys as an array of their own type. Raises EnricherError if they have several: Arrow would make some equal."""
+    found = {(type(value), getattr(value, "tzinfo", None) is None) for value in values}
+    if len(found) > 1:
+        names = ", ".join(sorted({kind.__name__ for kind, _ in found}))
+        # Law B3: the batch is split, until the keys of each part have one type.
+        problem = f"keys of several types ({names}) have no array; name the type of the key in key_schema()"
+        raise EnricherError(problem, retryable=False)
+    return pa.array(values)
 
 
 def _column(table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:

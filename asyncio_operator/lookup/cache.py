@@ -39,7 +39,7 @@ FOREVER: Final = 1e12
 
 HELD = 2
 """Rows in memory for each cached row, from which answers in columns are copied. Then a copy costs as much as the writes
-since the last one."""
+since the last one. Cached rows are the keys, or the rows of the last copy if they are more: a key may have several."""
 
 LEAST_HELD = 2_000
 """The same for a small cache: rows of two calls, which it would otherwise copy again and again."""
@@ -188,7 +188,7 @@ class LookupCache:
         other_times = (options.expire_after_access, options.missing_ttl, options.refresh_after)
         self._in_memory = self._make_order is OrderInMemory
         self._table: Any = None
-        self._held = 0
+        self._held = self._copied = 0
         self._in_bulk = self._in_memory and not any(time is not None for time in other_times)
         self._order = self._make_order(backend, self._written.table, used)
         self._name, self._slot_of, self._count_use = self._order.name, self._order.get, self._order.use
@@ -273,10 +273,11 @@ class LookupCache:
     def _hold(self, table: Any) -> None:
         """Note a table with rows of answers in columns. All of it stays in memory while one of its rows is cached."""
         if table is not self._table:
+            # Once for a call: while its answers are written, each copy would leave its table in memory all the same.
+            if self._held > HELD * max(len(self._order), self._copied, LEAST_HELD):
+                self._compact()
             self._table = table
             self._held += table.num_rows
-        if self._held > HELD * max(len(self._order), LEAST_HELD):
-            self._compact()
 
     def _compact(self) -> None:
         """Copy the answers in columns into a table of their own."""
@@ -289,7 +290,7 @@ class LookupCache:
         copies = compacted([answer for _, _, answer in in_columns])
         for (slot, stored, _), copy in zip(in_columns, copies, strict=True):
             table.put_slot(slot, codec.stamp(codec.timestamp(stored), copy))
-        self._table, self._held = None, sum(copy.count for copy in copies)
+        self._held = self._copied = sum(copy.count for copy in copies)
 
     def close(self) -> None:
         """Release files and memory. A second call does nothing."""

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 from asyncio_operator import Batching, Cache, ConfigurationError, Enricher, EnricherError, ResultError, Retry
-from asyncio_operator.arrow.table_rows import TableRows
+from asyncio_operator.arrow import table_rows
+from asyncio_operator.arrow.table_rows import TableRows, compacted
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.testing import ManualClock
@@ -129,6 +130,38 @@ def test_A2_a_wrong_table_is_an_error_of_the_whole_batch_which_is_neither_split_
     assert len(enricher.asked) == 1
 
 
+@pytest.mark.parametrize(
+    ("key", "stranger", "shown"),
+    [
+        (dt.date(2020, 1, 1), pa.array([10**7], pa.int32()).cast(pa.date32()), "29349-01-26"),
+        ("a", pa.array([b"\xff"]).view(pa.string()), "b'\\xff'"),
+    ],
+)
+def test_A2_a_strange_key_that_python_cannot_hold_is_named_too(key: Any, stranger: pa.Array, shown: str) -> None:
+    keys = pa.schema([("k", stranger.type)])
+    enricher = Columns(wrong(k=stranger, n=pa.array([1], pa.int32()), name=["x"]), keys)
+    [error] = looked_up(enricher, key, retry=Retry(3))
+    assert isinstance(error, ResultError)
+    assert "which was not asked for" in str(error)
+    assert shown in str(error)
+    assert len(enricher.asked) == 1
+
+
+def test_L10_keys_of_several_types_are_asked_each_in_their_own() -> None:
+    noon = dt.datetime(2020, 1, 1, 12)
+    keys = [noon, noon.replace(tzinfo=dt.UTC), 1, 1.0]
+
+    def answer(asked: pa.Array) -> pa.Table:
+        names = [repr(key) for key in asked.to_pylist()]
+        return pa.table({"key": asked, "name": names, "n": pa.array([0] * len(asked), pa.int32())})
+
+    enricher = Columns(answer)
+    enricher.key_schema = lambda: None  # type: ignore[method-assign]
+    kinds = ["timestamp[us]", "timestamp[us, tz=UTC]", "int64", "double"]
+    assert [found["n"] for found in looked_up(enricher, *keys, retry=Retry(3))] == [0] * 4
+    assert sorted(str(asked.type) for asked in enricher.asked) == sorted(kinds)
+
+
 def test_A3_one_key_is_asked_in_columns_too() -> None:
     enricher = Columns()
     enricher.max_batch = 1
@@ -220,3 +253,21 @@ def test_A4_L4_a_cache_keeps_the_rows_of_its_answers_and_not_their_tables() -> N
     clock.advance(60)
     assert cache.get_many([199_900, 199_999], "absent") == ["absent"] * 2
     assert len(cache) == 98
+
+
+def test_A4_L4_a_cache_copies_keys_of_several_rows_no_more_often_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[int] = []
+
+    def count(answers: Sequence[TableRows]) -> list[TableRows]:
+        copied.append(sum(answer.count for answer in answers))
+        return compacted(answers)
+
+    monkeypatch.setattr(table_rows, "compacted", count)
+    cache = open_cache(Cache(max_rows=2_000), "owner")
+    for start in range(0, 20_000, 500):
+        table = table_of(range(20 * 500))[0].table
+        for key in range(500):
+            cache.put(start + key, TableRows(table, 20 * key, 20))
+    # As many rows as were written.
+    assert sum(copied) <= 20 * 20_000
+    assert [row["n"] for row in cache.get(19_999).answer()] == [*range(20 * 499, 20 * 500)]
