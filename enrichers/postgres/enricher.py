@@ -203,9 +203,12 @@ class PostgresEnricher(Enricher):
                 return None if may_decline else self._refuse(statement.key_of(record), record[-1])
         try:
             return from_rows(records, statement.row_type, statement.places)
-        except pa.ArrowInvalid:
+        except (pa.ArrowException, OverflowError) as error:
             strangers = {*map(statement.key_of, records)}.difference(keys)
-        return self._refuse_strangers(strangers)
+            problem = f"{self._subject()}: a value does not fit its column as it was when its types were asked for: {error}"
+        if strangers:
+            self._refuse_strangers(strangers)
+        raise EnricherError(f"{problem}; start the job again if a column has changed", retryable=False, any_key=True)
 
     async def rows(self) -> Sequence[dict[str, Any]]:
         """Every row of the table that has a key, with its key columns, from one statement: for a whole table in memory.

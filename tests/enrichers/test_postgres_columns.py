@@ -366,6 +366,17 @@ async def test_keys_of_another_type_and_no_keys(database: Database) -> None:
             await enricher.lookup_columns(pa.array([1], pa.int32()))
 
 
+@pytest.mark.parametrize("changed", ["text", "bool USING true", "bigint USING 1::bigint << 40", "int[] USING ARRAY[v]"])
+async def test_A2_a_column_that_has_changed_its_type_is_an_error_that_says_so(database: Database, changed: str) -> None:
+    await database.execute("CREATE TABLE t (id int, v int); INSERT INTO t VALUES (1, 1)")
+    async with database.enricher(table="t", key="id") as enricher:
+        await database.execute(f"ALTER TABLE t ALTER v TYPE {changed}")
+        for keys in ([1], [1, *MISSES]):
+            with pytest.raises(EnricherError, match="start the job again|refuses the statement") as caught:
+                await in_columns(enricher, keys)
+            assert (caught.value.retryable, caught.value.any_key) == (False, True)
+
+
 @pytest.mark.parametrize("stranger", ["upper(k)", "NULL"])
 async def test_A2_a_query_that_changes_its_keys_is_an_error_and_no_miss(database: Database, stranger: str) -> None:
     query = f"SELECT {stranger} AS k, 1 AS v FROM unnest($1::text[]) AS k"
