@@ -205,7 +205,9 @@ class PostgresEnricher(Enricher):
             return from_rows(records, statement.row_type, statement.places)
         except (pa.ArrowException, OverflowError) as error:
             strangers = {*map(statement.key_of, records)}.difference(keys)
-            problem = f"{self._subject()}: a value does not fit its column as it was when its types were asked for: {error}"
+            problem = (
+                f"{self._subject()}: a value does not fit its column as it was when its types were asked for: {error}"
+            )
         if strangers:
             self._refuse_strangers(strangers)
         raise EnricherError(f"{problem}; start the job again if a column has changed", retryable=False, any_key=True)
