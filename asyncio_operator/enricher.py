@@ -77,7 +77,8 @@ Row = Mapping[str, Any]
 Found = Row | Sequence[Row] | None
 
 NO_LOOKUP = (
-    "has no lookup of its own; write `async def lookup(self, key)`, or `lookup_many` without a call of its default"
+    "has no lookup of its own; write `async def lookup(self, key)`, `lookup_columns`, or a `lookup_many` that does not "
+    "call `super().lookup_many`"
 )
 """What is wrong with an enricher that implements neither method."""
 

@@ -341,16 +341,17 @@ def job(spark: SparkSession, every: float = 0.2) -> Iterator[None]:
     """A Spark job within a `step`: prints the number of finished tasks, and if it fails, the reason in a sentence."""
     over = threading.Event()
     tracker = spark.sparkContext.statusTracker()
+    printed = total = 0
 
     def watch() -> None:
-        printed = 0
+        nonlocal printed, total
         while not over.wait(every):
             with contextlib.suppress(Exception):
                 for number in tracker.getActiveStageIds():
                     stage = tracker.getStageInfo(number)
                     if stage is not None and stage.numCompletedTasks > printed:
-                        printed = stage.numCompletedTasks
-                        print(f" {printed}/{stage.numTasks}", end="", flush=True)
+                        printed, total = stage.numCompletedTasks, stage.numTasks
+                        print(f" {printed}/{total}", end="", flush=True)
 
     watching = threading.Thread(target=watch, daemon=True)
     watching.start()
@@ -361,6 +362,9 @@ def job(spark: SparkSession, every: float = 0.2) -> Iterator[None]:
     finally:
         over.set()
         watching.join()
+    if printed < total:
+        # The last tasks ended after the last look.
+        print(f" {total}/{total}", end="", flush=True)
 
 
 def cause(error: Exception) -> str:

@@ -23,6 +23,10 @@ Places = list[tuple[int, int]]
 """For every asked key the number of its first row in a table, and the number of its rows."""
 
 
+OF_KEYS = "; key_schema() gives the names and types of the key columns"
+"""The end of a message about a key column: a class without a `key_schema` does not know what it is asked with."""
+
+
 class AnswerTables:
     """What the tables of one enricher must look like.
 
@@ -62,9 +66,10 @@ class AnswerTables:
         if isinstance(answer, pa.RecordBatch):
             answer = pa.Table.from_batches([answer])
         if not isinstance(answer, pa.Table):
-            raise ResultError(f"lookup_columns returned {describe(answer)}; it must return a pyarrow.Table")
+            raise ResultError(f"lookup_columns returned {type(answer).__name__}; it must return a pyarrow.Table")
         parts = [
-            _column(answer, field.name, part.type) for field, part in zip(self._keys, self._parts(asked), strict=True)
+            _column(answer, field.name, part.type, OF_KEYS)
+            for field, part in zip(self._keys, self._parts(asked), strict=True)
         ]
         columns = [_column(answer, field.name, field.type) for field in self._declared]
         for field, part in zip(self._keys, parts, strict=True):
@@ -146,15 +151,18 @@ def _of_one_type(values: Sequence[Any]) -> pa.Array:
     return pa.array(values)
 
 
-def _column(table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+def _column(table: pa.Table, name: str, kind: pa.DataType, declared: str = "") -> pa.ChunkedArray:
     places = table.schema.get_all_field_indices(name)
     if len(places) != 1:
         problem = f"has {len(places)} columns {name!r}" if places else f"has no column {name!r}"
-        raise ResultError(f"the table of lookup_columns {problem}; its columns are {describe(table.column_names)}")
+        raise ResultError(
+            f"the table of lookup_columns {problem}; its columns are {describe(table.column_names)}{declared}"
+        )
     column = table.column(places[0])
     if not column.type.equals(kind):
         raise ResultError(
-            f"column {name!r} of the table of lookup_columns is {column.type}; it must be {kind}: cast it there"
+            f"column {name!r} of the table of lookup_columns is {column.type}; it must be {kind}: cast it "
+            f"there{declared}"
         )
     return column
 

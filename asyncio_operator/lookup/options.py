@@ -68,7 +68,8 @@ def batching_of(enricher: Enricher, batching: Batching | None) -> Batching | Non
         if batching is not None:
             raise ConfigurationError(
                 f"batching is {batching!r}, and {describe(enricher)} takes one key at a time; batches are for an "
-                "enricher that has `lookup_many` and says with `max_batch` how many keys it takes at once"
+                "enricher that has `lookup_many` or `lookup_columns`, and says with `max_batch` how many keys it takes "
+                "at once"
             )
         return None
     if batching is None:

@@ -113,10 +113,13 @@ def wrong(**columns: Any) -> Callable[[Any], Any]:
         (wrong(k=pa.array([1, 7], pa.int32())), "a row for key 7, which was not asked for"),
         (wrong(k=pa.array([1, None], pa.int32())), "key column 'k' is null"),
         (wrong(name=None), "has no column 'name'; its columns are ['k', 'n']"),
-        (wrong(k=None), "has no column 'k'"),
+        (wrong(k=None), "has no column 'k'; its columns are ['name', 'n']; key_schema() gives the names and types"),
         (wrong(n=[1, 2]), "column 'n' of the table of lookup_columns is int64; it must be int32"),
-        (wrong(k=["1", "2"]), "column 'k' of the table of lookup_columns is string; it must be int32"),
-        (lambda keys: [{"k": 1}], "returned [{'k': 1}]; it must return a pyarrow.Table"),
+        (
+            wrong(k=["1", "2"]),
+            "column 'k' of the table of lookup_columns is string; it must be int32: cast it there; key_schema() gives",
+        ),
+        (lambda keys: [{"k": 1}], "returned list; it must return a pyarrow.Table"),
         (lambda keys: pa.Table.from_arrays([keys, keys], ["k", "k"]), "has 2 columns 'k'"),
     ],
 )

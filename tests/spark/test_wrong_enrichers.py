@@ -52,7 +52,7 @@ async def function(key: Any) -> Any:
         (function, '@enricher\\("column type'),
         (PlainLookup(), "PlainLookup.lookup is an ordinary function; it must be `async def lookup`"),
         (PlainOpen(), "PlainOpen.open is an ordinary function"),
-        (NoLookup(), r"NoLookup has no lookup of its own; write `async def lookup\(self, key\)`, or `lookup_many`"),
+        (NoLookup(), r"NoLookup has no lookup of its own; write `async def lookup\(self, key\)`, `lookup_columns`, or"),
         (NoBatch(), "NoBatch.max_batch is 0; it must be an int of at least 1"),
     ],
 )
