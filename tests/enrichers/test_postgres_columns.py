@@ -372,7 +372,7 @@ async def test_A2_a_column_that_has_changed_its_type_is_an_error_that_says_so(da
     async with database.enricher(table="t", key="id") as enricher:
         await database.execute(f"ALTER TABLE t ALTER v TYPE {changed}")
         for keys in ([1], [1, *MISSES]):
-            with pytest.raises(EnricherError, match="start the job again|refuses the statement") as caught:
+            with pytest.raises(EnricherError, match=r"start the job again|refuses the statement") as caught:
                 await in_columns(enricher, keys)
             assert (caught.value.retryable, caught.value.any_key) == (False, True)
 
