@@ -93,6 +93,10 @@ class Enricher(ABC):
     writes `lookup_columns` needs none of them: then nothing else is called.
     """
 
+    in_memory: bool = False
+    """Whether `lookup_columns` answers from the memory of its process, and awaits nothing. Then all keys of a batch of
+    rows are asked at once, again in every batch: to remember an answer would cost more."""
+
     max_batch: int = 1
     """The maximum number of keys that `lookup_many` or `lookup_columns` takes at once."""
 

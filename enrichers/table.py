@@ -99,6 +99,7 @@ class TableEnricher(Enricher):
     _index: TableIndex | None = field(compare=False)
     _reloading: asyncio.Task[None] | None = field(compare=False)
 
+    in_memory = True
     max_batch = 10_000
 
     def __init__(

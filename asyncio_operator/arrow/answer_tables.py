@@ -13,14 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from asyncio_operator.arrow.key_arrays import Ints, distinct
-from asyncio_operator.arrow.key_fit import fit_values
+from asyncio_operator.arrow.key_arrays import ArrowKeys, Ints, distinct
+from asyncio_operator.arrow.key_fit import fit_keys, fit_values
 from asyncio_operator.arrow.key_index import match
-from asyncio_operator.arrow.table_rows import TableRows
+from asyncio_operator.arrow.table_rows import TableRows, WholeAnswers
 from asyncio_operator.errors import EnricherError, ResultError, describe
-
-Places = list[tuple[int, int]]
-"""For every asked key the number of its first row in a table, and the number of its rows."""
 
 
 OF_KEYS = "; key_schema() gives the names and types of the key columns"
@@ -41,6 +38,11 @@ class AnswerTables:
         self._declared = declared
         self._wanted = declared if wanted is None else wanted
 
+    @property
+    def empty(self) -> pa.Table:
+        """A table without rows."""
+        return self._wanted.empty_table()
+
     def asked(self, keys: Sequence[Any]) -> tuple[pa.Array, Ints]:
         """The distinct keys as an array, and for each of `keys` its place there, or -1 if it does not fit the types."""
         width = len(self._keys)
@@ -57,8 +59,26 @@ class AnswerTables:
         fields = zip(self._keys.types, parts, strict=True)
         return self._joined([part if kinds.is_null(kind) else part.cast(kind) for kind, part in fields]), places
 
-    def read(self, answer: object, asked: pa.Array) -> tuple[pa.Table, Places]:
-        """The answer as a table of the wanted columns, in which the rows of a key are neighbours; and their places.
+    def asked_array(self, keys: pa.Array) -> tuple[pa.Array, Ints | None]:
+        """The same for distinct keys in an array; None in place of places if all keys fit, in their order."""
+        parts, known = self._parts(keys), self._keys.types
+        try:
+            fitted = [
+                part if kinds.is_null(kind) else fit_keys(part, kind) for part, kind in zip(parts, known, strict=True)
+            ]
+        except TypeError:  # Keys of these types are never equal.
+            pairs = zip(known, parts, strict=True)
+            fitted = [pa.nulls(len(keys), part.type if kinds.is_null(kind) else kind) for kind, part in pairs]
+        places = None
+        if any(one is not part for one, part in zip(fitted, parts, strict=True)):
+            # Two keys may fall together, and some may not fit.
+            array, places = distinct(fitted)
+            fitted = array.flatten() if len(parts) > 1 else [array]
+        fields = zip(known, fitted, strict=True)
+        return self._joined([part if kinds.is_null(kind) else part.cast(kind) for kind, part in fields]), places
+
+    def read(self, answer: object, asked: pa.Array) -> WholeAnswers:
+        """The answer, in a table of the wanted columns in which the rows of a key are neighbours.
 
         Raises:
             ResultError: it is no such table, or has a row that belongs to no asked key.
@@ -92,7 +112,7 @@ class AnswerTables:
         starts = np.zeros(len(asked), dtype=np.int64)
         # From the end, because of several rows of a key the first one counts.
         starts[of_key[::-1]] = np.arange(len(of_key))[::-1]
-        return table.combine_chunks(), list(zip(starts.tolist(), counts.tolist(), strict=True))
+        return WholeAnswers(table.combine_chunks(), starts, counts)
 
     def _joined(self, parts: Sequence[pa.Array]) -> pa.Array:
         if len(self._keys) == 1:
@@ -118,18 +138,30 @@ async def ask(enricher: Any, tables: AnswerTables, keys: Sequence[Any]) -> list[
     asked, places = tables.asked(keys)
     if not len(asked):
         return [None] * len(keys)
-    answer = await enricher.lookup_columns(asked)
+    answers = list(_read(enricher, tables, await enricher.lookup_columns(asked), asked))
+    if len(asked) == len(keys):
+        return answers
+    return [answers[place] if place >= 0 else None for place in places.tolist()]
+
+
+async def ask_whole(enricher: Any, tables: AnswerTables, keys: ArrowKeys) -> WholeAnswers:
+    """The same for distinct keys in an array, without an object for each."""
+    asked, places = tables.asked_array(keys.array)
+    if not len(asked):
+        nothing = np.zeros(len(keys), dtype=np.int64)
+        return WholeAnswers(tables.empty, nothing, nothing)
+    found = _read(enricher, tables, await enricher.lookup_columns(asked), asked)
+    return found if places is None else found.at(places)
+
+
+def _read(enricher: Any, tables: AnswerTables, answer: object, asked: pa.Array) -> WholeAnswers:
     try:
-        table, found = tables.read(answer, asked)
+        return tables.read(answer, asked)
     except ResultError as error:
         # Law A2: nothing tells which key is at fault, so the batch is neither split nor asked again.
         problem = ResultError(f"{describe(enricher)}: {error}")
         problem.any_key = True  # type: ignore[attr-defined]
         raise problem from error
-    answers = [TableRows(table, start, count) if count else None for start, count in found]
-    if len(asked) == len(keys):
-        return answers
-    return [answers[place] if place >= 0 else None for place in places.tolist()]
 
 
 def _shown(value: pa.Scalar) -> Any:

@@ -7,7 +7,7 @@ columns of rows to Python keys. Only distinct values become Python objects.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime
 from functools import lru_cache
 from typing import Any
@@ -102,6 +102,31 @@ def python_keys(keys: pa.Array) -> list[Any]:
     if kinds.is_struct(keys.type):
         return list(zip(*map(_python_keys, keys.flatten()), strict=True))
     return _python_keys(keys)
+
+
+class ArrowKeys(Sequence[Any]):
+    """The keys of an array, as of `distinct`, which become Python keys only when they are read."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, array: pa.Array) -> None:
+        self.array = array
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return ArrowKeys(self.array[place])
+        return next(iter(ArrowKeys(self.array.slice(place, 1))))
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            return iter(python_keys(self.array))
+        except (ValueError, OverflowError):
+            if not kinds.is_struct(self.array.type):
+                return map(_python_key, self.array)
+            return iter(list(zip(*(map(_python_key, part) for part in self.array.flatten()), strict=True)))
 
 
 def in_utc(array: pa.Array) -> pa.Array:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+
+from asyncio_operator.arrow.key_arrays import Ints
 
 
 class TableRows:
@@ -27,6 +30,34 @@ class TableRows:
         """The same as a mapping, or a list of mappings. Raises ValueError if Python cannot hold a value."""
         rows: list[dict[str, Any]] = self.table.slice(self.start, self.count).to_pylist()
         return rows[0] if self.count == 1 else rows
+
+
+class WholeAnswers(Sequence[Any]):
+    """The answers of keys in one table: for each key its first row and the number of its rows. Read one by one, they
+    are `TableRows`, or None for a miss."""
+
+    __slots__ = ("counts", "starts", "table")
+
+    def __init__(self, table: pa.Table, starts: Ints, counts: Ints) -> None:
+        self.table = table
+        self.starts = starts
+        self.counts = counts
+
+    def at(self, places: Ints) -> WholeAnswers:
+        """The answers of other keys: those at these places, a miss for -1."""
+        counts = np.append(self.counts, 0)[places]
+        return WholeAnswers(self.table, np.append(self.starts, 0)[places], counts)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, place: Any) -> Any:
+        count = int(self.counts[place])
+        return TableRows(self.table, int(self.starts[place]), count) if count else None
+
+    def __iter__(self) -> Iterator[TableRows | None]:
+        table, spans = self.table, zip(self.starts.tolist(), self.counts.tolist(), strict=True)
+        return (TableRows(table, start, count) if count else None for start, count in spans)
 
 
 def compacted(answers: Sequence[TableRows]) -> list[TableRows]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -36,3 +37,11 @@ def invoked(enricher: Enricher, options: LookupOptions, tables: AnswerTables | N
         return (await many([key]))[0]
 
     return one if options.batching is None else many
+
+
+def asked_whole(enricher: Enricher, tables: AnswerTables | None) -> Invoke:
+    """A function of `ArrowKeys`, for an enricher in memory."""
+    from asyncio_operator.arrow.answer_tables import ask_whole
+
+    assert tables is not None
+    return partial(ask_whole, enricher, tables)

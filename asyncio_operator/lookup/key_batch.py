@@ -8,6 +8,7 @@ Law: an outcome is written once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 PENDING: Any = object()
@@ -91,7 +92,7 @@ class KeyBatch:
 
     __slots__ = ("_places", "delivered", "ended", "keys", "outcomes", "payload", "rows")
 
-    def __init__(self, keys: list[Any], rows: int, payload: Any = None) -> None:
+    def __init__(self, keys: Sequence[Any], rows: int, payload: Any = None) -> None:
         self.keys = keys
         self.rows = rows
         self.payload = payload

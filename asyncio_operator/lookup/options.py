@@ -43,6 +43,12 @@ class LookupOptions(CallOptions):
         CallOptions.__post_init__(self)
         of_kind("cache", self.cache, Cache)
 
+    def asks_whole_batches(self, enricher: Enricher) -> bool:
+        """Whether an enricher in memory is asked for all keys of a batch of rows at once: no option needs a key of its
+        own."""
+        in_columns = enricher.in_memory and enricher.lookup_columns is not None
+        return in_columns and not (self.timed or replace(self, batching=None).managed)
+
 
 def checked(enricher: Enricher, arguments: Mapping[str, Any]) -> LookupOptions:
     """Checks the options that `enrich` and `Lookup` share. The others keep their defaults.

@@ -19,7 +19,7 @@ from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.recorder import SILENT, Recorder, recorder_of
 from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.errors import describe
-from asyncio_operator.lookup.column_calls import Invoke, invoked
+from asyncio_operator.lookup.column_calls import Invoke, asked_whole, invoked
 from asyncio_operator.lookup.delivery import Delivery
 from asyncio_operator.lookup.key_batch import Answer, KeyBatch
 from asyncio_operator.lookup.key_failures import KeyFailures
@@ -27,6 +27,7 @@ from asyncio_operator.lookup.managed import BatchSource
 from asyncio_operator.lookup.memory import Memory
 from asyncio_operator.lookup.pending import PendingKeys
 from asyncio_operator.lookup.plain import PlainIntake
+from asyncio_operator.lookup.whole_batches import WholeBatchIntake
 from asyncio_operator.metrics import Histogram
 from asyncio_operator.policies.rate_limit import Limiter
 from asyncio_operator.trace.recording import Recording
@@ -116,9 +117,9 @@ class LookupPipeline:
         self._recorder = recorder = recorder_of(trace, clock())
         self._reader = Reader(source)
         # What counts calls and retries, and what counts keys without a call of their own: on the plain way one object.
-        self._attempts: PlainIntake | Attempts
-        self._keys: PlainIntake | PendingKeys
-        if options.managed or trace is not None:
+        self._attempts: PlainIntake | WholeBatchIntake | Attempts
+        self._keys: PlainIntake | WholeBatchIntake | PendingKeys
+        if trace is not None or (options.managed and not options.asks_whole_batches(enricher)):
             # Without a cache an answer is checked later, when its columns are built.
             checks = None if cache is None or check is None else lambda _key, answer: check(answer)
             self._keys = pending = PendingKeys(
@@ -130,6 +131,12 @@ class LookupPipeline:
             )
             self._lanes = attempts.lanes
             self._latency = pending.latency
+        elif options.asks_whole_batches(enricher):
+            self._keys = self._attempts = whole = WholeBatchIntake(
+                self._reader, self._delivery, failures, asked_whole(enricher, tables), enricher.max_batch, clock
+            )
+            self._lanes = Lanes(whole.call, whole, options, clock=clock, name=describe(enricher))
+            self._latency = self._lanes.latency
         else:
             assert isinstance(options.capacity, int)
             self._keys = self._attempts = intake = PlainIntake(self._reader, self._delivery, failures, memory)

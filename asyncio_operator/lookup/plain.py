@@ -11,7 +11,7 @@ Lookups that need more use `managed`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from asyncio_operator.engine.inputs import NOTHING, Reader
@@ -69,7 +69,7 @@ class KeyWindow:
     def all_admitted(self) -> bool:
         return self.admitted == self._count
 
-    def outcomes(self) -> tuple[list[Any], list[Any]]:
+    def outcomes(self) -> tuple[Sequence[Any], Sequence[Any]]:
         """The keys that were called for, and their outcomes."""
         keys, outcomes, asked = self.batch.keys, self.batch.outcomes, self._asked
         return (keys, outcomes) if asked is None else ([keys[i] for i in asked], [outcomes[i] for i in asked])

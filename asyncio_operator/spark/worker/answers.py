@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from asyncio_operator.arrow.columns import Column, columns
 from asyncio_operator.arrow.key_arrays import Ints
-from asyncio_operator.arrow.table_rows import TableRows
+from asyncio_operator.arrow.table_rows import TableRows, WholeAnswers
 from asyncio_operator.errors import ResultError
 from asyncio_operator.lookup.answers import rows_of
 from asyncio_operator.lookup.key_batch import Answer, Failure
@@ -81,6 +81,8 @@ def read_answers(
         empty: the empty row.
     """
     count = len(outcomes)
+    if isinstance(outcomes, WholeAnswers):
+        return _whole(outcomes, miss, empty)
     types = set(map(type, outcomes))
     if types <= {dict, type(None)}:
         plain, kinds = [*outcomes, empty], np.full(count + 1, FOUND)
@@ -121,6 +123,15 @@ def read_answers(
         found = [outcomes[i].answer if type(outcomes[i]) is Answer else outcomes[i] for i in in_tables]
         _add_tables(answers, np.array(in_tables), found)
     return answers
+
+
+def _whole(found: WholeAnswers, miss: int, empty: Row) -> Answers:
+    """The rows of answers that are all in one table."""
+    hits = np.append(found.counts > 0, False)
+    # The empty row, which comes first, is that of misses.
+    starts = np.where(hits, np.append(found.starts, 0) + 1, 0)
+    copies = np.where(hits, np.append(found.counts, 0), miss)
+    return Answers([empty], starts, copies, np.where(hits, FOUND, MISSING), [found.table])
 
 
 def _in_tables(outcomes: list[Any], miss: int, empty: Row) -> Answers:

@@ -46,7 +46,9 @@ class Link:
     def __init__(self, task: EnrichTask) -> None:
         self.name = describe(task.enricher)
         self._task = task
-        self._enrichment = Enrichment(task.layout, self._on_result_error, partial(missing_key_error, task.enricher))
+        in_arrow = task.tracing is None and task.options.asks_whole_batches(task.enricher)
+        missing = partial(missing_key_error, task.enricher)
+        self._enrichment = Enrichment(task.layout, self._on_result_error, missing, in_arrow)
         self._pipeline: LookupPipeline | None = None
         self._trace: Trace | None = None
 

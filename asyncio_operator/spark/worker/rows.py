@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from asyncio_operator.arrow.columns import Column, check_row
-from asyncio_operator.arrow.key_arrays import Ints, distinct_keys, key_values
+from asyncio_operator.arrow.key_arrays import ArrowKeys, Ints, distinct, distinct_keys, key_values
 from asyncio_operator.errors import MissingKeyError, ResultError
 from asyncio_operator.lookup.key_batch import PENDING, Failure, KeyBatch
 from asyncio_operator.spark.worker.answers import FOUND, MISSING, Answers, failure_of, read_answers
@@ -65,13 +65,20 @@ class Rows:
         self.left = np.zeros(batch.num_rows, dtype=np.bool_)
 
 
-def key_batch(batch: pa.RecordBatch, positions: Sequence[int]) -> KeyBatch:
+def key_batch(batch: pa.RecordBatch, positions: Sequence[int], in_arrow: bool = False) -> KeyBatch:
     """The distinct keys of a batch, in the order of their first row. The payload is the `Rows`.
 
     Keys are canonical, so timestamps with a zone are datetimes in UTC. A value that Python cannot hold (a date in the
     year 10000, text that is not UTF-8) counts as null, so its row is a miss.
+
+    Args:
+        in_arrow: the keys stay in Arrow (`ArrowKeys`).
     """
-    keys, codes = distinct_keys([batch.column(position) for position in positions])
+    columns = [batch.column(position) for position in positions]
+    if in_arrow:
+        array, codes = distinct(columns)
+        return KeyBatch(ArrowKeys(array), batch.num_rows, Rows(batch, codes))
+    keys, codes = distinct_keys(columns)
     return KeyBatch(keys, batch.num_rows, Rows(batch, codes))
 
 
@@ -81,6 +88,7 @@ class Enrichment:
     Args:
         on_result_error: handles a key with an invalid answer. It returns a `Failure`, or raises.
         missing: makes the error for a key without a row, if the layout requires one.
+        in_arrow: see `key_batch`.
     """
 
     def __init__(
@@ -88,6 +96,7 @@ class Enrichment:
         layout: Layout,
         on_result_error: Callable[[Any, ResultError], Failure],
         missing: Callable[[Any], Exception] = MissingKeyError,
+        in_arrow: bool = False,
     ) -> None:
         self.kinds = np.zeros(3, dtype=np.int64)
         """Input rows by FOUND, MISSING and FAILED."""
@@ -97,6 +106,7 @@ class Enrichment:
         self._schema: pa.Schema | None = None
         self._empty = dict.fromkeys(layout.found.names)
         self._gate = None if layout.event_time is None else Gate()
+        self._in_arrow = in_arrow
         self._segmenter = Segmenter(layout.delay)
         self._read = 0
 
@@ -117,7 +127,7 @@ class Enrichment:
     def keys_of(self, batch: pa.RecordBatch) -> KeyBatch:
         """The next batch of the input, with its distinct keys. It may run on another thread than the methods for
         output."""
-        keyed = key_batch(batch, self.layout.keys)
+        keyed = key_batch(batch, self.layout.keys, self._in_arrow)
         if self.layout.event_time is not None:
             rows: Rows = keyed.payload
             rows.number, rows.segments = self._read, self._segmenter.number(batch.column(self.layout.event_time))
@@ -193,7 +203,7 @@ class Enrichment:
         return self._build(rows, codes, keys, outcomes), freed
 
     def _build(
-        self, rows: pa.RecordBatch, codes: Ints, keys: list[Any], outcomes: list[Any]
+        self, rows: pa.RecordBatch, codes: Ints, keys: Sequence[Any], outcomes: list[Any]
     ) -> Iterator[pa.RecordBatch]:
         """The output for rows. `codes` has the number of each row's key, or -1 for none."""
         self.expect(rows.schema)
@@ -214,7 +224,7 @@ class Enrichment:
                 picked += pick(statuses, codes[row] % len(statuses[0]))
             yield pa.RecordBatch.from_arrays(picked, schema=self._schema)
 
-    def _require_found(self, rows: pa.RecordBatch, codes: Ints, keys: list[Any], answers: Answers) -> None:
+    def _require_found(self, rows: pa.RecordBatch, codes: Ints, keys: Sequence[Any], answers: Answers) -> None:
         """Raise the error for the first row without a match. A failed lookup is not a miss."""
         missed = np.flatnonzero(answers.kinds[codes] == MISSING)
         if not len(missed):
@@ -225,7 +235,7 @@ class Enrichment:
         parts = [key_values(rows.column(position).slice(row, 1))[0] for position in self.layout.keys]
         raise self._missing(parts[0] if len(parts) == 1 else tuple(parts))
 
-    def _columns(self, keys: list[Any], outcomes: list[Any]) -> tuple[Answers, list[Column]]:
+    def _columns(self, keys: Sequence[Any], outcomes: list[Any]) -> tuple[Answers, list[Column]]:
         """The rows of outcomes, and the columns built from them. If a row does not fit, its key fails."""
         while True:
             answers = read_answers(
@@ -244,7 +254,7 @@ class Enrichment:
                     # Each row fits alone, so no key is to blame, and another round would fail the same way.
                     raise
 
-    def _find_misfits(self, keys: list[Any], outcomes: list[Any], answers: Answers) -> int:
+    def _find_misfits(self, keys: Sequence[Any], outcomes: list[Any], answers: Answers) -> int:
         """Replace outcomes whose rows do not fit the columns by failures. Returns their number."""
         misfits = 0
         for i in np.flatnonzero(answers.kinds == FOUND).tolist():

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import date_format
 
-from asyncio_operator import Batching, Cache, Enricher, EnricherError, Retry
+from asyncio_operator import Batching, Cache, Enricher, EnricherError, FunctionError, Retry
 from asyncio_operator.arrow.answer_tables import AnswerTables
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.spark import enrich
@@ -57,6 +59,10 @@ class InColumns(InRows):
         return table.append_column("k", pa.array([key for key, _ in found], pa.int64()))
 
 
+class InMemory(InColumns):
+    in_memory = True
+
+
 WAYS: dict[str, dict[str, Any]] = {
     "nothing": {},
     "retry": {"retry": Retry(2)},
@@ -99,8 +105,31 @@ def test_A3_A5_answers_in_columns_give_the_rows_that_answers_in_rows_give(
     if WAYS[way].get("batching") and max_batch == 1:
         way = "nothing"
     expected = rows(InRows(max_batch), keys, way, layout, ordered=ordered)
-    found = rows(InColumns(max_batch), keys, way, layout, ordered=ordered)
-    assert (found if ordered else sorted(found, key=repr)) == (expected if ordered else sorted(expected, key=repr))
+    for kind in (InColumns, InMemory):
+        found = rows(kind(max_batch), keys, way, layout, ordered=ordered)
+        assert (found if ordered else sorted(found, key=repr)) == (expected if ordered else sorted(expected, key=repr))
+
+
+class Slow(InMemory):
+    async def lookup_columns(self, keys: pa.Array) -> pa.Table:
+        await asyncio.sleep(10)
+        raise AssertionError
+
+
+def test_R2_keys_of_a_batch_in_memory_pass_their_deadline_together() -> None:
+    layout = {"inner": False, "drop_failed": False, "status": False}
+    [first, *_] = found = rows(Slow(100), [1, 2, None], "nothing", layout, ordered=True, timeout=0.01)
+    assert first == {"id": 1, "name": None, "n": None, "tags": None}
+    assert len(found) == 3
+
+
+def test_O6_the_error_of_a_batch_in_memory_names_a_key() -> None:
+    name = f"columns {next(_numbers)}"
+    options = LookupOptions(batching=Batching(100))
+    task = EnrichTask(InMemory(100), name, Layout((0,), ADDED), options, ADDED, name, tables=AnswerTables(KEYS, ADDED))
+    batch = pa.RecordBatch.from_pydict({"id": pa.array([1, 13, 2], pa.int64())})
+    with pytest.raises(FunctionError, match=r"^InMemory failed for key 13: EnricherError: thirteen"):
+        list(task(iter([batch])))
 
 
 class Late(Enricher):

@@ -32,7 +32,7 @@ def keys_of(array: Any, *more: Any) -> tuple[list[Any], list[int]]:
     """The keys, and for every row the number of its key."""
     arrays = [a if isinstance(a, pa.Array) else pa.array(a) for a in (array, *more)]
     batch = key_batch(pa.RecordBatch.from_arrays(arrays, [f"k{i}" for i in range(len(arrays))]), range(len(arrays)))
-    return batch.keys, batch.payload.key_of.tolist()
+    return list(batch.keys), batch.payload.key_of.tolist()
 
 
 # -- keys

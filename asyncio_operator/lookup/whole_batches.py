@@ -1,0 +1,147 @@
+"""The way of enrichers in memory: one call for all keys of a batch, which stay in Arrow from the input to the output.
+
+No key has an object of its own, is shared with another batch, or is remembered: to ask again costs less. A batch that
+fails is asked in halves, as batches of keys are (law B4). Lookups that need more use `managed`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from asyncio_operator.engine.inputs import NOTHING, Reader
+from asyncio_operator.lookup.delivery import Delivery
+from asyncio_operator.lookup.key_batch import KeyBatch
+from asyncio_operator.lookup.key_failures import KeyFailures
+from asyncio_operator.policies.batching import splits
+
+AskMany = Callable[[Any], Any]
+"""Asks for `ArrowKeys`, and returns their outcomes."""
+
+
+class Failed(NamedTuple):
+    """What a key of a divided batch failed with, and when its call started."""
+
+    error: Exception
+    started: float
+
+
+class BatchWindow:
+    """All keys of a batch, as one piece of work."""
+
+    instant = True
+    begin = None
+
+    def __init__(self, batch: KeyBatch, failures: KeyFailures, left: Callable[[KeyBatch], None]) -> None:
+        self.working = 0
+        self.taken = False
+        self._batch = batch
+        self._failures = failures
+        self._on_left = left
+
+    def __iter__(self) -> Iterator[tuple[None, KeyBatch]]:
+        if not self.taken:
+            self.taken = True
+            yield None, self._batch
+
+    def complete(self, slot: None, outcomes: Any) -> None:
+        if type(outcomes) is list:
+            keys, failure = self._batch.keys, self._failures.failure
+            outcomes = [
+                failure(keys[i], one.error, one.started) if type(one) is Failed else one
+                for i, one in enumerate(outcomes)
+            ]
+        self._batch.outcomes = outcomes
+
+    def failed(self, slot: None, error: BaseException, started: float) -> None:
+        self._batch.outcomes = [self._failures.failure(key, error, started) for key in self._batch.keys]
+
+    def timed_out(self, slot: None, started: float) -> None:
+        self._batch.outcomes = [self._failures.timeout(key, started) for key in self._batch.keys]
+
+    def returned(self, slot: None) -> None:
+        """The batch has ended."""
+
+    def value_of(self, slot: None) -> Any:
+        return self._batch.keys[0]
+
+    def left(self) -> None:
+        if self.taken:
+            self._on_left(self._batch)
+
+
+class WholeBatchIntake:
+    """The intake of the lanes: a window for each batch, as far as the delivery takes batches.
+
+    Attributes:
+        calls: calls of the enricher, of halves too.
+        shared, retries, cache_hits: none.
+    """
+
+    shared = 0
+    retries = 0
+    cache_hits = 0
+
+    def __init__(
+        self,
+        reader: Reader,
+        delivery: Delivery,
+        failures: KeyFailures,
+        ask: AskMany,
+        most: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self.calls = 0
+        self._reader = reader
+        self._delivery = delivery
+        self._failures = failures
+        self._ask = ask
+        self._most = most
+        self._clock = clock
+        self._window: BatchWindow | None = None
+
+    async def window(self) -> BatchWindow | None:
+        while self._window is None or self._window.taken:
+            while not self._delivery.takes_a_batch():
+                await self._delivery.wait(asyncio.get_running_loop().create_future())
+            if not await self._reader.ready():
+                return None
+            batch = self._reader.read()
+            if batch is not NOTHING:
+                self._take(batch)
+        return self._window
+
+    def stop(self) -> None:
+        """Stop reading the input."""
+        self._reader.stop()
+
+    async def call(self, batch: KeyBatch) -> Any:
+        """The outcomes of a batch, `Failed` for a key that fails alone."""
+        return await self._outcomes(batch.keys)
+
+    async def _outcomes(self, keys: Any) -> Any:
+        if len(keys) <= self._most:
+            self.calls += 1
+            try:
+                return await self._ask(keys)
+            except Exception as error:
+                if len(keys) == 1 or not splits(error):
+                    raise
+        half = len(keys) // 2
+        return [*await self._part(keys[:half]), *await self._part(keys[half:])]
+
+    async def _part(self, keys: Any) -> Any:
+        started = self._clock()
+        try:
+            return await self._outcomes(keys)
+        except Exception as error:
+            return [Failed(error, started)] * len(keys)
+
+    def _take(self, batch: KeyBatch) -> None:
+        self._delivery.take(batch)
+        self._delivery.admit(len(batch.keys))
+        if len(batch.keys):
+            self._window = BatchWindow(batch, self._failures, self._delivery.end)
+        else:
+            self._delivery.end(batch)
