@@ -170,6 +170,11 @@ class GivesAllRows(SoundColumns):
         return columns_of([*ROWS])
 
 
+class OrdinaryColumns(SoundColumns):
+    def lookup_columns(self, keys: pa.Array) -> Any:
+        return columns_of(keys.to_pylist())
+
+
 class ColumnsDiffer(SoundColumns):
     async def lookup_columns(self, keys: pa.Array) -> pa.Table:
         return (await super().lookup_columns(keys))[::-1]
@@ -370,6 +375,7 @@ BROKEN = [
     ("rule_lookup_many", ManyDiffers, "gave"),
     ("rule_lookup_columns", GivesAllRows, "which was not asked for"),
     ("rule_lookup_columns", ColumnsDiffer, "gave"),
+    ("rule_lookup_columns", OrdinaryColumns, "an ordinary function; it must be `async def lookup_columns`"),
     (
         "rule_found",
         Ordinary,

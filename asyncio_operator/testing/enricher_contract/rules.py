@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import wraps
-from inspect import isawaitable
+from inspect import isawaitable, iscoroutinefunction, isroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from asyncio_operator.checks import positive_duration
@@ -269,6 +269,8 @@ async def rule_lookup_columns(check: Check) -> None:
     async with check.opened() as enricher:
         if enricher.lookup_columns is None:
             return
+        ordinary = isroutine(enricher.lookup_columns) and not iscoroutinefunction(enricher.lookup_columns)
+        assert not ordinary, "it is an ordinary function; it must be `async def lookup_columns`"
         from asyncio_operator.arrow.answer_tables import answer_tables, ask
 
         tables = answer_tables(enricher.key_schema(), enricher.schema())
@@ -305,10 +307,11 @@ RULES: tuple[Callable[[Check], None], ...] = (
     rule_schema,
     rule_key_schema,
     rule_max_batch,
+    # Before the rules of lookup(), whose default may call it.
+    rule_lookup_columns,
     rule_found,
     rule_missing,
     rule_types,
     rule_lookup_many,
-    rule_lookup_columns,
     rule_concurrent,
 )
