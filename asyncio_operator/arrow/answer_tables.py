@@ -19,7 +19,6 @@ from asyncio_operator.arrow.key_index import match
 from asyncio_operator.arrow.table_rows import TableRows, WholeAnswers
 from asyncio_operator.errors import EnricherError, ResultError, describe
 
-
 OF_KEYS = "; key_schema() gives the names and types of the key columns"
 """The end of a message about a key column: a class without a `key_schema` does not know what it is asked with."""
 
