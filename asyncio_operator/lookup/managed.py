@@ -50,6 +50,7 @@ class BatchSource:
         self._pending = pending
         self._current: WaitingBatch | None = None
         self._next = 0
+        self._passed = 0
         self._ready: deque[Flight] = deque()
 
     @property
@@ -85,13 +86,21 @@ class BatchSource:
             return False
         positions = self._pending.recall(batch)
         self._delivery.take(batch)
-        self._delivery.admit(len(batch.keys) - len(positions))
-        if positions:
-            self._current = WaitingBatch(batch, positions, self._delivery)
-            self._next = 0
-        else:
+        self._current, self._next, self._passed = WaitingBatch(batch, positions, self._delivery), 0, 0
+        self._pass(self._current)
+        if not positions:
             self._delivery.end(batch)
         return True
+
+    def _pass(self, waiting: WaitingBatch) -> None:
+        """Admit the keys before the next one that needs a call. A known key takes no room before such a key that is
+        before it: in order it cannot leave first, and would hold its room for ever."""
+        keys, positions = waiting.batch.keys, waiting.positions
+        passed = positions[self._next] if self._next < len(positions) else len(keys)
+        self._delivery.admit(passed - self._passed)
+        self._passed = passed
+        if passed == len(keys):
+            self._current = None
 
     def _ask(self, waiting: WaitingBatch, now: float) -> None:
         """Continue a batch, within the room, until `AHEAD` keys are found that need a call."""
@@ -113,9 +122,7 @@ class BatchSource:
                 ready.append(flight)
             place += 1
         self._next = place
-        self._delivery.admit(place - start)
-        if place == len(positions):
-            self._current = None
+        self._pass(waiting)
         # At the end, in one step: a hit has no waiter that would count it.
         if hits:
             waiting.missing -= hits

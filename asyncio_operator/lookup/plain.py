@@ -38,6 +38,7 @@ class KeyWindow:
         self.batch = batch
         self.working = 0
         self.admitted = 0
+        self._passed = 0
         # A method of the list itself, without a Python function around it: the lanes call it for every key.
         self.complete: Callable[[Any, Any], object] = batch.outcomes.__setitem__
         self._asked = asked
@@ -60,6 +61,16 @@ class KeyWindow:
             self._left = iter(positions)
             self._range = zip(self._left, [keys[i] for i in positions], strict=False)
         return stop - start
+
+    def passed(self) -> int:
+        """The number of keys, since the last call, before the next one to be called for. A key whose outcome is known
+        takes no room before one that is before it: in order it cannot leave first, and would hold its room for ever."""
+        before, total = self._passed, len(self.batch.keys)
+        if self.admitted < self._count:
+            self._passed = self.admitted if self._asked is None else self._asked[self.admitted]
+        else:
+            self._passed = total
+        return self._passed - before
 
     def left_over(self) -> int:
         """The number of keys of the current range that no lane has taken."""
@@ -131,9 +142,8 @@ class PlainIntake:
             if room <= 0:
                 await self._wait_for_room()
                 continue
-            admitted = window.admit(room)
-            self._delivery.admit(admitted)
-            self._admitted += admitted
+            self._admitted += window.admit(room)
+            self._delivery.admit(window.passed())
         return window
 
     def stop(self) -> None:
@@ -157,10 +167,11 @@ class PlainIntake:
             waiting = self._delivery.follow(batch)
             asked = [i for i, outcome in enumerate(batch.outcomes) if outcome is PENDING and i not in waiting]
         if asked is not None:
-            self._delivery.admit(len(batch.keys) - len(asked))
             self.shared += len(batch.keys) - len(asked)
         self._delivery.take(batch)
         window = KeyWindow(batch, asked, self._failures, self._left)
+        if asked is not None:
+            self._delivery.admit(window.passed())
         # No lane will enter this window, and so none will leave it.
         if asked == [] or not batch.keys:
             self._left(window)

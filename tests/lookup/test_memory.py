@@ -19,7 +19,7 @@ from asyncio_operator.lookup.key_batch import PENDING, Answer, Failure, KeyBatch
 from asyncio_operator.lookup.memory import Memory
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pipeline import LookupPipeline
-from asyncio_operator.testing import ManualClock
+from asyncio_operator.testing import ManualClock, VirtualTimeLoop
 from tests.lookup.helpers import Consumer, Recorded
 from tests.lookup.test_cached_pipeline import Trickle
 from tests.operator.helpers import virtual
@@ -195,3 +195,38 @@ async def test_L12_a_cache_takes_the_place_of_the_memory() -> None:
     consumer = await run(enricher, made, 1.0, options, cache)
     assert enricher.calls == [1, 1]
     assert consumer.pipeline.cache_hits == 2
+
+
+BATCHES = st.lists(st.lists(st.integers(0, 6), max_size=5, unique=True), max_size=5)
+
+
+@given(
+    BATCHES,
+    st.sampled_from(["plain", "managed", "cache"]),
+    st.booleans(),
+    st.sampled_from([1, 2, 5]),
+    st.sampled_from([0.0, 0.001, 0.5]),
+    st.sampled_from([-1, 3]),
+)
+def test_O1_O5_L12_no_key_waits_for_the_room_of_keys_that_are_known(
+    batches: list[list[int]], way: str, ordered: bool, buffer: int, pause: float, slow: int
+) -> None:
+    options: dict[str, Any] = {"cache": Cache(max_rows=3)} if way == "cache" else WAYS[way]
+
+    async def answer(keys: int) -> Any:
+        await asyncio.sleep(100 if keys == slow else 0.01)
+        return {"x": keys}
+
+    async def run_all() -> Recorded:
+        enricher = Recorded(answer)
+        made = [KeyBatch(keys, len(keys)) for keys in batches]
+        chosen = LookupOptions(ordered=ordered, buffer=buffer, remember=60.0, **options)
+        cache = None if chosen.cache is None else open_cache(chosen.cache, "owner", asyncio.get_running_loop().time)
+        async with asyncio.timeout(10_000):
+            await run(enricher, made, pause, chosen, cache)
+        assert [batch.outcomes for batch in made] == [[{"x": key} for key in batch] for batch in batches]
+        return enricher
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        enricher = runner.run(run_all())
+    assert enricher.most <= buffer or not ordered
