@@ -33,6 +33,7 @@ from asyncio_operator.spark.driver.refusals import refuse_unknown
 from asyncio_operator.spark.driver.reports import trace_of_tasks
 from asyncio_operator.spark.metrics import EnrichmentMetrics, report_of
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
+from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.trace import Trace
 
 
@@ -133,7 +134,7 @@ def enrich(
     task, schema = enrich_task(df.schema, enricher, options, report_of(metrics), tracing)
     if strategy == "distinct":
         return enrich_distinct(df, task, schema, join_hint)
-    return _addressable(df).mapInArrow(task, schema)
+    return _addressable(df).mapInArrow(ChainTask([task]), schema)
 
 
 def enrich_with(enricher: Enricher, **options: Any) -> Callable[[DataFrame], DataFrame]:
@@ -182,7 +183,7 @@ def enrich_distinct(df: DataFrame, task: EnrichTask, schema: StructType, join_hi
     added = schema.fields[len(df.columns) :]
     fields = [StructField(f"k{i}", keys.schema.fields[i].dataType) for i in range(len(positions))]
     fields += [StructField(f"a{i}", field.dataType) for i, field in enumerate(added)]
-    found = keys.distinct().mapInArrow(task.of_keys(), StructType(fields))
+    found = keys.distinct().mapInArrow(ChainTask([task.of_keys()]), StructType(fields))
     if join_hint is not None:
         found = found.hint(join_hint)
     # Null keys must match too: they are misses, which may be dropped or have a status.

@@ -22,6 +22,7 @@ from asyncio_operator import ConfigurationError, ElementTimeoutError, EnricherEr
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
 from asyncio_operator.spark.worker import shared
+from asyncio_operator.spark.worker.links import ChainTask
 from enrichers import HttpEnricher, PostgresEnricher
 from tests.faults.outsides import LASTING, PASSING, SILENT, Outside, row
 from tests.faults.proxy import Mode
@@ -190,7 +191,7 @@ def test_X7_a_task_on_a_silent_network_ends_and_blames_no_call(
     )
     connected, rows = threading.Event(), 0
     keys = 80 if outside.name == "postgres" else 4
-    for output in task(batches(outside, connected, keys)):
+    for output in ChainTask([task])(batches(outside, connected, keys)):
         rows += output.num_rows
         if rows == keys:
             connected.set()

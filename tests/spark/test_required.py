@@ -21,6 +21,7 @@ from asyncio_operator.lookup.key_failures import missing_key_error
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.spark import enrich, enrich_with, register_lookup
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
+from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.spark.worker.rows import Layout
 from enrichers import BlockingEnricher, FunctionEnricher, PostgresEnricher
 from tests.spark.helpers import in_partitions
@@ -68,7 +69,7 @@ def run(keys: list[int | None], way: str, *, drop: bool = False, status: bool = 
         for start in range(0, len(keys), 3):
             yield pa.RecordBatch.from_pydict({"id": pa.array(keys[start : start + 3], pa.int64())})
 
-    return [row for batch in task(batches()) for row in batch.to_pylist()]
+    return [row for batch in ChainTask([task])(batches()) for row in batch.to_pylist()]
 
 
 @given(
@@ -109,7 +110,7 @@ def test_X11_a_part_that_is_null_is_a_miss_and_the_key_is_told_as_a_whole() -> N
     task = EnrichTask(KNOWN, f"required {next(_numbers)}", layout, LookupOptions(), KNOWN.schema(), "")
     batch = pa.RecordBatch.from_pydict({"a": ["x"], "b": pa.array([None], pa.int64())})
     with pytest.raises(MissingKeyError, match=r"for key \(None, 'x'\): a part of it is null"):
-        list(task(iter([batch])))
+        list(ChainTask([task])(iter([batch])))
 
 
 def test_X11_the_error_travels_and_shows_no_secret_and_a_short_key() -> None:

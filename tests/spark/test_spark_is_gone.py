@@ -22,6 +22,7 @@ from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark.worker import links as worker
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
+from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.spark.worker.rows import Layout
 from asyncio_operator.spark.worker.task_frame import outputs_of
 from enrichers import FunctionEnricher
@@ -68,7 +69,7 @@ def endless() -> Iterator[pa.RecordBatch]:
 def serve(mine: socket.socket, task: EnrichTask, jvm: socket.socket, rows: int) -> None:
     """What PySpark does with a task; Spark closes its end when it has so many rows."""
     outfile, writer, written = mine.makefile("wb", 65536), None, 0
-    output = iter(task(endless()))
+    output = iter(ChainTask([task])(endless()))
     try:
         while True:
             if written >= rows:

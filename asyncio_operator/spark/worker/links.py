@@ -23,8 +23,10 @@ import pyarrow as pa
 from asyncio_operator.engine.ending import error_of, wait_through
 from asyncio_operator.engine.failures import stray_run
 from asyncio_operator.engine.timing import start_task, wake
+from asyncio_operator.errors import describe
 from asyncio_operator.lookup.key_batch import KeyBatch
 from asyncio_operator.loop.channels import PULSE, FromLoop, ToLoop
+from asyncio_operator.loop.portable_errors import portable_errors
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.policies.shutdown import TASK_END
 from asyncio_operator.spark.worker.link import Link
@@ -35,13 +37,34 @@ if TYPE_CHECKING:
     from asyncio_operator.spark.worker.enrich_task import EnrichTask
 
 
-def run_links(tasks: Sequence[EnrichTask], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows of `batches`, enriched by each task in turn.
+LONGEST_NAME = 100
+"""Characters of an enricher in a plan: the name of a server and a table, and few enough for three in a line."""
 
-    Raises:
-        FunctionError: a lookup failed, and its `on_error` is "fail".
-        MissingKeyError: a key has no row, and `how` is "required".
+
+class ChainTask:
+    """Lookups one after the other, as a function for `mapInArrow`. It is sent to the workers.
+
+    Attributes:
+        __name__: the label of the stage, which Spark shows in its plans.
     """
+
+    def __init__(self, tasks: Sequence[EnrichTask]) -> None:
+        self.tasks = tuple(tasks)
+        # In one line: another would break the tree of a plan.
+        names = [" ".join(describe(task.enricher, LONGEST_NAME).split()) for task in tasks]
+        self.__name__ = f"enrich: {', '.join(names)} ({len(names)} lookup{'s' * (len(names) > 1)})"
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows of `batches`, enriched by each lookup in turn.
+
+        Raises:
+            FunctionError: a lookup failed, and its `on_error` is "fail".
+            MissingKeyError: a key has no row, and `how` is "required".
+        """
+        return portable_errors(_enriched(self.tasks, batches))
+
+
+def _enriched(tasks: Sequence[EnrichTask], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     links = [Link(task) for task in tasks]
     last = links[-1]
     with contextlib.ExitStack() as ending:

@@ -27,6 +27,7 @@ from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from asyncio_operator.errors import AsyncOperatorError, StateError
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
+from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.spark.worker.output_batches import arrow_type
 from asyncio_operator.spark.worker.pushed_task import PushedTask
 
@@ -65,7 +66,7 @@ class Call:
             layout, options = cloudpickle.loads(self._found)
             task: EnrichTask = cloudpickle.loads(own)
             self._schema = self._announced(rows.schema)
-            self._run = PushedTask(replace(task, layout=layout, options=options))
+            self._run = PushedTask(ChainTask([replace(task, layout=layout, options=options)]))
         offset = rows.column(0).offset
         if offset != self._next_offset:
             # If an Arrow batch gives no output, PySpark makes an empty one, with a slightly different schema.

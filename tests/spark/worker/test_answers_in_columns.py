@@ -19,6 +19,7 @@ from asyncio_operator.arrow.answer_tables import AnswerTables
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.spark import enrich
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
+from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.spark.worker.rows import Layout
 
 ADDED = pa.schema([("name", pa.string()), ("n", pa.int64()), ("tags", pa.list_(pa.string()))])
@@ -83,7 +84,7 @@ def rows(enricher: Enricher, keys: list[int | None], way: str, layout: dict[str,
         for start in range(0, len(keys), 4):
             yield pa.RecordBatch.from_pydict({"id": pa.array(keys[start : start + 4], pa.int64())})
 
-    found = [row for batch in task(batches()) for row in batch.to_pylist()]
+    found = [row for batch in ChainTask([task])(batches()) for row in batch.to_pylist()]
     for one in found:
         if layout["status"]:
             # When a call was made depends on time.

@@ -23,6 +23,7 @@ from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.policies.rate_limit import Limiter
 from asyncio_operator.spark import enrich
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
+from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.spark.worker.rows import Layout
 from asyncio_operator.spark.worker.shared import Limiters
 from enrichers import FunctionEnricher
@@ -148,7 +149,7 @@ def test_R10_the_next_task_of_a_worker_finds_the_window_of_the_last() -> None:
     def outputs(keys: int) -> Any:
         options = LookupOptions(rate_limit=RateLimit(5, 86_400.0))
         run = EnrichTask(enricher, name, layout, options, enricher.schema(), "")
-        return run(iter([pa.RecordBatch.from_pydict({"id": range(keys)})]))
+        return ChainTask([run])(iter([pa.RecordBatch.from_pydict({"id": range(keys)})]))
 
     assert sum(map(len, outputs(5))) == 5
     with contextlib.closing(outputs(1)) as waiting:

@@ -25,9 +25,10 @@ from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.policies.shutdown import TASK_END
 from asyncio_operator.spark.worker import links
-from asyncio_operator.spark.worker.enrich_task import ChainTask, EnrichTask
+from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.figures import EnrichmentFigures
 from asyncio_operator.spark.worker.link import Link
+from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.spark.worker.output_batches import OUTPUT_ROWS
 from asyncio_operator.spark.worker.rows import Layout
 from asyncio_operator.spark.worker.task_frame import outputs_of
@@ -56,7 +57,7 @@ def chained(tasks: list[EnrichTask], batches: Batches) -> Batches:
 
 def separate(tasks: list[EnrichTask], batches: Batches) -> Batches:
     """The same as stages of their own: each task reads what the one before it gives."""
-    return reduce(lambda rows, task: task(rows), tasks, batches)
+    return reduce(lambda rows, task: ChainTask([task])(rows), tasks, batches)
 
 
 def batches_of(*sizes: int) -> Batches:

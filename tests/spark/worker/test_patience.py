@@ -20,6 +20,7 @@ from asyncio_operator.policies.shutdown import TASK_GRACE_PERIOD, longest_end
 from asyncio_operator.spark import async_udf
 from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
 from asyncio_operator.spark.rdd import PartitionTask
+from asyncio_operator.spark.worker.links import ChainTask
 from enrichers import FunctionEnricher
 from tests.operator.helpers import now, virtual
 from tests.spark.helpers import wait_until
@@ -96,7 +97,8 @@ def enriched(function: Deaf) -> Iterator[Any]:
 
     # One that ignores its cancellation together with its copies cannot travel.
     task, _ = enrich_task(StructType().add("id", "long"), FunctionEnricher(same, "x long"), EnrichOptions(on="id"))
-    return of_rows(replace(task, enricher=FunctionEnricher(look_up, "x long"), fingerprint="deaf"), "id")
+    deaf = replace(task, enricher=FunctionEnricher(look_up, "x long"), fingerprint="deaf")
+    return of_rows(ChainTask([deaf]), "id")
 
 
 FACES: dict[str, Callable[[Deaf], Iterator[Any]]] = {

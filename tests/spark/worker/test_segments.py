@@ -82,6 +82,7 @@ def test_X2_segments_are_as_long_as_can_be(times: list[list[int | None]], delay:
 def test_X2_what_is_answered_waits_for_the_end_of_an_earlier_segment() -> None:
     from asyncio_operator.lookup.options import LookupOptions
     from asyncio_operator.spark.worker.enrich_task import EnrichTask
+    from asyncio_operator.spark.worker.links import ChainTask
     from asyncio_operator.spark.worker.rows import Layout
     from enrichers import FunctionEnricher
 
@@ -96,7 +97,7 @@ def test_X2_what_is_answered_waits_for_the_end_of_an_earlier_segment() -> None:
     layout = Layout((0,), enricher.schema(), event_time=0, delay=2)
     options = LookupOptions(ordered=False)
     task = EnrichTask(enricher, "segments", layout, options, enricher.schema(), "")
-    output = task(iter([pa.record_batch({"id": range(10 * i, 10 * i + 10)}) for i in range(3)]))
+    output = ChainTask([task])(iter([pa.record_batch({"id": range(10 * i, 10 * i + 10)}) for i in range(3)]))
     ids: list[int] = next(output).column(0).to_pylist()
     assert ids == [1, 2]
     release.set()
@@ -112,6 +113,7 @@ def test_X2_keys_whose_rows_have_to_stay_leave_room_for_the_one_that_these_wait_
     from asyncio_operator import Batching
     from asyncio_operator.lookup.options import LookupOptions
     from asyncio_operator.spark.worker.enrich_task import EnrichTask
+    from asyncio_operator.spark.worker.links import ChainTask
     from asyncio_operator.spark.worker.rows import Layout
     from enrichers import FunctionEnricher
 
@@ -126,7 +128,7 @@ def test_X2_keys_whose_rows_have_to_stay_leave_room_for_the_one_that_these_wait_
     task = EnrichTask(enricher, f"room {buffer} {batching}", layout, options, enricher.schema(), "")
     keys = [1, 2, 3, 1, 2, 4, 3, 1, 5, 6, 7, 1]
     batches = [pa.record_batch({"id": keys, "at": range(12 * i, 12 * i + 12)}) for i in range(3)]
-    times = [at for batch in task(iter(batches)) for at in batch.column(1).to_pylist()]
+    times = [at for batch in ChainTask([task])(iter(batches)) for at in batch.column(1).to_pylist()]
     assert times == list(range(36))
 
 

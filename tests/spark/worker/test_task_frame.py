@@ -21,6 +21,7 @@ from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.figures import EnrichmentFigures
+from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.spark.worker.rows import Layout
 from enrichers import FunctionEnricher
 
@@ -35,12 +36,13 @@ def ordered(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
 
-def task_of(function: Any, *, report: Any = None, inner: bool = False, **options: Any) -> EnrichTask:
+def task_of(function: Any, *, report: Any = None, inner: bool = False, **options: Any) -> ChainTask:
     enricher = FunctionEnricher(function, "x long")
     layout = Layout((0,), enricher.schema(), inner)
-    return EnrichTask(
+    task = EnrichTask(
         enricher, f"test {next(_numbers)}", layout, LookupOptions(**options), enricher.schema(), "", report
     )
+    return ChainTask([task])
 
 
 def batches_of(*sizes: int) -> Iterator[pa.RecordBatch]:
@@ -300,7 +302,7 @@ def test_X5_an_enricher_that_does_not_open_fails_the_task_by_name(error: BaseExc
         enricher, f"broken {error}", Layout((0,), enricher.schema()), LookupOptions(), enricher.schema(), ""
     )
     with pytest.raises(FunctionError, match=r"could not be opened: .*(no route to host|3)"):
-        list(task(batches_of(3)))
+        list(ChainTask([task])(batches_of(3)))
 
 
 def test_X7_closed_early_it_cancels_what_runs(ordered: bool) -> None:
@@ -384,7 +386,7 @@ def test_L8_two_tasks_at_once_in_one_process_do_not_disturb_each_other(ordered: 
     results: dict[int, list[int]] = {}
 
     def run(number: int) -> None:
-        results[number] = ids_of(task(batches_of(*[100] * (number + 3))))
+        results[number] = ids_of(ChainTask([task])(batches_of(*[100] * (number + 3))))
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
     for thread in threads:
