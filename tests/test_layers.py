@@ -3,7 +3,8 @@
 `LAYERS` has one line per folder, and is read from top to bottom: a module imports its own line and the lines above it.
 `FENCES` names, for each module from outside, the only places that may import it. What is neither in the standard
 library nor in `FENCES` may not be imported. Every import counts, also inside functions and through `importlib`. Fenced
-types alone may be imported under ``if TYPE_CHECKING``, where they cost nothing at run time. Enrichers import what is
+types alone may be imported under ``if TYPE_CHECKING``, where they cost nothing at run time. No file is in a circle of
+imports, those included, and no chain of imports is longer than `LONGEST_CHAIN`. Enrichers import what is
 public: the names that `asyncio_operator` and `asyncio_operator.enricher` list in ``__all__``. A new folder needs a line
 here.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -200,6 +202,53 @@ def test_every_import_obeys_the_layers_and_the_fences() -> None:
     assert "asyncio_operator/errors.py" in sources, "the walk has found nothing"
     found = "\n".join(complaints(sources))
     assert not found, found
+
+
+LONGEST_CHAIN = 12
+"""The most files of which each imports the next. Types alone do not count: they need no reading of what is below."""
+
+
+def imports_of_files(*, types: bool) -> dict[str, set[str]]:
+    """The modules of the core by name, with those of them that each imports, inside functions too.
+
+    Args:
+        types: with those that are imported for type checkers only.
+    """
+    sources = {
+        module_of(path): (path, text) for path, text in sources_of_the_project().items() if path.startswith(CORE)
+    }
+    found: dict[str, set[str]] = {}
+    for module, (path, source) in sources.items():
+        imports = Imports(module if path.endswith("/__init__.py") else module.rpartition(".")[0])
+        imports.visit(ast.parse(source, path))
+        names = {one.name for one in imports.found if types or not one.typing_only}
+        # An imported name is a module, or is in one.
+        found[module] = {name if name in sources else name.rpartition(".")[0] for name in names} & sources.keys() - {
+            module
+        }
+    return found
+
+
+def longest_chain(module: str, imports: Mapping[str, set[str]], known: dict[str, list[str]]) -> list[str]:
+    """The longest chain of imports that starts at a module. Circles are not allowed."""
+    if module not in known:
+        below = (longest_chain(one, imports, known) for one in imports[module])
+        known[module] = [module, *max(below, key=len, default=[])]
+    return known[module]
+
+
+def test_no_file_of_the_core_is_in_a_circle_types_included() -> None:
+    try:
+        TopologicalSorter(imports_of_files(types=True)).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def test_no_chain_of_imports_in_the_core_is_longer_than_twelve_files() -> None:
+    imports, known = imports_of_files(types=False), dict[str, list[str]]()
+    chain = max((longest_chain(module, imports, known) for module in imports), key=len)
+    assert len(chain) <= LONGEST_CHAIN, f"{len(chain)} files: {' imports '.join(chain)}"
+    assert len(chain) > LONGEST_CHAIN // 2, "the walk has found too little"
 
 
 FORBIDDEN = [

@@ -130,7 +130,7 @@ def test_O6_the_error_of_a_batch_in_memory_names_a_key() -> None:
     task = EnrichTask(InMemory(100), name, Layout((0,), ADDED), options, ADDED, name, tables=AnswerTables(KEYS, ADDED))
     batch = pa.RecordBatch.from_pydict({"id": pa.array([1, 13, 2], pa.int64())})
     with pytest.raises(FunctionError, match=r"^InMemory failed for key 13: EnricherError: thirteen"):
-        list(task(iter([batch])))
+        list(ChainTask([task])(iter([batch])))
 
 
 class Late(Enricher):
