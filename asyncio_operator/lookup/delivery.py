@@ -35,6 +35,7 @@ class Delivery:
             that are ready). ``batch.ended`` marks the last delivery of a batch.
 
     Attributes:
+        ordered: whether keys leave in the order of the input.
         batches: batches that have not ended, in the order of the input.
         keys: number of keys that have been admitted and not emitted.
     """
@@ -46,7 +47,7 @@ class Delivery:
         self.keys = 0
         self._deliver = deliver
         self._following: list[_Following] = []
-        self._ordered = ordered
+        self.ordered = ordered
         self._remembers = remembers
         self._buffer = buffer
         self._handed = 0
@@ -103,7 +104,7 @@ class Delivery:
         if batch.ended:
             return
         batch.ended = True
-        if not self._ordered:
+        if not self.ordered:
             self.batches.remove(batch)
             self._hand_over(batch, len(batch.keys))
             return
@@ -134,14 +135,14 @@ class Delivery:
         self._settle()
         # A copy, because a batch that ends here leaves the deque.
         for batch in list(self.batches):
-            ready = batch.ready() if self._ordered else batch.answered()
+            ready = batch.ready() if self.ordered else batch.answered()
             if ready == len(batch.keys):
                 self.end(batch)
                 continue
             if ready > batch.delivered:
                 self._hand_over(batch, ready)
             # In order, no row of a later batch may leave before the rest of this one.
-            if self._ordered:
+            if self.ordered:
                 break
         delay = STARVED_FLUSH if self._stuck() else FLUSH
         self._timer = self._loop.call_later(delay, self.flush) if self.batches else None

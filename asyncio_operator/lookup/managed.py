@@ -94,12 +94,15 @@ class BatchSource:
 
     def _pass(self, waiting: WaitingBatch) -> None:
         """Admit the keys before the next one that needs a call. A known key takes no room before such a key that is
-        before it: in order it cannot leave first, and would hold its room for ever."""
+        before it: in order it cannot leave first, and would hold its room for ever. In any order it leaves first."""
         keys, positions = waiting.batch.keys, waiting.positions
-        passed = positions[self._next] if self._next < len(positions) else len(keys)
+        if self._delivery.ordered:
+            passed = positions[self._next] if self._next < len(positions) else len(keys)
+        else:
+            passed = len(keys) - len(positions) + self._next
         self._delivery.admit(passed - self._passed)
         self._passed = passed
-        if passed == len(keys):
+        if self._next == len(positions):
             self._current = None
 
     def _ask(self, waiting: WaitingBatch, now: float) -> None:

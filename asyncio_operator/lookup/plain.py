@@ -26,6 +26,7 @@ class KeyWindow:
 
     Args:
         asked: the positions of the keys to call for; None for all.
+        ordered: whether keys leave in their order.
         left: called when each of these keys has an outcome.
     """
 
@@ -33,12 +34,18 @@ class KeyWindow:
     begin = None
 
     def __init__(
-        self, batch: KeyBatch, asked: list[int] | None, failures: KeyFailures, left: Callable[[KeyWindow], None]
+        self,
+        batch: KeyBatch,
+        asked: list[int] | None,
+        failures: KeyFailures,
+        left: Callable[[KeyWindow], None],
+        ordered: bool = True,
     ) -> None:
         self.batch = batch
         self.working = 0
         self.admitted = 0
         self._passed = 0
+        self._ordered = ordered
         # A method of the list itself, without a Python function around it: the lanes call it for every key.
         self.complete: Callable[[Any, Any], object] = batch.outcomes.__setitem__
         self._asked = asked
@@ -64,9 +71,12 @@ class KeyWindow:
 
     def passed(self) -> int:
         """The number of keys, since the last call, before the next one to be called for. A key whose outcome is known
-        takes no room before one that is before it: in order it cannot leave first, and would hold its room for ever."""
+        takes no room before one that is before it: in order it cannot leave first, and would hold its room for ever. In
+        any order it leaves first."""
         before, total = self._passed, len(self.batch.keys)
-        if self.admitted < self._count:
+        if not self._ordered:
+            self._passed = total - self._count + self.admitted
+        elif self.admitted < self._count:
             self._passed = self.admitted if self._asked is None else self._asked[self.admitted]
         else:
             self._passed = total
@@ -169,7 +179,7 @@ class PlainIntake:
         if asked is not None:
             self.shared += len(batch.keys) - len(asked)
         self._delivery.take(batch)
-        window = KeyWindow(batch, asked, self._failures, self._left)
+        window = KeyWindow(batch, asked, self._failures, self._left, self._delivery.ordered)
         if asked is not None:
             self._delivery.admit(window.passed())
         # No lane will enter this window, and so none will leave it.

@@ -174,6 +174,23 @@ async def test_L12_an_answer_of_a_batch_that_still_waits_for_a_slow_key_is_remem
     assert outcomes[2] == [{"x": 3}, {"x": 1}]
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("way", WAYS)
+@virtual
+async def test_O1_remembered_keys_that_leave_first_make_no_room_beyond_the_buffer(way: str, ordered: bool) -> None:
+    async def answer(key: int) -> Any:
+        await asyncio.sleep(50 if key >= 100 else 0.01)
+        return {"x": key}
+
+    enricher, known = Recorded(answer), list(range(10))
+    batches = [KeyBatch(keys, len(keys)) for keys in (known, [*range(100, 150), *known])]
+    options = LookupOptions(remember=1e6, buffer=3, ordered=ordered, **WAYS[way])
+    async with asyncio.timeout(10_000):
+        await run(enricher, batches, 1.0, options)
+    assert len(enricher.calls) == 60
+    assert enricher.most <= 3
+
+
 @pytest.mark.parametrize("way", WAYS)
 @virtual
 async def test_L12_failures_are_asked_again_and_0_seconds_remember_nothing(way: str) -> None:
