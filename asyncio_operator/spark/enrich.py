@@ -103,10 +103,10 @@ def enrich(
             watermark with the same delay. Mode "ordered" keeps the order of all rows.
         watermark_delay: seconds or a timedelta. Default: the delay of the stream's own ``withWatermark`` on the column,
             else 0, with which only rows of equal times overtake each other.
-        strategy: "inline": rows pass through Python, and keys are looked up once per batch of rows, or less often with
-            a cache; "distinct": Spark collects the distinct keys of the whole DataFrame, each is looked up once, and
-            the answers are joined back, in no order. Spark then reads `df` twice and must get the same rows both times,
-            and `metrics` counts keys, not rows. Not for streams.
+        strategy: "inline": rows pass through Python, and a task looks a key up once in `remember` seconds, or less
+            often with a cache; "distinct": Spark collects the distinct keys of the whole DataFrame, each is looked up
+            once, and the answers are joined back, in no order. Spark then reads `df` twice and must get the same rows
+            both times, and `metrics` counts keys, not rows. Not for streams.
         join_hint: with "distinct", how Spark joins: "broadcast", if the keys and their columns fit into the memory of
             the driver and of each executor; "merge" or "shuffle_hash" for more keys; None: Spark decides.
         scope: "task": `capacity` and `rate_limit` are per task; "job": they are for all tasks together, and each task
