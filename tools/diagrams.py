@@ -259,18 +259,18 @@ def house() -> str:
     floors: tuple[tuple[tuple[str, str], ...], ...] = (
         (("enrichers", "PostgreSQL, HTTP, Redis, tables, functions: public names only"),),
         (("spark", "the faces: enrich, register_lookup, async_udf, map_partitions, plan"),),
-        (("spark/driver", "options become a task"), ("spark/worker", "tasks"), ("testing", "fakes, contracts")),
-        (("lookup", "keys, caches, sharing"), ("operator", "elements in, results out"), ("loop", "thread, channels")),
+        (("spark/driver", "options become tasks"), ("spark/worker", "links of a task"), ("testing", "fakes, contracts")),
+        (("lookup", "keys, memory, caches"), ("operator", "elements in, results out"), ("loop", "thread, channels")),
         (("engine", "calls in flight: lanes, deadlines, attempts, batches"),),
         (("timers", "when"), ("trace", "pictures of runs"), ("function, enricher", "what users write")),
         (
-            ("arrow", "columns"),
+            ("arrow", "keys, columns"),
             ("policies", "retries, limits"),
             ("state", "heap, RocksDB"),
             ("queues", "order"),
             ("metrics, watermarks", ""),
         ),
-        (("errors, elements, clock, keys, checks, hints, fingerprint", "what all others use"),),
+        (("errors, elements, clock, keys, checks, hints, fingerprint, lazy", "what all others use"),),
     )
     height, left, width = 62, 10, 960
     canvas = Canvas(

@@ -1,8 +1,9 @@
 """The pipeline of a partition: reads batches of keys, looks the keys up in the lanes, delivers the batches in order.
 
-Keys go to the lanes across batch borders, so no call waits for the end of a batch. As in the operator, there are two
-ways. The plain way (`plain`) costs a fraction of a microsecond per key. The managed way (`managed`) has
-cache, retries, batches and limits, and runs if one of these options is set. This module knows neither rows nor threads.
+Keys go to the lanes across batch borders, so no call waits for the end of a batch. There are three ways. The plain way
+(`plain`) costs a fraction of a microsecond per key. The managed way (`managed`) has cache, retries, batches and limits,
+and runs if one of these options is set. An enricher in memory is asked for whole batches (`whole_batches`). This module
+knows neither rows nor threads.
 """
 
 from __future__ import annotations
