@@ -20,7 +20,7 @@ from itertools import compress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from asyncio_operator.errors import StateError, describe, describe_error
-from asyncio_operator.keys import identity
+from asyncio_operator.keys import identities, identity
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.state.descriptors import ValueStateDescriptor
@@ -52,10 +52,6 @@ DAMAGED: Final = " is damaged: "
 
 SPECIFICATION = ValueStateDescriptor("specification")
 """The state of a cache on disk that names the specification of its answers."""
-
-
-_PLAIN_NAMES = frozenset((str, int))
-"""Types of keys that are their own names (`identity`)."""
 
 
 class AnswerSerializer(BuiltinSerializer):
@@ -227,8 +223,7 @@ class LookupCache:
         if not self._in_bulk:
             return [absent if (answer := self.get(key)) is ABSENT else answer for key in keys]
         # In memory, with one lifetime and no time of use: no step has a Python function for each key.
-        plain = _PLAIN_NAMES.issuperset(map(type, keys))
-        names = keys if plain else list(map(self._name, keys))
+        names = identities(keys)
         slots: Any = map(self._slot_of, names)
         stored = list(map(self._load, slots))  # In memory there is no entry for None.
         answers = self._written.living(stored, absent)
