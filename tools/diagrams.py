@@ -259,7 +259,11 @@ def house() -> str:
     floors: tuple[tuple[tuple[str, str], ...], ...] = (
         (("enrichers", "PostgreSQL, HTTP, Redis, tables, functions: public names only"),),
         (("spark", "the faces: enrich, register_lookup, async_udf, map_partitions, plan"),),
-        (("spark/driver", "options become tasks"), ("spark/worker", "links of a task"), ("testing", "fakes, contracts")),
+        (
+            ("spark/driver", "options become tasks"),
+            ("spark/worker", "links of a task"),
+            ("testing", "fakes, contracts"),
+        ),
         (("lookup", "keys, memory, caches"), ("operator", "elements in, results out"), ("loop", "thread, channels")),
         (("engine", "calls in flight: lanes, deadlines, attempts, batches"),),
         (("timers", "when"), ("trace", "pictures of runs"), ("function, enricher", "what users write")),

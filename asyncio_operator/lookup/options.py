@@ -1,4 +1,4 @@
-"""The options of lookups: checked, and bundled in `LookupOptions`. They decide between the plain and managed way."""
+"""The options of lookups: checked, and bundled in `LookupOptions`. They choose the way of a lookup (see `pipeline`)."""
 
 from __future__ import annotations
 
