@@ -67,8 +67,10 @@ class KeyFailures:
                 remedy = remedy_of(error) or "; the cause is in this Python worker, not in the key"
             else:
                 why = "" if self._retry is None or timed_out else self._retry.refusal(error, attempts)
-                # An error that is no `Exception` asks the process to end: no option lets the run go on.
-                without = self._remedy if is_ordinary(error) else ""
+                # An error that is no `Exception` asks the process to end: no option lets the run go on. An answer that
+                # is wrong for every key is a mistake in the enricher: to go on would hide every row.
+                wrong = isinstance(error, ResultError) and said(error, "any_key", bool)
+                without = self._remedy if is_ordinary(error) and not wrong else ""
                 remedy = f"{remedy_of(error)}{f'; {why}' if why else ''}{without}"
             raise run_error(self._enricher, key, error, attempts, remedy)
         return Failure(error, self.now() - started, timed_out, attempts)

@@ -133,6 +133,21 @@ def test_O6_the_error_of_a_batch_in_memory_names_a_key() -> None:
         list(ChainTask([task])(iter([batch])))
 
 
+class Wrong(InColumns):
+    async def lookup_columns(self, keys: pa.Array) -> pa.Table:
+        return pa.table({"k": keys})
+
+
+def test_A2_a_wrong_table_is_no_reason_to_go_on_without_its_rows() -> None:
+    name = f"columns {next(_numbers)}"
+    options = LookupOptions(batching=Batching(100), remedy="; go on without")
+    task = EnrichTask(Wrong(100), name, Layout((0,), ADDED), options, ADDED, name, tables=AnswerTables(KEYS, ADDED))
+    batch = pa.RecordBatch.from_pydict({"id": pa.array([1], pa.int64())})
+    with pytest.raises(FunctionError, match="has no column 'name'") as raised:
+        list(ChainTask([task])(iter([batch])))
+    assert "go on" not in str(raised.value)
+
+
 class Late(Enricher):
     """Dates that Python cannot hold."""
 
