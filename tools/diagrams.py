@@ -233,16 +233,15 @@ def chain() -> str:
     canvas = Canvas(
         980,
         240,
-        "Two enrichments behind each other: in every task each has a Python worker of its own, with its own calls, "
-        "connections and cache. Rows stream through both; nothing is shuffled between them.",
+        "Two enrichments behind each other: every task has one Python worker for both. Each has its own calls, "
+        "connections and cache. Rows that have left the first go on to the second at once.",
     )
     canvas.area(10, 40, 960, 100, "one task of Spark: enrich(enrich(df, customers, ...), prices, ...)")
     canvas.box(26, 60, 120, 60, "rows", "Spark (JVM)")
     canvas.box(206, 60, 190, 60, "enrich: customers", "a Python worker", look="ours")
-    canvas.box(456, 60, 60, 60, "Spark")
-    canvas.box(576, 60, 190, 60, "enrich: prices", "another worker", look="ours")
+    canvas.box(576, 60, 190, 60, "enrich: prices", "the same worker", look="ours")
     canvas.box(826, 60, 128, 60, "more columns", "Spark (JVM)")
-    for left, right in ((146, 206), (396, 456), (516, 576), (766, 826)):
+    for left, right in ((146, 206), (396, 576), (766, 826)):
         canvas.arrow((left, 90), (right, 90))
     for middle, name, own in (
         (301, "customers", "capacity, connections and cache of its own"),

@@ -8,7 +8,6 @@ give the same rows.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,6 +26,7 @@ from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task
+from asyncio_operator.spark.driver.chain import extended
 from asyncio_operator.spark.driver.columns import On
 from asyncio_operator.spark.driver.job_limits import tasks_of_job
 from asyncio_operator.spark.driver.refusals import refuse_unknown
@@ -134,7 +134,7 @@ def enrich(
     task, schema = enrich_task(df.schema, enricher, options, report_of(metrics), tracing)
     if strategy == "distinct":
         return enrich_distinct(df, task, schema, join_hint)
-    return _addressable(df).mapInArrow(ChainTask([task]), schema)
+    return extended(df, task, trace, schema)
 
 
 def enrich_with(enricher: Enricher, **options: Any) -> Callable[[DataFrame], DataFrame]:
@@ -147,14 +147,6 @@ def enrich_with(enricher: Enricher, **options: Any) -> Callable[[DataFrame], Dat
     if "on" not in options:
         raise ConfigurationError("on is not given: enrich_with(enricher, on='a column')")
     return lambda df: enrich(df, enricher, **options)
-
-
-def _addressable(df: DataFrame) -> DataFrame:
-    """The DataFrame with column names that `mapInArrow` can resolve. Positions and data stay the same."""
-    names = df.columns
-    if len({name.lower() for name in names}) == len(names) and all(re.fullmatch(r"\w+", name) for name in names):
-        return df
-    return df.toDF(*(f"_{i}" for i in range(len(names))))
 
 
 def enrich_distinct(df: DataFrame, task: EnrichTask, schema: StructType, join_hint: str | None) -> DataFrame:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from asyncio_operator.checks import positive_int
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.trace.events import TEXT_LIMIT, Event, decoded, keepable
+from asyncio_operator.trace.events import TEXT_LIMIT, Event, Text, decoded, keepable, text_of
 
 AttemptOutcome = Literal["result", "error", "timed_out", "cancelled"]
 Outcome = Literal["result", "timeout", "failed", "skipped"]
@@ -110,6 +110,13 @@ class Recording:
             self._recorded.append((kind, now + seconds, *rest))
         if self._start is not None:
             self._start += seconds
+
+    def label(self, label: str) -> None:
+        """Put a label before the text of every element's value, for a trace of several runs."""
+        for event in [self._recorded.popleft() for _ in range(len(self._recorded))]:
+            if event[0] == "admitted":
+                event = (*event[:3], Text(f"{label}: {text_of(event[3])}"), *event[4:])
+            self._recorded.append(event)
 
     def include(self, other: Recording) -> None:
         """Add another run whose times are of the same clock, unless the trace has no room for all of it.

@@ -41,10 +41,14 @@ class Link:
     """One lookup of a task.
 
     `keys_of` is called by one thread, `leaving` and `nothing` by one thread, and `run` and `emitted` on the loop.
+
+    Args:
+        label: tells its keys in a trace from those of other links.
     """
 
-    def __init__(self, task: EnrichTask) -> None:
+    def __init__(self, task: EnrichTask, label: str = "") -> None:
         self.name = describe(task.enricher)
+        self._label = label
         self._task = task
         in_arrow = task.tracing is None and task.options.asks_whole_batches(task.enricher)
         missing = partial(missing_key_error, task.enricher)
@@ -115,6 +119,8 @@ class Link:
             finally:
                 if trace is not None:
                     trace.shift(wall() - clock_of(asyncio.get_running_loop())())
+                    if self._label:
+                        trace.label(self._label)
                     self._trace = trace
 
     def emitted(self, keys: int, batch: KeyBatch | None) -> None:

@@ -65,7 +65,7 @@ class ChainTask:
 
 
 def _enriched(tasks: Sequence[EnrichTask], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    links = [Link(task) for task in tasks]
+    links = [Link(task, _label(tasks, number)) for number, task in enumerate(tasks)]
     last = links[-1]
     with contextlib.ExitStack() as ending:
         # Each link reports, even if the report of another one fails.
@@ -83,6 +83,11 @@ def _enriched(tasks: Sequence[EnrichTask], batches: Iterator[pa.RecordBatch]) ->
                 yield from output
                 # After Spark has taken the rows: room that is given earlier would not bound the memory.
                 loop_thread().loop.call_soon_threadsafe(last.emitted, keys, left)
+
+
+def _label(tasks: Sequence[EnrichTask], number: int) -> str:
+    """The label of a link in a trace. The number tells apart two enrichers of one class."""
+    return f"{number + 1} {type(tasks[number].enricher).__name__}" if len(tasks) > 1 else ""
 
 
 def _keyed(links: Sequence[Link], batches: Iterator[pa.RecordBatch]) -> Iterator[KeyBatch]:

@@ -1,0 +1,77 @@
+"""Chains of lookups on the driver: which DataFrames are the output of `enrich`, and of what they are made.
+
+`enrich` of a DataFrame that `enrich` returned makes one stage of all its lookups (law C1). The DataFrame object itself
+is the key: each operation of Spark returns another object, and so ends the chain, while `persist`, `cache` and
+``transform`` return the same one. Neither Spark's plan is read, which Connect does not have, nor is an attribute set.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from dataclasses import replace
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from asyncio_operator.spark.worker.enrich_task import EnrichTask
+from asyncio_operator.spark.worker.links import ChainTask
+from asyncio_operator.trace import Trace
+
+
+class Link(NamedTuple):
+    """A lookup, and the user's trace of it."""
+
+    task: EnrichTask
+    trace: Trace | None
+
+
+class Chain(NamedTuple):
+    """What a DataFrame is made of: the rows of `base`, with the columns of each link."""
+
+    base: DataFrame
+    links: tuple[Link, ...]
+
+
+_chains: weakref.WeakKeyDictionary[DataFrame, Chain] = weakref.WeakKeyDictionary()
+"""The chain of each DataFrame that `extended` returned and that is still in use."""
+
+
+def extended(df: DataFrame, task: EnrichTask, trace: Trace | None, schema: StructType) -> DataFrame:
+    """The rows of `df` with the columns that the task adds, in the same stage as the lookups that made `df`.
+
+    Args:
+        task: made for rows of `df`.
+        trace: the trace to which the task reports.
+        schema: schema of the output.
+    """
+    base, links = _unbroken(df)
+    # A trace belongs to the last enrichment that got it, and so do the lookups before it that have the same one.
+    kept = [
+        Link(replace(link.task, tracing=task.tracing), trace) if trace is not None and link.trace is trace else link
+        for link in links
+    ]
+    chain = Chain(base, (*kept, Link(task, trace)))
+    output = _addressable(base).mapInArrow(ChainTask([link.task for link in chain.links]), schema)
+    _chains[output] = chain
+    return output
+
+
+def _unbroken(df: DataFrame) -> Chain:
+    """The chain that the next lookup of `df` continues. It begins at `df` if that is persisted."""
+    chain = _chains.get(df)
+    if chain is None:
+        return Chain(df, ())
+    # `storageLevel` also sees an equal plan that was persisted through another object, as Spark's reading does. On
+    # Connect it is a request, so other DataFrames are not asked.
+    level = df.storageLevel
+    return Chain(df, ()) if level.useMemory or level.useDisk or level.useOffHeap else chain
+
+
+def _addressable(df: DataFrame) -> DataFrame:
+    """The DataFrame with column names that `mapInArrow` can resolve. Positions and data stay the same."""
+    names = df.columns
+    if len({name.lower() for name in names}) == len(names) and all(re.fullmatch(r"\w+", name) for name in names):
+        return df
+    return df.toDF(*(f"_{i}" for i in range(len(names))))

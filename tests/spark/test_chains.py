@@ -1,0 +1,296 @@
+"""Chains of lookups on a real Spark: one stage and one Python worker per task (laws C1 to C6)."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from asyncio_operator.spark import EnrichmentMetrics, enrich, enrich_with
+from asyncio_operator.spark.driver import chain
+from asyncio_operator.trace import Trace
+from enrichers import FunctionEnricher
+from tests.spark.helpers import in_partitions, setting
+
+pytestmark = pytest.mark.spark
+
+
+def lookup(column: str, calls: Path | None = None) -> FunctionEnricher:
+    """Adds the key plus one; writes a byte for each call into a file of its own."""
+
+    async def plus_one(key: int) -> Any:
+        if calls is not None:
+            with calls.open("ab") as file:
+                file.write(b".")
+        return {column: key + 1}
+
+    return FunctionEnricher(plus_one, f"{column} long")
+
+
+def stages(df: DataFrame) -> list[str]:
+    """The Python stages of the plan that Spark will run, the first one last."""
+    plan = df._jdf.queryExecution().executedPlan().toString()
+    return [line for line in plan.splitlines() if "MapInArrow" in line]
+
+
+def chained(df: DataFrame, count: int, first: str = "id") -> DataFrame:
+    for number in range(count):
+        df = enrich(df, lookup(f"c{number}"), on=first if not number else f"c{number - 1}")
+    return df
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_C1_a_chain_is_one_stage_with_a_label(spark: SparkSession, count: int) -> None:
+    df = chained(spark.range(0, 30, 1, 2), count)
+    [stage] = stages(df)
+    names = ", ".join(f"FunctionEnricher(lookup.<locals>.plus_one, c{number})" for number in range(count))
+    assert f"enrich: {names} ({count} lookup{'s' if count > 1 else ''})" in stage
+    assert [tuple(row) for row in df.collect()] == [tuple(range(i, i + count + 1)) for i in range(30)]
+
+
+def test_C1_transform_keeps_the_chain(spark: SparkSession) -> None:
+    df = (
+        spark.range(10)
+        .transform(enrich_with(lookup("a"), on="id"))
+        .transform(lambda same: same)
+        .transform(enrich_with(lookup("b"), on="a"))
+    )
+    assert len(stages(df)) == 1
+    assert [row.b for row in df.collect()] == list(range(2, 12))
+
+
+def test_C1_names_with_dots_and_names_that_differ_in_nothing_pass_a_chain(spark: SparkSession) -> None:
+    base = spark.range(5).selectExpr("id AS `a.b`", "id AS `x`", "id * 2 AS `x`", "id AS `my key`")
+    df = enrich(enrich(base, lookup("first"), on="my key", prefix="p."), lookup("second"), on="p.first")
+    assert df.columns == ["a.b", "x", "x", "my key", "p.first", "second"]
+    assert len(stages(df)) == 1
+    assert [tuple(row) for row in df.collect()] == [(i, i, 2 * i, i, i + 1, i + 2) for i in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("spark.sql.session.timeZone", "Asia/Tokyo"),
+        ("spark.sql.execution.arrow.useLargeVarTypes", "true"),
+        ("spark.sql.execution.arrow.maxRecordsPerBatch", "7"),
+    ],
+)
+def test_C2_a_column_that_a_lookup_added_is_the_key_of_the_next_whatever_the_settings(
+    spark: SparkSession, name: str, value: str
+) -> None:
+    """Between two links Spark does not convert the columns."""
+
+    async def at(key: int) -> Any:
+        import datetime
+
+        return {"at": datetime.datetime.fromtimestamp(key, datetime.UTC), "text": f"t{key}"}
+
+    async def back(key: Any) -> Any:
+        when, text = key
+        return {"seconds": int(when.timestamp()), "same": text}
+
+    with setting(spark, name, value):
+        base = spark.range(0, 20, 1, 2).selectExpr("id", "CAST(id AS string) AS kept")
+        df = enrich(base, FunctionEnricher(at, "at timestamp, text string"), on="id")
+        df = enrich(df, FunctionEnricher(back, "seconds long, same string"), on=["at", "text"])
+        assert len(stages(df)) == 1
+        rows = df.selectExpr("id", "kept", "unix_seconds(at) AS at", "seconds", "same").collect()
+    assert [tuple(row) for row in rows] == [(i, str(i), i, i, f"t{i}") for i in range(20)]
+
+
+def test_C1_one_python_worker_per_task(alone: SparkSession) -> None:
+    async def process(key: int) -> Any:
+        import os
+
+        return {"pid": os.getpid()}
+
+    df = alone.range(0, 10, 1, 1)
+    for number in range(3):
+        df = enrich(df, FunctionEnricher(process, "pid long"), on="id", prefix=f"_{number}")
+    assert all(row[1] == row[2] == row[3] for row in df.collect())
+    assert len({row[1] for row in df.collect()}) == 1
+
+
+def test_C1_two_chains_may_have_the_same_beginning(spark: SparkSession) -> None:
+    first = enrich(spark.range(10), lookup("a"), on="id")
+    second, third = enrich(first, lookup("b"), on="a"), enrich(first, lookup("c"), on="id")
+    assert [len(stages(df)) for df in (first, second, third)] == [1, 1, 1]
+    assert [df.columns for df in (first, second, third)] == [["id", "a"], ["id", "a", "b"], ["id", "a", "c"]]
+    assert [row.c for row in third.collect()] == list(range(1, 11))
+
+
+OPERATIONS: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "alias": lambda df: df.alias("x"),
+    "withColumn": lambda df: df.withColumn("more", df.a),
+    "select": lambda df: df.select("*"),
+    "where": lambda df: df.where("id < 5"),
+    "repartition": lambda df: df.repartition(2),
+    "coalesce": lambda df: df.coalesce(1),
+    "limit": lambda df: df.limit(5),
+    "toDF": lambda df: df.toDF("id", "a"),
+    "dropDuplicates": lambda df: df.dropDuplicates(),
+    "hint": lambda df: df.hint("rebalance"),
+    "union": lambda df: df.union(df),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_C3_any_operation_between_two_lookups_cuts_the_chain(spark: SparkSession, operation: str) -> None:
+    between = OPERATIONS[operation](enrich(spark.range(10), lookup("a"), on="id"))
+    after = enrich(between, lookup("b"), on="a")
+    assert after.schema.names[-1] == "b"
+    assert len(stages(after)) >= 2
+    assert "2 lookups" not in str(stages(after))
+
+
+@pytest.mark.parametrize("how", ["persist", "cache", "an equal plan", "localCheckpoint", "checkpoint"])
+def test_C3_what_is_persisted_is_not_looked_up_again(spark: SparkSession, how: str, tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+    df = enrich(spark.range(0, 10, 1, 2), lookup("a", calls), on="id")
+    made_before = enrich(df, lookup("b"), on="a")
+    match how:
+        case "persist":
+            df.persist()
+        case "cache":
+            df.cache()
+        case "an equal plan":
+            type(df)(df._jdf, spark).persist()
+        case "localCheckpoint":
+            df = df.localCheckpoint()
+        case "checkpoint":
+            spark.sparkContext.setCheckpointDir(str(tmp_path / "checkpoints"))
+            df = df.checkpoint()
+    try:
+        df.count()
+        df.collect()
+        before = calls.stat().st_size
+        after = enrich(df, lookup("b"), on="a")
+        assert "2 lookups" not in str(stages(after))
+        assert [row.b for row in after.collect()] == list(range(2, 12))
+        assert calls.stat().st_size == before >= 10
+        assert "2 lookups" in str(stages(made_before))
+    finally:
+        df.unpersist()
+    if "heckpoint" not in how:
+        assert "2 lookups" in str(stages(enrich(df, lookup("b"), on="a")))
+
+
+def test_C3_distinct_is_a_stage_of_its_own(spark: SparkSession) -> None:
+    base = enrich(spark.range(10), lookup("a"), on="id")
+    between = enrich(base, lookup("b"), on="a", strategy="distinct")
+    after = enrich(between, lookup("c"), on="b")
+    assert "lookups)" not in str(stages(after))
+    assert sorted(row.c for row in after.collect()) == list(range(3, 13))
+
+
+def test_C1_every_lookup_has_its_own_metrics(spark: SparkSession) -> None:
+    async def half(key: int) -> Any:
+        return {"a": key} if key % 2 else None
+
+    first, second = EnrichmentMetrics(spark), EnrichmentMetrics(spark)
+    df = enrich(spark.range(0, 20, 1, 2), FunctionEnricher(half, "a long"), on="id", how="inner", metrics=first)
+    df = enrich(df, lookup("b"), on="a", metrics=second)
+    assert df.count() == 10
+    figures = [metrics.statistics() for metrics in (first, second)]
+    assert [(one.rows, one.found, one.missing) for one in figures] == [(20, 10, 10), (10, 10, 0)]
+
+
+def test_C1_a_trace_shows_all_lookups_of_a_chain_with_their_labels(spark: SparkSession) -> None:
+    trace = Trace()
+    df = enrich(spark.range(0, 6, 1, 2), lookup("a"), on="id", trace=trace)
+    df = enrich(df, lookup("b"), on="a", trace=trace)
+    assert df.count() == 6
+    values = sorted(life.value for life in trace.story().lives)
+    first = [f"1 FunctionEnricher: {key}" for key in range(6)]
+    assert values == sorted([*first, *(f"2 FunctionEnricher: {key}" for key in range(1, 7))])
+    times = [event.time for event in trace.events()]
+    assert times == sorted(times)
+    alone = Trace()
+    enrich(spark.range(3), lookup("a"), on="id", trace=alone).collect()
+    assert sorted(life.value for life in alone.story().lives) == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("action", ["limit", "take"])
+def test_C6_a_limit_leaves_each_lookup_with_at_most_its_buffer_of_calls(
+    spark: SparkSession, action: str, tmp_path: Path
+) -> None:
+    files = [tmp_path / name for name in "ab"]
+    rows, tasks, buffer = 40_000, 2, 500
+    with setting(spark, "spark.sql.execution.arrow.maxRecordsPerBatch", 100):
+        df = spark.range(0, rows, 1, tasks)
+        for column, file, key in zip("ab", files, ("id", "a"), strict=True):
+            df = enrich(df, lookup(column, file), on=key, buffer=buffer)
+        found = df.limit(5).collect() if action == "limit" else df.take(5)
+    assert [tuple(row) for row in found] == [(i, i + 1, i + 2) for i in range(5)]
+    # 64 KB of output may wait for Spark, which are less than 3,000 rows of three integers.
+    assert all(file.stat().st_size <= tasks * (4 * buffer + 3_000) for file in files)
+
+
+def test_C5_a_stream_of_two_lookups_is_one_stage_with_the_watermark_of_the_input(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    in_partitions(spark, [(i,) for i in range(20)], "id long", 2).write.parquet(str(tmp_path / "in"))
+    stream = spark.readStream.schema("id long").parquet(str(tmp_path / "in"))
+    stream = stream.selectExpr("id", "timestamp_seconds(id) AS at").withWatermark("at", "5 seconds")
+    metrics = EnrichmentMetrics(spark)
+    df = enrich(stream, lookup("a"), on="id", mode="unordered", event_time="at", metrics=metrics)
+    df = enrich(df, lookup("b"), on="a", mode="unordered", event_time="at")
+    assert df.schema["at"].metadata.get("spark.watermarkDelayMs") == 5000
+    query = df.writeStream.format("memory").queryName("chain").trigger(availableNow=True).start()
+    try:
+        query.awaitTermination(60)
+        assert query._jsq.explainInternal(False).count("MapInArrow enrich: ") == 1
+        assert sorted(row.b for row in spark.table("chain").collect()) == list(range(2, 22))
+    finally:
+        query.stop()
+    assert metrics.statistics().rows == 20
+
+
+CONNECTED = """
+import os
+from pyspark.sql import SparkSession
+from asyncio_operator.spark import enrich
+from enrichers import FunctionEnricher
+
+async def plus_one(key):
+    return {"n": key + 1}
+
+spark = SparkSession.builder.remote(os.environ["REMOTE"]).getOrCreate()
+df = spark.range(10)
+lookup = FunctionEnricher(plus_one, "n long")
+for number in range(3):
+    df = enrich(df, lookup, on="id" if not number else f"_{number - 1}n", prefix=f"_{number}")
+print([row._2n for row in df.collect()])
+df.explain()
+df.persist()
+after = enrich(df, lookup, on="id", prefix="after_")
+print("whole" if "4 lookups" in after._explain_string() else "cut")
+df.unpersist()
+"""
+
+
+def test_C5_a_chain_on_connect_is_one_stage(connect: Callable[..., str]) -> None:
+    output = connect(CONNECTED)
+    assert "[3, 4, 5, 6, 7, 8, 9, 10, 11, 12]" in output
+    assert output.count("MapInArrow enrich: ") == 1
+    assert "(3 lookups)" in output
+    assert output.strip().endswith("cut")
+
+
+def test_a_chain_is_forgotten_with_its_dataframe(spark: SparkSession) -> None:
+    gc.collect()
+    before = len(chain._chains)
+    first = enrich(spark.range(3), lookup("a"), on="id")
+    second = enrich(first, lookup("b"), on="a")
+    assert len(chain._chains) == before + 2
+    del first
+    gc.collect()
+    assert len(chain._chains) == before + 1
+    assert len(second.collect()) == 3
+    del second
+    gc.collect()
+    assert len(chain._chains) == before
