@@ -95,6 +95,12 @@ class Memory:
         self._noted[key] = outcome
         self._until = now
 
+    def clear(self) -> None:
+        """Forget everything. The task has ended, and the objects of its run may wait for the garbage collector."""
+        self._known.clear()
+        self._noted.clear()
+        self._blocks.clear()
+
     def _learn_noted(self) -> None:
         noted, self._noted = self._noted, {}
         self._learn(list(noted), list(noted.values()), self._until)

@@ -194,6 +194,7 @@ class LookupPipeline:
             self._delivery.flush()
         finally:
             self._delivery.close()
+            self._memory.clear()
             self._recorder.ended(self._clock())
             await self._reader.close(self._options.grace_period)
 
