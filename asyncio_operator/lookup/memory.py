@@ -52,6 +52,9 @@ class Block:
 class Memory:
     """The answers of a task.
 
+    Attributes:
+        noted: answers since the last `recall`, or the latest of them.
+
     Args:
         seconds: how long an answer is remembered; 0: never.
         timed: outcomes say where they came from.
@@ -65,12 +68,12 @@ class Memory:
         self._known: dict[Any, Any] = {}
         self._blocks: deque[Block] = deque()
         self._bytes = 0
-        self._noted: dict[Any, Any] = {}
+        self.noted: dict[Any, Any] = {}
         self._since = self._until = 0.0
 
     def recall(self, batch: KeyBatch) -> list[int] | None:
         """Set the outcomes of the keys that are remembered. Returns the positions of the others; None: of all keys."""
-        if self._noted:
+        if self.noted:
             self._learn_noted()
         if self._blocks:
             self._forget_until(self._clock() - self._seconds)
@@ -82,17 +85,30 @@ class Memory:
         batch.outcomes = [shared(outcome) for outcome in outcomes] if self._timed else outcomes
         return asked
 
+    def recall_one(self, key: Any, absent: Any) -> Any:
+        """The outcome of a key that is remembered, or `absent`: it may have been answered since its batch was read."""
+        # Most keys are in neither, and need no more than this.
+        if key not in self.noted and key not in self._known:
+            return absent
+        if self.noted and self._clock() - self._since >= self._seconds:
+            self._learn_noted()
+        self._forget_until(self._clock() - self._seconds)
+        outcome = self.noted.get(key, absent)
+        if outcome is absent:
+            outcome = self._known.get(key, absent)
+        return outcome if outcome is absent or not self._timed else shared(outcome)
+
     def note(self, key: Any, outcome: Any) -> None:
         """Remember an answer, like `learn`, at the cost of one entry."""
         if not self._seconds:
             return
         now = self._clock()
-        if not self._noted:
+        if not self.noted:
             self._since = now
         elif now - self._since > SPAN * self._seconds:
             self._learn_noted()
             self._since = now
-        self._noted[key] = outcome
+        self.noted[key] = outcome
         self._until = now
 
     def clear(self) -> None:
@@ -102,7 +118,7 @@ class Memory:
         self._blocks.clear()
 
     def _learn_noted(self) -> None:
-        noted, self._noted = self._noted, {}
+        noted, self.noted = self.noted, {}
         self._learn(list(noted), list(noted.values()), self._until)
 
     def learn(self, keys: Sequence[Any], outcomes: Sequence[Any]) -> None:
@@ -129,7 +145,7 @@ class Memory:
     def forget(self, key: Any) -> None:
         """Ask for this key again: its answer is of no use."""
         # It stays in its block, and forgetting the block passes over it.
-        self._noted.pop(key, None)
+        self.noted.pop(key, None)
         self._known.pop(key, None)
 
     def _is_over(self) -> bool:

@@ -138,10 +138,15 @@ class PendingKeys:
         return asked
 
     def cached(self, key: Any, now: float) -> Any:
-        """The cached outcome for a key, or ABSENT. Starts a refresh if one is due."""
+        """The cached or remembered outcome for a key, or ABSENT. Starts a refresh if one is due."""
         cache = self._cache
         if cache is None:
-            return ABSENT
+            # `noted` is empty if nothing was answered since the batch was read.
+            memory = self._memory
+            if memory is None or not memory.noted or (outcome := memory.recall_one(key, ABSENT)) is ABSENT:
+                return ABSENT
+            self.shared += 1
+            return outcome
         answer = cache.get(key)
         if answer is ABSENT:
             return ABSENT

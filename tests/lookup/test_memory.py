@@ -193,6 +193,13 @@ async def test_O1_remembered_keys_that_leave_first_make_no_room_beyond_the_buffe
 
 @pytest.mark.parametrize("way", WAYS)
 @virtual
+async def test_L12_a_key_that_was_answered_while_it_waited_for_room_is_not_asked_again(way: str) -> None:
+    calls, _ = await asked([[1, 2, 3, 4], [5, 6, 7, 8, 4], [9, 4]], way, pause=0.0, buffer=5, capacity=10)
+    assert sorted(calls) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@virtual
 async def test_L12_failures_are_asked_again_and_0_seconds_remember_nothing(way: str) -> None:
     calls, _ = await asked([[13, 1], [13, 1]], way)
     assert sorted(calls) == [1, 13, 13]
