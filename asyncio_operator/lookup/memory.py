@@ -114,7 +114,7 @@ class Memory:
     def clear(self) -> None:
         """Forget everything. The task has ended, and the objects of its run may wait for the garbage collector."""
         self._known.clear()
-        self._noted.clear()
+        self.noted.clear()
         self._blocks.clear()
 
     def _learn_noted(self) -> None:
