@@ -1,6 +1,6 @@
 """How calls are made: the options that the operator and lookups share, checked and bundled once.
 
-They also decide between the two ways of a run. The plain way makes one call for each element, in the order they come,
+They also decide between two ways of a run. The plain way makes one call for each element, in the order they come,
 and costs a fraction of a microsecond. Any option that it cannot honour takes the managed way (`attempts`).
 """
 

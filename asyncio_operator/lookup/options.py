@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.checks import of_kind
@@ -15,6 +16,15 @@ from asyncio_operator.policies.shutdown import LOOKUP_GRACE_PERIOD
 
 if TYPE_CHECKING:
     from asyncio_operator.enricher import Enricher
+
+
+class Way(Enum):
+    """How keys become calls: each alone (`plain`), with all that options ask for (`managed`), or all keys of a batch of
+    rows at once (`whole_batches`)."""
+
+    PLAIN = auto()
+    MANAGED = auto()
+    WHOLE_BATCHES = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +53,12 @@ class LookupOptions(CallOptions):
         CallOptions.__post_init__(self)
         of_kind("cache", self.cache, Cache)
 
-    def asks_whole_batches(self, enricher: Enricher) -> bool:
-        """Whether an enricher in memory is asked for all keys of a batch of rows at once: no option needs a key of its
-        own."""
-        in_columns = enricher.in_memory and enricher.lookup_columns is not None
-        return in_columns and not (self.timed or replace(self, batching=None).managed)
+    def way(self, enricher: Enricher, traced: bool) -> Way:
+        """How a task looks up its keys: the cheapest way that its options allow."""
+        in_memory = enricher.in_memory and enricher.lookup_columns is not None
+        if in_memory and not (traced or self.timed or replace(self, batching=None).managed):
+            return Way.WHOLE_BATCHES
+        return Way.MANAGED if traced or self.managed else Way.PLAIN
 
 
 def checked(enricher: Enricher, arguments: Mapping[str, Any]) -> LookupOptions:

@@ -26,6 +26,7 @@ from asyncio_operator.lookup.key_batch import Answer, KeyBatch
 from asyncio_operator.lookup.key_failures import KeyFailures
 from asyncio_operator.lookup.managed import BatchSource
 from asyncio_operator.lookup.memory import Memory
+from asyncio_operator.lookup.options import LookupOptions, Way
 from asyncio_operator.lookup.pending import PendingKeys
 from asyncio_operator.lookup.plain import PlainIntake
 from asyncio_operator.lookup.whole_batches import WholeBatchIntake
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from asyncio_operator.arrow.answer_tables import AnswerTables
     from asyncio_operator.enricher import Enricher
     from asyncio_operator.lookup.cache import LookupCache
-    from asyncio_operator.lookup.options import LookupOptions
 
 
 def managed_calls(
@@ -120,7 +120,8 @@ class LookupPipeline:
         # What counts calls and retries, and what counts keys without a call of their own: on the plain way one object.
         self._attempts: PlainIntake | WholeBatchIntake | Attempts
         self._keys: PlainIntake | WholeBatchIntake | PendingKeys
-        if trace is not None or (options.managed and not options.asks_whole_batches(enricher)):
+        way = options.way(enricher, traced=trace is not None)
+        if way is Way.MANAGED:
             # Without a cache an answer is checked later, when its columns are built.
             checks = None if cache is None or check is None else lambda _key, answer: check(answer)
             self._keys = pending = PendingKeys(
@@ -132,7 +133,7 @@ class LookupPipeline:
             )
             self._lanes = attempts.lanes
             self._latency = pending.latency
-        elif options.asks_whole_batches(enricher):
+        elif way is Way.WHOLE_BATCHES:
             self._keys = self._attempts = whole = WholeBatchIntake(
                 self._reader, self._delivery, failures, asked_whole(enricher, tables), enricher.max_batch, clock
             )

@@ -21,6 +21,7 @@ from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import caches
 from asyncio_operator.lookup.key_batch import Failure, KeyBatch
 from asyncio_operator.lookup.key_failures import missing_key_error, run_error
+from asyncio_operator.lookup.options import Way
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark.worker.figures import EnrichmentFigures
@@ -50,7 +51,7 @@ class Link:
         self.name = describe(task.enricher)
         self._label = label
         self._task = task
-        in_arrow = task.tracing is None and task.options.asks_whole_batches(task.enricher)
+        in_arrow = task.options.way(task.enricher, traced=task.tracing is not None) is Way.WHOLE_BATCHES
         missing = partial(missing_key_error, task.enricher)
         self._enrichment = Enrichment(task.layout, self._on_result_error, missing, in_arrow)
         self._pipeline: LookupPipeline | None = None
