@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import to_arrow_type
 
 from asyncio_operator import Cache
 from asyncio_operator.spark import enrich
@@ -94,6 +95,44 @@ def s8() -> Rows:
                 measured.append(enriched.agg({"peak": "max"}).collect()[0][0])
     many, few = (statistics.median(measured) for measured in peaks.values())
     yield "S8", "worker's memory, 5,000,000 / 500,000 rows", f"{many:.0f} MB", f"{few:.0f} MB", many / few, "<= 1.1"
+
+
+def s13() -> Rows:
+    """The flights with planes, airports and weather in one chain, compared with null columns of the same schema in one
+    pass, and with three separate stages."""
+    data = read_data()
+    with (
+        workspace("benchmark") as directory,
+        embedded_postgres(directory) as dsn,
+        tables(dsn, data, keep=False) as schema,
+        _session() as spark,
+    ):
+        flights = flights_of(spark, data["flights"], None).coalesce(2).cache()
+        assert flights.count() == len(data["flights"])
+        chain, cut = _chained(flights, dsn, schema, whole=True), _chained(flights, dsn, schema, whole=False)
+        added = pa.schema(
+            [pa.field(f.name, to_arrow_type(f.dataType)) for f in chain.schema.fields[len(flights.columns) :]]
+        )
+        nulls = flights.mapInArrow(_append_nulls(added, ""), chain.schema)
+        times, stages = _in_turns(chain, nulls), _in_turns(chain, cut)
+    yield "S13", "planes, airports and weather chained / null columns", *_times(*times), "<= 1.5"
+    yield "S13", "the same / three separate stages", *_times(*stages), "<= 0.25"
+
+
+def _chained(flights: DataFrame, dsn: str, schema: str, *, whole: bool) -> DataFrame:
+    """The flights with three lookups, in one stage or in three."""
+    planes = ["year", "manufacturer", "model", "seats"]
+    weather = ["temp", "wind_speed", "precip", "visib"]
+    for table, key, on, columns in (
+        ("planes", ["tailnum"], {"tailnum": "tailnum"}, planes),
+        ("airports", ["faa"], {"dest": "faa"}, ["name", "lat", "lon"]),
+        ("weather", ["origin", "time_hour"], {"origin": "origin", "time_hour": "time_hour"}, weather),
+    ):
+        source = PostgresEnricher(dsn, table=(schema, table), key=key, columns=columns)
+        flights = enrich(flights, source, on=on, prefix=f"{table}_")
+        # An operation between two lookups ends the chain.
+        flights = flights if whole else flights.select("*")
+    return flights
 
 
 def s15() -> Rows:
