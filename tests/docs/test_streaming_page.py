@@ -3,16 +3,53 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import fields
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
 
 from asyncio_operator.spark import EnrichmentStatistics
 from tests.pages import DOCS, run_programs
+from tests.spark.helpers import wait_until
+
+
+class Ended(StreamingQueryListener):
+    """Counts the queries whose end Spark has told to all listeners, after everything else about them."""
+
+    def __init__(self) -> None:
+        self.queries: set[str] = set()
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Nothing to do."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """Nothing to do."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        self.queries.add(str(event.id))
+
+
+@pytest.fixture
+def _listeners_are_silent(spark: SparkSession) -> Iterator[None]:
+    """No listener of a page prints into a later test."""
+    ended = Ended()
+    spark.streams.addListener(ended)
+    yield
+    query = spark.readStream.format("rate").load().writeStream.format("noop").start()
+    query.stop()
+    wait_until(lambda: str(query.id) in ended.queries, 30, "Spark tells that a query has ended")
+    spark.streams.removeListener(ended)
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("_listeners_are_silent")
 def test_the_programs_about_streams_run(spark: SparkSession) -> None:
     names = run_programs("streaming.md", spark=spark)
     base = names["base"]
@@ -29,6 +66,7 @@ def test_the_programs_about_streams_run(spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("_listeners_are_silent")
 def test_the_programs_about_metrics_run(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     run_programs("metrics.md", spark=spark)
     told = capsys.readouterr().out
