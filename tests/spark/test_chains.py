@@ -7,13 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from asyncio_operator.spark import EnrichmentMetrics, enrich, enrich_with
 from asyncio_operator.spark.driver import chain
 from asyncio_operator.trace import Trace
-from enrichers import FunctionEnricher
+from enrichers import FunctionEnricher, TableEnricher
 from tests.spark.helpers import in_partitions, setting
 
 pytestmark = pytest.mark.spark
@@ -97,9 +98,12 @@ def test_C2_a_column_that_a_lookup_added_is_the_key_of_the_next_whatever_the_set
         base = spark.range(0, 20, 1, 2).selectExpr("id", "CAST(id AS string) AS kept")
         df = enrich(base, FunctionEnricher(at, "at timestamp, text string"), on="id")
         df = enrich(df, FunctionEnricher(back, "seconds long, same string"), on=["at", "text"])
+        # It asks in columns, by a text that came from Spark and by one that a lookup added.
+        table = pa.table({"text": [f"t{i}" for i in range(20)], "kept": [str(i) for i in range(20)], "n": range(20)})
+        df = enrich(df, TableEnricher(table, key=["kept", "text"]), on=["kept", "text"])
         assert len(stages(df)) == 1
-        rows = df.selectExpr("id", "kept", "unix_seconds(at) AS at", "seconds", "same").collect()
-    assert [tuple(row) for row in rows] == [(i, str(i), i, i, f"t{i}") for i in range(20)]
+        rows = df.selectExpr("id", "kept", "unix_seconds(at) AS at", "seconds", "same", "n").collect()
+    assert [tuple(row) for row in rows] == [(i, str(i), i, i, f"t{i}", i) for i in range(20)]
 
 
 def test_C1_one_python_worker_per_task(alone: SparkSession) -> None:

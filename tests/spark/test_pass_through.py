@@ -57,7 +57,9 @@ def known_columns(df: DataFrame) -> list[str]:
 
 @pytest.mark.parametrize("large", [False, True], ids=["", "large_types"])
 @pytest.mark.parametrize("batch", [2, 1000])
-def test_X3_every_type_passes_through_whole_repeated_and_filtered(spark: SparkSession, batch: int, large: bool) -> None:
+def test_X3_C1_every_type_passes_through_whole_repeated_and_filtered(
+    spark: SparkSession, batch: int, large: bool
+) -> None:
     async def look_up(key: int) -> Any:
         return [{"x": key}, [{"x": key + i} for i in range(3)], None][key % 3]
 
@@ -76,6 +78,10 @@ def test_X3_every_type_passes_through_whole_repeated_and_filtered(spark: SparkSe
             got = out.collect()
             assert [row.id for row in got] == ids
             assert [repr(tuple(row)[:-1]) for row in got] == [before[i] for i in ids]
+            again = enrich(out, FunctionEnricher(look_up, "x long"), on="id", prefix="second_", how="inner")
+            assert again.schema.fields[:-2] == df.schema.fields
+            repeated = [i for i in ids for _ in range((1, 3, 0)[i % 3])]
+            assert [repr(tuple(row)[:-2]) for row in again.collect()] == [before[i] for i in repeated]
 
 
 def test_X3_user_defined_types_pass_through(spark: SparkSession) -> None:
