@@ -74,6 +74,8 @@ def enrich(
     with a null in any part is not looked up: it is a miss. If a key has several rows, the output has several rows for
     it. The enricher gets keys as canonical Python values: timestamps as datetimes in UTC, -0.0 as 0.0.
 
+    If `enrich` returned `df`, and `df` is not persisted, both lookups are one Python stage, with one worker per task.
+
     Args:
         df: a DataFrame, batch or streaming.
         enricher: looks up the keys, such as `enrichers.PostgresEnricher`.
@@ -119,7 +121,8 @@ def enrich(
             short for tables that change by the hour, and long for keys that come in every batch.
         metrics: collects figures on the driver.
         trace: records every call of every task, up to its limit. It is cleared here, and complete when the job has
-            ended. Use it for some thousand keys: it costs some microseconds per key.
+            ended. Use it for some thousand keys: it costs some microseconds per key. Lookups of one stage that get the
+            same trace are all in it.
 
     Raises:
         ConfigurationError: an option, a column, a type or a name is wrong, or the enricher's source is not as declared.
