@@ -32,7 +32,7 @@ from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.spark.worker.output_batches import OUTPUT_ROWS
 from asyncio_operator.spark.worker.rows import Layout
 from asyncio_operator.spark.worker.task_frame import outputs_of
-from enrichers import FunctionEnricher
+from enrichers import FunctionEnricher, PostgresEnricher
 
 ENDS = 20.0
 """Seconds in which everything here must end, on however busy a machine."""
@@ -543,3 +543,19 @@ def test_a_chain_travels_by_pickle() -> None:
         copy = pickle.loads(dumps(chain))
         assert [one.layout for one in copy.tasks] == [task.layout, task.layout]
         assert copy.__name__ == chain.__name__
+
+
+def test_X5_the_label_of_a_stage_is_one_line_without_a_password() -> None:
+    class Odd(FunctionEnricher):
+        def __repr__(self) -> str:
+            return "odd\n" + "x" * 1000
+
+    task = task_of("a", same)
+    secret = PostgresEnricher("postgresql://me:s3cr3t-word@db/shop", table="planes", key="id")
+    odd = Odd(same, task.layout.found)
+    label = ChainTask([replace(task, enricher=secret), replace(task, enricher=odd)]).__name__
+    assert label.startswith("enrich: PostgresEnricher(")
+    assert label.endswith("xxx... (2 lookups)")
+    assert "s3cr3t" not in label
+    assert "\n" not in label
+    assert len(label) < 250
