@@ -16,13 +16,16 @@ import threading
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from asyncio_operator.spark import enrich
 from tests.faults.outsides import CAPACITY, RETRY, Outside, expected, leaves_nothing, numbers, over_http
 from tests.spark.helpers import GONE, in_background, python_workers, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
+
+CLEAR = "Python worker exited unexpectedly|crashed|Connection reset"
+"""What Spark says of a task whose worker is gone."""
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,10 +45,23 @@ def test_a_worker_killed_at_a_random_moment_is_one_clear_error_or_none(
             thread.join(60)
             assert outcome, f"the job hangs; seed {seed}"
             if isinstance(outcome[0], Exception):
-                assert re.search("Python worker exited unexpectedly|crashed|Connection reset", str(outcome[0]))
+                assert re.search(CLEAR, str(outcome[0]))
             else:
                 assert [tuple(row) for row in outcome[0]] == expected()
-        assert [tuple(row) for row in out.collect()] == expected()
+        # A worker that was killed after its job has ended is in Spark's pool, and the next task finds it dead.
+        assert any(gives_all_rows(out) for _ in range(5))
+
+
+def gives_all_rows(out: DataFrame) -> bool:
+    """Whether a job gives its rows; if not, it has failed of a worker that was gone."""
+    thread, outcome = in_background(out.collect)
+    thread.join(60)
+    [end] = outcome
+    if isinstance(end, Exception):
+        assert re.search(CLEAR, str(end))
+        return False
+    assert [tuple(row) for row in end] == expected()
+    return True
 
 
 PROGRAM = """
