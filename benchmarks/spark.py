@@ -54,15 +54,7 @@ def s5() -> Rows:
 
 def s6() -> Rows:
     """336,776 flights and their planes in PostgreSQL, compared with null columns of the same schema."""
-    data = read_data()
-    with (
-        workspace("benchmark") as directory,
-        embedded_postgres(directory) as dsn,
-        tables(dsn, data, keep=False) as schema,
-        _session() as spark,
-    ):
-        flights = flights_of(spark, data["flights"], None).coalesce(2).cache()
-        assert flights.count() == len(data["flights"])
+    with _flights() as (flights, dsn, schema):
         planes = PostgresEnricher(dsn, table=(schema, "planes"), key="tailnum")
         ours = enrich(flights, planes, on="tailnum", prefix="plane_")
         cached = enrich(flights, planes, on="tailnum", prefix="plane_", cache=Cache())
@@ -97,9 +89,9 @@ def s8() -> Rows:
     yield "S8", "worker's memory, 5,000,000 / 500,000 rows", f"{many:.0f} MB", f"{few:.0f} MB", many / few, "<= 1.1"
 
 
-def s13() -> Rows:
-    """The flights with planes, airports and weather in one chain, compared with null columns of the same schema in one
-    pass, and with three separate stages."""
+@contextlib.contextmanager
+def _flights() -> Iterator[tuple[DataFrame, str, str]]:
+    """The flights in Spark, and the connection string and schema of their tables in PostgreSQL."""
     data = read_data()
     with (
         workspace("benchmark") as directory,
@@ -109,6 +101,13 @@ def s13() -> Rows:
     ):
         flights = flights_of(spark, data["flights"], None).coalesce(2).cache()
         assert flights.count() == len(data["flights"])
+        yield flights, dsn, schema
+
+
+def s13() -> Rows:
+    """The flights with planes, airports and weather in one chain, compared with null columns of the same schema in one
+    pass, and with three separate stages."""
+    with _flights() as (flights, dsn, schema):
         chain, cut = _chained(flights, dsn, schema, whole=True), _chained(flights, dsn, schema, whole=False)
         added = pa.schema(
             [pa.field(f.name, to_arrow_type(f.dataType)) for f in chain.schema.fields[len(flights.columns) :]]

@@ -7,7 +7,7 @@ fails is asked in halves, as batches of keys are (law B4). Lookups that need mor
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, NamedTuple
 
 from asyncio_operator.engine.inputs import NOTHING, Reader
@@ -15,9 +15,6 @@ from asyncio_operator.lookup.delivery import Delivery
 from asyncio_operator.lookup.key_batch import KeyBatch
 from asyncio_operator.lookup.key_failures import KeyFailures
 from asyncio_operator.policies.batching import splits
-
-AskMany = Callable[[Any], Any]
-"""Asks for `ArrowKeys`, and returns their outcomes."""
 
 
 class Failed(NamedTuple):
@@ -74,6 +71,10 @@ class BatchWindow:
 class WholeBatchIntake:
     """The intake of the lanes: a window for each batch, as far as the delivery takes batches.
 
+    Args:
+        ask: asks for `ArrowKeys`, and returns their outcomes.
+        most: the maximum number of keys of one call.
+
     Attributes:
         calls: calls of the enricher, of halves too.
         shared, retries, cache_hits: none.
@@ -88,7 +89,7 @@ class WholeBatchIntake:
         reader: Reader,
         delivery: Delivery,
         failures: KeyFailures,
-        ask: AskMany,
+        ask: Callable[[Any], Awaitable[Any]],
         most: int,
         clock: Callable[[], float],
     ) -> None:

@@ -53,7 +53,7 @@ def test_a_worker_killed_at_a_random_moment_is_one_clear_error_or_none(
 
 
 def gives_all_rows(out: DataFrame) -> bool:
-    """Whether a job gives its rows; if not, it has failed of a worker that was gone."""
+    """Whether a job gives all its rows. The error of a job that fails must say that a worker is gone."""
     thread, outcome = in_background(out.collect)
     thread.join(60)
     [end] = outcome

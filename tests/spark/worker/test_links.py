@@ -33,6 +33,7 @@ from asyncio_operator.spark.worker.output_batches import OUTPUT_ROWS
 from asyncio_operator.spark.worker.rows import Layout
 from asyncio_operator.spark.worker.task_frame import outputs_of
 from enrichers import FunctionEnricher, PostgresEnricher
+from tests.spark.helpers import wait_until
 
 ENDS = 20.0
 """Seconds in which everything here must end, on however busy a machine."""
@@ -101,10 +102,7 @@ class Gate:
 
 
 def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + ENDS
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.005)
+    wait_until(lambda: bool(condition()), ENDS, "the condition holds")
 
 
 @contextlib.contextmanager
