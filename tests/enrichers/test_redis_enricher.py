@@ -20,7 +20,7 @@ from asyncio_operator import ConfigurationError, EnricherError
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.testing import check_enricher
 from enrichers.redis import RedisEnricher
-from tests.redis_service import OPENSSL, RedisServer, needs_redis, redis_server
+from tests.redis_service import RedisServer, needs_redis, redis_server
 
 __all__ = ["redis_server"]
 
@@ -320,8 +320,6 @@ async def test_a_function_that_gives_no_url_fails_open(source: Any, says: str) -
 
 async def test_tls() -> None:
     needs_redis()
-    if OPENSSL is None:
-        pytest.skip("openssl is not installed, which makes the certificate")
     with RedisServer(tls=True) as server:
         async with opened(server, url=server.tls_url) as enricher:
             assert await enricher.lookup("k") is None
