@@ -49,6 +49,7 @@ LAYERS = (
     core("timers", "asyncio random"),
     core("trace", "asyncio random"),
     core("function enricher", "pyspark random"),
+    core("budget", "pyspark random"),
     core("engine", "pyspark asyncio_operator.queues"),
     core("loop", "pyspark asyncio_operator.queues"),
     core("lookup", "pyspark asyncio_operator.queues"),

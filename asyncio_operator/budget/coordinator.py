@@ -1,0 +1,95 @@
+"""Where the state of a budget is kept: the contract of all coordinators, and the one in the memory of a process.
+
+A coordinator stores a state and puts messages in order. It decides nothing: one pure function, `Answer`, makes the new
+state and the reply, with the coordinator's own time. A message is applied at most once. If its reply is lost, nothing
+says whether it was applied, and it must not be sent again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from asyncio_operator.clock import Clock, monotonic
+from asyncio_operator.errors import AsyncOperatorError
+
+Json = dict[str, Any]
+"""A JSON object: its values are texts, numbers, booleans, None, lists and objects."""
+
+Answer = Callable[[Json | None, Json, float], tuple[Json, Json]]
+"""State (None: there is none), message and the coordinator's seconds; the new state and the reply."""
+
+ASK_TIMEOUT = 2.0
+"""Seconds in which a coordinator must answer. Leases end after one second, so a later answer is worth nothing."""
+
+
+class CoordinatorError(AsyncOperatorError):
+    """A coordinator gave no answer. The message names the coordinator, and shows no secret.
+
+    Attributes:
+        lasting: whether it will fail again until a person changes something, such as a wrong password.
+    """
+
+    def __init__(self, message: str, *, lasting: bool = False) -> None:
+        super().__init__(message)
+        self.lasting = lasting
+
+
+class Coordinator(Protocol):
+    """One budget at one coordinator, used by one process. Nothing is opened before the first `ask`.
+
+    Attributes:
+        shown: names the coordinator in messages, without secrets.
+    """
+
+    shown: str
+
+    async def ask(self, message: Json) -> Json:
+        """The reply to a message. It takes at most a few times `ASK_TIMEOUT`, and one `ask` runs at a time.
+
+        Raises:
+            CoordinatorError: there is no reply. The message may have been applied or not.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close its connections. Another `ask` opens new ones."""
+        ...
+
+
+class States:
+    """The states of budgets in the memory of a process, by name. Any thread may use it."""
+
+    def __init__(self, answer: Answer, clock: Clock = monotonic) -> None:
+        self._answer = answer
+        self._clock = clock
+        self._states: dict[str, Json] = {}
+        self._lock = threading.Lock()
+
+    def ask(self, name: str, message: Json) -> Json:
+        """The reply to a message for the budget with that name."""
+        with self._lock:
+            self._states[name], reply = self._answer(self._states.get(name), message, self._clock())
+            return reply
+
+    def forget_all(self) -> None:
+        """Drop all states: a new application begins."""
+        with self._lock:
+            self._states.clear()
+
+
+class LocalCoordinator:
+    """A budget of this process only."""
+
+    shown = "this process"
+
+    def __init__(self, states: States, name: str) -> None:
+        self._states = states
+        self._name = name
+
+    async def ask(self, message: Json) -> Json:
+        return self._states.ask(self._name, message)
+
+    async def close(self) -> None:
+        """Nothing is open."""
