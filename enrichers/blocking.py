@@ -33,7 +33,7 @@ from asyncio_operator.enricher import (
     positive_int,
     takes,
 )
-from enrichers.causes import import_error
+from asyncio_operator.services.causes import import_error
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,8 +5,8 @@
 library nor in `FENCES` may not be imported. Every import counts, also inside functions and through `importlib`. Fenced
 types alone may be imported under ``if TYPE_CHECKING``, where they cost nothing at run time. No file is in a circle of
 imports, those included, and no chain of imports is longer than `LONGEST_CHAIN`. Enrichers import what is
-public: the names that `asyncio_operator` and `asyncio_operator.enricher` list in ``__all__``. A new folder needs a line
-here.
+public: the names that `asyncio_operator` and `asyncio_operator.enricher` list in ``__all__``. Those of this project
+import `asyncio_operator.services` too. A new folder needs a line here.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ LAYERS = (
     core("timers", "asyncio random"),
     core("trace", "asyncio random"),
     core("function enricher", "pyspark random"),
+    core("services", "pyspark random"),
     core("budget", "pyspark random"),
     core("engine", "pyspark asyncio_operator.queues"),
     core("loop", "pyspark asyncio_operator.queues"),
@@ -75,9 +76,9 @@ FENCES = {
         "enrichers",
     ),
     "numpy": ("asyncio_operator.arrow", "asyncio_operator.spark", "enrichers.postgres"),
-    "asyncpg": ("enrichers.postgres",),
+    "asyncpg": ("enrichers.postgres", "asyncio_operator.services", "asyncio_operator.budget.postgres"),
     "aiohttp": ("enrichers.http", "asyncio_operator.testing"),
-    "redis": ("enrichers.redis",),
+    "redis": ("enrichers.redis", "asyncio_operator.services", "asyncio_operator.budget.redis"),
     "uvloop": ("asyncio_operator.loop.thread",),
     "matplotlib": ("asyncio_operator.trace.timeline",),
 }
@@ -168,7 +169,8 @@ def complaint(module: str, row: int, name: str, typing_only: bool) -> str | None
     if target is not None:
         if target > row:
             return f"may not import {name}, which is above it"
-        if is_within(module, "enrichers") and is_within(name, CORE) and name not in {*PUBLIC, CORE, f"{CORE}.enricher"}:
+        shared = name in {*PUBLIC, CORE, f"{CORE}.enricher"} or is_within(name, f"{CORE}.services")
+        if is_within(module, "enrichers") and is_within(name, CORE) and not shared:
             return f"may import public names only, not {name}"
     elif top in FENCES:
         if not typing_only and not any(is_within(module, place) for place in FENCES[top]):

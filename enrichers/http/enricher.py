@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from asyncio_operator import ConfigurationError, Enricher, EnricherError
 from asyncio_operator.enricher import Found, as_schema, describe, duration, function_name, positive_int, takes
+from asyncio_operator.services.secrets import Secrets
 from enrichers.http.answers import Answers, Extract
 from enrichers.http.exchange import Exchange
 from enrichers.http.headers import HEADERS, HeaderFunction, check_headers
@@ -25,7 +26,6 @@ from enrichers.http.request_plan import Arguments, Plans, make_plans
 from enrichers.http.session import Client
 from enrichers.http.template import KEYS
 from enrichers.names import names_of
-from enrichers.secrets import Secrets
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 REDIRECTS = ("same_host", "any", "never")

@@ -20,8 +20,8 @@ from math import isfinite
 import aiohttp
 
 from asyncio_operator import EnricherError
-from enrichers.causes import Cause, lookup_error
-from enrichers.secrets import Secrets
+from asyncio_operator.services.causes import Cause, lookup_error
+from asyncio_operator.services.secrets import Secrets
 
 SHOWN = 200
 """How many characters of an answer a message shows."""

@@ -18,13 +18,13 @@ from typing import Any, TypeVar
 from asyncio_operator import EnricherError
 from asyncio_operator.enricher import Found
 from asyncio_operator.enricher import describe as shown
+from asyncio_operator.services.secrets import of_header
 from enrichers.http.answers import Answers, UnreadableError
 from enrichers.http.errors import failure, status_error
 from enrichers.http.headers import HeaderSource
 from enrichers.http.keys import UnsendableError, text_of
 from enrichers.http.request_plan import Plan, Plans, Request
 from enrichers.http.session import Answer, Client, RefusedError
-from enrichers.secrets import of_header
 
 T = TypeVar("T")
 

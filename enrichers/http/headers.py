@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from asyncio_operator import ConfigurationError, EnricherError
 from asyncio_operator.enricher import missing_here
-from enrichers.secret_source import SecretSource
+from asyncio_operator.services.secret_source import SecretSource
 
 HeaderFunction = Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
 

@@ -15,10 +15,10 @@ from urllib.parse import quote
 from aiohttp.client import URL  # type: ignore[attr-defined]
 
 from asyncio_operator import ConfigurationError
+from asyncio_operator.services.secrets import Secrets, of_named
 from enrichers.http.keys import UnsendableError, quoted, quoted_list
 from enrichers.http.proxies import basic
 from enrichers.http.template import Names, Piece, Values, fill, merged, slots
-from enrichers.secrets import Secrets, of_named
 
 _URL = re.compile(r"(https?)://([^/?#]*)([^?#]*)(?:\?([^#]*))?(#.*)?", re.IGNORECASE | re.DOTALL)
 _NEVER = re.compile(r"[\x00-\x20\x7f]")

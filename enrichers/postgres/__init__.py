@@ -5,13 +5,11 @@
 | `enricher` | `PostgresEnricher`: its arguments, a batch of keys from start to end |
 | `connections` | how connections are made, and queries cancelled and limited; queries of the driver |
 | `pool` | which lookup gets a connection, when another one is made, the server's limit |
-| `dsn` | connection strings, functions that return them, and their secrets |
 | `describe` | the columns of a table or a query, from the server |
 | `statement` | the SQL, and how its rows are assigned to keys |
 | `types`, `keys` | how columns and keys are converted |
 | `columns`, `arrow_keys` | answers in columns: their format, and keys in Arrow arrays |
 | `modifiers` | precision and scale, which asyncpg does not show |
-| `errors`, `connecting` | what asyncpg's errors mean; why a connection cannot be made |
 """
 
 from asyncio_operator.enricher import not_installed

@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 import asyncpg
 
 from asyncio_operator.enricher import CLOSE_TIMEOUT, time_left
-from enrichers.causes import own_words
-from enrichers.postgres.dsn import DSN, Dsn, names_application, secrets_of
-from enrichers.postgres.errors import cause_of
+from asyncio_operator.services.causes import own_words
+from asyncio_operator.services.postgres_causes import cause_of
+from asyncio_operator.services.postgres_dsn import DSN, Dsn, names_application, secrets_of
 from enrichers.postgres.pool import Pool
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ import asyncpg
 
 from asyncio_operator import ConfigurationError
 from asyncio_operator.enricher import did_you_mean
-from enrichers.postgres.errors import source_error
+from asyncio_operator.services.postgres_causes import source_error
 from enrichers.postgres.keys import Part
 from enrichers.postgres.modifiers import Listener
 from enrichers.postgres.statement import Source, Statement, identifier, make_statement

@@ -17,13 +17,13 @@ import pyarrow as pa
 from asyncio_operator import ConfigurationError, Enricher, EnricherError
 from asyncio_operator.enricher import Found, duration, function_name, natural, positive_int
 from asyncio_operator.enricher import describe as shown
+from asyncio_operator.services.postgres_causes import TooLargeError, lookup_error, source_error
+from asyncio_operator.services.postgres_dsn import DSN, Dsn, location
 from enrichers.names import names_of
 from enrichers.postgres.arrow_keys import AskedKeys, asked_keys
 from enrichers.postgres.columns import AmbiguousError, UnfitError, from_rows, key_at, unpack
 from enrichers.postgres.connections import Connections, ask
 from enrichers.postgres.describe import Wanted, describe
-from enrichers.postgres.dsn import DSN, Dsn, location
-from enrichers.postgres.errors import TooLargeError, lookup_error, source_error
 from enrichers.postgres.statement import Collect, Statement, identifier, make_collect
 from enrichers.threads import run_in_thread
 

@@ -5,8 +5,6 @@
 | `enricher` | `RedisEnricher`: its arguments, a batch of keys from start to end, values to rows |
 | `key_names` | the names of keys |
 | `connections` | the client, and how many commands run at once |
-| `url` | where it leads; what must never be shown |
-| `errors` | what redis-py's errors mean |
 """
 
 from asyncio_operator.enricher import not_installed

@@ -21,7 +21,7 @@ from redis.credentials import CredentialProvider
 
 from asyncio_operator import ConfigurationError
 from asyncio_operator.enricher import CLOSE_TIMEOUT
-from enrichers.redis.url import URL, Url
+from asyncio_operator.services.redis_url import URL, Url
 
 AGAIN = 1
 """The number of times that a command is sent again if its connection is lost."""

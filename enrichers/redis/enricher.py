@@ -15,11 +15,11 @@ import pyarrow as pa
 
 from asyncio_operator import ConfigurationError, Enricher, EnricherError
 from asyncio_operator.enricher import Found, Row, as_schema, describe, duration, positive_int
+from asyncio_operator.services.redis_causes import lookup_error
+from asyncio_operator.services.redis_url import URL, Url, secrets_of, shown_source
 from enrichers.names import names_of
 from enrichers.redis.connections import Connections
-from enrichers.redis.errors import lookup_error
 from enrichers.redis.key_names import Names
-from enrichers.redis.url import URL, Url, secrets_of, shown_source
 from enrichers.typed import NoColumnError, json_decoder, row_converter
 
 KINDS = ("json", "hash", "string")

@@ -1,4 +1,4 @@
-"""`enrichers.causes`: what a library's error means becomes one of this package that tells no secret."""
+"""`asyncio_operator.services.causes`: what a library's error means becomes one of this package that tells no secret."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import traceback
 import pytest
 
 from asyncio_operator import ConfigurationError, EnricherError
-from enrichers.causes import Cause, caused, lookup_error
-from enrichers.secrets import Secrets
+from asyncio_operator.services.causes import Cause, caused, lookup_error
+from asyncio_operator.services.secrets import Secrets
 
 SECRET = "hunter2hunter2"
 SECRETS = Secrets([SECRET])

@@ -15,10 +15,10 @@ import pytest
 from asyncio_operator import Cache, EnricherError
 from asyncio_operator.enricher import as_schema
 from asyncio_operator.lookup import Lookup
+from asyncio_operator.services.secrets import Secrets
 from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService
 from enrichers.http import HttpEnricher
 from enrichers.http.answers import Answers, UnreadableError
-from enrichers.secrets import Secrets
 from tests.enrichers.helpers import asked, asked_in_batches, refused
 
 

@@ -15,13 +15,13 @@ import aiohttp
 import pytest
 
 from asyncio_operator import ConfigurationError
+from asyncio_operator.services.secrets import Secrets, of_header, of_named
 from asyncio_operator.testing import VirtualTimeLoop
 from asyncio_operator.testing.service import FakeAnswer, FakeRequest, FakeService
 from enrichers.http import HttpEnricher
 from enrichers.http.errors import failure as mapped
 from enrichers.http.errors import retry_after
 from enrichers.http.proxies import proxy_for
-from enrichers.secrets import Secrets, of_header, of_named
 from tests.enrichers.helpers import asked, failure, opened, told
 
 ROWS = {"x": {"a": 1}, "y": {"a": 2}}

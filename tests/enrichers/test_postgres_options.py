@@ -16,8 +16,8 @@ from pyspark import cloudpickle
 
 from asyncio_operator import ConfigurationError, Enricher
 from asyncio_operator.fingerprint import fingerprint
+from asyncio_operator.services.postgres_dsn import check_dsn, location, secrets_of
 from enrichers import PostgresEnricher
-from enrichers.postgres.dsn import check_dsn, location, secrets_of
 from tests.enrichers.conftest import Database
 
 DSN = "postgresql://bob:s3cret@db.example:5433/shop"

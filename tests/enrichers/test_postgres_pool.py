@@ -14,9 +14,9 @@ import pytest
 
 from asyncio_operator import AsyncWaitOperator, ConfigurationError, FixedBackoff, Retry
 from asyncio_operator.lookup import Lookup
+from asyncio_operator.services.postgres_causes import cause_of
 from enrichers import PostgresEnricher
 from enrichers.postgres import pool
-from enrichers.postgres.errors import cause_of
 from tests.enrichers.helpers import failure, opened
 from tests.services import PostgresServer
 

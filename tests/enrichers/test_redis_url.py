@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from asyncio_operator import ConfigurationError, EnricherError
+from asyncio_operator.services.redis_url import secrets_of
 from enrichers.redis import RedisEnricher
-from enrichers.redis.url import secrets_of
 from tests.redis_service import RedisServer, needs_redis, redis_server
 
 __all__ = ["redis_server"]

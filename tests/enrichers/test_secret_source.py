@@ -1,4 +1,4 @@
-"""`enrichers.secret_source`: functions that give a secret, of which nothing is shown but their names."""
+"""`services.secret_source`: functions that give a secret, of which nothing is shown but their names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from asyncio_operator import ConfigurationError
 from asyncio_operator.enricher import function_name, missing_here
-from enrichers.secret_source import SecretSource
+from asyncio_operator.services.secret_source import SecretSource
 
 SECRET = "hunter2hunter2"
 

@@ -1,4 +1,4 @@
-"""`enrichers.secrets`: what is secret is hidden in every form, and nothing else is."""
+"""`asyncio_operator.services.secrets`: what is secret is hidden in every form, and nothing else is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from enrichers.secrets import Secrets, _pattern, of_header, of_named, of_url
+from asyncio_operator.services.secrets import Secrets, _pattern, of_header, of_named, of_url
 
 WRITTEN: list[Callable[[str], str]] = [
     str,

@@ -15,9 +15,9 @@ import ssl
 
 import asyncpg
 
-from asyncio_operator.enricher import did_you_mean
-from enrichers.causes import Cause
-from enrichers.postgres.dsn import options_of
+from asyncio_operator.hints import did_you_mean
+from asyncio_operator.services.causes import Cause
+from asyncio_operator.services.postgres_dsn import options_of
 
 OPTIONS = {
     *("host", "port", "dbname", "database", "user", "password", "passfile", "service", "target_session_attrs"),

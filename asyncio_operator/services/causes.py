@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeVar
 
-from asyncio_operator import EnricherError
-from asyncio_operator.enricher import failed_import, missing_here
-from enrichers.secrets import Secrets, chain
+from asyncio_operator.errors import EnricherError
+from asyncio_operator.hints import failed_import, missing_here
+from asyncio_operator.services.secrets import Secrets, chain
 
 Raised = TypeVar("Raised", bound=BaseException)
 

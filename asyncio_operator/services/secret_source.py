@@ -14,8 +14,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from asyncio_operator import ConfigurationError
-from asyncio_operator.enricher import function_name, gives_coroutines, missing_here, takes
+from asyncio_operator.checks import gives_coroutines, takes
+from asyncio_operator.errors import ConfigurationError, function_name
+from asyncio_operator.hints import missing_here
 
 T = TypeVar("T")
 

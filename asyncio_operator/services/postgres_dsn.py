@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from enrichers.secret_source import SecretSource, checked_text
-from enrichers.secrets import Secrets, of_url
+from asyncio_operator.services.secret_source import SecretSource, checked_text
+from asyncio_operator.services.secrets import Secrets, of_url
 
 Dsn = str | Callable[[], str]
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import asyncpg
 
-from asyncio_operator import ConfigurationError, EnricherError
-from enrichers import causes
-from enrichers.causes import Cause, caused, own_words
-from enrichers.postgres.connecting import TOO_MANY, refused
-from enrichers.postgres.dsn import secrets_of
+from asyncio_operator.errors import ConfigurationError, EnricherError
+from asyncio_operator.services import causes
+from asyncio_operator.services.causes import Cause, caused, own_words
+from asyncio_operator.services.postgres_dsn import secrets_of
+from asyncio_operator.services.postgres_refusals import TOO_MANY, refused
 
 
 class StatementTimeoutError(EnricherError, TimeoutError):

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from urllib.parse import unquote, unquote_plus, urlsplit
 
-from asyncio_operator.enricher import describe
+from asyncio_operator.errors import describe
 
 _HIDDEN = "***"
 

@@ -10,11 +10,11 @@ import ssl
 
 from redis import exceptions
 
-from asyncio_operator import ConfigurationError, EnricherError
-from enrichers import causes
-from enrichers.causes import Cause
-from enrichers.redis.url import secrets_of
-from enrichers.secrets import chain
+from asyncio_operator.errors import ConfigurationError, EnricherError
+from asyncio_operator.services import causes
+from asyncio_operator.services.causes import Cause
+from asyncio_operator.services.redis_url import secrets_of
+from asyncio_operator.services.secrets import chain
 
 CREDENTIALS = Cause(
     "the server refuses the credentials: check user and password of the URL, as in redis://user:password@host, or "
@@ -28,7 +28,7 @@ NEEDLESS = Cause(
     "the server refuses the credentials: it has no password for the user that is called default; leave it out of the "
     "URL, or name another user, as in redis://user:password@host"
 )
-CLUSTER = Cause("the server is one of a cluster, and the enricher asks one server only")
+CLUSTER = Cause("the server is one of a cluster, and only one server is asked here")
 WAITING = Cause("the server cannot answer yet", retryable=True)
 
 CAUSES: tuple[tuple[type[BaseException], Cause], ...] = (

@@ -12,9 +12,10 @@ from urllib.parse import parse_qsl, urlsplit
 
 from redis.asyncio.connection import parse_url
 
-from asyncio_operator.enricher import did_you_mean, function_name
-from enrichers.secret_source import SecretSource, checked_text
-from enrichers.secrets import Secrets, of_url
+from asyncio_operator.errors import function_name
+from asyncio_operator.hints import did_you_mean
+from asyncio_operator.services.secret_source import SecretSource, checked_text
+from asyncio_operator.services.secrets import Secrets, of_url
 
 Url = str | Callable[[], str]
 

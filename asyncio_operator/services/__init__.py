@@ -1,0 +1,10 @@
+"""What is known of outside services, for the coordinators of budgets and for enrichers.
+
+| module | what it knows |
+| --- | --- |
+| `secrets` | secrets in texts, and how to hide them |
+| `secret_source` | a secret, or a function that returns it |
+| `causes` | what an error of a library means |
+| `redis_url`, `redis_causes` | URLs and errors of Redis |
+| `postgres_dsn`, `postgres_refusals`, `postgres_causes` | connection strings and errors of PostgreSQL |
+"""
