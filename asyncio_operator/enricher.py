@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from asyncio_operator.arrow.key_arrays import key_values
+    from asyncio_operator.arrow.key_identity import canonical_key
     from asyncio_operator.arrow.key_index import KeyIndex
     from asyncio_operator.arrow.schema import as_schema
-    from asyncio_operator.keys import canonical_key
 
 __all__ = [
     "CANCEL_TIMEOUT",
@@ -205,7 +205,7 @@ if not TYPE_CHECKING:
             "asyncio_operator.arrow.key_arrays": "key_values",
             "asyncio_operator.arrow.key_index": "KeyIndex",
             "asyncio_operator.arrow.schema": "as_schema",
-            "asyncio_operator.keys": "canonical_key",
+            "asyncio_operator.arrow.key_identity": "canonical_key",
         },
         needs={f"asyncio_operator.arrow.{module}": _PYARROW for module in ("key_arrays", "key_index", "schema")},
     )

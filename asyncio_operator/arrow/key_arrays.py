@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from asyncio_operator.keys import NAN, canonical_key
+from asyncio_operator.arrow.key_identity import NAN, canonical_key
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from itertools import compress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from asyncio_operator.arrow.key_identity import identities, identity
 from asyncio_operator.errors import StateError, describe, describe_error
-from asyncio_operator.keys import identities, identity
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.state.descriptors import ValueStateDescriptor

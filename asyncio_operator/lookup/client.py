@@ -17,6 +17,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
+from asyncio_operator.arrow.key_identity import canonical_key
 from asyncio_operator.checks import Duration, plain_function
 from asyncio_operator.clock import wall
 from asyncio_operator.engine.ending import close_within
@@ -26,7 +27,6 @@ from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher, Found, require_enricher
 from asyncio_operator.errors import ConfigurationError, EnricherError, ResultError, StateError, describe, describe_error
 from asyncio_operator.fingerprint import fingerprint
-from asyncio_operator.keys import canonical_key
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import cache_owner, open_cache

@@ -18,11 +18,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from asyncio_operator.arrow.key_identity import identity
 from asyncio_operator.engine.failures import is_ordinary
 from asyncio_operator.engine.flights import Flight
 from asyncio_operator.engine.recorder import SILENT, Recorder
 from asyncio_operator.errors import ResultError
-from asyncio_operator.keys import identity
 from asyncio_operator.lookup.key_batch import PENDING, Answer, KeyBatch
 from asyncio_operator.lookup.key_batch import shared as as_shared
 from asyncio_operator.lookup.key_failures import KeyFailures

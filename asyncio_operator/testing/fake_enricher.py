@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from asyncio_operator.arrow.key_identity import canonical_key
 from asyncio_operator.checks import number, plain_function, positive_int
 from asyncio_operator.enricher import Enricher, Found, Row
 from asyncio_operator.errors import ConfigurationError, EnricherError, describe, describe_error
 from asyncio_operator.hints import not_installed
-from asyncio_operator.keys import canonical_key
 from asyncio_operator.testing.enricher_contract import life as enricher_life
 from asyncio_operator.testing.enricher_contract import rules as enricher_rules
 from asyncio_operator.testing.enricher_contract import steps as enricher_steps

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncio_operator.arrow.key_fit import fit_keys, fit_values
-from asyncio_operator.keys import identity
+from asyncio_operator.arrow.key_identity import identity
 from enrichers.key_kinds import kind_of
 
 NUMBERS: dict[str, pa.DataType] = {

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from asyncio_operator.arrow.key_arrays import canonical_array, distinct, distinct_keys, key_array, python_keys
 from asyncio_operator.arrow.key_index import KeyIndex, _mixed, match
-from tests.test_key_identity import COLUMNS, names_of, rows_of
+from tests.arrow.test_key_identity import COLUMNS, names_of, rows_of
 
 OTHERS: dict[str, list[pa.DataType]] = {
     "bigint": [pa.int8(), pa.uint16(), pa.float64(), pa.decimal128(20, 3)],

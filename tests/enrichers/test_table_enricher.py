@@ -26,8 +26,8 @@ from asyncio_operator.lookup import Lookup
 from asyncio_operator.testing import FakeEnricher, check_enricher
 from enrichers.postgres import PostgresEnricher
 from enrichers.table import TableEnricher
+from tests.arrow.test_key_identity import COLUMNS, rows_of
 from tests.services import PostgresServer
-from tests.test_key_identity import COLUMNS, rows_of
 
 AIRPORTS = pa.table(
     {

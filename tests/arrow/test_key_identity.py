@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 
 from asyncio_operator import Cache, Enricher, Retry
 from asyncio_operator.arrow.key_arrays import canonical_array, key_values
-from asyncio_operator.keys import canonical_key, identities, identity
+from asyncio_operator.arrow.key_identity import canonical_key, identities, identity
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.spark.worker.rows import key_batch
