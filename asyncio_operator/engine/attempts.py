@@ -1,8 +1,8 @@
-"""The managed way from the input to the lanes: which call starts next, and what follows from its end.
+"""The managed way from the input to the lanes: which call starts next, and what its end means for the limits.
 
 A free lane asks what may start, and `schedule` chooses it. When nothing may start, the one lane that seeks waits for
 the first news: input, room, an element that is due, a key, the end of a call, or the rate limit. An element in
-back-off holds no lane. What an outcome means is decided elsewhere (`contracts.Endings`).
+back-off holds no lane. What follows for an element is decided elsewhere (`attempt_ends`, `contracts.Endings`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from math import inf, nextafter
 from random import random
 from typing import Any
 
+from asyncio_operator.engine.attempt_ends import AttemptEnds
 from asyncio_operator.engine.contracts import Endings, Keys, Source
-from asyncio_operator.engine.failures import aligned, attempt_timeout_error
+from asyncio_operator.engine.failures import aligned
 from asyncio_operator.engine.flights import SLACK, Call, Flight
 from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.lanes import Lanes
@@ -23,8 +24,7 @@ from asyncio_operator.engine.recorder import SILENT, Recorder
 from asyncio_operator.engine.retries import Retries
 from asyncio_operator.engine.schedule import A_TURN_LATER, Schedule
 from asyncio_operator.engine.timing import COARSEST, Alarm, wake
-from asyncio_operator.engine.waits import Waits
-from asyncio_operator.errors import FunctionError, ResultError
+from asyncio_operator.errors import ResultError
 from asyncio_operator.metrics import Histogram
 from asyncio_operator.policies.batching import splits
 from asyncio_operator.policies.limits import Limits
@@ -74,13 +74,10 @@ class Attempts:
         self.instant = reader.instant
         self.calls = 0
         self.retries = 0
-        self.latency = Histogram()
         self.lanes = Lanes(invoke, self, options, clock=clock, name=name)
         self._source = source
         self._reader = reader
         self._keys = keys
-        self._endings = endings
-        self._retries = None if options.retry is None else Retries(options.retry, random)
         self._timeout = inf if options.timeout is None else options.timeout
         self._attempt_timeout = inf if options.attempt_timeout is None else options.attempt_timeout
         self._batched = options.batching is not None
@@ -89,13 +86,28 @@ class Attempts:
         self._recorder = recorder
         self._now = clock
         self._loop = asyncio.get_running_loop()
-        self._waits = Waits()
         self._schedule = Schedule(source, options.batching, options.retry is not None)
+        self._ends = AttemptEnds(
+            endings,
+            self._schedule,
+            None if options.retry is None else Retries(options.retry, random),
+            keys,
+            recorder,
+            attempt_timeout=self._attempt_timeout,
+            clock=clock,
+            news=self.news,
+            fail=self.lanes.fail,
+        )
+        self._waits = self._ends.waits
         self._next: tuple[Call, Any] | None = None
         self._try_again = inf
         self._news: asyncio.Future[None] | None = None
-        self._alarm = Alarm(self._loop, clock, self._ring)
         self._reminder = Alarm(self._loop, clock, self.news)
+
+    @property
+    def latency(self) -> Histogram:
+        """Seconds from the admission of an element to its outcome."""
+        return self._ends.latency
 
     @property
     def backing_off(self) -> int:
@@ -104,8 +116,7 @@ class Attempts:
 
     def stop(self) -> None:
         """From now on no call starts, no element ends, and no input is read."""
-        self._alarm.cancel()
-        self._waits.clear()
+        self._ends.stop()
         self._reader.stop()
 
     def news(self) -> None:
@@ -172,7 +183,7 @@ class Attempts:
             self._try_again = inf
             if self._waits.earliest <= now and self._waits.next_due() <= now:
                 # Law R3: an attempt may start at its deadline, and not after it.
-                self._look(now, nextafter(now, -inf))
+                self._ends.look(now, nextafter(now, -inf))
             if not limits.has_room():
                 return None
             start = limits.next_start(now)
@@ -196,7 +207,7 @@ class Attempts:
                 return call, self.value_of(call)
             # A refusal counts as a failed attempt, so retries and back-off bridge an open circuit.
             self.begin(call, now)
-            self._attempts_failed(call.present, refusal, now)
+            self._ends.failed(call.present, refusal, now)
         self._try_again = self._now() + COARSEST
         return None
 
@@ -205,7 +216,7 @@ class Attempts:
         for flight in [flight for flight in call.flights if flight.deadline < now]:
             call.flights.remove(flight)
             self._waits.leave(flight)
-            self._end(flight, now, self._endings.timed_out, flight.attempts)
+            self._ends.overdue(flight, now)
         return bool(call.flights)
 
     # -- the window: the start and the end of a call
@@ -235,31 +246,17 @@ class Attempts:
         self.returned(call)
         flights, late = call.flights, call.late
         if not self._batched:
-            self._result(flights[0], result, now)
+            self._ends.result(flights[0], result, now)
             return
         try:
             results = aligned(result, len(flights), self._batch_method)
         except ResultError as error:
             # Law B3: nothing tells which result belongs to which element, so all of them fail.
-            self._attempts_failed(call.present, error, now)
+            self._ends.failed(call.present, error, now)
         else:
             for flight, one in zip(flights, results, strict=True):
                 if flight not in late:
-                    self._result(flight, one, now)
-
-    def _result(self, flight: Flight, result: Any, now: float) -> None:
-        self._recorder.attempt_ended(flight, "result", now)
-        attempts = flight.attempts + 1
-        if self._retries is not None:
-            try:
-                start = self._retries.after_result(flight, result, now)
-            except FunctionError:
-                self._endings.failures += 1
-                raise
-            if start is not None:
-                self._back_off(flight, start, now)
-                return
-        self._end(flight, now, self._endings.complete, result, attempts)
+                    self._ends.result(flight, one, now)
 
     def failed(self, call: Call, error: BaseException, started: float) -> None:
         now = self._now()
@@ -273,10 +270,10 @@ class Attempts:
             for flight in flights:
                 flight.call = None
                 self._waits.watch(flight, flight.limit(self._attempt_timeout))
-            self._set_alarm()
+            self._ends.set_alarm()
             self.news()
             return
-        self._attempts_failed(flights, error, now)
+        self._ends.failed(flights, error, now)
 
     def timed_out(self, call: Call, started: float) -> float | None:
         now = self._now()
@@ -292,16 +289,8 @@ class Attempts:
             if self._keys is not None:
                 # Law Q7: the key is not free while a call for it runs, although its element has ended.
                 self._keys.hold(flight.entry)
-            self._pass_limit(flight, now)
+            self._ends.pass_limit(flight, now)
         return call.limit(self._attempt_timeout) - started if going_on else None
-
-    def _pass_limit(self, flight: Flight, now: float) -> None:
-        """An attempt has reached the element's deadline, or its own limit."""
-        self._recorder.attempt_ended(flight, "timed_out", now)
-        if flight.deadline <= now + SLACK:
-            self._end(flight, now, self._endings.timed_out, flight.attempts + 1)
-            return
-        self._judge(flight, attempt_timeout_error(flight.value, flight.attempts + 1, self._attempt_timeout), now)
 
     def returned(self, call: Call) -> None:
         """The call has returned, in time or late."""
@@ -324,76 +313,3 @@ class Attempts:
 
     def left(self) -> None:
         """There is nothing to do: the queue knows what is complete."""
-
-    # -- attempts
-
-    def _attempts_failed(self, flights: list[Flight], error: BaseException, now: float) -> None:
-        for flight in flights:
-            self._recorder.attempt_ended(flight, "error", now, error)
-            self._judge(flight, error, now)
-
-    def _judge(self, flight: Flight, error: BaseException, now: float) -> None:
-        """An attempt has failed: wait for the next, or end the element with its error."""
-        flight.attempts += 1
-        start = None if self._retries is None else self._retries.after_error(flight, error, now)
-        if start is None:
-            self._end(flight, now, self._endings.failed, error, flight.attempts)
-        else:
-            self._back_off(flight, start, now)
-
-    def _back_off(self, flight: Flight, start: float, now: float) -> None:
-        """Wait for the next attempt, which starts at this time."""
-        flight.call = None
-        self._recorder.backing_off(flight, now, start)
-        self._waits.back_off(flight, start)
-        self._set_alarm()
-
-    def _end(self, flight: Flight, now: float, end: Callable[..., str], *outcome: Any) -> None:
-        """Give the element its outputs, by `end`, which says how."""
-        try:
-            how = end(flight if flight.entry is None else flight.entry, *outcome)
-        except BaseException:
-            self._recorder.completed(flight, "failed", now)
-            raise
-        self._schedule.ended(flight)
-        flight.call = None
-        self.latency.add(now - flight.admitted)
-        self._recorder.completed(flight, how, now)
-        if flight.entry is None:
-            self._recorder.emitted(None, flight, now)
-        # An end may free a key, end the run, or leave no element that could join a batch: else the seeker sleeps on.
-        if self._keys is not None or not self._schedule.unfinished or self._schedule.forming:
-            self.news()
-
-    def _look(self, now: float, overdue_by: float) -> None:
-        """Handle the elements whose back-off is over, and those that have waited past their limit."""
-        for flight in self._waits.overdue(overdue_by):
-            if flight.split:
-                flight.split = False
-                self._pass_limit(flight, now)
-            else:
-                self._end(flight, now, self._endings.timed_out, flight.attempts)
-        for flight in self._waits.ready(now):
-            if flight.deadline < now:
-                self._end(flight, now, self._endings.timed_out, flight.attempts)
-            else:
-                self._waits.watch(flight, flight.deadline)
-                # Law Q7: calls of one key never overlap, so the next attempt waits for a call that was cut.
-                flight.held = self._keys is not None and flight.late > 0
-                if not flight.held:
-                    self._schedule.again(flight)
-
-    def _set_alarm(self, earliest: float = -inf) -> None:
-        due = max(self._waits.next_due(), earliest)
-        self._alarm.set(due) if due < inf else self._alarm.cancel()
-
-    def _ring(self) -> None:
-        now = self._now()
-        try:
-            self._look(now, now)
-        except BaseException as error:
-            # Raised here it would go to the loop's handler of exceptions, and the run would wait for ever.
-            self.lanes.fail(error)
-            return
-        self._set_alarm(now + COARSEST)
-        self.news()
