@@ -273,7 +273,7 @@ def house() -> str:
             ("queues", "order"),
             ("metrics, watermarks", ""),
         ),
-        (("errors, elements, clock, keys, checks, hints, fingerprint, lazy", "what all others use"),),
+        (("errors, elements, clock, checks, hints, fingerprint, lazy", "what all others use"),),
     )
     height, left, width = 62, 10, 960
     canvas = Canvas(
