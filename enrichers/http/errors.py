@@ -4,18 +4,14 @@ For each status, `STATUSES` says whether the same request may succeed later, whe
 whether every other key would have got it. A status that is not listed is judged by its class: 4xx is final, and of 5xx
 it is not known. A message shows what the service said, cut and without secrets, because that often names the problem.
 
-Source: RFC 9110 (statuses, Retry-After), RFC 6585 (429), RFC 8470 (425).
+Source: RFC 9110 (statuses), RFC 6585 (429), RFC 8470 (425). 529 is Anthropic's "overloaded".
 """
 
 from __future__ import annotations
 
 import contextlib
-import email.utils
-from collections.abc import Mapping
-from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
-from math import isfinite
 
 import aiohttp
 
@@ -45,6 +41,7 @@ STATUSES = {
     503: OfKey("the service is not available", retryable=True, overload=True),
     504: OfKey("the service behind a gateway did not answer in time", retryable=True),
     505: Cause("the service does not speak HTTP/1.1"),
+    529: OfKey("the service has too much load", retryable=True, overload=True),
 }
 
 # The first class that fits wins.
@@ -76,14 +73,26 @@ def cause_of_status(status: int) -> Cause:
     return OfKey("the service failed", retryable=None) if status >= 500 else OfKey("the service refuses the request")
 
 
-def status_error(subject: str, status: int, headers: Mapping[str, str], body: bytes, secrets: Secrets) -> EnricherError:
-    """The error for an answer whose status is not a success. `subject` names the enricher and the key."""
+def status_error(
+    subject: str, status: int, body: bytes, secrets: Secrets, *, retry_after: float | None = None, lasting: str | None
+) -> EnricherError:
+    """The error for an answer whose status is not a success.
+
+    Args:
+        subject: names the enricher and the key.
+        retry_after: the seconds after which the service asks to be called again, or None.
+        lasting: why no attempt helps, if the answer says so: then the status does not decide.
+    """
     cause = cause_of_status(status)
     with contextlib.suppress(ValueError):
         cause = cause._replace(text=f"{cause.text} ({status} {HTTPStatus(status).phrase})")
-    text = cause.text if str(status) in cause.text else f"{cause.text} (status {status})"
-    again = None if cause.retryable is False else retry_after(headers)
-    return cause.error(f"{subject}: {text}{said(body, secrets)}", retry_after=again)
+    if str(status) not in cause.text:
+        cause = cause._replace(text=f"{cause.text} (status {status})")
+    if lasting is not None:
+        # Every other key would get the same.
+        cause = Cause(f"not retried, because {lasting} (status {status})")
+    again = None if cause.retryable is False else retry_after
+    return cause.error(f"{subject}: {cause.text}{said(body, secrets)}", retry_after=again)
 
 
 def failure(error: Exception, subject: str, secrets: Secrets) -> EnricherError:
@@ -99,26 +108,6 @@ def said(body: bytes, secrets: Secrets) -> str:
     """The words of the service, for the end of a message."""
     shown = secrets.line(body[: 20 * SHOWN].decode("utf-8", "replace"), SHOWN)
     return f": {shown}" if shown else ""
-
-
-def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The seconds that ``Retry-After`` asks for, or None. A date is read by the server's clock, if it sent one."""
-    value = headers.get("Retry-After", "").strip()
-    if not value:
-        return None
-    with contextlib.suppress(ValueError):
-        seconds = float(value)
-        return max(seconds, 0.0) if isfinite(seconds) else None
-    moment, now = _date(value), _date(headers.get("Date", ""))
-    return None if moment is None else max((moment - (now or datetime.now(UTC))).total_seconds(), 0.0)
-
-
-def _date(text: str) -> datetime | None:
-    try:
-        moment = email.utils.parsedate_to_datetime(text)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def _words(error: Exception) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,9 +21,11 @@ from asyncio_operator.enricher import Found
 from asyncio_operator.enricher import describe as shown
 from asyncio_operator.services.secrets import of_header
 from enrichers.http.answers import Answers, UnreadableError
+from enrichers.http.error_bodies import lasting_refusal, parsed_error
 from enrichers.http.errors import failure, status_error
 from enrichers.http.headers import HeaderSource
 from enrichers.http.keys import UnsendableError, text_of
+from enrichers.http.limit_headers import read_hints
 from enrichers.http.request_plan import Plan, Plans, Request
 from enrichers.http.session import Answer, Client, RefusedError
 
@@ -89,7 +92,7 @@ class Exchange:
         if status in self._missing:
             return None
         if not 200 <= status < 300:
-            raise status_error(self._about(keys), status, answer.headers, answer.body, self._plans.secrets)
+            raise self._refusal(answer, keys)
         return self._read(keys, lambda: self._answers.found(self._parsed(answer)))
 
     async def lookup_many(self, keys: Sequence[Any], plan: Plan) -> Sequence[Found]:
@@ -120,7 +123,7 @@ class Exchange:
         answer = await self._ask(request, keys)
         if not 200 <= answer.status < 300:
             # A missing status too: it may mean that the path is wrong. Single lookups then tell which it is.
-            raise status_error(self._about(keys), answer.status, answer.headers, answer.body, self._plans.secrets)
+            raise self._refusal(answer, keys)
         texts = [self._text(key) for key in keys]
         return self._read(keys, lambda: self._answers.entries(self._parsed(answer), texts))
 
@@ -204,6 +207,18 @@ class Exchange:
 
     # -- the answer
 
+    def _refusal(self, answer: Answer, keys: Sequence[Any]) -> EnricherError:
+        """The error for an answer whose status is not a success."""
+        parsed = parsed_error(answer.body)
+        return status_error(
+            self._about(keys),
+            answer.status,
+            answer.body,
+            self._plans.secrets,
+            retry_after=read_hints(answer.status, answer.headers.items(), parsed, _now()).retry_after,
+            lasting=lasting_refusal(answer.status, answer.body, parsed),
+        )
+
     def _parsed(self, answer: Answer) -> Any:
         try:
             return self._answers.parse(answer.body, answer.headers.get("Content-Type", ""))
@@ -247,6 +262,11 @@ class Exchange:
 
     def _keep_secret(self, headers: Mapping[str, str]) -> None:
         self._plans.secrets.renew([text for name, value in headers.items() for text in of_header(name, value)])
+
+
+def _now() -> float:
+    """The time of day, in seconds since the epoch."""
+    return datetime.now(UTC).timestamp()
 
 
 def _merged(headers: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import email.utils
 import logging
 import ssl
 import subprocess
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,6 @@ from asyncio_operator.testing import VirtualTimeLoop
 from asyncio_operator.testing.service import FakeAnswer, FakeRequest, FakeService
 from enrichers.http import HttpEnricher
 from enrichers.http.errors import failure as mapped
-from enrichers.http.errors import retry_after
 from enrichers.http.proxies import proxy_for
 from tests.enrichers.helpers import asked, failure, opened, told
 
@@ -36,7 +33,7 @@ ROWS = {"x": {"a": 1}, "y": {"a": 2}}
         *((status, False, False, False) for status in (400, 402, 404, 406, 409, 410, 414, 422, 451, 304, 501)),
         *((status, False, False, True) for status in (401, 403, 405, 407)),
         *((status, True, False, False) for status in (408, 425, 500, 502, 504)),
-        *((status, True, True, False) for status in (429, 503)),
+        *((status, True, True, False) for status in (429, 503, 529)),
         *((status, None, False, False) for status in (507, 520, 599)),
     ],
 )
@@ -52,37 +49,6 @@ async def test_a_status_says_whether_asking_again_may_help(
         assert status == 304 or "said so" in str(error)
         assert await enricher.lookup("x") == {"a": 1}
         assert service.connections == 1
-
-
-NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
-
-
-@pytest.mark.parametrize(
-    ("value", "seconds"),
-    [
-        ("7", 7.0),
-        ("0", 0.0),
-        (" 1.5 ", 1.5),
-        ("-3", 0.0),
-        ("", None),
-        ("soon", None),
-        ("nan", None),
-        ("inf", None),
-        ("1e999", None),
-        (email.utils.format_datetime(NOW + timedelta(seconds=90), usegmt=True), 90.0),
-        (email.utils.format_datetime(NOW - timedelta(days=9), usegmt=True), 0.0),
-        ("Thu, 01 Jan 2026 12:01:00 -0000", 60.0),
-        ("Fri, 32 Foo 2026 99:99:99 GMT", None),
-    ],
-)
-def test_retry_after_is_seconds_or_a_date_by_the_clock_of_the_service(value: str, seconds: float | None) -> None:
-    date = email.utils.format_datetime(NOW, usegmt=True)
-    assert retry_after({"Retry-After": value, "Date": date}) == seconds
-
-
-def test_retry_after_without_a_clock_of_the_service_is_read_by_ours() -> None:
-    value = email.utils.format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
-    assert 90 < (retry_after({"Retry-After": value}) or 0) <= 100
 
 
 @pytest.mark.parametrize("as_date", [False, True])

@@ -1,0 +1,276 @@
+"""What an answer says about the limits of its service: how much is left, when more comes back, when to return.
+
+| style | headers | the time until a reset |
+| --- | --- | --- |
+| OpenAI, Azure | ``x-ratelimit-{limit,remaining,reset}-{requests,tokens}`` | ``6m0s``, ``12ms`` or seconds |
+| Anthropic | ``anthropic-ratelimit-{requests,tokens,...}-{limit,remaining,reset}`` | RFC 3339 |
+| IETF draft | ``RateLimit``, ``RateLimit-Policy``; before that ``RateLimit-{Limit,Remaining,Reset}`` | seconds |
+| GitHub and others | ``x-ratelimit-{limit,remaining,reset}`` | seconds, or the time since the epoch |
+| all | ``Retry-After``, ``retry-after-ms``; ``RetryInfo`` in the body of an error (Google) | seconds, or an HTTP date |
+
+OpenAI, Azure and Anthropic give the time of a full refill: units come back all the time. The others give the end of a
+fixed window. Every way to write a time is accepted in each header, because services copy from each other. A date is
+read by the clock of the service, if the answer has a ``Date``.
+
+Law: no input raises. What cannot be right is left out, with a reason: negative numbers, limits of 0, dates in the past,
+waits longer than `longest`, values that contradict each other. -1 means "unknown" (Azure). This module reads no clock.
+
+Sources: RFC 9110 (Retry-After), draft-ietf-httpapi-ratelimit-headers (versions 3 to 10), and the API references of
+OpenAI, Azure OpenAI, Anthropic and GitHub.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from enrichers.http.error_bodies import retry_info
+from enrichers.http.header_values import (
+    Ignored,
+    UnknownError,
+    WrongError,
+    amount,
+    date_of,
+    duration_of,
+    is_number,
+    items,
+    positive,
+    single,
+)
+
+LONGEST = 3600.0
+"""Seconds. A longer wait is hardly meant for a running job, and would stop it if it is wrong."""
+
+UNITS = {
+    "requests": "calls",
+    "tokens": "tokens",
+    "input-tokens": "input_tokens",
+    "output-tokens": "output_tokens",
+    "content-bytes": "bytes",
+}
+"""The units of a budget, by their names in headers."""
+
+NO_WINDOWS = ("concurrent-requests",)
+"""Quota units of the IETF draft that are no amounts in a window."""
+
+RETRY_HEADERS = {"retry-after-ms": 0.001, "retry-after": 1.0}
+"""Headers that say when to return, the most exact one first, with the seconds of their unit."""
+
+WHAT = ("limit", "remaining", "reset")
+
+FAMILIES = (
+    *((unit, [f"x-ratelimit-{what}-{name}" for what in WHAT], True) for name, unit in UNITS.items()),
+    *((unit, [f"anthropic-ratelimit-{name}-{what}" for what in WHAT], True) for name, unit in UNITS.items()),
+    ("calls", [f"x-ratelimit-{what}" for what in WHAT], False),
+    ("calls", [f"ratelimit-{what}" for what in WHAT], False),
+)
+"""Three headers that belong together: of which unit they speak, their names, and whether the reset is a full refill."""
+
+_PREFIXES = ("retry-after", "x-ratelimit-", "ratelimit", "anthropic-ratelimit-")
+
+_EPOCH, _EPOCH_MS = 1e9, 1e12
+"""From here on a plain number is a time since the epoch and no wait: 32 years, and 33,000 years."""
+
+Hint = dict[str, Any]
+"""The fields of a `Hint` of `asyncio_operator.enricher.hint`: limit, remaining, reset_after, refills, per."""
+
+
+class Hints(NamedTuple):
+    """What an answer says.
+
+    Attributes:
+        limits: for each unit of a budget its most restrictive hint.
+        retry_after: the seconds after which the service asks to be called again, however long; None if it does not.
+        pause: the same if it is at most `longest`, else None.
+        ignored: the headers that were left out.
+    """
+
+    limits: Mapping[str, Hint]
+    retry_after: float | None
+    pause: float | None
+    ignored: Sequence[Ignored]
+
+
+NOTHING = Hints({}, None, None, ())
+
+
+def read_hints(
+    status: int, headers: Iterable[tuple[str, str]], body: object, now: float, longest: float = LONGEST
+) -> Hints:
+    """What an answer says about limits.
+
+    Args:
+        headers: names and values; a name may occur several times.
+        body: the parsed JSON of an error, or None.
+        now: the time of day, in seconds since the epoch, for an answer without a ``Date``.
+        longest: the longest wait, in seconds, that may be right.
+    """
+    fields: dict[str, list[str]] = {}
+    date = None
+    for name, value in headers:
+        name = name.lower()
+        if name.startswith(_PREFIXES):
+            fields.setdefault(name, []).append(value)
+        elif name == "date":
+            date = value
+    if not fields and (status < 400 or body is None):
+        return NOTHING
+    sent = None if date is None else date_of(date)
+    reader = _Reader(fields, now if sent is None else sent, longest)
+    retry_after = pause = reader.retry_after(body) if status >= 400 else None
+    if pause is not None and pause > longest:
+        reader.ignored.append(Ignored("retry-after", _too_long(pause, longest)))
+        pause = None
+    return Hints(reader.limits(), retry_after, pause, reader.ignored)
+
+
+class _Reader:
+    """Reads the fields of one answer. `now` is the time of the service, in seconds since the epoch."""
+
+    def __init__(self, fields: Mapping[str, Sequence[str]], now: float, longest: float) -> None:
+        self._fields = fields
+        self._now = now
+        self._longest = longest
+        self.ignored: list[Ignored] = []
+
+    def retry_after(self, body: object) -> float | None:
+        """Seconds until the service wants to be asked again, from the most exact source that can be right."""
+        for name, unit in RETRY_HEADERS.items():
+            try:
+                asked = self._seconds(name, self._text(name), epochs=False)
+            except UnknownError:
+                self.ignored.append(Ignored(name, "it is negative"))
+            except WrongError as wrong:
+                self.ignored.append(wrong.ignored)
+            else:
+                if asked is not None:
+                    return asked * unit
+        return retry_info(body)
+
+    def limits(self) -> dict[str, Hint]:
+        """For each unit its most restrictive hint."""
+        best: dict[str, Hint] = {}
+        for unit, hint in (*self._of_families(), *self._of_lists()):
+            if unit not in best or _room(hint) < _room(best[unit]):
+                best[unit] = hint
+        return best
+
+    def _of_families(self) -> Iterator[tuple[str, Hint]]:
+        for unit, (limit, remaining, reset), refills in FAMILIES:
+            if limit not in self._fields and remaining not in self._fields:
+                continue
+            try:
+                hint = self._checked(
+                    (limit, remaining, reset),
+                    positive(limit, self._first(limit)),
+                    amount(remaining, self._first(remaining)),
+                    self._seconds(reset, self._text(reset), epochs=not refills),
+                    refills,
+                )
+            except UnknownError:
+                continue
+            except WrongError as wrong:
+                self.ignored.append(wrong.ignored)
+                continue
+            if hint:
+                yield unit, hint
+
+    def _of_lists(self) -> Iterator[tuple[str, Hint]]:
+        """The hints of ``RateLimit`` and ``RateLimit-Policy``, which are lists of RFC 9651."""
+        try:
+            policies = dict(self._items("ratelimit-policy"))
+            states = self._items("ratelimit")
+        except WrongError as wrong:
+            self.ignored.append(wrong.ignored)
+            return
+        if any("=" in name for name, _ in states):
+            # Drafts 7 and 8: RateLimit: limit=100, remaining=50, reset=30. The policy is named by its limit.
+            parts = dict(name.split("=", 1) for name, _ in states if "=" in name)
+            states = [(parts.get("limit", ""), {"r": parts.get("remaining"), "t": parts.get("reset")})]
+        where = "ratelimit" if states else "ratelimit-policy"
+        for name, state in states or [(name, {}) for name in policies]:
+            policy = policies.get(name, {})
+            unit = policy.get("qu") or "requests"
+            if unit in NO_WINDOWS:
+                continue
+            try:
+                hint = self._checked(
+                    (where, where, where),
+                    positive(where, policy.get("q") or (name if is_number(name) else None)),
+                    amount(where, state.get("r")),
+                    self._seconds(where, state.get("t"), epochs=False),
+                    False,
+                    positive("ratelimit-policy", policy.get("w")),
+                )
+            except UnknownError:
+                continue
+            except WrongError as wrong:
+                self.ignored.append(wrong.ignored)
+                continue
+            if hint:
+                yield UNITS.get(unit, unit.replace("-", "_")), hint
+
+    def _checked(
+        self,
+        names: tuple[str, str, str],
+        limit: float | None,
+        remaining: float | None,
+        reset: float | None,
+        refills: bool,
+        per: float | None = None,
+    ) -> Hint:
+        """The fields of a hint that are known; empty if nothing useful is.
+
+        Raises:
+            WrongError: they contradict each other, or the reset is too far away.
+        """
+        if limit is not None and remaining is not None and remaining > limit:
+            raise WrongError(names[1], f"{remaining:g} of {limit:g} cannot remain")
+        if reset is not None and reset > self._longest:
+            raise WrongError(names[2], _too_long(reset, self._longest))
+        hint: Hint = {} if limit is None else {"limit": limit}
+        # Without the time of the reset it is not known how long the rest must last.
+        if remaining is not None and reset is not None:
+            hint |= {"remaining": remaining, "reset_after": reset, "refills": refills}
+        return hint | {"per": per} if hint and per is not None else hint
+
+    def _seconds(self, header: str, text: str | None, epochs: bool) -> float | None:
+        """Seconds from now: a number, a duration like 6m0s, or a date. With `epochs` a number may be a time of day."""
+        if text is None:
+            return None
+        seconds = duration_of(text)
+        if seconds is not None:
+            return seconds
+        moment = date_of(text)
+        if moment is None:
+            number = amount(header, text) or 0.0
+            if not epochs or number < _EPOCH:
+                return number
+            moment = number / 1000 if number >= _EPOCH_MS else number
+        # Dates have whole seconds, so that a moment that is just now may lie one second back.
+        if moment < self._now - 1:
+            raise WrongError(header, "it is in the past")
+        return max(moment - self._now, 0.0)
+
+    def _text(self, header: str) -> str | None:
+        return single(header, self._fields.get(header, ()))
+
+    def _first(self, header: str) -> str | None:
+        """The same without the windows that drafts before 7 append to a limit: ``100, 100;w=60``."""
+        text = self._text(header)
+        return None if text is None else re.split("[,;]", text)[0].strip()
+
+    def _items(self, header: str) -> list[tuple[str, Mapping[str, str | None]]]:
+        return list(items(header, self._fields.get(header, ())))
+
+
+def _room(hint: Hint) -> tuple[bool, float, float]:
+    """Sorts hints of one unit: what is known to remain first, the least of it, for the longest time."""
+    if "remaining" in hint:
+        return False, hint["remaining"], -hint["reset_after"]
+    return True, hint["limit"] / hint.get("per", 60.0), 0.0
+
+
+def _too_long(seconds: float, longest: float) -> str:
+    return f"{seconds:.6g} seconds are longer than {longest:g}"

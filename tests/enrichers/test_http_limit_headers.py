@@ -1,0 +1,275 @@
+"""Hints of services in headers and bodies: every style that providers have, and everything that cannot be right."""
+
+from __future__ import annotations
+
+import email.utils
+import math
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from enrichers.http.error_bodies import lasting_refusal, parsed_error
+from enrichers.http.limit_headers import FAMILIES, NOTHING, Hints, read_hints
+
+NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
+STAMP = NOW.timestamp()
+
+
+def http_date(seconds: float) -> str:
+    return email.utils.format_datetime(NOW + timedelta(seconds=seconds), usegmt=True)
+
+
+def read(headers: dict[str, str], status: int = 200, body: object = None, **options: Any) -> Hints:
+    return read_hints(status, {"Date": http_date(0), **headers}.items(), body, STAMP + 1e6, **options)
+
+
+def rolling(limit: float, remaining: float, reset_after: float) -> dict[str, object]:
+    return {"limit": limit, "remaining": remaining, "reset_after": reset_after, "refills": True}
+
+
+def fixed(limit: float, remaining: float, reset_after: float, **more: float) -> dict[str, object]:
+    return {"limit": limit, "remaining": remaining, "reset_after": reset_after, "refills": False, **more}
+
+
+OPENAI = {
+    "x-ratelimit-limit-requests": "5000",
+    "x-ratelimit-remaining-requests": "4999",
+    "x-ratelimit-reset-requests": "12ms",
+    "x-ratelimit-limit-tokens": "160000",
+    "x-ratelimit-remaining-tokens": "0",
+    "x-ratelimit-reset-tokens": "6m0s",
+}
+
+ANTHROPIC = {
+    "anthropic-ratelimit-requests-limit": "50",
+    "anthropic-ratelimit-requests-remaining": "49",
+    "anthropic-ratelimit-requests-reset": "2026-01-01T12:00:01Z",
+    "anthropic-ratelimit-tokens-limit": "90000",
+    "anthropic-ratelimit-tokens-remaining": "89000",
+    "anthropic-ratelimit-tokens-reset": "2026-01-01T12:00:02.5Z",
+    "anthropic-ratelimit-input-tokens-limit": "80000",
+    "anthropic-ratelimit-input-tokens-remaining": "0",
+    "anthropic-ratelimit-input-tokens-reset": "2026-01-01T13:00:30+01:00",
+    "anthropic-ratelimit-output-tokens-limit": "10000",
+    "anthropic-ratelimit-output-tokens-remaining": "10000",
+    "anthropic-ratelimit-output-tokens-reset": "2026-01-01T12:00:00Z",
+}
+
+
+@pytest.mark.parametrize(
+    ("headers", "limits"),
+    [
+        (OPENAI, {"calls": rolling(5000, 4999, 0.012), "tokens": rolling(160000, 0, 360)}),
+        ({name.title(): value for name, value in OPENAI.items()}, {"calls": rolling(5000, 4999, 0.012)}),
+        (OPENAI | {"x-ratelimit-reset-tokens": "1h"}, {"tokens": rolling(160000, 0, 3600)}),
+        (OPENAI | {"x-ratelimit-reset-tokens": "2m3.5s"}, {"tokens": rolling(160000, 0, 123.5)}),
+        (
+            {  # Azure: whole seconds, and -1 or 0 for a limit that it does not know.
+                "x-ratelimit-limit-tokens": "240000",
+                "x-ratelimit-remaining-tokens": "239000",
+                "x-ratelimit-reset-tokens": "60",
+                "x-ratelimit-limit-requests": "-1",
+                "x-ratelimit-remaining-requests": "0",
+                "x-ratelimit-reset-requests": "-1",
+            },
+            {"tokens": rolling(240000, 239000, 60), "calls": None},
+        ),
+        (
+            ANTHROPIC,
+            {
+                "calls": rolling(50, 49, 1),
+                "tokens": rolling(90000, 89000, 2.5),
+                "input_tokens": rolling(80000, 0, 30),
+                "output_tokens": rolling(10000, 10000, 0),
+            },
+        ),
+        (  # IETF draft, versions 9 and later
+            {"RateLimit-Policy": '"default";q=100;w=60', "RateLimit": '"default";r=50;t=30'},
+            {"calls": fixed(100, 50, 30, per=60)},
+        ),
+        (
+            {
+                "RateLimit-Policy": '"burst";q=100;w=60, "hour" ; q=1000 ; w=3600,"t,;\\"";q=9;w=1;qu="tokens"',
+                "RateLimit": '"burst";r=50;t=30 , "hour";r=20;t=900, "t,;\\"";r=3;t=1',
+            },
+            {"calls": fixed(1000, 20, 900, per=3600), "tokens": fixed(9, 3, 1, per=1)},
+        ),
+        ({"RateLimit-Policy": '"default";q=100;w=60'}, {"calls": {"limit": 100, "per": 60}}),
+        ({"RateLimit-Policy": '"a";q=10;qu="concurrent-requests"'}, {"calls": None}),
+        ({"RateLimit-Policy": '"a";q=10;w=1;qu="content-bytes"'}, {"bytes": {"limit": 10, "per": 1}}),
+        (  # versions 7 and 8
+            {"RateLimit-Policy": "100;w=60", "RateLimit": "limit=100, remaining=50, reset=30"},
+            {"calls": fixed(100, 50, 30, per=60)},
+        ),
+        (  # versions before 7
+            {"RateLimit-Limit": "100, 100;w=60", "RateLimit-Remaining": "50", "RateLimit-Reset": "30"},
+            {"calls": fixed(100, 50, 30)},
+        ),
+        (
+            {"X-RateLimit-Limit": "60", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": str(int(STAMP) + 600)},
+            {"calls": fixed(60, 0, 600)},
+        ),
+        (
+            {"X-RateLimit-Limit": "60", "X-RateLimit-Remaining": "1", "X-RateLimit-Reset": f"{STAMP + 5.5:.0f}000"},
+            {"calls": fixed(60, 1, 6)},
+        ),
+        (
+            {"X-RateLimit-Limit": "60", "X-RateLimit-Remaining": "2", "X-RateLimit-Reset": "17"},
+            {"calls": fixed(60, 2, 17)},
+        ),
+        ({"X-RateLimit-Limit": "60"}, {"calls": {"limit": 60}}),
+        ({"X-RateLimit-Limit": "60", "X-RateLimit-Remaining": "5"}, {"calls": {"limit": 60}}),
+        ({"X-RateLimit-Remaining": "5"}, {"calls": None}),
+        ({"X-RateLimit-Reset": "5"}, {"calls": None}),
+        ({}, {"calls": None, "tokens": None}),
+    ],
+)
+def test_every_style_of_headers_is_read(headers: dict[str, str], limits: dict[str, object]) -> None:
+    hints = read(headers)
+    assert {unit: hints.limits.get(unit) for unit in limits} == limits
+    assert not hints.ignored
+    assert (hints.retry_after, hints.pause) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"Retry-After": "7"}, 7.0),
+        ({"Retry-After": "0"}, 0.0),
+        ({"Retry-After": " 1.5 "}, 1.5),
+        ({"Retry-After": http_date(90)}, 90.0),
+        ({"Retry-After": http_date(0)}, 0.0),
+        ({"Retry-After": "Thu, 01 Jan 2026 12:01:00 -0000"}, 60.0),
+        ({"retry-after-ms": "1250", "Retry-After": "2"}, 1.25),
+        ({"retry-after-ms": "soon", "Retry-After": "2"}, 2.0),
+        ({"Retry-After": "86400"}, 86400.0),
+        ({"Retry-After": "-3"}, None),
+        ({"Retry-After": "-1"}, None),
+        ({"Retry-After": ""}, None),
+        ({"Retry-After": "soon"}, None),
+        ({"Retry-After": "nan"}, None),
+        ({"Retry-After": "inf"}, None),
+        ({"Retry-After": "1e999"}, None),
+        ({"Retry-After": "9" * 400}, None),
+        ({"Retry-After": "٣"}, None),
+        ({"Retry-After": http_date(-86400)}, None),
+        ({"Retry-After": "Fri, 32 Foo 2026 99:99:99 GMT"}, None),
+        ({}, None),
+    ],
+)
+def test_retry_after_is_seconds_or_a_date_by_the_clock_of_the_service(
+    headers: dict[str, str], seconds: float | None
+) -> None:
+    hints = read(headers, 429)
+    assert hints.retry_after == seconds
+    assert hints.pause == (seconds if seconds is None or seconds <= 3600 else None)
+    assert bool(hints.ignored) == (
+        seconds != hints.pause or (seconds is None and bool(headers)) or "soon" in str(headers)
+    )
+    assert read(headers, 200).retry_after is None, "an answer that is no error does not ask to return"
+
+
+def test_a_date_is_read_by_our_clock_if_the_service_sends_none() -> None:
+    assert read_hints(503, [("Retry-After", http_date(100))], None, STAMP).retry_after == 100
+
+
+def test_google_says_in_the_body_when_to_return() -> None:
+    info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "45.8s"}
+    body = {"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "details": [{"@type": "x"}, 5, info]}}
+    assert read({}, 429, body).pause == 45.8
+    assert read({}, 429, [body]).pause == 45.8
+    assert read({"Retry-After": "3"}, 429, body).pause == 3.0
+    assert read({}, 200, body) == NOTHING
+    for wrong in ("45.8", "-3s", "soon", None, 45, "9" * 30 + "s"):
+        assert read({}, 429, {"error": {"details": [{**info, "retryDelay": wrong}]}}).pause is None
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "why"),
+    [
+        ("x-ratelimit-remaining-tokens", "-5", "negative"),
+        ("x-ratelimit-limit-tokens", "0", "it is 0"),
+        ("x-ratelimit-limit-tokens", "-160000", "negative"),
+        ("x-ratelimit-remaining-tokens", "160001", "160001 of 160000 cannot remain"),
+        ("x-ratelimit-remaining-tokens", "many", "no number"),
+        ("x-ratelimit-remaining-tokens", "", "empty"),
+        ("x-ratelimit-remaining-tokens", "1" * 20, "too large"),
+        ("x-ratelimit-remaining-tokens", "٣", "not ASCII"),
+        ("x-ratelimit-limit-tokens", "1" * 2000, "too long"),
+        ("x-ratelimit-reset-tokens", "2h", "longer than 3600"),
+        ("x-ratelimit-reset-tokens", "-6m0s", "no number and no time"),
+        ("x-ratelimit-reset-tokens", "6m0", "no number and no time"),
+        ("x-ratelimit-reset-tokens", "2025-12-31T12:00:00Z", "in the past"),
+        ("x-ratelimit-reset-tokens", "2026-01-01T12:00:00", "no number and no time"),
+    ],
+)
+def test_hints_that_cannot_be_right_are_left_out_with_a_reason(header: str, value: str, why: str) -> None:
+    hints = read(OPENAI | {header: value})
+    assert [(ignored.header, why in ignored.why) for ignored in hints.ignored] == [(header, True)]
+    assert hints.limits == {"calls": rolling(5000, 4999, 0.012)}, "the other unit is not affected"
+
+
+def test_the_longest_wait_can_be_longer_than_an_hour() -> None:
+    headers = OPENAI | {"x-ratelimit-reset-tokens": "24h0m0s", "retry-after": "7200"}
+    hints = read(headers, 429, longest=86400.0)
+    assert (hints.limits["tokens"]["reset_after"], hints.pause, list(hints.ignored)) == (86400, 7200, [])
+    assert [ignored.header for ignored in read(headers, 429).ignored] == ["retry-after", "x-ratelimit-reset-tokens"]
+
+
+def test_copies_of_a_header_count_once_and_contradictions_not_at_all() -> None:
+    headers = [("Date", http_date(0)), *OPENAI.items(), ("X-RateLimit-Remaining-Tokens", " 0 ")]
+    assert read_hints(200, headers, None, STAMP).limits["tokens"] == rolling(160000, 0, 360)
+    hints = read_hints(200, [*headers, ("x-ratelimit-remaining-tokens", "7")], None, STAMP)
+    assert "tokens" not in hints.limits
+    assert [ignored.header for ignored in hints.ignored] == ["x-ratelimit-remaining-tokens"]
+
+
+NAMES = ["date", "retry-after", "retry-after-ms", "ratelimit", "ratelimit-policy"]
+NAMES += [name for _, names, _ in FAMILIES for name in names]
+VALUES = st.one_of(
+    st.text(max_size=30),
+    st.from_regex(re.compile(r"-?[0-9]{0,25}(\.[0-9]{0,25})?(d|h|m|s|ms)?"), fullmatch=True),
+    st.datetimes().map(str),
+    st.datetimes(timezones=st.timezones()).map(lambda moment: moment.isoformat()),
+    st.datetimes().map(email.utils.format_datetime),
+    st.from_regex(re.compile(r'("[a-z\\",]{0,4}"?(;[qwrt]u?=-?[0-9a-z]{0,3}){0,3},?){0,3}'), fullmatch=True),
+    st.sampled_from(["limit=1, remaining=x", "-1", "0", "inf", "1e5", '"', ";;;", "=,=", "\udcff"]),
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=9) | st.sampled_from(["3.5s", "google.rpc.RetryInfo"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["error", "errors", "details", "@type", "retryDelay", "code", "message", "violations"]),
+            inner,
+        )
+    ),
+)
+
+
+@given(
+    st.sampled_from([200, 403, 429, 503]),
+    st.lists(st.tuples(st.sampled_from(NAMES), VALUES), max_size=9),
+    JSON,
+    st.floats(0, 1e11),
+)
+def test_no_input_raises_and_every_hint_can_be_right(
+    status: int, headers: list[tuple[str, str]], body: object, now: float
+) -> None:
+    hints = read_hints(status, headers, body, now)
+    for hint in hints.limits.values():
+        assert hint.get("limit", 1) > 0
+        assert hint.get("per", 1) > 0
+        assert 0 <= hint.get("remaining", 0) <= hint.get("limit", math.inf)
+        assert 0 <= hint.get("reset_after", 0) <= 3600
+    assert hints.pause is None or 0 <= hints.pause <= 3600
+    lasting_refusal(status, repr(body).encode("utf-8", "replace"), body)
+
+
+@given(st.binary(max_size=99) | st.just(b"[" * 100_000) | st.just(b'{"a":' + b"9" * 5000 + b"}"))
+def test_no_body_of_an_error_raises(body: bytes) -> None:
+    lasting_refusal(429, body, parsed_error(body))
