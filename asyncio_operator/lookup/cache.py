@@ -3,8 +3,7 @@
 An answer is an entry of keyed state with time to live, stamped with the time at which it was written. Every lifetime
 (of a row, of a miss, of a fresh answer, since the last use) is a view of such stamps. The rule of expiry is that of
 State TTL. An `Order` knows which answers there are, from the least to the most recently used. For answers in memory it
-is a dictionary from keys to slots. On disk (`cache_directories`) memory does not depend on the number of keys: the slot
-of a key is computed, and the order is on disk too.
+is a dictionary. On disk (`cache_directories`) memory does not depend on the number of keys: the order is on disk too.
 
 Laws: a broken cache never makes a lookup fail. The cache logs once that it could not read or write an answer, and the
 key is looked up. Nothing here belongs to an event loop. All callers get the same answer object; the one that passes it
@@ -14,18 +13,19 @@ to a user makes a copy.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import compress
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-from asyncio_operator.arrow.key_identity import identities, identity
 from asyncio_operator.errors import StateError, describe, describe_error
+from asyncio_operator.lookup.order import Order, OrderInMemory, Slot
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state.cells import ABSENT
 from asyncio_operator.state.descriptors import ValueStateDescriptor
+from asyncio_operator.state.keys import serialize_key
 from asyncio_operator.state.serializers import BuiltinSerializer
-from asyncio_operator.state.table import Stored, Table
+from asyncio_operator.state.table import Table
 from asyncio_operator.state.ttl import TtlCells
 from asyncio_operator.state.ttl_config import StateTtlConfig
 
@@ -43,6 +43,10 @@ since the last one. Cached rows are the keys, or the rows of the last copy if th
 
 LEAST_HELD = 2_000
 """The same for a small cache: rows of two calls, which it would otherwise copy again and again."""
+
+AT_ONCE: Final = 256
+"""Keys that are read together. With a few objects for each, more would start the garbage collector, which walks through
+all that the cache holds: it begins at 700 new objects."""
 
 SWEPT = 2
 """Every write checks this many of the least recently used entries: twice as many as it adds."""
@@ -67,76 +71,6 @@ class AnswerSerializer(BuiltinSerializer):
 
     def copy(self, value: Any) -> Any:
         return value
-
-
-class Order(Protocol):
-    """Names of keys in the order of their last use. A name is what tells keys apart."""
-
-    @property
-    def name(self) -> Callable[[Any], Any]:
-        """Gives the name of a key."""
-
-    @property
-    def get(self) -> Callable[[Any], bytes | None]:
-        """Gives the slot of a name; None if there is no answer. With a slot there may be none either."""
-
-    @property
-    def use(self) -> Callable[[Any], None]:
-        """Counts a use of a name that is there."""
-
-    @property
-    def close(self) -> Callable[[], None]:
-        """Releases memory, and writes what is not on disk."""
-
-    def __len__(self) -> int: ...
-
-    def put(self, name: Any, slot: bytes, answer: Stored, used: Stored | None) -> None:
-        """Writes the answer of a slot, and when it was used if that is kept. Counts as a use of its name."""
-
-    def remove(self, name: Any) -> None:
-        """Removes a name and what was put for it, if the name is there."""
-
-    def oldest(self) -> Any:
-        """The least recently used name; None if there is none."""
-
-
-class OrderInMemory:
-    """An order that ends with the process.
-
-    Args:
-        backend: of both tables.
-        answers: the table of the answers.
-        used: the table of when they were used, if that is kept.
-    """
-
-    def __init__(self, backend: StateBackend, answers: Table, used: Table | None) -> None:
-        self._answers, self._used = answers, used
-        self._put_answer = answers.put_slot
-        self._slots: OrderedDict[Any, bytes] = OrderedDict()
-        self.name = identity
-        self.get = self._slots.get
-        self.use = self._slots.move_to_end
-        self.close = self._slots.clear
-
-    def __len__(self) -> int:
-        return len(self._slots)
-
-    def put(self, name: Any, slot: bytes, answer: Stored, used: Stored | None) -> None:
-        self._put_answer(slot, answer)
-        if self._used is not None:
-            self._used.put_slot(slot, used)
-        self._slots[name] = slot
-        self._slots.move_to_end(name)
-
-    def remove(self, name: Any) -> None:
-        slot = self._slots.pop(name, None)
-        if slot is not None:
-            self._answers.delete(slot, b"")
-            if self._used is not None:
-                self._used.delete(slot, b"")
-
-    def oldest(self) -> Any:
-        return next(iter(self._slots), None)
 
 
 class LookupCache:
@@ -182,12 +116,14 @@ class LookupCache:
         self._used = None if options.expire_after_access is None else self._cells("used", options.expire_after_access)
         used = None if self._used is None else self._used.table
         other_times = (options.expire_after_access, options.missing_ttl, options.refresh_after)
+        times = (options.expire_after_write, options.expire_after_access, options.missing_ttl)
+        self._expire = any(time is not None for time in times)
         self._in_memory = self._make_order is OrderInMemory
         self._table: Any = None
         self._held = self._copied = 0
-        self._in_bulk = self._in_memory and not any(time is not None for time in other_times)
+        self._in_bulk = not any(time is not None for time in other_times)
         self._order = self._make_order(backend, self._written.table, used)
-        self._name, self._slot_of, self._count_use = self._order.name, self._order.get, self._order.use
+        self._slot_of, self._count_use = self._order.slot, self._order.use
         # Law L4: a worker that was killed between a write and the removal that follows leaves a key too many.
         while len(self._order) > options.max_rows:
             self._order.remove(self._order.oldest())
@@ -199,10 +135,7 @@ class LookupCache:
     def get(self, key: Any) -> Any:
         """The answer for a key, None for a miss, or ABSENT if the cache has no live answer. Counts as a use."""
         try:
-            name = self._name(key)
-            slot = self._slot_of(name)
-            if slot is None:
-                return ABSENT
+            slot = self._slot_of(key)
             stored = self._load(slot)
             if stored is None:
                 return ABSENT
@@ -210,9 +143,9 @@ class LookupCache:
             if self._life(stored).is_over(stored, now) or (self._used is not None and not self._use(slot, now)):
                 # Law L6: with `stale_if_error` the expired answer has to be here if the lookup fails.
                 if not self._options.stale_if_error:
-                    self._order.remove(name)
+                    self._order.remove(slot)
                 return ABSENT
-            self._count_use(name)
+            self._count_use(slot)
             return codec.decode(codec.unstamp(stored))
         except Exception as error:
             self._fail("cannot be read", key, error)
@@ -222,13 +155,23 @@ class LookupCache:
         """The answers of `get` for keys, `absent` in place of ABSENT."""
         if not self._in_bulk:
             return [absent if (answer := self.get(key)) is ABSENT else answer for key in keys]
-        # In memory, with one lifetime and no time of use: no step has a Python function for each key.
-        names = identities(keys)
-        slots: Any = map(self._slot_of, names)
-        stored = list(map(self._load, slots))  # In memory there is no entry for None.
+        answers: list[Any] = []
+        for start in range(0, len(keys), AT_ONCE):
+            some = keys[start : start + AT_ONCE]
+            try:
+                answers += self._living(some, absent)
+            except Exception:
+                # Each alone, because `get` says which key it is, and clears a damaged cache.
+                answers += [absent if (answer := self.get(key)) is ABSENT else answer for key in some]
+        return answers
+
+    def _living(self, keys: Sequence[Any], absent: Any) -> list[Any]:
+        """The same for a few keys, with one lifetime and no time of use: no step has a Python function for each."""
+        slots = self._order.slots(keys)
+        stored = list(map(self._load, slots))
         answers = self._written.living(stored, absent)
         hits = [answer is not absent for answer in answers]
-        deque(map(self._count_use, compress(names, hits)), maxlen=0)
+        deque(map(self._count_use, compress(slots, hits)), maxlen=0)
         if stored.count(None) < hits.count(False):
             # Expired ones: `get` removes them.
             for key, one, hit in zip(keys, stored, hits, strict=True):
@@ -253,12 +196,14 @@ class LookupCache:
             self._discard(key)
             return
         try:
-            self._backend.set_current_key(key)
-            slot, name = self._backend.require_slot(), self._name(key)
+            if type(key) is not str and type(key) is not int:
+                # Both stores refuse the same keys.
+                serialize_key(key)
+            slot = self._slot_of(key)
             now = self._now()
             stored = self._codec.stamp(now, self._codec.encode(answer))
             used = None if self._used is None else self._used.codec.stamp(now, self._used.codec.encode(True))
-            self._order.put(name, slot, stored, used)
+            self._order.put(slot, stored, used)
             self._make_room(now)
             if self._in_memory and hasattr(answer, "table"):
                 self._hold(answer.table)
@@ -303,7 +248,7 @@ class LookupCache:
     def _discard(self, key: Any) -> None:
         """Forget a key."""
         try:
-            self._order.remove(self._name(key))
+            self._order.remove(self._slot_of(key))
         except Exception as error:
             self._fail("cannot be removed", key, error)
 
@@ -329,13 +274,12 @@ class LookupCache:
 
     def _stored(self, key: Any) -> Any:
         try:
-            slot = self._slot_of(self._name(key))
-            return None if slot is None else self._load(slot)
+            return self._load(self._slot_of(key))
         except Exception as error:
             self._fail("cannot be read", key, error)
             return None
 
-    def _use(self, slot: bytes, now: int) -> bool:
+    def _use(self, slot: Slot, now: int) -> bool:
         """Whether the key was used recently enough. If so, records this use."""
         assert self._used is not None
         table, codec = self._used.table, self._used.codec
@@ -352,17 +296,16 @@ class LookupCache:
         order = self._order
         while len(order) > self._options.max_rows:
             order.remove(order.oldest())
-        if self._options.stale_if_error:
+        if self._options.stale_if_error or not self._expire:
             return
         # The least recently used ones are the most likely to have expired. A fixed number bounds the time of a write.
         for _ in range(SWEPT):
-            name = order.oldest()
-            slot = None if name is None else self._slot_of(name)
+            slot = order.oldest()
             if slot is None or not self._is_over(slot, now):
                 return
-            order.remove(name)
+            order.remove(slot)
 
-    def _is_over(self, slot: bytes, now: int) -> bool:
+    def _is_over(self, slot: Slot, now: int) -> bool:
         stored = self._load(slot)
         if stored is None or self._life(stored).is_over(stored, now):
             return True

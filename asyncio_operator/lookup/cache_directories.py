@@ -25,24 +25,23 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from asyncio_operator.checks import check_directory
 from asyncio_operator.clock import Clock
 from asyncio_operator.errors import ConfigurationError, StateError, describe_error
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.lookup.cache import DAMAGED, SPECIFICATION, LookupCache
+from asyncio_operator.lookup.order import OrderOnDisk
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state import HeapStateBackend
 from asyncio_operator.state.on_disk import rocksdb_class
 from asyncio_operator.state.rocksdb_options import RocksDBOptions
-from asyncio_operator.state.table import Stored, Table
 
 if TYPE_CHECKING:
-    from asyncio_operator.state.backend import StateBackend
     from asyncio_operator.state.rocksdb.backend import RocksDBStateBackend
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Of what a cache writes to disk."""
 
 UNUSED = 16
@@ -148,45 +147,6 @@ def _has_failed(opening: asyncio.Task[LookupCache]) -> bool:
 
 
 caches = Caches()
-
-
-class OrderOnDisk:
-    """An order in the database of the answers, in which a name is a slot. Each change is one batch.
-
-    The arguments are those of `OrderInMemory`. The backend is a `RocksDBStateBackend`.
-    """
-
-    def __init__(self, backend: StateBackend, answers: Table, used: Table | None) -> None:
-        self._backend = backend
-        self._answers, self._used = answers, used
-        self._order = cast("RocksDBStateBackend", backend).order_of_use()
-        self.use = self._order.use
-        self.oldest = self._order.oldest
-        self.close = self._order.flush
-
-    def name(self, key: Any) -> bytes:
-        self._backend.set_current_key(key)
-        return self._backend.require_slot()
-
-    def get(self, name: bytes) -> bytes | None:
-        return name
-
-    def __len__(self) -> int:
-        return len(self._order)
-
-    def put(self, name: bytes, slot: bytes, answer: Stored, used: Stored | None) -> None:
-        batch = self._backend.new_batch()
-        self._answers.stage(batch, slot, [(b"", answer)], clear=False)
-        if self._used is not None:
-            self._used.stage(batch, slot, [(b"", used)], clear=False)
-        self._order.put(slot, batch)
-
-    def remove(self, name: bytes) -> None:
-        batch = self._backend.new_batch()
-        self._answers.stage(batch, name, [(b"", None)], clear=False)
-        if self._used is not None:
-            self._used.stage(batch, name, [(b"", None)], clear=False)
-        self._order.remove(name, batch)
 
 
 def _lease(directory: Path, specification: str, open_state: OpenState) -> Place:

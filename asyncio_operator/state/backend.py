@@ -137,6 +137,14 @@ class StateBackend(ABC):
             for sweep in self._on_key:
                 sweep(self.slot)
 
+    def slot_of(self, key: Key) -> bytes:
+        """The address of a key in the current namespace, whatever the current key is; raises as `set_current_key`."""
+        prefix = key_address(key, self._group_prefixes, self.max_parallelism)
+        if prefix is None:
+            self.check_open()
+            raise outside(key, self.key_groups, self.max_parallelism)
+        return prefix + self._namespace_bytes
+
     def set_current_namespace(self, namespace: Key | None) -> None:
         """Sets the namespace that states read and write; None is the default one.
 

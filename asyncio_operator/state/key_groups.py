@@ -251,10 +251,11 @@ def key_address(key: Key, prefixes: Mapping[int, bytes], max_parallelism: int) -
     Raises:
         StateError: the key is None, or not of a key type.
     """
-    kind = type(key)
     if max_parallelism == 1:
-        data, code = serialize_key(key), 0
-    elif kind is str and 0 < len(key) <= _SHORT and key.isascii() and "\x00" not in key:
+        only = prefixes.get(0)
+        return None if only is None else only + serialize_key(key)
+    kind = type(key)
+    if kind is str and 0 < len(key) <= _SHORT and key.isascii() and "\x00" not in key:
         # The bytes of a short ASCII text are its UTF-16 units, and one block: `java_bytes_hash` without its loop.
         units = key.encode()
         code = int(units.translate(ONES), 31) + 31 * int(units.translate(THIRTY_ONES), 31)

@@ -234,9 +234,18 @@ def _read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
 def _read_items(data: bytes, at: int, each: int = 1) -> tuple[list[Any], int]:
     count = _uint32.unpack_from(data, at)[0] * each
     at += 4
-    items = []
+    items: list[Any] = []
     for _ in range(count):
-        item, at = _READERS[data[at]](data, at + 1)
+        kind = data[at]
+        if kind == 0x06:
+            # As `_read_text`, without a call: most items are texts, such as the keys of a dictionary.
+            start = at + 5
+            at = start + _uint32.unpack_from(data, at + 1)[0]
+            if at > len(data):
+                raise ValueError("the bytes end too early")
+            items.append(data[start:at].decode("utf-8", "surrogatepass"))
+            continue
+        item, at = _READERS[kind](data, at + 1)
         items.append(item)
     return items, at
 

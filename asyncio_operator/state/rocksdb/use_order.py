@@ -2,16 +2,19 @@
 
 Two column families beside those of the states:
 
-    "order"    the number of the last use, 8 bytes, big-endian -> the slot
-    "places"   the slot -> the same number: its place in the order
+    "order"    a number, 8 bytes, big-endian -> the slot; each slot once
+    "places"   the slot -> the number of its last use, then that of its row in "order", which is not larger
 
-Numbers are sequence numbers of the backend, so a later use has a larger number. A use of a slot is kept in memory
-first: of a slot that is used again and again only the last use is written. The order is exact. A process that dies
-loses at most `UNWRITTEN` uses, and no slot: a slot is put or removed in one batch with its place in the order.
+Numbers are sequence numbers of the backend, so a later use has a larger number. A use changes only "places". The row in
+"order" stays behind and moves when it comes to the front, because only there the order matters: the first row whose two
+numbers are equal is the oldest, as all others were used later than their rows say. So the order is exact, and a slot
+that is used a hundred times moves once.
 
-The oldest slots are read a few at a time, from behind the last one that was read. No slot can get a place before that,
-because every new use has a larger number, and the uses in memory are written before the read. So no read passes deleted
-entries.
+A use of a slot is kept in memory first: of a slot that is used again and again only the last use is written. A process
+that dies loses at most `UNWRITTEN` uses, and no slot: a slot is put or removed in one batch with its rows.
+
+The rows at the front are read a few at a time, from behind the last one that was read. What moves to a place before
+that is kept with those that were read, and every new slot has a larger number. So no read passes deleted entries.
 
 Memory does not depend on the number of slots.
 """
@@ -53,7 +56,7 @@ class OrderOfUse:
         database.family(_ORDER)
         # By slot, in the order of use.
         self._unwritten: dict[bytes, bytes] = {}
-        # By number: the oldest ones. All that is not here, and is written, has a larger number.
+        # By number: the first rows of the order. All that are not here have a larger number.
         self._ahead: dict[bytes, bytes] = {}
         self._behind = b""
         self._count = sum(1 for _ in database.scan(_PLACES, b"", None))
@@ -63,14 +66,13 @@ class OrderOfUse:
 
     def put(self, slot: bytes, batch: Batch) -> None:
         """Writes a batch, which counts as a use of a slot that may be new."""
-        # A slot that has a place keeps it for now: like every use, this one is counted in memory first.
         if self._place(slot) is not None:
             self._database.commit(batch)
             self.use(slot)
             return
         handles, number = self._database.handles, self._next_number().to_bytes(8, "big")
         batch.put(number, slot, handles[_ORDER])
-        batch.put(slot, number, handles[_PLACES])
+        batch.put(slot, number + number, handles[_PLACES])
         self._database.commit(batch)
         self._count += 1
 
@@ -88,44 +90,55 @@ class OrderOfUse:
         if place is None:
             return
         handles = self._database.handles
-        batch.delete(place, handles[_ORDER])
+        batch.delete(place[8:], handles[_ORDER])
         batch.delete(slot, handles[_PLACES])
         self._database.commit(batch)
         self._unwritten.pop(slot, None)
-        self._ahead.pop(place, None)
+        self._ahead.pop(place[8:], None)
         self._count -= 1
 
     def oldest(self) -> bytes | None:
         """The least recently used slot; None if there is none."""
         while self._ahead or self._read_ahead():
-            slot = next(iter(self._ahead.values()))
-            if slot not in self._unwritten:
+            row, slot = next(iter(self._ahead.items()))
+            place = self._place(slot)
+            if slot not in self._unwritten and place == row + row:
                 return slot
-            # It was used since it was read. Writing the uses takes it, and others like it, out of `_ahead`.
-            self.flush()
+            self._move_ahead()
         return None
 
     def flush(self) -> None:
         """Writes the uses that are in memory, as one batch."""
         if not self._unwritten:
             return
-        batch, handles = self._database.new_batch(), self._database.handles
-        moved = []
+        batch, places = self._database.new_batch(), self._database.handles[_PLACES]
         for slot, number in self._unwritten.items():
             place = self._place(slot)
             if place is not None:
-                batch.delete(place, handles[_ORDER])
-                batch.put(number, slot, handles[_ORDER])
-                batch.put(slot, number, handles[_PLACES])
-                moved.append(place)
+                batch.put(slot, number + place[8:], places)
         # Cleared after the commit: if that fails, the uses are still here for the next attempt.
         self._database.commit(batch)
         self._unwritten.clear()
-        for place in moved:
-            self._ahead.pop(place, None)
+
+    def _move_ahead(self) -> None:
+        """Moves the first rows of slots that were used since to where these uses belong, as one batch."""
+        self.flush()
+        batch, handles = self._database.new_batch(), self._database.handles
+        rows = {}
+        for row, slot in self._ahead.items():
+            place = self._place(slot)
+            assert place is not None  # A slot that is removed takes its row with it.
+            used = place[:8]
+            if used != row:
+                batch.delete(row, handles[_ORDER])
+                batch.put(used, slot, handles[_ORDER])
+                batch.put(slot, used + used, handles[_PLACES])
+            if used < self._behind:
+                rows[used] = slot
+        self._database.commit(batch)
+        self._ahead = dict(sorted(rows.items()))
 
     def _read_ahead(self) -> bool:
-        self.flush()
         rows = self._database.head(_ORDER, self._behind, None, AHEAD)
         if rows:
             self._ahead = dict(rows)
@@ -143,10 +156,11 @@ class OrderOfUse:
         """Every invariant of the structure, for tests."""
         order = dict(self._database.scan(_ORDER, b"", None))
         places = dict(self._database.scan(_PLACES, b"", None))
-        assert {slot: number for number, slot in order.items()} == places
+        assert {slot: row for row, slot in order.items()} == {slot: place[8:] for slot, place in places.items()}
         assert len(order) == len(places) == self._count
+        assert all(place[:8] >= place[8:] for place in places.values())
         assert len(self._unwritten) <= UNWRITTEN
         assert self._unwritten.keys() <= places.keys()
-        assert all(number > places[slot] for slot, number in self._unwritten.items())
-        assert [number for number in order if number < self._behind] == list(self._ahead)
-        assert all(order[number] == slot for number, slot in self._ahead.items())
+        assert all(number > places[slot][:8] for slot, number in self._unwritten.items())
+        assert [row for row in order if row < self._behind] == list(self._ahead)
+        assert all(order[row] == slot for row, slot in self._ahead.items())
