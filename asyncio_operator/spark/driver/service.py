@@ -1,0 +1,193 @@
+"""The service on the driver: what runs in workers asks it, topic by topic, while a job runs.
+
+It starts when it is first needed, on a thread and a loop of its own, so that code of the user cannot hold it up. It
+ends with the SparkContext, or with the process. Only processes that know the token of the application get an answer.
+The token is made here, goes to the workers inside of jobs, and never over a connection of this service (see
+`worker.driver_wire`).
+
+It listens at ``spark.driver.bindAddress`` for workers that connect to ``spark.driver.host``, as Spark itself does, on a
+free port or on that of ``spark.asyncio_operator.driver.port``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from asyncio_operator.errors import ConfigurationError, describe_error
+from asyncio_operator.policies.shutdown import PROCESS_END
+from asyncio_operator.spark.worker.driver_wire import DriverAddress, WireError, abort, greet_worker
+
+logger = logging.getLogger("asyncio_operator")
+
+PORT = "spark.asyncio_operator.driver.port"
+
+TOKEN_BYTES = 32
+
+LOOK = 1.0
+"""Seconds between two looks whether the SparkContext still runs."""
+
+Topics = Mapping[str, Callable[[Any], Any]]
+"""Functions that answer a question, both JSON values, by topic. They run on the service's thread, and are quick."""
+
+
+class DriverService:
+    """A service that runs.
+
+    Args:
+        host: the name or address that workers connect to.
+        bind: the address to listen at.
+        port: 0: any free one.
+        alive: whether the application still runs; else the service ends.
+
+    Attributes:
+        address: where workers find it.
+
+    Raises:
+        OSError: it cannot listen there.
+    """
+
+    def __init__(
+        self, host: str, bind: str, port: int, topics: Topics, alive: Callable[[], bool] = lambda: True
+    ) -> None:
+        self._topics = topics
+        self._alive = alive
+        self._warned = False
+        self._listening = _listening(bind, port)
+        self.address = DriverAddress(host, self._listening.getsockname()[1], secrets.token_bytes(TOKEN_BYTES))
+        self._loop = asyncio.new_event_loop()
+        self._over = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="asyncio-operator-driver-service", daemon=True)
+        self._thread.start()
+
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """End it, and wait for its thread."""
+        with contextlib.suppress(RuntimeError):  # It has ended.
+            self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join(PROCESS_END)
+
+    def abandon(self) -> None:
+        """In a forked child, which has no thread of it: leave the port to the parent."""
+        self._listening.close()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        server = await asyncio.start_server(self._talk, sock=self._listening)
+        async with server:
+            while self._alive() and not self._over.is_set():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._over.wait(), LOOK)
+            talks = asyncio.all_tasks() - {asyncio.current_task()}
+            for talk in talks:
+                talk.cancel()
+            await asyncio.gather(*talks, return_exceptions=True)
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            wire = await greet_worker(reader, writer, self.address.token)
+            while True:
+                question = await wire.receive()
+                await wire.send({"answer": self._topics[question["topic"]](question["question"])})
+        except (EOFError, OSError):
+            pass  # The worker has ended, or a program has looked which ports are open.
+        except asyncio.CancelledError:
+            pass  # The service ends. asyncio would log the cancellation of this task.
+        except Exception as error:
+            self._warn(error, writer.get_extra_info("peername"))
+        finally:
+            await abort(writer)
+
+    def _warn(self, error: Exception, peer: object) -> None:
+        level = logging.DEBUG if self._warned else logging.WARNING
+        self._warned = True
+        known = error if isinstance(error, WireError) else describe_error(error)
+        logger.log(
+            level, "the driver's service has dropped a connection from %s: %s; later ones are not logged", peer, known
+        )
+
+
+def _listening(bind: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(bind, port, type=socket.SOCK_STREAM)[0]
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(1000)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+_lock = threading.Lock()
+_current: tuple[SparkContext, DriverService] | None = None
+
+
+def driver_service(spark: SparkSession, topics: Callable[[], Topics]) -> DriverService | None:
+    """The service of the session's application, which the first call starts; None on Spark Connect.
+
+    Args:
+        topics: called when a service starts.
+
+    Raises:
+        ConfigurationError: it cannot listen.
+    """
+    global _current
+    try:
+        context = spark.sparkContext
+    except Exception:  # Spark Connect has none.
+        return None
+    with _lock:
+        if _current is not None:
+            known, service = _current
+            if known is context and service.running:
+                return service
+            service.stop()
+        host = context.getConf().get("spark.driver.host") or "127.0.0.1"
+        bind = context.getConf().get("spark.driver.bindAddress") or host
+        port = int(spark.conf.get(PORT, None) or 0)
+        try:
+            service = DriverService(host, bind, port, topics(), lambda: context._jsc is not None)
+        except OSError as error:
+            raise ConfigurationError(
+                f"the driver cannot listen at {bind}:{port} for budgets of workers ({error}); set {PORT} to a free "
+                "port, or name a coordinator in the Budget"
+            ) from error
+        _current = context, service
+        return service
+
+
+def _end() -> None:
+    if _current is not None:
+        _current[1].stop()
+
+
+def _forget() -> None:
+    """In a forked child: it has neither the thread nor the application."""
+    global _current, _lock
+    if _current is not None:
+        _current[1].abandon()
+    _current = None
+    _lock = threading.Lock()
+
+
+atexit.register(_end)
+os.register_at_fork(after_in_child=_forget)

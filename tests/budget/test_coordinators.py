@@ -1,0 +1,543 @@
+"""All coordinators keep one contract: what is asked at the same time is put in order, nothing is lost or doubled, time
+is the coordinator's, a state that is lost is seen as missing, and no answer comes late or shows a secret."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import pickle
+import socket
+import time
+import traceback
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from asyncio_operator.budget.coordinator import (
+    ASK_TIMEOUT,
+    Coordinator,
+    CoordinatorError,
+    Json,
+    LocalCoordinator,
+    States,
+)
+from asyncio_operator.budget.postgres import CREATE, PostgresCoordinator
+from asyncio_operator.budget.redis import PREFIX, RedisCoordinator
+from asyncio_operator.spark.driver.service import DriverService
+from asyncio_operator.spark.worker.driver_client import BUDGETS, DriverCoordinator
+from asyncio_operator.spark.worker.driver_wire import LARGEST, DriverAddress, connect_to_driver
+from tests.faults.proxy import Mode, Proxy
+from tests.redis_service import RedisServer, needs_redis
+from tests.services import PostgresServer
+
+NAME = "a budget: 'x' \N{SNOWMAN}"
+
+
+def count(state: Json | None, message: Json, now: float) -> tuple[Json, Json]:
+    """A toy decision: it counts, and remembers who was counted."""
+    new: Json = {"count": 0, "seen": [], "now": now} if state is None else dict(state)
+    new["count"] += message["add"]
+    new["seen"] = [*new["seen"], message["who"]][-1000:]
+    reply = {"count": new["count"], "now": now, "backwards": now < new["now"], "recovering": state is None}
+    new["now"] = now
+    return new, reply
+
+
+class Place:
+    """A coordinator's server, and what tests do to it."""
+
+    secret = "no secret"
+    network = True
+
+    def coordinator(self, name: str = NAME) -> Coordinator:
+        raise NotImplementedError
+
+    def restart(self) -> None:
+        """Start it again; its memory is lost."""
+
+    def stop(self) -> None: ...
+
+    def start(self) -> None: ...
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class InProcess(Place):
+    network = False
+
+    def __init__(self) -> None:
+        self.states = States(count)
+
+    def coordinator(self, name: str = NAME) -> Coordinator:
+        return LocalCoordinator(self.states, name)
+
+    def restart(self) -> None:
+        self.states.forget_all()
+
+
+class Driver(Place):
+    """Behind a proxy, because a thread cannot be paused. The workers know the address of the proxy."""
+
+    def __init__(self) -> None:
+        self.service = self._serve()
+        self.proxy = Proxy(("127.0.0.1", self.service.address.port))
+        self.proxy.__enter__()
+        self.secret = self.service.address.token.hex()
+
+    def _serve(self, port: int = 0, states: States | None = None) -> DriverService:
+        states = states or States(count)
+        topics = {BUDGETS: lambda question: states.ask(question["name"], question["message"])}
+        return DriverService("127.0.0.1", "127.0.0.1", port, topics)
+
+    def coordinator(self, name: str = NAME) -> Coordinator:
+        return DriverCoordinator(DriverAddress("127.0.0.1", self.proxy.port, self.service.address.token), name)
+
+    def restart(self) -> None:
+        pytest.skip("the states of a driver live as long as the application")
+
+    def stop(self) -> None:
+        self.service.stop()
+
+    def start(self) -> None:
+        pytest.skip("a driver that has ended does not come back")
+
+    def pause(self) -> None:
+        self.proxy.set(Mode("blackhole"))
+
+    def resume(self) -> None:
+        self.proxy.set(Mode())
+
+    def close(self) -> None:
+        self.proxy.__exit__(None, None, None)
+        self.service.stop()
+
+
+class Redis(Place):
+    def __init__(self) -> None:
+        needs_redis()
+        self.server = RedisServer()
+        self.server.start()
+        self.secret = self.server.password
+        self.expire_after: float | None = None
+
+    def coordinator(self, name: str = NAME) -> RedisCoordinator:
+        return RedisCoordinator(self.server.url, name, count, expire_after=self.expire_after)
+
+    def restart(self) -> None:
+        self.server.restart()
+
+    def stop(self) -> None:
+        self.server.stop()
+
+    def start(self) -> None:
+        self.server.start()
+
+    def pause(self) -> None:
+        self.server.pause()
+
+    def resume(self) -> None:
+        self.server.resume()
+
+    def close(self) -> None:
+        self.server.close()
+
+
+class Postgres(Place):
+    def __init__(self) -> None:
+        self.server = PostgresServer()
+        self.server.start()
+        self.secret = self.server.password
+
+    def coordinator(self, name: str = NAME) -> PostgresCoordinator:
+        return PostgresCoordinator(self.server.tcp_dsn(), name, count)
+
+    def restart(self) -> None:
+        self.server.restart()
+        with ThreadPoolExecutor(1) as thread:  # The test's own loop runs in this one.
+            thread.submit(self.server.fetch, "DROP TABLE IF EXISTS asyncio_operator_budgets").result()
+
+    def stop(self) -> None:
+        self.server.stop()
+
+    def start(self) -> None:
+        self.server.start()
+
+    def pause(self) -> None:
+        self.server.pause()
+
+    def resume(self) -> None:
+        self.server.resume()
+
+    def close(self) -> None:
+        self.server.close()
+
+
+@pytest.fixture(scope="module", params=[InProcess, Driver, Redis, Postgres])
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    made = request.param()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def redis() -> Iterator[Redis]:
+    made = Redis()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def driver() -> Iterator[Driver]:
+    made = Driver()
+    yield made
+    made.close()
+
+
+@contextlib.asynccontextmanager
+async def asking(*coordinators: Coordinator) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        for one in coordinators:
+            await one.close()
+
+
+async def refusal(coordinator: Coordinator, secret: str) -> CoordinatorError:
+    """The error of an ask, which comes in bounded time and shows no secret."""
+    begun = time.monotonic()
+    with pytest.raises(CoordinatorError) as raised:
+        await coordinator.ask({"add": 1, "who": "nobody"})
+    assert time.monotonic() - begun < ASK_TIMEOUT + 1
+    shown = "".join(traceback.format_exception(raised.value, chain=True)) + repr(coordinator) + coordinator.shown
+    assert secret not in shown
+    assert coordinator.shown in str(raised.value)
+    return raised.value
+
+
+async def test_replies_come_from_one_state_with_the_coordinators_time(place: Place) -> None:
+    coordinator = place.coordinator("first")
+    async with asking(coordinator):
+        before = asyncio.get_running_loop().time()
+        replies = [await coordinator.ask({"add": 2, "who": "a"}) for _ in range(3)]
+        after = asyncio.get_running_loop().time()
+    assert [reply["count"] for reply in replies] == [2, 4, 6]
+    assert [reply["recovering"] for reply in replies] == [True, False, False]
+    times = [reply["now"] for reply in replies]
+    assert times == sorted(times)
+    assert times[-1] - times[0] <= after - before
+    sent = [reply.get("sent", before) for reply in replies]
+    assert before <= sent[0] <= sent[1] <= sent[2] <= after
+
+
+async def test_budgets_of_different_names_do_not_mix(place: Place) -> None:
+    one, other = place.coordinator("one"), place.coordinator("other")
+    async with asking(one, other):
+        assert (await one.ask({"add": 1, "who": ""}))["count"] == 1
+        assert (await other.ask({"add": 5, "who": ""}))["count"] == 5
+        assert (await one.ask({"add": 1, "who": ""}))["count"] == 2
+
+
+async def test_what_many_ask_at_once_is_neither_lost_nor_doubled(place: Place) -> None:
+    clients, each = 16, 12
+    coordinators = [place.coordinator("contended") for _ in range(clients)]
+
+    async def ask(number: int) -> list[Json]:
+        return [await coordinators[number].ask({"add": 1, "who": f"{number}.{i}"}) for i in range(each)]
+
+    async with asking(*coordinators):
+        replies = [reply for some in await asyncio.gather(*map(ask, range(clients))) for reply in some]
+    assert sorted(reply["count"] for reply in replies) == list(range(1, clients * each + 1))
+    assert not any(reply["backwards"] for reply in replies)
+
+
+async def test_a_state_that_is_lost_is_seen_as_missing(place: Place) -> None:
+    coordinator = place.coordinator("lost")
+    async with asking(coordinator):
+        assert (await coordinator.ask({"add": 1, "who": ""}))["recovering"]
+        place.restart()
+        with contextlib.suppress(CoordinatorError):  # The connection may be lost.
+            assert (await coordinator.ask({"add": 1, "who": ""}))["recovering"]
+            return
+        assert (await coordinator.ask({"add": 1, "who": ""}))["recovering"]
+
+
+async def test_G7_a_paused_coordinator_is_an_error_in_bounded_time_and_answers_afterwards(place: Place) -> None:
+    if not place.network:
+        pytest.skip("it is in this process")
+    coordinator = place.coordinator("paused")
+    async with asking(coordinator):
+        await coordinator.ask({"add": 1, "who": ""})
+        place.pause()
+        try:
+            error = await refusal(coordinator, place.secret)
+            assert "in time" in str(error)
+            assert not error.lasting
+        finally:
+            place.resume()
+        # The lost message was applied or not, and never twice.
+        assert (await coordinator.ask({"add": 1, "who": ""}))["count"] in (2, 3)
+
+
+async def test_a_connection_is_made_when_it_is_needed_and_closing_twice_is_no_error(place: Place) -> None:
+    coordinator = place.coordinator("closed")
+    await coordinator.close()
+    assert (await coordinator.ask({"add": 1, "who": ""}))["count"] == 1
+    await coordinator.close()
+    await coordinator.close()
+    assert (await coordinator.ask({"add": 1, "who": ""}))["count"] == 2
+    await coordinator.close()
+
+
+async def test_a_cancelled_ask_leaves_no_answer_for_the_next(place: Place) -> None:
+    coordinator = place.coordinator("cancelled")
+    async with asking(coordinator):
+        await coordinator.ask({"add": 0, "who": ""})
+        for steps in range(12):
+            task = asyncio.ensure_future(coordinator.ask({"add": 1000, "who": ""}))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            assert (await coordinator.ask({"add": 1, "who": ""}))["count"] % 1000 == steps + 1
+
+
+# Last, because a driver that was stopped does not come back.
+async def test_G7_a_stopped_coordinator_is_named_and_used_again_when_it_is_back(place: Place) -> None:
+    if not place.network:
+        pytest.skip("it is in this process")
+    coordinator = place.coordinator("stopped")
+    async with asking(coordinator):
+        await coordinator.ask({"add": 1, "who": ""})
+        place.stop()
+        assert not (await refusal(coordinator, place.secret)).lasting
+        assert not (await refusal(coordinator, place.secret)).lasting
+        place.start()
+        assert (await coordinator.ask({"add": 1, "who": ""}))["count"] >= 1
+
+
+async def test_the_same_loop_is_not_needed_after_a_close(redis: Redis) -> None:
+    coordinator = redis.coordinator()
+
+    async def once() -> int:
+        found: int = (await coordinator.ask({"add": 1, "who": ""}))["count"]
+        await coordinator.close()
+        return found
+
+    assert [await asyncio.to_thread(asyncio.run, once()) for _ in range(2)] == [1, 2]
+
+
+async def test_the_key_of_redis_has_the_prefix_and_expires_where_nothing_was_spent(redis: Redis) -> None:
+    coordinator, spends = redis.coordinator("quiet"), redis.coordinator("spends")
+    redis.expire_after = 60.0
+    coordinator = redis.coordinator("quiet")
+    async with asking(coordinator, spends):
+        await coordinator.ask({"add": 1, "who": ""})
+        await spends.ask({"add": 1, "who": ""})
+    assert 0 < int(redis.server.command("PTTL", f"{PREFIX}quiet")[1:]) <= 60_000
+    assert int(redis.server.command("PTTL", f"{PREFIX}spends")[1:]) == -1
+
+
+async def test_redis_takes_a_user_with_the_rights_that_are_documented_and_says_which_are_missing(redis: Redis) -> None:
+    server = redis.server
+    keys = f"~{PREFIX}*"
+    server.command("ACL", "SETUSER", "worker", "on", ">w0rker", keys, "+get", "+time", "+eval", "+getrange", "+set")
+    server.command("ACL", "SETUSER", "reader", "on", ">w0rker", keys, "+get", "+time")
+    worker = RedisCoordinator(server.url_with("w0rker", "worker"), NAME, count, expire_after=None)
+    reader = RedisCoordinator(server.url_with("w0rker", "reader"), NAME, count, expire_after=None)
+    wrong = RedisCoordinator(server.url_with("wr0ng", "worker"), NAME, count, expire_after=None)
+    async with asking(worker, reader, wrong):
+        assert (await worker.ask({"add": 1, "who": ""}))["count"] == 1
+        error = await refusal(reader, "w0rker")
+        assert "the permissions do not suffice" in str(error)
+        assert error.lasting
+        error = await refusal(wrong, "wr0ng")
+        assert "refuses the credentials" in str(error)
+        assert error.lasting
+
+
+async def test_redis_over_tls(tmp_path: Any) -> None:
+    needs_redis()
+    with RedisServer(tls=True) as server:
+        trusted = RedisCoordinator(server.tls_url, NAME, count, expire_after=None)
+        untrusted = RedisCoordinator(server.untrusted_url, NAME, count, expire_after=None)
+        async with asking(trusted, untrusted):
+            assert (await trusted.ask({"add": 1, "who": ""}))["count"] == 1
+            assert "certificate" in str(await refusal(untrusted, server.password))
+
+
+async def test_redis_hears_of_a_swap_that_was_too_late_and_decides_again(redis: Redis) -> None:
+    other = redis.coordinator()
+    interfering = 2
+
+    def slow(state: Json | None, message: Json, now: float) -> tuple[Json, Json]:
+        nonlocal interfering
+        if interfering:
+            interfering -= 1
+            key, value = f"{PREFIX}{NAME}", f"{interfering:016d}" + '{"count": 10, "seen": [], "now": 0}'
+            redis.server.command("SET", key, value)
+        return count(state, message, now)
+
+    coordinator = RedisCoordinator(redis.server.url, NAME, slow, expire_after=None)
+    async with asking(coordinator, other):
+        assert (await coordinator.ask({"add": 1, "who": ""}))["count"] == 11
+        assert (await other.ask({"add": 1, "who": ""}))["count"] == 12
+
+
+async def test_a_function_gives_the_address_in_the_worker_and_stays_out_of_the_pickle(
+    postgres: PostgresServer, redis: Redis
+) -> None:
+    os.environ["BUDGET_TEST_ADDRESS"] = redis.server.url
+    try:
+        coordinator = pickle.loads(pickle.dumps(RedisCoordinator(_address, NAME, count, expire_after=None)))
+        assert redis.secret.encode() not in pickle.dumps(coordinator)
+        assert "_address" in coordinator.shown
+        async with asking(coordinator):
+            assert (await coordinator.ask({"add": 1, "who": ""}))["count"] == 1
+        os.environ["BUDGET_TEST_ADDRESS"] = postgres.tcp_dsn()
+        other = PostgresCoordinator(_address, "from a function", count)
+        async with asking(other):
+            assert (await other.ask({"add": 1, "who": ""}))["count"] == 1
+    finally:
+        del os.environ["BUDGET_TEST_ADDRESS"]
+
+
+def _address() -> str:
+    return os.environ["BUDGET_TEST_ADDRESS"]
+
+
+async def test_postgres_makes_its_table_once_for_many_and_says_what_to_run_where_it_may_not(
+    postgres: PostgresServer,
+) -> None:
+    await asyncio.to_thread(postgres.fetch, "DROP TABLE IF EXISTS asyncio_operator_budgets")
+    await asyncio.to_thread(postgres.fetch, "CREATE ROLE poor LOGIN PASSWORD 'p00r'")
+    poor = PostgresCoordinator(postgres.tcp_dsn(user="poor", password="p00r"), NAME, count)
+    many = [PostgresCoordinator(postgres.dsn, NAME, count) for _ in range(8)]
+    async with asking(poor, *many):
+        error = await refusal(poor, "p00r")
+        assert "the privileges do not suffice" in str(error)
+        assert CREATE in str(error)
+        assert error.lasting
+        replies = await asyncio.gather(*(one.ask({"add": 1, "who": ""}) for one in many))
+        assert sorted(reply["count"] for reply in replies) == list(range(1, 9))
+        assert CREATE in str(await refusal(poor, "p00r"))
+        grant = "GRANT SELECT, INSERT, UPDATE ON asyncio_operator_budgets TO poor"
+        await asyncio.to_thread(postgres.fetch, grant)
+        assert (await poor.ask({"add": 1, "who": ""}))["count"] == 9
+
+
+async def test_postgres_disconnects_a_client_that_stalls_with_the_lock(postgres: PostgresServer) -> None:
+    stalls, other = (PostgresCoordinator(postgres.dsn, "stalled", count) for _ in range(2))
+    async with asking(stalls, other):
+        await stalls.ask({"add": 1, "who": ""})
+        await stalls._connection.execute(
+            "BEGIN; SET LOCAL idle_in_transaction_session_timeout = 300; "
+            "SELECT * FROM asyncio_operator_budgets WHERE name = 'stalled' FOR UPDATE"
+        )
+        assert (await other.ask({"add": 1, "who": ""}))["count"] == 2
+        assert (await stalls.ask({"add": 1, "who": ""}))["count"] == 3
+
+
+async def test_the_driver_answers_only_who_knows_the_token(driver: Driver) -> None:
+    address = driver.service.address
+    stranger = DriverCoordinator(DriverAddress(address.host, address.port, b"x" * 32), NAME)
+    async with asking(stranger):
+        await refusal(stranger, driver.secret)
+    known = driver.coordinator()
+    async with asking(known):
+        assert (await known.ask({"add": 1, "who": ""}))["count"] == 1
+    assert driver.secret not in repr(address)
+    assert repr(address.token) not in repr(address)
+
+
+async def test_a_worker_believes_only_the_driver_of_its_application() -> None:
+    for says in (b"HTTP/1.1 200 OK\r\n" * 10, b"asyncio-operator 1\n" + bytes(64)):
+
+        async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, says: bytes = says) -> None:
+            writer.write(says)
+            with contextlib.suppress(OSError, EOFError):
+                await reader.readexactly(1000)
+            writer.close()
+
+        async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            coordinator = DriverCoordinator(DriverAddress("127.0.0.1", port, b"x" * 32), NAME)
+            error = await refusal(coordinator, "x" * 32)
+            assert "listens there" in str(error)
+
+
+@pytest.mark.parametrize("nonsense", [b"GET / HTTP/1.1\r\nHost: driver\r\n\r\n" * 3, bytes(1000)])
+async def test_nonsense_is_dropped_and_logged_once(
+    driver: Driver, nonsense: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        reader, writer = await asyncio.open_connection("127.0.0.1", driver.service.address.port)
+        writer.write(nonsense)
+        with contextlib.suppress(ConnectionResetError):
+            await reader.read()
+        writer.close()
+    warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(warnings) == 1
+    assert "dropped a connection" in warnings[0].getMessage()
+
+
+async def test_a_message_that_is_changed_repeated_or_too_large_ends_the_connection(driver: Driver) -> None:
+    def change(frame: bytes) -> bytes:
+        return frame[:-1] + bytes([frame[-1] ^ 1])
+
+    def repeat(frame: bytes) -> bytes:
+        return frame * 2
+
+    def enlarge(frame: bytes) -> bytes:
+        return (LARGEST + 1).to_bytes(4, "big") + frame[4:]
+
+    for spoil in (change, repeat, enlarge):
+        wire = await connect_to_driver(driver.service.address)
+        writer: Any = wire._writer
+        write: Callable[[bytes], None] = writer.write
+        writer.write = lambda frame, write=write, spoil=spoil: write(spoil(frame))
+        await wire.send({"topic": BUDGETS, "question": {"name": "spoilt", "message": {"add": 1, "who": ""}}})
+        if spoil is repeat:
+            await wire.receive()
+        with pytest.raises((EOFError, OSError)):
+            await wire.receive()
+        await wire.close()
+    wire = await connect_to_driver(driver.service.address)
+    await wire.send({"topic": BUDGETS, "question": {"name": "spoilt", "message": {"add": 0, "who": ""}}})
+    assert (await wire.receive())["answer"]["count"] == 1  # the repeated message, once
+    await wire.close()
+
+
+async def test_the_service_ends_with_its_application_and_leaves_nothing(driver: Driver) -> None:
+    alive = True
+    service = DriverService("127.0.0.1", "127.0.0.1", 0, {}, lambda: alive)
+    wire = await connect_to_driver(service.address)
+    assert service.running
+    alive = False
+    with pytest.raises((EOFError, OSError)):
+        await asyncio.wait_for(wire.receive(), 5)
+    await wire.close()
+    await asyncio.to_thread(service.stop)
+    assert not service.running
+    with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", service.address.port), 1):
+        pass
+
+
+def test_a_fork_opens_nothing_and_keeps_no_port(driver: Driver) -> None:
+    service = driver.service
+    child = os.fork()
+    if child == 0:
+        service.abandon()
+        os._exit(0 if service._listening.fileno() == -1 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert service.running
