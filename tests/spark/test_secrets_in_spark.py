@@ -146,7 +146,11 @@ def settings_of_logs(directory: Path, level: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("face", "level"), [("classic", "info"), ("connect", "info"), ("connect", "debug")])
+# `make faults` runs the third: the other two have its face, and its level.
+@pytest.mark.parametrize(
+    ("face", "level"),
+    [("classic", "info"), ("connect", "debug"), pytest.param("connect", "info", marks=pytest.mark.faults)],
+)
 def test_X5_a_password_is_in_nothing_that_spark_keeps_logs_or_says(face: str, level: str, tmp_path: Path) -> None:
     if face == "connect":
         pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")
