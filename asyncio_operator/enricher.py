@@ -19,6 +19,7 @@ An enricher needs only names of `asyncio_operator` and of this module:
 | `describe`, `did_you_mean` | for messages: a value, cut if it is long; the most similar of the existing names |
 | `function_name` | for messages: the name of a function, without its captured values |
 | `time_left` | the seconds until the running lookup is cancelled, for a source that accepts a time limit |
+| `settle`, `hint`, `Hint` | under a budget: what a lookup really weighed; what the source says about its limits |
 | `missing_here` | the module or environment variable that this process lacks, if an error says so |
 | `CANCEL_TIMEOUT` | the seconds within which a cancelled lookup must end; a longer one is reported as hung |
 | `CLOSE_TIMEOUT` | the seconds that `close` waits for connections; `close` has time for three such waits |
@@ -34,12 +35,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.checks import duration, gives_coroutines, natural, positive_int, takes
+from asyncio_operator.checks import duration, flag, gives_coroutines, natural, plain_function, positive_int, takes
 from asyncio_operator.clock import time_left
 from asyncio_operator.errors import ConfigurationError, describe, function_name
 from asyncio_operator.hints import did_you_mean, failed_import, missing_here, not_installed
 from asyncio_operator.lazy import lazy
 from asyncio_operator.policies.shutdown import CANCEL_TIMEOUT, CLOSE_TIMEOUT
+from asyncio_operator.usage import Hint, hint, settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,6 +56,7 @@ __all__ = [
     "CLOSE_TIMEOUT",
     "Enricher",
     "Found",
+    "Hint",
     "KeyIndex",
     "Row",
     "as_schema",
@@ -64,11 +67,13 @@ __all__ = [
     "failed_import",
     "function_name",
     "gives_coroutines",
+    "hint",
     "key_values",
     "missing_here",
     "natural",
     "not_installed",
     "positive_int",
+    "settle",
     "takes",
     "time_left",
 ]
@@ -115,6 +120,19 @@ class Enricher(ABC):
     def __repr__(self) -> str:
         """The enricher's name in messages. Override it if a class has several sources, and show no secret."""
         return type(self).__qualname__
+
+    idempotent: bool = True
+    """Whether a lookup may be made twice at the same time for one answer, as a hedged call is. It is False for a source
+    in which a lookup changes something."""
+
+    def weigh(self, keys: Sequence[Any]) -> Mapping[str, float]:
+        """Under a budget: what one call for these keys is likely to weigh, by unit, such as ``{"tokens": 1300}``.
+
+        Calls and keys are counted without it. It must return at once, and knows nothing but the keys: without keys it
+        returns what a call weighs at least. By default a call weighs nothing else. `settle` replaces the estimate when
+        the answer says more.
+        """
+        return {}
 
     async def open(self) -> None:
         """Make clients, on the loop that runs the lookups. Called once, before the first lookup."""
@@ -190,6 +208,8 @@ def require_enricher(enricher: object) -> None:
             raise ConfigurationError(
                 f"{describe(enricher)}.{name} is an ordinary function; it must be `async def {name}`"
             )
+    plain_function(f"{describe(enricher)}.weigh", enricher.weigh, "a method of a list of keys", "the list of keys")
+    flag(f"{describe(enricher)}.idempotent", enricher.idempotent)
     kind = type(enricher)
     if (kind.lookup, kind.lookup_many, kind.lookup_columns) == (Enricher.lookup, Enricher.lookup_many, None):
         raise ConfigurationError(f"{describe(enricher)} {NO_LOOKUP}")

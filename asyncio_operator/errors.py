@@ -8,6 +8,7 @@
     ├── EnricherError         an enricher could not answer; says whether another call may help
     │   └── MissingKeyError       a key has no row, and how="required" says that every key has one
     ├── CircuitOpenError      a circuit breaker refused the call
+    ├── BudgetExceeded        a call would use more than its budget has; ends the run
     └── StateError            the object's present state does not allow the call
         └── StateMigrationError   stored state does not fit its new descriptor
 
@@ -95,6 +96,24 @@ class MissingKeyError(EnricherError):
 
 class CircuitOpenError(AsyncOperatorError):
     """A circuit breaker is open: it refused the call, which was not made."""
+
+
+class BudgetExceeded(AsyncOperatorError):  # noqa: N818
+    """A call would use more than a budget allows. The call was not made. ``on_error`` never hides this error.
+
+    Attributes:
+        unit: the unit of the limit, such as ``usd``.
+        limit: how much the limit allows: in total for a spend limit, in one window for another.
+        spent: how much was spent before, for a spend limit.
+    """
+
+    retryable = False
+
+    def __init__(self, message: str, *, unit: str = "", limit: float = 0.0, spent: float = 0.0) -> None:
+        super().__init__(message)
+        self.unit = unit
+        self.limit = limit
+        self.spent = spent
 
 
 class StateError(AsyncOperatorError):

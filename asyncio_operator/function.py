@@ -10,7 +10,7 @@ import asyncio
 import contextvars
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
@@ -37,6 +37,13 @@ class AsyncFunction(Generic[In, Out]):
     async def invoke(self, value: In) -> Out:
         """The result for one value. It may be cancelled at any await."""
         raise NotImplementedError(f"{type(self).__name__} must define `async def invoke(self, value)`")
+
+    def weigh(self, values: Sequence[In]) -> Mapping[str, float]:
+        """Under a budget: what one call for these values is likely to weigh, by unit, such as ``{"tokens": 1300}``.
+
+        Calls and values are counted without it. It must return at once. By default a call weighs nothing else.
+        """
+        return {}
 
     def timeout(self, value: In) -> Out:
         """The result of an element that passed its deadline. By default it raises `ElementTimeoutError`."""
@@ -179,6 +186,8 @@ def _check_methods(function: AsyncFunction[Any, Any]) -> None:
             f"the number under another name, or give the operator timeout={describe(late)}"
         )
     plain_function(name, late, "a method of the element", "the element")
+    weigh = f"{type(function).__name__}.weigh"
+    plain_function(weigh, function.weigh, "a method of the list of elements", "the list of elements")
 
 
 def _check_async(function: AsyncFunction[Any, Any], wanted: str, unwritten: object = None, *arguments: str) -> None:

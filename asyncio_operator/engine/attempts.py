@@ -14,6 +14,7 @@ from random import random
 from typing import Any
 
 from asyncio_operator.engine.attempt_ends import AttemptEnds
+from asyncio_operator.engine.budgeted import Allowance, BudgetedCalls, Weigh
 from asyncio_operator.engine.contracts import Endings, Keys, Source
 from asyncio_operator.engine.failures import aligned
 from asyncio_operator.engine.flights import SLACK, Call, Flight
@@ -24,7 +25,7 @@ from asyncio_operator.engine.recorder import SILENT, Recorder
 from asyncio_operator.engine.retries import Retries
 from asyncio_operator.engine.schedule import A_TURN_LATER, Schedule
 from asyncio_operator.engine.timing import COARSEST, Alarm, wake
-from asyncio_operator.errors import ResultError
+from asyncio_operator.errors import BudgetExceeded, ResultError
 from asyncio_operator.metrics import Histogram
 from asyncio_operator.policies.batching import splits
 from asyncio_operator.policies.limits import Limits
@@ -44,6 +45,8 @@ class Attempts:
         clock: gives the seconds of the loop: what is computed here is waited for there.
         keys: which keys are occupied, if elements have keys.
         limiter, breaker_clock: see `Limits`.
+        allowance: what the run may take of a budget; None: there is none.
+        weigh: estimates what a call weighs in the units of the budget.
         batch_method: what a call with several values is called in a message.
         random: gives a number in [0, 1).
 
@@ -67,6 +70,8 @@ class Attempts:
         keys: Keys | None = None,
         limiter: Limiter | None = None,
         breaker_clock: Callable[[], float] | None = None,
+        allowance: Allowance | None = None,
+        weigh: Weigh | None = None,
         batch_method: str = "invoke_batch",
         random: Callable[[], float] = random,
     ) -> None:
@@ -74,6 +79,10 @@ class Attempts:
         self.instant = reader.instant
         self.calls = 0
         self.retries = 0
+        self._budget: BudgetedCalls | None = None
+        if allowance is not None:
+            self._budget = BudgetedCalls(allowance, weigh, name, clock, self.news, self._fail)
+            invoke = self._budget.within(invoke, self.value_of)
         self.lanes = Lanes(invoke, self, options, clock=clock, name=name)
         self._source = source
         self._reader = reader
@@ -117,7 +126,12 @@ class Attempts:
     def stop(self) -> None:
         """From now on no call starts, no element ends, and no input is read."""
         self._ends.stop()
+        if self._budget is not None:
+            self._budget.leave()
         self._reader.stop()
+
+    def _fail(self, error: BaseException) -> None:
+        self.lanes.fail(error)
 
     def news(self) -> None:
         """There may be something to start now."""
@@ -200,14 +214,23 @@ class Attempts:
                 if not self._in_time(call, now):
                     continue
             refusal = limits.refusal(now)
+            if refusal is not None:
+                # It counts as a failed attempt, so retries and back-off bridge an open circuit.
+                self.begin(call, now)
+                self._ends.failed(call.present, refusal, now)
+                continue
+            # After the refusal: a call that is not made takes nothing of the budget, and does not wait for it.
+            if self._budget is not None and not self._admitted(call, now, self._budget):
+                if self._try_again > now:
+                    return None
+                continue
+            limits.started(call, now)
             self._recorder.circuit(limits.circuit, now)
-            if refusal is None:
-                limits.started(call, now)
-                self.calls += 1
+            self.calls += 1
+            if self._budget is None:
                 return call, self.value_of(call)
-            # A refusal counts as a failed attempt, so retries and back-off bridge an open circuit.
-            self.begin(call, now)
-            self._ends.failed(call.present, refusal, now)
+            self._budget.started(call, now)
+            return call, call
         self._try_again = self._now() + COARSEST
         return None
 
@@ -218,6 +241,27 @@ class Attempts:
             self._waits.leave(flight)
             self._ends.overdue(flight, now)
         return bool(call.flights)
+
+    def _admitted(self, call: Call, now: float, budget: BudgetedCalls) -> bool:
+        """Whether the budget lets the call start now. If not, the next call is sought at once, or at `_try_again`."""
+        self._try_again = now
+        try:
+            start = budget.next_start(call, now)
+        except (BudgetExceeded, ResultError) as error:
+            # One element may be what weighs too much.
+            if len(call.flights) > 1:
+                self._schedule.split_unstarted(call)
+            else:
+                self.begin(call, now)
+                self._ends.failed(call.flights, error, now)
+            return False
+        if start <= now:
+            return True
+        self._schedule.hold(call)
+        self._try_again = start
+        if self._batched:
+            self._schedule.prepare(now)
+        return False
 
     # -- the window: the start and the end of a call
 
@@ -295,6 +339,8 @@ class Attempts:
     def returned(self, call: Call) -> None:
         """The call has returned, in time or late."""
         self._limits.returned()
+        if self._budget is not None:
+            self._budget.returned(call)
         if self._limits.capacity is not None:
             self.lanes.resize(self._limits.capacity)
             self.news()

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from asyncio_operator.errors import (
+    BudgetExceeded,
     ElementTimeoutError,
     FunctionError,
     ResultError,
@@ -23,6 +24,11 @@ from asyncio_operator.errors import (
 def is_ordinary(error: BaseException) -> bool:
     """Whether `on_error` and retries may handle it. Other errors, such as ``SystemExit``, ask the process to end."""
     return isinstance(error, Exception | CancelledError)
+
+
+def ends_the_run(error: BaseException) -> bool:
+    """Whether no option may hide the error (law G6)."""
+    return isinstance(error, BudgetExceeded)
 
 
 def function_error(what: str, value: Any, error: BaseException, remedy: str, attempts: int) -> FunctionError:

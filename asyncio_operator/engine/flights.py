@@ -6,6 +6,7 @@ module reads no clock.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf
 from typing import Any
 
@@ -82,9 +83,11 @@ class Call:
         half: whether it is a part of a batch that failed, and belongs to the attempt of that.
         started: when it started.
         age: the same by the clock of the circuit breaker.
+        weights: under a budget, what it is estimated to weigh; None before that is known, and after it has returned.
+        settled: what it has turned out to weigh, as far as the call has said.
     """
 
-    __slots__ = ("age", "flights", "half", "late", "started")
+    __slots__ = ("age", "flights", "half", "late", "settled", "started", "weights")
 
     def __init__(self, flights: list[Flight], half: bool = False) -> None:
         self.flights = flights
@@ -92,6 +95,8 @@ class Call:
         self.half = half
         self.started = 0.0
         self.age = 0.0
+        self.weights: Mapping[str, float] | None = None
+        self.settled: dict[str, float] | None = None
 
     def limit(self, attempt_timeout: float) -> float:
         """When it has to be looked at: the first deadline of its elements, or the end of their attempt."""

@@ -1,8 +1,9 @@
 """Which elements go into the next call, and when a batch is called.
 
-First the halves of a batch that failed, then elements that are due again, then new ones. A batch is called when it is
-full, old enough, or no other element can join it (law B1). Law: an element that has ended, or has left its half of a
-batch, goes into no call. This module reads no clock: it is given the time.
+First calls that are formed and wait: what a budget does not admit yet, and the halves of a batch that failed. Then
+elements that are due again, then new ones. A batch is called when it is full, old enough, or no other element can join
+it (law B1). Law: an element that has ended, or has left its half of a batch, goes into no call. This module reads no
+clock: it is given the time.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Schedule:
         self._source = source
         self._retrying = retrying
         self._due: deque[Flight] = deque()
-        self._halves: deque[Call] = deque()
+        self._formed: deque[Call] = deque()
         self._batched = batching is not None
         self._max_size = 1 if batching is None else batching.max_size
         self._linger = 0.0 if batching is None else seconds(batching.linger)
@@ -73,11 +74,21 @@ class Schedule:
 
     def split(self, flights: list[Flight]) -> None:
         """Call the halves of a batch that has failed."""
-        middle = len(flights) // 2
-        for half in (flights[:middle], flights[middle:]):
-            for flight in half:
-                flight.split = True
-            self._halves.append(Call(half, half=True))
+        for half in _halves(flights):
+            self._formed.append(Call(half, half=True))
+            _mark(half, True)
+
+    def hold(self, call: Call) -> None:
+        """The call may not start yet. It is the next one again, with the elements that are still in it by then."""
+        self._formed.appendleft(call)
+        if call.half:
+            _mark(call.flights, True)
+
+    def split_unstarted(self, call: Call) -> None:
+        """The call can never start as it is. Its halves are the next calls."""
+        first, second = _halves(call.flights)
+        self.hold(Call(second, call.half))
+        self.hold(Call(first, call.half))
 
     def turned(self) -> None:
         """The loop has turned without a new element."""
@@ -96,15 +107,17 @@ class Schedule:
         Args:
             running: number of running calls, including those past their limit.
         """
-        # Halves go first: they belong to an attempt whose limit is running.
-        while self._halves:
-            half = self._halves.popleft()
-            # An element that reached its limit while it waited has left its half.
-            half.flights = [flight for flight in half.flights if flight.split]
-            for flight in half.flights:
-                flight.split = False
-            if half.flights:
-                return half, inf
+        # These go first: halves belong to an attempt whose limit is running.
+        while self._formed:
+            call = self._formed.popleft()
+            # An element that reached its limit while it waited has left its call.
+            present = [flight for flight in call.flights if (flight.split if call.half else not flight.ended)]
+            if len(present) < len(call.flights):
+                call.flights, call.weights = present, None
+            if call.half:
+                _mark(present, False)
+            if present:
+                return call, inf
         if not self._batched:
             one = self._take(now)
             return (None if one is None else Call([one])), inf
@@ -151,3 +164,13 @@ class Schedule:
         # although its element has ended.
         getting_its_key = self._source.waiting and (elsewhere or running)
         return self._source.over and not coming_back and not getting_its_key
+
+
+def _halves(flights: list[Flight]) -> tuple[list[Flight], list[Flight]]:
+    middle = len(flights) // 2
+    return flights[:middle], flights[middle:]
+
+
+def _mark(flights: list[Flight], split: bool) -> None:
+    for flight in flights:
+        flight.split = split

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.engine.failures import call_error, is_ordinary, lookup_timeout_error
+from asyncio_operator.engine.failures import call_error, ends_the_run, is_ordinary, lookup_timeout_error
 from asyncio_operator.errors import (
     ElementTimeoutError,
     FunctionError,
@@ -61,6 +61,8 @@ class KeyFailures:
         self, key: Any, error: BaseException, started: float, attempts: int = 1, timed_out: bool = False
     ) -> Failure:
         """The outcome of a key whose lookup failed. Raises what ends the run, if this failure has to end it."""
+        if self._failing is not None and ends_the_run(error):
+            raise error
         lacking = self._failing is not None and is_lacking(error)
         if self._failing or lacking or not is_ordinary(error):
             if lacking:

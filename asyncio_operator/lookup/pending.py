@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from asyncio_operator.arrow.key_identity import identity
-from asyncio_operator.engine.failures import is_ordinary
+from asyncio_operator.engine.failures import ends_the_run, is_ordinary
 from asyncio_operator.engine.flights import Flight
 from asyncio_operator.engine.recorder import SILENT, Recorder
 from asyncio_operator.errors import ResultError
@@ -220,14 +220,15 @@ class PendingKeys:
         self.failures += 1
         latency = self._latency(pending)
         outcome: Any = None
-        if self._cache is not None and is_ordinary(error):
+        hidden = is_ordinary(error) and not ends_the_run(error)
+        if self._cache is not None and hidden:
             answer = self._cache.stale(pending.value)
             if answer is not ABSENT:
                 stale = Answer(answer, "stale", attempts, latency, error)
                 self._end(pending, stale if self._timed else answer)
                 return "result"
         # A refresh that fails concerns no row, so it must not end the run: the old answer stays.
-        if pending.waiter is not None or not is_ordinary(error):
+        if pending.waiter is not None or not hidden:
             outcome = self._key_failures.failure(pending.value, error, pending.started, attempts, timed_out)
         self._end(pending, outcome)
         return "timeout" if timed_out else "failed"

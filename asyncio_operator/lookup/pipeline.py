@@ -14,11 +14,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.engine.attempts import Attempts
+from asyncio_operator.engine.budgeted import Allowance, written
 from asyncio_operator.engine.contracts import Input, Source
 from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.recorder import SILENT, Recorder, recorder_of
 from asyncio_operator.engine.timing import clock_of
+from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import describe
 from asyncio_operator.lookup.column_calls import Invoke, asked_whole, invoked
 from asyncio_operator.lookup.delivery import Delivery
@@ -36,7 +38,6 @@ from asyncio_operator.trace.recording import Recording
 
 if TYPE_CHECKING:
     from asyncio_operator.arrow.answer_tables import AnswerTables
-    from asyncio_operator.enricher import Enricher
     from asyncio_operator.lookup.cache import LookupCache
 
 
@@ -51,6 +52,7 @@ def managed_calls(
     limiter: Limiter | None = None,
     tables: AnswerTables | None = None,
     breaker_clock: Callable[[], float] | None = None,
+    allowance: Allowance | None = None,
 ) -> Attempts:
     """Builds what makes the calls for the flights of a source, on the running loop.
 
@@ -58,6 +60,7 @@ def managed_calls(
         clock: returns the seconds of the loop.
         limiter, breaker_clock: see `Limits`.
         tables: see `invoked`.
+        allowance: what the calls may take of a budget; None: there is none.
     """
     return Attempts(
         source,
@@ -70,6 +73,8 @@ def managed_calls(
         recorder=recorder,
         limiter=limiter,
         breaker_clock=breaker_clock,
+        allowance=allowance,
+        weigh=written(enricher.weigh, Enricher.weigh),
         batch_method="lookup_many",
     )
 
@@ -85,7 +90,7 @@ class LookupPipeline:
         check: converts an answer to the form that is cached, or raises what is wrong with it.
         trace: records every call. It requires the managed way. Its elements are the called keys, which leave when they
             have their outcome.
-        limiter, tables: see `managed_calls`.
+        limiter, tables, allowance: see `managed_calls`. An allowance requires the managed way.
     """
 
     def __init__(
@@ -99,6 +104,7 @@ class LookupPipeline:
         trace: Recording | None = None,
         limiter: Limiter | None = None,
         tables: AnswerTables | None = None,
+        allowance: Allowance | None = None,
     ) -> None:
         self._options = options
         self._clock = clock = clock_of(asyncio.get_running_loop())
@@ -120,7 +126,7 @@ class LookupPipeline:
         # What counts calls and retries, and what counts keys without a call of their own: on the plain way one object.
         self._attempts: PlainIntake | WholeBatchIntake | Attempts
         self._keys: PlainIntake | WholeBatchIntake | PendingKeys
-        way = options.way(enricher, traced=trace is not None)
+        way = options.way(enricher, traced=trace is not None or allowance is not None)
         if way is Way.MANAGED:
             # Without a cache an answer is checked later, when its columns are built.
             checks = None if cache is None or check is None else lambda _key, answer: check(answer)
@@ -129,7 +135,7 @@ class LookupPipeline:
             )
             flights = BatchSource(self._reader, self._delivery, pending)
             self._attempts = attempts = managed_calls(
-                enricher, flights, self._reader, pending, options, clock, recorder, limiter, tables
+                enricher, flights, self._reader, pending, options, clock, recorder, limiter, tables, None, allowance
             )
             self._lanes = attempts.lanes
             self._latency = pending.latency

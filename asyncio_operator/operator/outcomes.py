@@ -13,7 +13,7 @@ from typing import Any
 
 from asyncio_operator.checks import FUNCTION, not_awaited, plain_result
 from asyncio_operator.elements import Record
-from asyncio_operator.engine.failures import function_error, is_ordinary, timeout_error
+from asyncio_operator.engine.failures import ends_the_run, function_error, is_ordinary, timeout_error
 from asyncio_operator.errors import ResultError, describe
 from asyncio_operator.function import AsyncFunction
 from asyncio_operator.operator.buffer import Buffer
@@ -69,11 +69,14 @@ class Outcomes:
 
         Raises:
             FunctionError: that ends the run.
+            BudgetExceeded: the error itself, whatever `on_error` says.
         """
         value = value_of(entry)
         self.failures += 1
         on_error = self._options.on_error
         outputs: tuple[Any, ...] = ()
+        if ends_the_run(error):
+            raise error
         if not is_ordinary(error):
             raise function_error(what, value, error, "it asks the process to end", attempts) from error
         if on_error == "skip":

@@ -17,6 +17,7 @@ from typing import Any
 
 from asyncio_operator.elements import OperatorSnapshot, Record, Watermark
 from asyncio_operator.engine.attempts import Attempts
+from asyncio_operator.engine.budgeted import Allowance, written
 from asyncio_operator.engine.contracts import Consumer, Input
 from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.lanes import Lanes
@@ -61,6 +62,7 @@ class Run:
         restore: its elements go in before the input.
         starting: called with the run when it starts; an error that it raises prevents the start.
         consumer: knows how many outputs it has not taken yet; None if it takes each output when it is yielded.
+        allowance: returns what the run may take of a budget; called on its loop. None: there is no budget.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Run:
         restore: OperatorSnapshot | None,
         starting: Callable[[Run], None],
         consumer: Consumer | None = None,
+        allowance: Callable[[], Allowance] | None = None,
     ) -> None:
         self._function = function
         self._invoke = invoke
@@ -82,6 +85,7 @@ class Run:
         self._restored: Sequence[tuple[Any, int]] = () if restore is None else restore.elements
         self._starting: Callable[[Run], None] | None = starting
         self._consumer = consumer
+        self._allowance = allowance
         self._latest: deque[tuple[Entry, int]] = deque(maxlen=0 if consumer is None else consumer.limit)
         self._partly = 0
         self._parts: Parts | None = None
@@ -100,7 +104,7 @@ class Run:
         source: ElementSource | None = None
         attempts: Attempts | None = None
         recorder = SILENT
-        if options.managed or restored:
+        if options.managed or restored or self._allowance is not None:
             recorder = recorder_of(options.trace, now())
             source = ElementSource(buffer, reader, restored, recorder)
             attempts = Attempts(
@@ -114,6 +118,8 @@ class Run:
                 recorder=recorder,
                 keys=source.keyed,
                 breaker_clock=options.clock,
+                allowance=None if self._allowance is None else self._allowance(),
+                weigh=written(function.weigh, AsyncFunction.weigh),
             )
             lanes = attempts.lanes
         else:

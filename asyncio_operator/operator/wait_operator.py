@@ -23,6 +23,7 @@ from asyncio_operator.checks import (
     positive_int,
 )
 from asyncio_operator.elements import OperatorSnapshot
+from asyncio_operator.engine.budgeted import Allowance
 from asyncio_operator.engine.contracts import Consumer
 from asyncio_operator.engine.inputs import as_input
 from asyncio_operator.engine.options import calls_among
@@ -125,6 +126,7 @@ class AsyncWaitOperator:
                 "on_timeout is given, and timeout is not; on_timeout is for elements that pass their deadline, so set "
                 "the deadline with timeout= (attempt_timeout limits one call, and passing it is an error of that call)"
             )
+        self._allowance: Callable[[], Allowance] | None = None
         self._run: Run | None = None
         self._process = 0
 
@@ -167,7 +169,9 @@ class AsyncWaitOperator:
         invoke = function.invoke_batch if isinstance(function, BatchAsyncFunction) else function.invoke
         queue = self._new_queue()
         elements = as_input(elements)
-        return Outputs(Run(function, invoke, queue, elements, options, restore, self._starting, consumer))
+        return Outputs(
+            Run(function, invoke, queue, elements, options, restore, self._starting, consumer, self._allowance)
+        )
 
     def _new_queue(self) -> StreamElementQueue:
         key = self._key

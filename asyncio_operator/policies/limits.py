@@ -69,11 +69,11 @@ class Limits:
         return self._limiter.next_start(now)
 
     def refusal(self, now: float) -> CircuitOpenError | None:
-        """The error if the circuit breaker refuses a call now, or None. After None the caller must start the call."""
+        """The error if the circuit breaker refuses a call now, or None."""
         if self._breaker is None:
             return None
         age = self._age(now)
-        if self._breaker.allow(age):
+        if not self._breaker.refuses(age):
             return None
         opens = self._breaker.opens_again_at()
         when = "while another call tries it" if opens is None or opens <= age else f"for another {opens - age:.3f} s"
@@ -87,6 +87,7 @@ class Limits:
         # By the clock of the breaker, which compares it with the time at which it opened.
         if self._breaker is not None:
             call.age = self._age(now)
+            self._breaker.allow(call.age)
 
     def succeeded(self, call: Call, now: float) -> None:
         """The call has returned a result."""

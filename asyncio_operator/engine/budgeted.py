@@ -1,0 +1,195 @@
+"""Calls under a budget: each is weighed before it starts, and reported when it has returned.
+
+A call that a budget does not admit yet waits in the schedule. This module knows neither units nor limits: what is
+allowed is decided behind `Allowance`, the protocol between a run and its budget (`budget.share`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import copy_context
+from typing import Any, Protocol
+
+from asyncio_operator.engine.flights import Call
+from asyncio_operator.errors import ConfigurationError, ResultError, describe, describe_error
+from asyncio_operator.usage import Hint, Weights, checked_weights, running
+
+Weigh = Callable[[Sequence[Any]], Weights]
+"""Estimates the weight of a call, from the values that it is called with."""
+
+
+class Allowance(Protocol):
+    """What one run may take of a budget. Times are those of the run's loop. Every method returns at once."""
+
+    def join(self, news: Callable[[], None], fail: Callable[[BaseException], None]) -> None:
+        """The run is about to ask for the first time.
+
+        Args:
+            news: called when `next_start` may give another answer than before.
+            fail: ends the run with an error.
+        """
+
+    def next_start(self, weights: Weights, now: float) -> float:
+        """The earliest time, not before `now`, at which a call of these weights may start. Infinity: that is not known
+        yet, and `news` will be called.
+
+        The run has at most one such call that waits: the one that it asked for last.
+
+        Raises:
+            BudgetExceeded: such a call can never start.
+        """
+
+    def started(self, weights: Weights, now: float) -> None:
+        """A call starts, for which `next_start` has just given `now`."""
+
+    def returned(self, weights: Weights, settled: Weights | None, now: float) -> None:
+        """A call that was started has returned, in time or late, perhaps after `leave`.
+
+        Args:
+            weights: those with which it started.
+            settled: what it really weighed, by unit; for other units the estimate holds.
+        """
+
+    def hint(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
+        """What the source has said about its limits; see `usage.hint`."""
+
+    def leave(self) -> None:
+        """The run starts no further call. It has asked before."""
+
+
+def written(weigh: Weigh, unwritten: object) -> Weigh | None:
+    """A method `weigh`; None if it is that of the base class, which weighs nothing."""
+    return None if getattr(weigh, "__func__", None) is unwritten else weigh
+
+
+class BudgetedCalls:
+    """The calls of a run under a budget.
+
+    Args:
+        weigh: None: calls weigh nothing beside themselves and their values.
+        name: of what is called, for messages.
+        clock: gives the seconds of the loop.
+        news, fail: see `Allowance.join`.
+    """
+
+    def __init__(
+        self,
+        allowance: Allowance,
+        weigh: Weigh | None,
+        name: str,
+        clock: Callable[[], float],
+        news: Callable[[], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._allowance = allowance
+        self._weigh = weigh
+        self._name = name
+        self._now = clock
+        self._news = news
+        self._fail = fail
+        self._joined = self._over = False
+        self._context = copy_context()
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+
+    def leave(self) -> None:
+        """No call starts any more."""
+        self._over = True
+        if self._joined:
+            self._joined = False
+            self._allowance.leave()
+
+    def next_start(self, call: Call, now: float) -> float:
+        """See `Allowance.next_start`.
+
+        Raises:
+            ResultError: the call could not be weighed.
+        """
+        if not self._joined:
+            assert not self._over
+            self._joined = True
+            self._allowance.join(self._news, self._fail)
+        if call.weights is None:
+            call.weights = self._weights(call)
+        return self._allowance.next_start(call.weights, now)
+
+    def _weights(self, call: Call) -> Weights:
+        counted = {"calls": 1.0, "keys": float(len(call.flights))}
+        if self._weigh is None:
+            return counted
+        values = [flight.value for flight in call.flights]
+        what = f"{self._name}.weigh"
+        try:
+            # Law O17: what it sets is seen by no call.
+            weights = self._context.copy().run(self._weigh, values)
+            return counted | checked_weights("its result", weights)
+        except ConfigurationError as error:
+            raise ResultError(f"{what} gave no weights for {describe(values)}: {error}") from error
+        except Exception as error:
+            raise ResultError(
+                f"{what} failed for {describe(values)} with {describe_error(error)}; it must return amounts by unit, "
+                'such as {"tokens": 1300}'
+            ) from error
+
+    def started(self, call: Call, now: float) -> None:
+        """The call starts."""
+        assert call.weights is not None
+        self._allowance.started(call.weights, now)
+
+    def returned(self, call: Call) -> None:
+        """The call has returned, in time or late."""
+        weights, call.weights = call.weights, None
+        assert weights is not None
+        self._allowance.returned(weights, call.settled, self._now())
+
+    def within(self, invoke: Callable[[Any], Awaitable[Any]], value_of: Callable[[Call], Any]) -> Callable[..., Any]:
+        """A function of a call that makes it, so that `usage` finds the call."""
+
+        async def invoked(call: Call) -> Any:
+            mark = running.set(_Reporting(self, call))
+            try:
+                return await invoke(value_of(call))
+            finally:
+                # Another context resets it only if the loop is gone.
+                with contextlib.suppress(ValueError):
+                    running.reset(mark)
+
+        return invoked
+
+    def settle(self, call: Call, weights: Weights) -> None:
+        if call.weights is None:
+            return
+        settled = call.settled = call.settled or {}
+        for unit, amount in weights.items():
+            settled[unit] = settled.get(unit, 0.0) + amount
+
+    def hint(self, limits: Mapping[str, Hint], retry_after: float | None) -> None:
+        if self._joined:
+            self._allowance.hint(limits, retry_after, self._now())
+
+    def on_loop(self, report: Callable[..., None], *arguments: Any) -> None:
+        """Call it here on the loop's thread, else there soon; never if the loop is closed."""
+        if threading.get_ident() == self._thread:
+            report(*arguments)
+        else:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(report, *arguments)
+
+
+class _Reporting:
+    """A call, as `usage` sees it. What a thread reports before it ends comes to the loop before its result does."""
+
+    __slots__ = ("_call", "_calls")
+
+    def __init__(self, calls: BudgetedCalls, call: Call) -> None:
+        self._calls = calls
+        self._call = call
+
+    def settle(self, weights: Weights) -> None:
+        self._calls.on_loop(self._calls.settle, self._call, weights)
+
+    def hint(self, limits: Mapping[str, Hint], retry_after: float | None) -> None:
+        self._calls.on_loop(self._calls.hint, limits, retry_after)

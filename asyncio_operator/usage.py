@@ -1,0 +1,150 @@
+"""What a running call says about itself: the weight that it really had, and what its source says about limits.
+
+Both functions reach the budget of the run in which the call was made, from the call itself and from tasks and threads
+that it has started. Without a budget, outside of a call, and after the call has returned, they only check their
+arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
+
+from asyncio_operator.checks import flag, number
+from asyncio_operator.errors import ConfigurationError, describe
+
+COUNTED = ("calls", "keys")
+"""Units that are counted, and that nothing else may weigh."""
+
+Weights = Mapping[str, float]
+"""Amounts by unit, such as ``{"calls": 1, "keys": 20, "tokens": 1300}``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """What a source says about one unit of its limits. None: it does not say.
+
+    Attributes:
+        limit: units per window, as the source counts them.
+        remaining: units that are left.
+        reset_after: seconds from now until the window ends or, if it `refills`, until all units are back.
+        refills: whether units come back continuously. Otherwise `remaining` holds until the window ends.
+        per: the length of the window, in seconds.
+
+    Raises:
+        ConfigurationError: a value has the wrong type. Numbers that cannot be right, such as negative ones, are no
+            error here: the budget ignores such a hint.
+    """
+
+    limit: float | None = None
+    remaining: float | None = None
+    reset_after: float | None = None
+    refills: bool = False
+    per: float | None = None
+
+    def __post_init__(self) -> None:
+        flag("refills", self.refills)
+        for name in ("limit", "remaining", "reset_after", "per"):
+            _number_or_none(name, getattr(self, name))
+
+
+HINT_FIELDS = tuple(field.name for field in fields(Hint))
+
+
+class RunningCall(Protocol):
+    """A call under a budget. Both methods may be called on any thread."""
+
+    def settle(self, weights: Weights) -> None:
+        """Add to the true weight."""
+
+    def hint(self, limits: Mapping[str, Hint], retry_after: float | None) -> None:
+        """Pass on what the source says."""
+
+
+running: ContextVar[RunningCall] = ContextVar("asyncio_operator_running_call")
+"""The call under a budget that runs in this context."""
+
+
+def settle(weights: Weights) -> None:
+    """Say what the running call really weighed, in place of the estimate of `Enricher.weigh`.
+
+    Several reports of one call are added up, so that each of several requests can settle its own. Units that are not
+    settled keep their estimate. Call it before the call returns.
+
+    Args:
+        weights: amounts by unit, finite and not negative; not "calls" and "keys", which are counted.
+
+    Raises:
+        ConfigurationError: a unit or an amount is wrong.
+    """
+    checked = checked_weights("settle(weights)", weights)
+    call = running.get(None)
+    if call is not None:
+        call.settle(checked)
+
+
+def hint(limits: Mapping[str, Hint | Mapping[str, Any]] | None = None, *, retry_after: float | None = None) -> None:
+    """Say what the source has said about its limits. All tasks of the budget heed it; it never raises a limit.
+
+    Args:
+        limits: by unit ("calls" and "keys" too), a `Hint` or a mapping of its fields.
+        retry_after: seconds for which no call may start, or None.
+
+    Raises:
+        ConfigurationError: an argument has the wrong type.
+    """
+    hints = {} if limits is None else _checked_hints(limits)
+    _number_or_none("retry_after", retry_after)
+    call = running.get(None)
+    if call is not None and (hints or retry_after is not None):
+        call.hint(hints, retry_after)
+
+
+def checked_weights(what: str, weights: object) -> dict[str, float]:
+    """The weights, if they are amounts by unit.
+
+    Raises:
+        ConfigurationError: they are not; `what` is where they come from.
+    """
+    if not isinstance(weights, Mapping):
+        raise ConfigurationError(
+            f'{what} is {describe(weights)}; it must be a mapping of units to amounts, such as {{"tokens": 1300}}'
+        )
+    for unit in weights:
+        if not isinstance(unit, str) or unit in COUNTED:
+            counted = ", which is counted" if unit in COUNTED else ""
+            raise ConfigurationError(
+                f"{what} has the unit {describe(unit)}{counted}; a unit is a word of your own, such as "
+                '"tokens", "bytes" or "usd"'
+            )
+    return {
+        unit: number(f"{what}[{describe(unit)}]", amount, "that is finite and not negative", lambda one: one >= 0)
+        for unit, amount in weights.items()
+    }
+
+
+def _checked_hints(limits: object) -> dict[str, Hint]:
+    if not isinstance(limits, Mapping) or not all(isinstance(unit, str) for unit in limits):
+        raise ConfigurationError(
+            f"limits is {describe(limits)}; it must be a mapping of units to hints, such as "
+            '{"tokens": {"remaining": 40_000, "reset_after": 6.0}}'
+        )
+    return {unit: _checked_hint(unit, said) for unit, said in limits.items()}
+
+
+def _checked_hint(unit: str, said: object) -> Hint:
+    if isinstance(said, Hint):
+        return said
+    if not isinstance(said, Mapping) or not set(said) <= set(HINT_FIELDS):
+        raise ConfigurationError(
+            f"the hint for {describe(unit)} is {describe(said)}; it must be a Hint, or a mapping of some of its "
+            f"fields: {', '.join(HINT_FIELDS)}"
+        )
+    return Hint(**said)
+
+
+def _number_or_none(name: str, value: object) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise ConfigurationError(f"{name} is {describe(value)}; it must be a number, or None")
