@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING
 from asyncio_operator.lazy import lazy
 
 if TYPE_CHECKING:
+    from asyncio_operator.budget.spec import Budget, Limit
+    from asyncio_operator.budget.statistics import BudgetStatistics, UnitStatistics
     from asyncio_operator.elements import OperatorSnapshot, Record, Watermark
     from asyncio_operator.enricher import Enricher
     from asyncio_operator.errors import (
         AsyncOperatorError,
+        BudgetExceeded,
         CircuitOpenError,
         ConfigurationError,
         ElementTimeoutError,
@@ -46,6 +49,9 @@ __all__ = [
     "BatchAsyncFunction",
     "Batching",
     "BlockingFunction",
+    "Budget",
+    "BudgetExceeded",
+    "BudgetStatistics",
     "Cache",
     "CircuitBreaker",
     "CircuitOpenError",
@@ -57,6 +63,7 @@ __all__ = [
     "FixedBackoff",
     "FunctionError",
     "Latency",
+    "Limit",
     "MissingKeyError",
     "OperatorSnapshot",
     "OperatorStatistics",
@@ -67,6 +74,7 @@ __all__ = [
     "RocksDBOptions",
     "StateError",
     "StateMigrationError",
+    "UnitStatistics",
     "Watermark",
 ]
 
@@ -74,11 +82,13 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy(
         __name__,
         {
+            "asyncio_operator.budget.spec": "Budget Limit",
+            "asyncio_operator.budget.statistics": "BudgetStatistics UnitStatistics",
             "asyncio_operator.elements": "OperatorSnapshot Record Watermark",
             "asyncio_operator.enricher": "Enricher",
             "asyncio_operator.errors": (
-                "AsyncOperatorError CircuitOpenError ConfigurationError ElementTimeoutError EnricherError "
-                "FunctionError MissingKeyError ResultError StateError StateMigrationError"
+                "AsyncOperatorError BudgetExceeded CircuitOpenError ConfigurationError ElementTimeoutError "
+                "EnricherError FunctionError MissingKeyError ResultError StateError StateMigrationError"
             ),
             "asyncio_operator.function": "AsyncFunction BatchAsyncFunction BlockingFunction",
             "asyncio_operator.metrics": "Latency OperatorStatistics",

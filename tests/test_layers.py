@@ -44,6 +44,11 @@ LAYERS = (
     core("arrow", "asyncio random"),
     core("state", "asyncio random"),
     core("policies", "asyncio random"),
+    core(
+        "budget.account budget.clock_bounds budget.hints budget.permits budget.registry budget.report budget.sharing "
+        "budget.spec budget.statistics budget.stock budget.terms budget.workers",
+        "asyncio random",
+    ),
     core("queues", "asyncio random asyncio_operator.clock"),
     core("watermarks metrics", "asyncio random"),
     core("timers", "asyncio random"),

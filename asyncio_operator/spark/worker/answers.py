@@ -1,8 +1,8 @@
 """Converts the outcomes of keys to rows: the rows that each key adds, and whether it was found, missing or failed.
 
 An invalid answer is a `ResultError` for its key only. Rows are kept in one flat list, so that columns can be built from
-it at once. Answers in columns follow behind it, as tables. A key without rows adds a row of nulls, whose number is -1,
-or nothing.
+it at once. Answers in columns follow behind it, as tables. A key without rows adds the empty row, which is the last of
+the list, or nothing.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Answers:
     """The rows of all keys. The arrays have one entry per key, and a last one for the null key.
 
     Attributes:
-        rows: a flat list.
+        rows: a flat list. The last row is the empty one.
         tables: further rows, numbered behind those of the list.
-        starts: position of the key's first row; -1 if it has none.
+        starts: position of the key's first row.
         copies: number of rows that the key adds.
         kinds: FOUND, MISSING or FAILED.
     """
@@ -55,12 +55,12 @@ class Answers:
 
     def columns(self, schema: pa.Schema) -> list[Column]:
         """The columns of the rows. Raises an error of any type if a row of the list does not fit."""
-        own: list[list[Column]] = [[]] * len(schema)
-        if self.rows or not self.tables:
-            own = [[column] for column in columns(self.rows, schema)]
+        added = columns(self.rows, schema)
+        if not self.tables:
+            return added
         return [
-            _joined([*column, *(table.column(field.name) for table in self.tables)])
-            for field, column in zip(schema, own, strict=True)
+            _joined([column, *(chunk for table in self.tables for chunk in table.column(field.name).chunks)])
+            for field, column in zip(schema, added, strict=True)
         ]
 
 
@@ -70,21 +70,29 @@ def read_answers(
     *,
     miss: int,
     failure: int,
+    empty: Row,
     on_result_error: OnResultError,
 ) -> Answers:
     """The rows of outcomes.
 
     Args:
         outcomes: aligned with `keys`. An entry with an invalid answer is replaced by the result of `on_result_error`.
-        miss, failure: the number of rows of nulls that a miss, or a failed key, adds: 0 or 1.
+        miss, failure: the number of empty rows that a miss, or a failed key, adds: 0 or 1.
+        empty: the empty row.
     """
+    count = len(outcomes)
     if isinstance(outcomes, WholeAnswers):
-        return _whole(outcomes, miss)
+        return _whole(outcomes, miss, empty)
     types = set(map(type, outcomes))
     if types <= {dict, type(None)}:
-        return _in_rows(outcomes, miss)
+        plain, kinds = [*outcomes, empty], np.full(count + 1, FOUND)
+        kinds[count] = MISSING
+        if type(None) in types:
+            kinds[:count][[outcome is None for outcome in outcomes]] = MISSING
+            plain = [empty if outcome is None else outcome for outcome in plain]
+        return Answers(plain, np.arange(count + 1), np.where(kinds == FOUND, 1, miss), kinds)
     if types <= {TableRows, type(None)}:
-        return _in_tables(outcomes, miss)
+        return _in_tables(outcomes, miss, empty)
     rows: list[Row] = []
     added: list[int] = []
     fates: list[int] = []
@@ -109,37 +117,27 @@ def read_answers(
     kinds = np.array([*fates, MISSING], dtype=np.int64)
     copies = np.array([*added, miss], dtype=np.int64)
     own = np.where(kinds == FOUND, copies, 0)
-    starts = np.where(kinds == FOUND, np.cumsum(own) - own, -1)
-    answers = Answers(rows, starts, copies, kinds)
+    starts = np.where(kinds == FOUND, np.cumsum(own) - own, len(rows))
+    answers = Answers([*rows, empty], starts, copies, kinds)
     if in_tables:
         found = [outcomes[i].answer if type(outcomes[i]) is Answer else outcomes[i] for i in in_tables]
         _add_tables(answers, np.array(in_tables), found)
     return answers
 
 
-def _in_rows(outcomes: list[Any], miss: int) -> Answers:
-    """The rows of outcomes that are all dictionaries, or None."""
-    hits = np.ones(len(outcomes) + 1, dtype=np.bool_)
-    hits[-1] = False
-    rows = [outcome for outcome in outcomes if outcome is not None]
-    if len(rows) < len(outcomes):
-        hits[:-1] = [outcome is not None for outcome in outcomes]
-    starts = np.where(hits, np.cumsum(hits) - 1, -1)
-    return Answers(rows, starts, np.where(hits, 1, miss), np.where(hits, FOUND, MISSING))
-
-
-def _whole(found: WholeAnswers, miss: int) -> Answers:
+def _whole(found: WholeAnswers, miss: int, empty: Row) -> Answers:
     """The rows of answers that are all in one table."""
     hits = np.append(found.counts > 0, False)
-    starts = np.where(hits, np.append(found.starts, 0), -1)
+    # The empty row, which comes first, is that of misses.
+    starts = np.where(hits, np.append(found.starts, 0) + 1, 0)
     copies = np.where(hits, np.append(found.counts, 0), miss)
-    return Answers([], starts, copies, np.where(hits, FOUND, MISSING), [found.table])
+    return Answers([empty], starts, copies, np.where(hits, FOUND, MISSING), [found.table])
 
 
-def _in_tables(outcomes: list[Any], miss: int) -> Answers:
+def _in_tables(outcomes: list[Any], miss: int, empty: Row) -> Answers:
     """The rows of outcomes that are all answers in columns, or None."""
     count = len(outcomes) + 1
-    answers = Answers([], np.full(count, -1), np.full(count, miss), np.full(count, MISSING))
+    answers = Answers([empty], np.zeros(count, np.int64), np.full(count, miss), np.full(count, MISSING))
     places = np.flatnonzero([outcome is not None for outcome in outcomes])
     _add_tables(answers, places, outcomes if len(places) == count - 1 else [outcomes[i] for i in places.tolist()])
     return answers
@@ -191,10 +189,6 @@ def _taken(tables: Sequence[pa.Table], of_table: Ints, starts: Ints, counts: Int
 def _joined(chunks: Sequence[Column]) -> Column:
     """One array, or a chunked one if the text is too long for one."""
     arrays = [array for chunk in chunks for array in (chunk.chunks if isinstance(chunk, pa.ChunkedArray) else [chunk])]
-    if len(arrays) == 1:
-        return arrays[0]
-    if not arrays:
-        return pa.array([], chunks[0].type)
     try:
         return pa.concat_arrays(arrays)
     except pa.ArrowInvalid:

@@ -62,7 +62,7 @@ def cut(whole: Places, in_bytes: Ints, found_bytes: Ints) -> Places:
     """The same rows, split so that each piece takes at most `OUTPUT_BYTES`. A larger row becomes a piece of its own.
 
     Args:
-        in_bytes, found_bytes: the bytes of each input row, and of each found row; the last place is that of -1.
+        in_bytes, found_bytes: the bytes of each input row, and of each found row.
     """
     heaviest = in_bytes.max(initial=0) + found_bytes.max(initial=0)  # Usually enough to see that nothing must be split.
     for rows, found in whole:
@@ -120,22 +120,17 @@ def _spans(array: pa.Array, items: Ints) -> Ints:
 
 
 def pick(columns: Sequence[Column], numbers: Ints) -> list[pa.Array]:
-    """The rows of columns with these numbers, of which there is at least one; -1 is a row of nulls. Adjacent rows are
-    not copied."""
+    """The rows of columns with these numbers, of which there is at least one. Adjacent rows are not copied."""
     first, count = int(numbers[0]), len(numbers)
     # A slice shares the memory of its column; `take` copies every value.
-    if first >= 0 and np.array_equal(numbers, np.arange(first, first + count)):
+    if np.array_equal(numbers, np.arange(first, first + count)):
         return [_joined([column.slice(first, count)]) for column in columns]
-    taken = pa.array(numbers, mask=numbers < 0)
+    taken = pa.array(numbers)
     return [
         # `take` would first join the chunks, which are too large for one array.
-        _joined([_row(column, i) for i in numbers.tolist()]) if _is_chunked(column) else column.take(taken)
+        _joined([column.slice(i, 1) for i in numbers.tolist()]) if _is_chunked(column) else column.take(taken)
         for column in columns
     ]
-
-
-def _row(column: pa.ChunkedArray, number: int) -> pa.ChunkedArray:
-    return column.slice(number, 1) if number >= 0 else pa.chunked_array([pa.nulls(1, column.type)])
 
 
 def _joined(parts: Sequence[Column]) -> pa.Array:

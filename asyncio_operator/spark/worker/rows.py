@@ -104,6 +104,7 @@ class Enrichment:
         self._on_result_error = on_result_error
         self._missing = missing
         self._schema: pa.Schema | None = None
+        self._empty = dict.fromkeys(layout.found.names)
         self._gate = None if layout.event_time is None else Gate()
         self._in_arrow = in_arrow
         self._segmenter = Segmenter(layout.delay)
@@ -213,7 +214,7 @@ class Enrichment:
         starts, copies = answers.starts[codes], answers.copies[codes]
         self.kinds += np.bincount(answers.kinds[codes], minlength=3)
         statuses = [statuses_of(outcomes, answers)] if self.layout.status else []
-        added_bytes = np.append(row_bytes(added, answers.size), 0)  # The last is that of -1, nulls.
+        added_bytes = row_bytes(added, answers.size)
         # The input's columns can grow only if the output repeats a row.
         own = rows.columns if (copies > 1).any() else []
         for row, found in cut(places(starts, copies), row_bytes(own, rows.num_rows), added_bytes):
@@ -243,6 +244,7 @@ class Enrichment:
                 miss=int(not self.layout.inner),
                 failure=int(not self.layout.drop_failed),
                 on_result_error=self._on_result_error,
+                empty=self._empty,
             )
             # All rows at once, which is fast. Only if that fails is each row checked for the key to blame.
             try:

@@ -7,7 +7,6 @@ import datetime as dt
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -17,10 +16,8 @@ from pyspark.sql.functions import date_format
 
 from asyncio_operator import Batching, Cache, Enricher, EnricherError, FunctionError, Retry
 from asyncio_operator.arrow.answer_tables import AnswerTables
-from asyncio_operator.arrow.table_rows import TableRows, WholeAnswers
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.spark import enrich
-from asyncio_operator.spark.worker.answers import read_answers
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.spark.worker.rows import Layout
@@ -191,19 +188,3 @@ def test_A1_keys_without_a_schema_have_the_names_and_types_of_the_dataframe(spar
     df = spark.createDataFrame([("x", moment) for moment in moments], "code string, at timestamp")
     found = enrich(df, Zones(), on=["code", "at"]).select("at", "seen").collect()
     assert [int(row.at.timestamp() * 1e6) for row in found] == [row.seen for row in found]
-
-
-def test_the_only_table_of_a_batch_is_not_copied() -> None:
-    table = pa.table({"n": [1, 2, 3], "t": ["a", "b", "c"]})
-    rows = [TableRows(table, start, 1) for start in range(3)]
-    whole: Any = WholeAnswers(table, np.array([2, 0]), np.array([1, 0]))
-    for outcomes in ([rows[2], None, rows[0], rows[1]], whole):
-        answers = read_answers(range(len(outcomes)), outcomes, miss=1, failure=1, on_result_error=unreachable)
-        assert [own.buffers()[-1].address for own in answers.columns(table.schema)] == [
-            column.chunk(0).buffers()[-1].address for column in table.columns
-        ]
-        assert answers.starts.tolist()[:2] == [2, -1]
-
-
-def unreachable(_key: Any, error: Exception) -> Any:
-    raise error

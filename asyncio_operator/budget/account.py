@@ -1,0 +1,213 @@
+"""The one decision about a budget: who may start how much, and when. Pure: the state and the time are passed in.
+
+    answer(state, message, now) -> (state, reply)
+
+All three are JSON objects, and `now` is the coordinator's time in seconds. The given state is used up: it may be
+changed. None means that the coordinator has no state and may have had one; ``{}`` that it surely never had one.
+
+A message of a worker
+    kind        "ask"
+    worker      a text that no other worker has
+    budget      the limits, as `spec.definition` gives them; with other limits than those of the state, the reply is an
+                error while other workers are there
+    epoch, seen what the last reply said as "epoch" and "now"; None before the first
+    seq         counts the messages of this worker, from 1
+    reports     pairs of a number and a report. The number is the "seq" with which it was first sent. A worker sends a
+                report again until a reply has come, and it is applied once
+    held        for each limit, units that were granted and did not start
+    want        for each limit, the units that the worker can use within `Terms.horizon`
+    call        for each limit, the weight of the call that waits now; 0 if none does
+    waited      seconds that this call has waited
+    slots       calls in flight: how many the worker may have, and how many it wants
+    spend       for each unit: how much the worker holds for running calls and ahead, how much it wants to hold, what it
+                must hold if the waiting call is to start, how much it has spent in its life, and how much of that the
+                last reply has confirmed
+
+A report
+    moved       [limit, end, start, units]: units of the entry at `end` started by `start` (None: they never start)
+    debts       units by unit that were used beyond an estimate, for each limit of the unit
+    refused     refused calls by unit
+    hints       by unit, what the source said (`hints`)
+    pause       seconds for which nothing may start, or absent
+
+A reply
+    seq, now, epoch
+    again       the seconds after which the worker should ask again, if it is active
+    until       the time at which this grant ends
+    permits     for each limit, pairs: the earliest start and units
+    slots       how many calls the worker may have in flight; None: there is no limit
+    spend       by unit: how much the worker holds now, what was spent, and what all workers hold
+    pause       seconds for which nothing may start
+    drop        units whose earlier permits must be given back, because the source said that less is left
+    error       only if the budget cannot be used so: what is wrong
+
+What is lost is safe. A message that never came, a reply that never came, a worker that was killed: the units that were
+granted are counted at the end of their lease, and slots and amounts are held until the worker says otherwise or has
+been silent for `FORGOTTEN` seconds. After that its amounts count as spent.
+
+A coordinator that has forgotten (another epoch than a worker has seen, or a time before what a worker has seen) counts
+every limit as used up until the end of the longest lease: so the limits hold over a restart too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from asyncio_operator.budget import hints, sharing, workers
+from asyncio_operator.budget.report import statistics
+from asyncio_operator.budget.terms import GRAINS, RECOVERY, Terms, terms_of
+from asyncio_operator.policies.window import Window, rounded
+
+Json = dict[str, Any]
+
+
+def answer(state: Json | None, message: Json, now: float) -> tuple[Json, Json]:
+    """The new state and the reply. See the head of this module."""
+    if not state:
+        recovering = state is None and message["kind"] == "ask"
+        state = _new(message, now, now + RECOVERY if recovering else now)
+    before = state["time"]
+    now = _advance(state, now)
+    windows = _windows(state, now)
+    if message["kind"] == "statistics":
+        return state, {"statistics": statistics(state, windows, now)}
+    if error := _conflict(state, message, now):
+        return state, {"error": error, "now": now, "seq": message["seq"]}
+    if state["budget"] != message["budget"]:
+        windows = _adopt(state, message["budget"], now)
+    terms = terms_of(state["budget"])
+    known = message["epoch"] in (None, state["epoch"])
+    if known and message["epoch"] is not None and message["seen"] > before:
+        # An older copy of the state was restored: everything that happened since is unknown.
+        state["epoch"] = _epoch(message, now)
+        known = False
+    if not known and message["epoch"] not in state["former"]:
+        state["former"].append(message["epoch"])
+        for window, limit in zip(windows, state["budget"]["limits"], strict=True):
+            # Workers that have ended meanwhile may have started as much.
+            window.place(rounded(now + terms.lease, limit[2] / GRAINS), limit[1] + limit[3])
+    workers.sweep(state, now)
+    reply = _reply(state, windows, message, terms, now, known)
+    state["windows"] = [window.state() for window in windows]
+    return state, reply
+
+
+def _reply(state: Json, windows: list[Window], message: Json, terms: Terms, now: float, known: bool) -> Json:
+    worker = workers.heard(state, message, now, known)
+    reply: Json = {"seq": message["seq"], "now": now, "epoch": state["epoch"], "until": now + terms.lease}
+    reply["permits"] = [[] for _ in windows]
+    reply["drop"] = []
+    if worker is None:
+        # A late copy of an older message: its worker does not wait for this reply.
+        return {**reply, "again": terms.longest, "slots": None, "spend": {}, "pause": 0.0}
+    for number, report in message["reports"]:
+        if number > worker["applied"]:
+            # Entries of another epoch are not those that a report speaks of.
+            _apply(state, windows, report if known else {**report, "moved": ()}, now)
+    worker["applied"] = message["seq"]
+    reply["drop"] = hints.dropped(state["caps"], worker["before"], now)
+    starts = max(state["ready"], state["paused"])
+    reply["pause"] = max(0.0, starts - now)
+    if starts <= now:
+        reply["permits"] = sharing.grant(state, windows, message, worker, terms, now)
+    reply["slots"] = sharing.slots(state, message, worker, now)
+    reply["spend"] = sharing.spend(state, message, worker, now)
+    reply["again"] = terms.interval(len(state["workers"]))
+    return reply
+
+
+def _apply(state: Json, windows: list[Window], report: Json, now: float) -> None:
+    limits = state["budget"]["limits"]
+    for limit, end, start, units in report.get("moved", ()):
+        windows[limit].move(end, start, units)
+    for unit, units in report.get("debts", {}).items():
+        for window, (other, _, per, _) in zip(windows, limits, strict=True):
+            if unit == other:
+                window.place(rounded(now, per / GRAINS), units)
+    for unit, count in report.get("refused", {}).items():
+        state["refused"][unit] = state["refused"].get(unit, 0) + count
+    for unit, hint in report.get("hints", {}).items():
+        hints.hear(state["caps"], unit, hint, workers.outstanding(state, unit), now)
+    if "pause" in report:
+        state["paused"] = max(state["paused"], now + report["pause"])
+
+
+def _new(message: Json, now: float, ready: float) -> Json:
+    return {
+        "version": 1,
+        "epoch": _epoch(message, now),
+        "time": now,
+        "offset": 0.0,
+        "ready": ready,
+        "paused": now,
+        "budget": message["budget"],
+        "windows": [[[], [], None] for _ in message["budget"]["limits"]],
+        "workers": {},
+        "gone": {},
+        "spent": {},
+        "refused": {},
+        "caps": {},
+        "shares": None,
+        "claim": None,
+        "former": [],
+        "swept": now,
+    }
+
+
+def _epoch(message: Json, now: float) -> str:
+    return f"{now!r} {message.get('worker', '')}"
+
+
+def _advance(state: Json, now: float) -> float:
+    """The time of the state. It goes on from where it was if the coordinator's clock has gone back."""
+    time: float = now + state["offset"]
+    if time < state["time"]:
+        state["offset"] = state["time"] - now
+        time = state["time"]
+    state["time"] = time
+    return time
+
+
+def _windows(state: Json, now: float) -> list[Window]:
+    lease = terms_of(state["budget"]).lease
+    windows = []
+    for (_, rate, per, burst), kept in zip(state["budget"]["limits"], state["windows"], strict=True):
+        window = Window(rate, per, burst, grain=per / GRAINS, lease=lease)
+        window.restore(kept)
+        window.forget(now)
+        windows.append(window)
+    return windows
+
+
+def _conflict(state: Json, message: Json, now: float) -> str | None:
+    """What is wrong if the message has other limits than workers that are there."""
+    if state["budget"] == message["budget"] or not workers.others(state, message["worker"], now):
+        return None
+    return (
+        f"the budget is in use with {_shown(state['budget'])}, and this worker has {_shown(message['budget'])}; one "
+        "name must have the same limits everywhere at a time"
+    )
+
+
+def _shown(definition: Json) -> str:
+    parts = [
+        f"{rate:g} {unit} per {per:g} s" + (f" and a burst of {burst:g}" if burst else "")
+        for unit, rate, per, burst in definition["limits"]
+    ]
+    if definition["in_flight"] is not None:
+        parts.append(f"{definition['in_flight']} calls in flight")
+    parts += [f"{amount:g} {unit} to spend" for unit, amount in definition["spend"].items()]
+    return ", ".join(parts)
+
+
+def _adopt(state: Json, definition: Json, now: float) -> list[Window]:
+    """Other limits, after all workers with the old ones have gone. Windows of the same unit and length are kept."""
+    kept = {
+        (unit, per): entries
+        for (unit, _, per, _), entries in zip(state["budget"]["limits"], state["windows"], strict=True)
+    }
+    state["budget"] = definition
+    state["windows"] = [kept.get((unit, per), [[], [], None]) for unit, _, per, _ in definition["limits"]]
+    state["shares"] = state["claim"] = None
+    workers.forget_all(state, now)
+    return _windows(state, now)

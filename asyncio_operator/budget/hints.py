@@ -1,0 +1,85 @@
+"""What a source said of its own limits. A hint can only limit further (laws G4 and G5).
+
+Caps are a part of a budget's state: by unit, what is left and until when. A cap of a fixed window holds what the source
+said until its reset. A cap that refills (OpenAI: the reset is the time to a full refill) grows all the time. A source's
+answers overtake each other, so a hint that says that more is left is believed only if the cap is not new.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from asyncio_operator.usage import Hint
+
+Json = dict[str, Any]
+
+LONGEST_RESET = 3600.0
+"""Seconds. A source that asks for more is not believed, unless the budget has a longer window of the unit."""
+
+SETTLED = 1.0
+"""Seconds after which a hint may say that more is left than the cap holds."""
+
+
+def problem(hint: Hint, longest: float = LONGEST_RESET) -> str | None:
+    """Why a hint cannot be right, or None."""
+    for name in ("limit", "remaining", "reset_after", "per"):
+        value = getattr(hint, name)
+        if value is not None and not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
+            return f"{name} is {value!r}; it must be a finite number of at least 0"
+    if hint.limit == 0:
+        return "the limit is 0"
+    if hint.reset_after is not None and hint.reset_after > longest:
+        return f"the reset is in {hint.reset_after:g} s; at most {longest:g} s are believed"
+    if hint.limit is not None and hint.remaining is not None and hint.remaining > hint.limit:
+        return f"{hint.remaining:g} of {hint.limit:g} remain"
+    return None
+
+
+def hear(caps: Json, unit: str, hint: Json, outstanding: float, now: float) -> None:
+    """A source said this of a unit.
+
+    Args:
+        hint: the fields of a `Hint` that are not None, as JSON.
+        outstanding: units that are granted and did not start.
+    """
+    cap = caps.get(unit)
+    if cap is None or now >= cap["until"]:
+        cap = caps[unit] = {"left": math.inf, "rate": 0.0, "most": math.inf, "drop": 0.0, "since": now}
+    cap["hint"] = {name: value for name, value in hint.items() if name in ("limit", "remaining", "reset_after")}
+    reset: float = hint["reset_after"] if "reset_after" in hint else hint.get("per", 0.0)
+    cap["heard"], cap["until"] = now, max(now + reset, cap.get("until", 0.0))
+    remaining = hint.get("remaining")
+    if remaining is None:
+        return
+    left = remaining - outstanding
+    if left < 0:
+        # The permits that workers hold are more than what is left: they come back, and are granted again.
+        cap["drop"], left = now, remaining
+    if left < available(caps, unit, now) or now - cap["since"] > SETTLED:
+        cap["left"], cap["since"] = left, now
+        cap["rate"], cap["most"] = 0.0, math.inf
+        if hint.get("refills") and hint.get("limit", 0) > remaining and reset:
+            cap["rate"], cap["most"] = (hint["limit"] - remaining) / reset, hint["limit"]
+        cap["at"] = now
+
+
+def available(caps: Json, unit: str, now: float) -> float:
+    """The units that may be granted now; infinity without a cap."""
+    cap = caps.get(unit)
+    if cap is None or now >= cap["until"] or cap["left"] == math.inf:
+        return math.inf
+    left: float = min(cap["most"], cap["left"] + cap["rate"] * (now - cap["at"]))
+    return left
+
+
+def take(caps: Json, unit: str, units: float, now: float) -> None:
+    """Units were granted."""
+    left = available(caps, unit, now)
+    if left < math.inf:
+        caps[unit]["left"], caps[unit]["at"] = left - units, now
+
+
+def dropped(caps: Json, since: float, now: float) -> list[str]:
+    """The units whose permits a worker must give back that was heard last at `since`."""
+    return [unit for unit, cap in caps.items() if since <= cap["drop"] and now < cap["until"]]

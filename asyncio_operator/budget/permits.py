@@ -1,0 +1,399 @@
+"""The permits of one worker: what its coordinator granted, what started, and what to ask next.
+
+    next_start, started, returned, hint      the calls of the worker, between messages, without a wait (law G8)
+    ask_at, message, answered, lost          the exchange of messages, one at a time
+
+The time is passed in: that of the worker's monotonic clock, in seconds. Nothing here waits.
+
+Nothing starts without a permit that surely holds at this moment, whatever the coordinator's clock shows (law G7). What
+becomes of permits is reported with the next message, and is reported again until a reply has come. If a message or its
+reply was lost, the coordinator counts everything that it has granted, and this worker uses none of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from asyncio_operator.budget.clock_bounds import ClockBounds
+from asyncio_operator.budget.spec import Budget, definition
+from asyncio_operator.budget.stock import Amount, Slots, Stock
+from asyncio_operator.budget.terms import terms_of
+from asyncio_operator.errors import BudgetExceeded, ConfigurationError
+from asyncio_operator.usage import HINT_FIELDS, Hint
+
+Json = dict[str, Any]
+
+EAGER = 0.1
+"""A worker whose calls wait, and had permits, asks again after this part of the interval."""
+
+RETRY_AFTER = 0.1
+"""Seconds after which a lost message is followed by the next."""
+
+
+REPEATED = 60.0
+"""Seconds for which the report of what started is sent again, if no reply comes."""
+
+
+class Permits:
+    """What one worker holds of one budget.
+
+    Args:
+        worker: a text that no other worker of any process ever has.
+    """
+
+    def __init__(self, budget: Budget, worker: str) -> None:
+        self._budget = budget
+        self._definition = definition(budget)
+        self._worker = worker
+        self._terms = terms_of(self._definition)
+        self._clock = ClockBounds()
+        self._stocks = tuple(Stock(place, *limit) for place, limit in enumerate(self._definition["limits"]))
+        self._slots = None if budget.in_flight is None else Slots()
+        self._amounts = tuple(Amount(unit, most) for unit, most in self._definition["spend"].items())
+        # Stocks, slots and amounts are as they were looked at until then.
+        self._valid_until = -math.inf
+        self._open = False
+        self._lease_end = -math.inf
+        self._paused_until = -math.inf
+        self._last_start = -math.inf
+        # The exchange of messages.
+        self._epoch: str | None = None
+        self._seen: float | None = None
+        self._seq = 0
+        self._asked: int | None = None
+        self._unconfirmed: list[tuple[float, int, Json]] = []
+        self._hints: dict[str, tuple[float, Json]] = {}
+        self._hinted_pause: tuple[float, float] | None = None
+        self._refused: dict[str, int] = {}
+        self._again = self._terms.shortest
+        self._asked_at = self._answered_at = -math.inf
+        self._active = False
+        # The last reply gave something; so another may give more.
+        self._progress = True
+        self._urgent = False
+        self._calls = 0
+        self._waits = False
+        self._waits_since: float | None = None
+
+    # Calls
+
+    def next_start(self, weights: Mapping[str, float], now: float) -> float:
+        """When a call of these weights may start: now; a later time; or infinity, if a reply must come before.
+
+        Units that are not named weigh 1 if they are ``calls`` or ``keys``, else 0.
+
+        Raises:
+            BudgetExceeded: the call can never start.
+        """
+        if now >= self._valid_until:
+            self._look(now)
+        if not self._open:
+            return self._wait(weights, now)
+        for stock in self._stocks:
+            if weights.get(stock.unit, stock.default) > stock.ready:
+                return self._wait(weights, now)
+        if self._slots is not None and self._slots.used >= self._slots.allowed:
+            return self._wait(weights, now)
+        for amount in self._amounts:
+            if amount.reserved + weights.get(amount.unit, amount.default) > amount.held_and_a_little:
+                return self._wait(weights, now)
+        return now
+
+    def started(self, weights: Mapping[str, float], now: float) -> None:
+        """The call starts now, as `next_start` has allowed for the same time."""
+        for stock in self._stocks:
+            units = weights.get(stock.unit, stock.default)
+            stock.ready -= units
+            stock.used += units
+        if self._slots is not None:
+            self._slots.used += 1
+        for amount in self._amounts:
+            units = weights.get(amount.unit, amount.default)
+            amount.reserved += units
+            amount.used += units
+        self._calls += 1
+        self._last_start = now
+
+    def returned(
+        self,
+        weights: Mapping[str, float],
+        settled: Mapping[str, float] | None,
+        now: float,
+        started: float | None = None,
+    ) -> None:
+        """A started call is over.
+
+        Args:
+            settled: the true weights, in place of the estimates in `weights`, as far as they are known.
+            started: the time that `started` got. Without it, what an estimate was too high stays counted.
+        """
+        settled = settled or {}
+        if self._slots is not None:
+            self._slots.used -= 1
+        for amount in self._amounts:
+            estimate = weights.get(amount.unit, amount.default)
+            amount.settle(estimate, settled.get(amount.unit, estimate))
+        for stock in self._stocks:
+            if stock.unit in settled:
+                excess = settled[stock.unit] - weights.get(stock.unit, stock.default)
+                if excess > 0:
+                    stock.debt += excess
+                elif excess < 0 and started is not None:
+                    stock.flush(self._last_start, self._clock)
+                    stock.credit(-excess, started)
+
+    def misfit(self, weights: Mapping[str, float]) -> BudgetExceeded | None:
+        """The error for a call that no window can ever hold, however long it waits; None for others."""
+        for stock in self._stocks:
+            units = weights.get(stock.unit, stock.default)
+            if units > stock.most:
+                return BudgetExceeded(
+                    f"the budget {self._budget.name!r} allows {stock.most:g} {stock.unit} in {stock.per:g} s, and one "
+                    f"call needs {units:g}: it can never start. Make the call smaller, or raise the limit",
+                    unit=stock.unit,
+                    limit=stock.most,
+                )
+        return None
+
+    def hint(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
+        """A source has said this: what is left, by unit, or that nothing may start for `retry_after` seconds.
+
+        Hints must have been checked (`hints.problem`).
+        """
+        for unit, hint in limits.items():
+            fields = {name: getattr(hint, name) for name in HINT_FIELDS}
+            self._hints[unit] = (now, {name: value for name, value in fields.items() if value not in (None, False)})
+            for stock in self._stocks:
+                self._urgent |= stock.unit == unit and hint.remaining is not None and hint.remaining < stock.held()
+        if retry_after:
+            self._hinted_pause = (now, max(retry_after, self._rest_of_pause(now)))
+            self._pause(now + retry_after)
+            self._urgent = True
+        self._active = True
+
+    # Messages
+
+    def ask_at(self, now: float) -> float:
+        """When to send the next message: now, a later time, or infinity, if there is nothing to say or it is not
+        known. Ask again after each of the other methods."""
+        if self._asked is not None:
+            return math.inf
+        if self._waits or self._urgent:
+            pause = self._again * EAGER if self._progress or self._urgent else self._again
+            return max(now, self._answered_at + pause)
+        return max(now, self._asked_at + self._again) if self._is_active() else math.inf
+
+    def message(self, now: float) -> Json:
+        """The message to send now. `answered` or `lost` must follow before the next."""
+        self._look(now)
+        elapsed = min(max(now - self._asked_at, 1e-3), 1.0)
+        recent = now - self._last_start < 1.0
+        for stock in self._stocks:
+            stock.estimate(self._terms.horizon / elapsed, self._calls, recent)
+            stock.give_back(stock.want)
+        self._calls = 0
+        self._valid_until = -math.inf
+        moved = [entry for stock in self._stocks for entry in stock.report()]
+        self._seq += 1
+        self._asked, self._asked_at = self._seq, now
+        report = self._report(moved, now)
+        if report:
+            self._unconfirmed.append((now, self._seq, report))
+        waited = 0.0 if self._waits_since is None or not self._waits else now - self._waits_since
+        if not self._waits:
+            self._waits_since = None
+        message = {
+            "kind": "ask",
+            "worker": self._worker,
+            "budget": self._definition,
+            "epoch": self._epoch,
+            "seen": self._seen,
+            "seq": self._seq,
+            "reports": [[number, self._fresh(one, now - since)] for since, number, one in self._unconfirmed],
+            "held": [stock.held() for stock in self._stocks],
+            "want": [stock.want for stock in self._stocks],
+            "call": [stock.call for stock in self._stocks],
+            "waited": waited,
+            "slots": [0, 0] if self._slots is None else self._slots.offer(recent),
+            "spend": {amount.unit: amount.offer(self._terms.horizon / elapsed) for amount in self._amounts},
+        }
+        self._active = self._holds_something(message)
+        self._progress = self._urgent = self._waits = False
+        for stock in self._stocks:
+            stock.call = 0.0
+        return message
+
+    def answered(self, reply: Json, sent: float, now: float) -> bool:
+        """A reply has come.
+
+        Args:
+            sent: when the message was sent, or a later time that was surely before the coordinator read its clock.
+
+        Returns:
+            Whether it was used. A reply to another message than the last is dropped: its permits are lost.
+
+        Raises:
+            ConfigurationError: the coordinator has the budget with other limits.
+        """
+        if reply.get("seq") != self._asked:
+            return False
+        self._asked = None
+        if "error" in reply:
+            raise ConfigurationError(f"the budget {self._budget.name!r}: {reply['error']}")
+        if reply["epoch"] != self._epoch:
+            if self._epoch is not None:
+                # The coordinator has lost its state. What it granted before is counted as started there.
+                self._clock = ClockBounds()
+                for stock in self._stocks:
+                    stock.forget()
+            self._epoch = reply["epoch"]
+        self._seen = max(reply["now"], self._seen or reply["now"])
+        self._unconfirmed.clear()
+        self._clock.exchanged(sent, reply["now"], now)
+        self._lease_end = self._clock.last_surely_before(reply["until"])
+        for stock, permits in zip(self._stocks, reply["permits"], strict=True):
+            if stock.unit in reply["drop"]:
+                stock.flush(self._last_start, self._clock)
+                stock.give_back(0.0)
+            stock.take(permits, reply["until"], self._clock)
+        if self._slots is not None:
+            self._slots.allowed = reply["slots"] or 0
+        for amount in self._amounts:
+            amount.answered(*reply["spend"].get(amount.unit, (0.0, amount.spent, 0.0)))
+        if reply["pause"]:
+            self._pause(now + reply["pause"])
+        self._again = reply["again"]
+        self._answered_at = now
+        self._progress = self._has_something_new()
+        self._valid_until = -math.inf
+        return True
+
+    def lost(self, now: float) -> None:
+        """No reply will come. It is not known whether the coordinator got the message."""
+        self._asked = None
+        self._answered_at = now
+        self._progress = False
+        self._again = max(self._again, RETRY_AFTER)
+        self._active = True
+
+    # Inside
+
+    def _look(self, now: float) -> None:
+        """Find what may start now, and until when this holds."""
+        valid_until = self._lease_end
+        for stock in self._stocks:
+            valid_until = min(valid_until, stock.look(now, self._last_start, self._clock))
+        self._open = now >= self._paused_until and now < self._lease_end
+        if not self._open:
+            valid_until = self._paused_until if now < self._paused_until else math.inf
+        self._valid_until = valid_until
+
+    def _wait(self, weights: Mapping[str, float], now: float) -> float:
+        error = self.misfit(weights) or self._overspent(weights)
+        if error is not None:
+            self._refused[error.unit] = self._refused.get(error.unit, 0) + 1
+            self._active = True
+            raise error
+        if now < self._paused_until:
+            return self._paused_until
+        self._look(now)
+        at = now
+        for stock in self._stocks:
+            at = max(at, stock.ready_at(weights.get(stock.unit, stock.default), now))
+            stock.starved = True
+        if self._slots is not None and self._slots.used >= self._slots.allowed:
+            self._slots.starved = True
+            at = math.inf
+        for amount in self._amounts:
+            if amount.reserved + weights.get(amount.unit, amount.default) > amount.held_and_a_little:
+                at = math.inf
+        if at < math.inf and self._open:
+            return at
+        for stock in self._stocks:
+            stock.call = max(stock.call, weights.get(stock.unit, stock.default))
+        for amount in self._amounts:
+            amount.call = max(amount.call, weights.get(amount.unit, amount.default))
+        self._waits = True
+        if self._waits_since is None:
+            self._waits_since = now
+        return math.inf
+
+    def _overspent(self, weights: Mapping[str, float]) -> BudgetExceeded | None:
+        for amount in self._amounts:
+            units = weights.get(amount.unit, amount.default)
+            spent = amount.spent + amount.total - amount.confirmed
+            if spent + units > amount.most * (1 + 1e-9):
+                return BudgetExceeded(
+                    f"the budget {self._budget.name!r} may spend {amount.most:g} {amount.unit}; {spent:g} were spent, "
+                    f"and the next call needs {units:g}. Raise the limit, or take another name for a new budget",
+                    unit=amount.unit,
+                    limit=amount.most,
+                    spent=spent,
+                )
+        return None
+
+    def _report(self, moved: list[list[Any]], now: float) -> Json:
+        report: Json = {}
+        if moved:
+            report["moved"] = moved
+        debts = {stock.unit: stock.debt for stock in self._stocks if stock.debt}
+        if debts:
+            report["debts"] = debts
+        if self._refused:
+            report["refused"] = self._refused
+        if self._hints:
+            report["hints"] = {unit: _aged(hint, now - heard) for unit, (heard, hint) in self._hints.items()}
+        if self._hinted_pause is not None:
+            heard, pause = self._hinted_pause
+            report["pause"] = max(0.0, heard + pause - now)
+        for stock in self._stocks:
+            stock.debt = 0.0
+        self._refused, self._hints, self._hinted_pause = {}, {}, None
+        return report
+
+    def _pause(self, until: float) -> None:
+        self._paused_until = max(self._paused_until, until)
+        self._valid_until = -math.inf
+
+    def _rest_of_pause(self, now: float) -> float:
+        return 0.0 if self._hinted_pause is None else sum(self._hinted_pause) - now
+
+    def _is_active(self) -> bool:
+        """Whether there is something to report, or the coordinator believes that this worker holds something."""
+        return self._active or self._now_held() or bool(self._unconfirmed)
+
+    def _now_held(self) -> bool:
+        return (
+            any(stock.used or stock.debt or stock.moved or stock.permits for stock in self._stocks)
+            or (self._slots is not None and (self._slots.used > 0 or self._slots.allowed > 0))
+            or any(amount.held or amount.total > amount.confirmed for amount in self._amounts)
+        )
+
+    @staticmethod
+    def _holds_something(message: Json) -> bool:
+        return (
+            any(message["held"])
+            or any(message["want"])
+            or any(message["slots"])
+            or any(held or wanted for held, wanted, *_ in message["spend"].values())
+        )
+
+    def _has_something_new(self) -> bool:
+        return (
+            any(stock.permits for stock in self._stocks)
+            or (self._slots is not None and self._slots.allowed > self._slots.used)
+            or any(amount.held > amount.reserved for amount in self._amounts)
+        )
+
+    @staticmethod
+    def _fresh(report: Json, age: float) -> Json:
+        # The coordinator remembers for longer which reports it has applied.
+        return report if age < REPEATED else {**report, "moved": []}
+
+
+def _aged(hint: Json, age: float) -> Json:
+    if "reset_after" in hint:
+        return {**hint, "reset_after": max(0.0, hint["reset_after"] - age)}
+    return hint

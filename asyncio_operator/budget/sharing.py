@@ -1,0 +1,156 @@
+"""Who gets how much: permits, calls in flight and amounts to spend are divided by what workers want.
+
+The division is max-min fair ("water-filling"): there is one level, and each worker gets what it wants, up to the level.
+So what one does not need goes to those that do, and no one who wants little waits for those who want much. A worker
+with a waiting call may always get what this call needs, even if that is more than the level.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from asyncio_operator.budget import hints
+from asyncio_operator.budget.terms import GRAINS, Terms
+from asyncio_operator.policies.window import Window, rounded
+
+Json = dict[str, Any]
+
+HEARD = 1.0
+"""Seconds after its last message in which the wishes of a worker count."""
+
+REFRESH = 0.02
+"""Seconds for which levels are kept: they cost a look at all workers."""
+
+CLAIM_AFTER = 1.0
+"""Seconds after which a waiting call of one worker is served before the others, so that heavy calls do not starve."""
+
+TURN = 2.0
+"""Seconds after which a worker passes its only slot on, if there are fewer slots than workers that want one."""
+
+
+def level(amount: float, wishes: Sequence[float]) -> float:
+    """The highest level at which ``sum(min(wish, level))`` is at most `amount`; infinity if all can have all."""
+    left, rest = amount, len(wishes)
+    for wish in sorted(wishes):
+        if wish * rest > left:
+            return left / rest
+        left -= wish
+        rest -= 1
+    return math.inf
+
+
+def grant(
+    state: Json, windows: list[Window], message: Json, worker: Json, terms: Terms, now: float
+) -> list[list[list[float]]]:
+    """The permits for a worker, for each limit. They are placed in the windows."""
+    limits, calls = state["budget"]["limits"], message["call"]
+    levels = _levels(state, windows, terms, now)["permits"]
+    claim = _claim(state, message, now)
+    until = now + terms.lease
+    plans = []
+    for place, (unit, _, _, _) in enumerate(limits):
+        held, call = worker["held"][place], calls[place]
+        target = max(min(worker["want"][place], levels[place]), call) - held
+        if claim is not None:
+            target = min(target, windows[place].room(now + terms.horizon, until) - claim[place])
+        target = min(target, hints.available(state["caps"], unit, now))
+        plan = windows[place].plan(now, now + terms.horizon, until, target) if target > 0 else []
+        total = sum(units for _, units in plan)
+        if call and held + total < call * (1 - 1e-9):
+            # Less than the call needs is of no use to this worker, in no unit.
+            return [[] for _ in limits]
+        plans.append(_cut(plan, _whole(held + total, call) - held))
+    for place, (unit, _, per, _) in enumerate(limits):
+        total = sum(units for _, units in plans[place])
+        if total > 0:
+            windows[place].place(rounded(until, per / GRAINS), total)
+            worker["held"][place] += total
+            if place == 0 or limits[place - 1][0] != unit:
+                hints.take(state["caps"], unit, total, now)
+    if state["claim"] is not None and state["claim"][0] == message["worker"]:
+        state["claim"] = None
+    return plans
+
+
+def _whole(units: float, call: float) -> float:
+    """As many units as whole calls need: a part of one is of no use."""
+    return math.floor(units / call * (1 + 1e-9)) * call if call else units
+
+
+def _cut(plan: list[list[float]], units: float) -> list[list[float]]:
+    """The first `units` of a plan."""
+    kept = []
+    for start, amount in plan:
+        if units <= 0:
+            break
+        kept.append([start, min(amount, units)])
+        units -= amount
+    return kept
+
+
+def _claim(state: Json, message: Json, now: float) -> list[float] | None:
+    """What the others must leave to the worker whose call has waited longest, if it is not this one."""
+    claim = state["claim"]
+    if claim is not None and (claim[0] not in state["workers"] or now - state["workers"][claim[0]]["seen"] > HEARD):
+        claim = state["claim"] = None
+    if message["waited"] >= CLAIM_AFTER and (claim is None or claim[0] == message["worker"]):
+        claim = state["claim"] = [message["worker"], message["call"]]
+    elif claim is not None and claim[0] == message["worker"]:
+        claim = state["claim"] = None
+    return None if claim is None or claim[0] == message["worker"] else claim[1]
+
+
+def _levels(state: Json, windows: list[Window], terms: Terms, now: float) -> Json:
+    shares: Json | None = state["shares"]
+    if shares is not None and now - shares["at"] < REFRESH:
+        return shares
+    active = [worker for worker in state["workers"].values() if now - worker["seen"] <= HEARD]
+    permits = []
+    for place, window in enumerate(windows):
+        wishes = [worker["want"][place] for worker in active if worker["want"][place]]
+        pool = window.room(now + terms.horizon, now + terms.lease) + sum(worker["held"][place] for worker in active)
+        permits.append(min(level(max(0.0, pool), wishes), 1e300))
+    wishes = [worker["wants"] for worker in active if worker["wants"]]
+    slots = state["budget"]["in_flight"]
+    shares = state["shares"] = {
+        "at": now,
+        "permits": permits,
+        "slots": None if slots is None else min(level(slots, wishes), 1e300),
+        "wanting": len(wishes),
+    }
+    return shares
+
+
+def slots(state: Json, message: Json, worker: Json, now: float) -> int | None:
+    """How many calls a worker may have in flight."""
+    most = state["budget"]["in_flight"]
+    if most is None:
+        return None
+    shares = state["shares"] or {"slots": 1e300, "wanting": 0}
+    held, wanted = message["slots"]
+    free = most - sum(other["slots"] for other in state["workers"].values())
+    share = 1e300 if shares["slots"] is None else max(1, math.ceil(shares["slots"]))
+    if shares["wanting"] > most and held == 1 and now - worker["turn"] > TURN:
+        share = 0
+    allowed = int(min(wanted, held + max(0, free), share))
+    # Until the worker says that it has fewer, it may still use what it had.
+    worker["slots"] = max(held, allowed)
+    return allowed
+
+
+def spend(state: Json, message: Json, worker: Json, now: float) -> Json:
+    """By unit: what a worker may hold, what was spent, and what all workers hold."""
+    reply: Json = {}
+    for unit, most in state["budget"]["spend"].items():
+        held, wanted, needed, _, _ = message["spend"][unit]
+        spent = state["spent"].get(unit, 0.0)
+        total = sum(other["spend"].get(unit, 0.0) for other in state["workers"].values())
+        free = max(0.0, most * (1 + 1e-9) - spent - total)
+        given = min(max(min(wanted, held + free / len(state["workers"])), needed) - held, free)
+        if given > 0 and held + given >= needed * (1 - 1e-9):
+            worker["spend"][unit] = held + given
+            total += given
+        reply[unit] = [worker["spend"].get(unit, 0.0), spent, total]
+    return reply

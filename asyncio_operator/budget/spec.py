@@ -1,0 +1,245 @@
+"""What a budget allows: limits in units, calls in flight, and what may be spent.
+
+A budget is a specification: it is checked when it is made, compared by value, and travels to the workers. The state of
+a budget, how much of it is used, is kept by a coordinator.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from asyncio_operator.budget.statistics import BudgetStatistics
+from asyncio_operator.checks import (
+    Duration,
+    gives_coroutines,
+    lasting,
+    number,
+    positive_duration,
+    positive_int,
+    seconds,
+    takes,
+)
+from asyncio_operator.errors import ConfigurationError, describe, function_name
+from asyncio_operator.policies.rate_limit import RateLimit
+
+SCHEMES = ("redis", "rediss", "postgresql", "postgres")
+
+_UNIT = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+
+_NAME = re.compile(r"[A-Za-z0-9_.:/ -]{1,200}")
+
+WHOLE_UNITS = ("calls", "keys")
+"""Units that are counted, and not weighed by an enricher."""
+
+_ADDRESS = (
+    "an address that begins with redis://, rediss:// or postgresql://, or a function without arguments that returns "
+    "one; None means the driver of this application"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """At most `rate` units, plus `burst`, in any window of `per` seconds.
+
+    Attributes:
+        rate: units per window. Calls and keys are whole numbers; other units may have fractions.
+        per: the length of the window, in seconds or as a timedelta; at least a millisecond.
+        unit: what is counted: ``calls``, ``keys``, or a unit that an enricher weighs, such as ``tokens``.
+        burst: how many more units may start in one window, after a time with fewer; None means 0.
+
+    Raises:
+        ConfigurationError: a value has the wrong type or range.
+    """
+
+    rate: float
+    per: Duration = 60.0
+    unit: str = "calls"
+    burst: float | None = None
+
+    def __post_init__(self) -> None:
+        check_unit("unit", self.unit)
+        object.__setattr__(self, "per", lasting("per", self.per))
+        if self.unit in WHOLE_UNITS:
+            positive_int("rate", self.rate, f' if unit is "{self.unit}"; for fewer, make the window longer, with per=')
+        number("rate", self.rate, "more than 0", lambda rate: rate > 0)
+        if self.burst is not None:
+            number("burst", self.burst, "of at least 0", lambda burst: burst >= 0)
+            if self.unit in WHOLE_UNITS and int(self.burst) != self.burst:
+                raise ConfigurationError(
+                    f'burst is {describe(self.burst)}; it must be a whole number if unit is "{self.unit}"'
+                )
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Budget:
+    """Limits that all tasks which name this budget keep together, however many they are and wherever they run.
+
+    Attributes:
+        name: names the budget at its coordinator. Lookups with equal budgets share one; the same name with other
+            limits at the same time is an error.
+        limits: each a `Limit` or a `RateLimit`.
+        in_flight: the maximum number of calls in flight at the same time, in all tasks; None: no limit.
+        spend: how much of each unit may be used in total, as ``{"usd": 25.0}``; None: no limit. It holds as long as
+            the coordinator keeps the name: for one application, or, at Redis or PostgreSQL, for ever.
+        coordinator: None, for the driver of the application; or the address of a Redis or PostgreSQL server, or a
+            function that returns the address, so that no password travels with the job.
+        patience: seconds that a task waits for a coordinator that cannot be reached, before it fails.
+
+    Raises:
+        ConfigurationError: a value has the wrong type or range, or there is nothing that limits.
+    """
+
+    name: str
+    limits: tuple[Limit, ...]
+    in_flight: int | None
+    spend: Mapping[str, float] | None
+    coordinator: str | Callable[[], str] | None
+    patience: Duration
+    reach: Any = field(compare=False, repr=False)
+
+    def __init__(
+        self,
+        name: str,
+        *limits: Limit | RateLimit,
+        in_flight: int | None = None,
+        spend: Mapping[str, float] | None = None,
+        coordinator: str | Callable[[], str] | None = None,
+        patience: Duration = 30.0,
+    ) -> None:
+        _check_name(name)
+        checked = tuple(sorted((_as_limit(one) for one in limits), key=lambda one: (one.unit, one.per)))
+        windows = [(one.unit, one.per) for one in checked]
+        for window in windows:
+            if windows.count(window) > 1:
+                raise ConfigurationError(
+                    f"the budget {name!r} has two limits of {window[0]} per {seconds(window[1]):g} s; it must have one"
+                )
+        if in_flight is not None:
+            positive_int("in_flight", in_flight, ", or None")
+        amounts = None if spend is None else _amounts(spend)
+        if not checked and in_flight is None and not amounts:
+            raise ConfigurationError(
+                f"the budget {name!r} has no limit; it must have at least one Limit, or in_flight=, or spend="
+            )
+        _check_coordinator(coordinator)
+        values = (name, checked, in_flight, amounts, coordinator, positive_duration("patience", patience), None)
+        for attribute, value in zip(self.__dataclass_fields__, values, strict=True):
+            object.__setattr__(self, attribute, value)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.limits, self.in_flight, self.coordinator, self.patience))
+
+    def __repr__(self) -> str:
+        parts = [repr(self.name), *map(repr, self.limits)]
+        parts += [
+            f"{name}={value!r}" for name, value in (("in_flight", self.in_flight), ("spend", self.spend)) if value
+        ]
+        if self.coordinator is not None:
+            parts.append(f"coordinator={shown_address(self.coordinator)}")
+        return f"Budget({', '.join(parts)}, patience={self.patience!r})"
+
+    def __getstate__(self) -> list[Any]:
+        from asyncio_operator.budget.registry import coordinators
+
+        reach = coordinators.reach(self.name) if self.coordinator is None and self.reach is None else self.reach
+        return [*(getattr(self, name) for name in tuple(self.__dataclass_fields__)[:-1]), reach]
+
+    def __setstate__(self, state: list[Any]) -> None:
+        for name, value in zip(self.__dataclass_fields__, state, strict=True):
+            object.__setattr__(self, name, value)
+
+    def statistics(self) -> BudgetStatistics:
+        """What is allowed and used now, in each unit, and the last hints of the source. For the driver.
+
+        Raises:
+            StateError: no coordinator of this application has the budget, because no lookup with it was made.
+            CoordinatorError: the coordinator gave no answer.
+        """
+        from asyncio_operator.budget.registry import coordinators
+
+        reply = coordinators.ask(self.name, self.coordinator, {"kind": "statistics", "budget": definition(self)})
+        return BudgetStatistics.of(reply["statistics"])
+
+
+def definition(budget: Budget) -> dict[str, Any]:
+    """The limits of a budget as JSON: what a coordinator must know of it, and compares."""
+    return {
+        "limits": [[one.unit, one.rate, seconds(one.per), one.burst or 0] for one in budget.limits],
+        "in_flight": budget.in_flight,
+        "spend": dict(sorted((budget.spend or {}).items())),
+    }
+
+
+def shown_address(coordinator: str | Callable[[], str]) -> str:
+    """A coordinator for a ``repr`` and for messages: the address without user, password and options."""
+    if callable(coordinator):
+        return function_name(coordinator)
+    scheme, _, rest = coordinator.partition("://")
+    try:
+        parts = urlsplit(coordinator)
+    except ValueError:
+        return repr(f"{scheme}://***")
+    # With two @ it is not known which of them ends the password.
+    if rest.count("@") > 1:
+        return repr(f"{scheme}://***")
+    return repr(f"{scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}")
+
+
+def check_unit(name: str, unit: object) -> str:
+    """`unit`, if it is the name of a unit."""
+    if not isinstance(unit, str) or not _UNIT.fullmatch(unit):
+        raise ConfigurationError(
+            f"{name} is {describe(unit)}; it must be a name such as calls, keys or tokens: at most 64 letters, digits, "
+            "dots, hyphens and underscores"
+        )
+    return unit
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name != name.strip():
+        raise ConfigurationError(
+            f"name is {describe(name)}; it must be a text of 1 to 200 letters, digits, blanks and . _ : / -"
+        )
+
+
+def _as_limit(limit: object) -> Limit:
+    if isinstance(limit, RateLimit):
+        return Limit(limit.rate, limit.per, "calls", limit.burst)
+    if not isinstance(limit, Limit):
+        raise ConfigurationError(f"a limit of a budget is {describe(limit)}; it must be a Limit or a RateLimit")
+    return limit
+
+
+def _amounts(spend: object) -> dict[str, float]:
+    if not isinstance(spend, Mapping) or not spend:
+        raise ConfigurationError(
+            f'spend is {describe(spend)}; it must be a mapping from units to amounts, such as {{"usd": 25.0}}, or None'
+        )
+    return {
+        check_unit("a unit of spend", unit): number(f"spend[{unit!r}]", amount, "more than 0", lambda one: one > 0)
+        for unit, amount in sorted(spend.items(), key=str)
+    }
+
+
+def _check_coordinator(coordinator: object) -> None:
+    if coordinator is None:
+        return
+    if callable(coordinator):
+        if gives_coroutines(coordinator):
+            raise ConfigurationError(
+                f"coordinator is {function_name(coordinator)}, an `async def`; it must be {_ADDRESS}"
+            )
+        takes("coordinator", coordinator)
+        return
+    if not isinstance(coordinator, str):
+        raise ConfigurationError(f"coordinator is of type {type(coordinator).__name__}; it must be {_ADDRESS}")
+    scheme, separator, rest = coordinator.partition("://")
+    if not separator or scheme not in SCHEMES or not rest:
+        # Not shown: it may hold a password.
+        raise ConfigurationError(
+            f"coordinator is another text (not shown, it may hold a password); it must be {_ADDRESS}"
+        )

@@ -1,0 +1,287 @@
+"""What a worker holds of one limit, of the calls in flight, and of one amount to spend. Only `Permits` uses it."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import deque
+from typing import Any, NamedTuple
+
+from asyncio_operator.budget.clock_bounds import ClockBounds
+from asyncio_operator.budget.spec import WHOLE_UNITS
+from asyncio_operator.budget.terms import GRAINS
+from asyncio_operator.policies.window import rounded
+
+GROWTH = 2.0
+"""How fast the wishes of a worker grow whose calls wait."""
+
+AHEAD = 1.5
+"""The part of its use that a worker whose calls do not wait holds ahead."""
+
+KEPT_CALLS = 2
+"""Calls that a worker holds ahead if it has made one in the last second."""
+
+
+class Permit:
+    """Units that may start between two local times. `end` is their entry in the coordinator's window."""
+
+    __slots__ = ("end", "since", "units", "until")
+
+    def __init__(self, since: float, until: float, end: float, units: float) -> None:
+        self.since = since
+        self.until = until
+        self.end = end
+        self.units = units
+
+
+class Group(NamedTuple):
+    """Units that were reported to have started by `entry`, and did so at local times until `last`."""
+
+    last: float
+    entry: float
+    units: float
+
+
+class Stock:
+    """The permits for one limit. Permits are in the order in which they were granted, and so in the order of `until`.
+
+    Attributes:
+        ready: units that may start now, as of the last look.
+        used: units that have started since the last look.
+        call: the weight of the heaviest call that waits for a message.
+        starved: whether calls had to wait since the last message.
+    """
+
+    __slots__ = (
+        *("place", "unit", "most", "per", "default", "ready", "used", "call", "starved", "debt", "want"),
+        *("moved", "permits", "_looked", "_grain", "_groups", "_used_since_message", "_typical"),
+    )
+
+    def __init__(self, place: int, unit: str, rate: float, per: float, burst: float) -> None:
+        self.place = place
+        self.unit = unit
+        self.most = rate + burst
+        self.per = per
+        self.default = float(unit in WHOLE_UNITS)
+        self.ready = self.used = self.call = self.debt = self.want = 0.0
+        self.starved = False
+        self.moved: dict[tuple[float, float | None], float] = {}
+        self.permits: deque[Permit] = deque()
+        self._looked = -math.inf
+        self._grain = per / GRAINS
+        self._groups: deque[Group] = deque()
+        self._used_since_message = self._typical = 0.0
+
+    def look(self, now: float, last_start: float, clock: ClockBounds) -> float:
+        """Find what is ready now; until when this holds."""
+        self.flush(last_start, clock)
+        while self.permits and self.permits[0].until < now:
+            self._give(self.permits.popleft())
+        ready, change = 0.0, math.inf
+        for permit in self.permits:
+            if permit.since > now:
+                change = min(change, permit.since)
+            elif permit.until < now:
+                continue
+            else:
+                ready += permit.units
+                change = min(change, permit.until)
+        # Sums have rounding errors.
+        self.ready, self._looked = ready + 1e-9 * self.most, now
+        # Starts of different grains are reported apart.
+        return min(change, now + self._grain) if ready else change
+
+    def flush(self, last_start: float, clock: ClockBounds) -> None:
+        """Note for a report what has started since the last look."""
+        units = self.used
+        if not units:
+            return
+        self.used = 0.0
+        self._used_since_message += units
+        entry = rounded(clock.at_most(last_start), self._grain)
+        for permit in self.permits:
+            if permit.since <= self._looked <= permit.until:
+                taken = min(permit.units, units)
+                if taken <= 0:
+                    continue
+                permit.units -= taken
+                units -= taken
+                self._note(permit.end, min(entry, permit.end), taken)
+                self._groups.append(Group(last_start, min(entry, permit.end), taken))
+                if units <= 0:
+                    break
+        # What started without a permit: only a caller that did not ask `next_start` does so.
+        if units > 1e-6 * self.most:
+            self.debt += units
+        while self.permits and self.permits[0].units <= 1e-12 * self.most:
+            self.permits.popleft()
+        while self._groups and self._groups[0].last < last_start - self.per:
+            self._groups.popleft()
+
+    def take(self, permits: list[list[float]], until: float, clock: ClockBounds) -> None:
+        """Permits were granted: pairs of the earliest start and an amount. They end at `until`."""
+        end, local = rounded(until, self._grain), clock.last_surely_before(until)
+        for since, units in permits:
+            self.permits.append(Permit(clock.first_surely_after(since), local, end, units))
+
+    def ready_at(self, units: float, now: float) -> float:
+        """When so much may start; infinity if no permits are enough."""
+        if units <= self.ready:
+            return now
+        found = 0.0
+        for permit in sorted(self.permits, key=_since):
+            found += permit.units
+            if found >= units:
+                at = max(now, permit.since)
+                return at if at < self.permits[0].until else math.inf
+        return math.inf
+
+    def credit(self, units: float, started: float) -> None:
+        """A call that started at this local time used so much less than it had reserved."""
+        place = bisect_left(self._groups, started, key=_last)
+        if place < len(self._groups):
+            last, entry, counted = self._groups[place]
+            units = min(units, counted)
+            self._groups[place] = Group(last, entry, counted - units)
+            self._note(entry, None, units)
+
+    def held(self) -> float:
+        """The units that may still start."""
+        return sum(permit.units for permit in self.permits)
+
+    def give_back(self, keep: float) -> None:
+        """Give all back that is more than `keep`, the last first."""
+        surplus = self.held() - keep
+        while self.permits and surplus > 0:
+            permit = self.permits[-1]
+            given = min(surplus, permit.units)
+            surplus -= given
+            permit.units -= given
+            self._note(permit.end, None, given)
+            if permit.units <= 1e-12 * self.most:
+                self.permits.pop()
+        self.ready = 0.0
+
+    def estimate(self, scale: float, calls: int, recent: bool) -> None:
+        """What this worker can use in a horizon, from its use since the last message, in `calls`."""
+        if calls:
+            self._typical = self._used_since_message / calls
+        used, self._used_since_message = self._used_since_message * scale, 0.0
+        if self.starved:
+            wish = max(GROWTH * used, GROWTH * self.want, 1e-3 * self.most)
+        else:
+            wish = max(AHEAD * used, self.want / 2)
+            if wish < self._typical:
+                wish = 0.0
+        if recent:
+            wish = max(wish, KEPT_CALLS * self._typical)
+        self.want = min(self.most, max(wish, self.call))
+        self.starved = False
+
+    def report(self) -> list[list[Any]]:
+        """What became of permits, for a message."""
+        moved = [[self.place, end, start, units] for (end, start), units in self.moved.items()]
+        self.moved.clear()
+        return moved
+
+    def forget(self) -> None:
+        """Drop everything that is known by the coordinator's time."""
+        self.permits.clear()
+        self.moved.clear()
+        self._groups.clear()
+        self.ready = self.used = self.debt = 0.0
+
+    def _give(self, permit: Permit) -> None:
+        if permit.units > 0:
+            self._note(permit.end, None, permit.units)
+
+    def _note(self, end: float, start: float | None, units: float) -> None:
+        self.moved[end, start] = self.moved.get((end, start), 0.0) + units
+
+
+class Slots:
+    """Calls in flight.
+
+    Attributes:
+        used: calls that run.
+        allowed: calls that may run.
+    """
+
+    __slots__ = ("_wanted", "allowed", "starved", "used")
+
+    def __init__(self) -> None:
+        self.used = self.allowed = self._wanted = 0
+        self.starved = False
+
+    def offer(self, recent: bool) -> list[int]:
+        """How many calls this worker may have from now on, and how many it wants."""
+        if self.starved:
+            self._wanted = max(2 * self._wanted, self.used + 1)
+        else:
+            self._wanted = max(self.used, self._wanted * 3 // 4 if recent else 0)
+        self.starved = False
+        self.allowed = max(self.used, min(self.allowed, self._wanted))
+        return [self.allowed, self._wanted]
+
+
+class Amount:
+    """What may be spent of one unit.
+
+    Attributes:
+        held: what this worker may spend: `reserved` by calls that run, and more ahead.
+        spent: what all workers had spent at the last reply.
+        total, confirmed: what this worker has spent in its life, and how much of it the coordinator has counted.
+        used: what calls have reserved since the last message.
+        call: the weight of the heaviest call that waits.
+    """
+
+    __slots__ = (
+        *("unit", "most", "default", "held", "held_and_a_little", "reserved", "used", "spent", "total", "confirmed"),
+        *("call", "_sent", "_settled"),
+    )
+
+    def __init__(self, unit: str, most: float) -> None:
+        self.unit = unit
+        self.most = most
+        self.default = float(unit in WHOLE_UNITS)
+        self.reserved = self.used = self.spent = self.total = self.confirmed = self.call = 0.0
+        self._sent = self._settled = 0.0
+        self._hold(0.0)
+
+    def _hold(self, held: float) -> None:
+        self.held = held
+        # Sums have rounding errors.
+        self.held_and_a_little = held + 1e-9 * self.most
+
+    def settle(self, estimate: float, used: float) -> None:
+        """A call is over that had reserved `estimate`."""
+        self.reserved -= estimate
+        if self.reserved < 1e-9 * self.most:
+            self.reserved = 0.0
+        self._hold(max(self.held - estimate, self.reserved))
+        self.total += used
+        self._settled += estimate
+
+    def offer(self, scale: float) -> list[float]:
+        """What this worker holds from now on, what it wants to hold, must hold for the waiting call, and has spent."""
+        wanted = self.reserved + max(GROWTH * self.used * scale, self.call)
+        needed = self.reserved + self.call
+        self._hold(max(self.reserved, min(self.held, wanted)))
+        self.used = self.call = self._settled = 0.0
+        self._sent = self.total
+        return [self.held, wanted, needed, self.total, self.confirmed]
+
+    def answered(self, held: float, spent: float, total: float) -> None:
+        """The coordinator says what this worker may hold, and what all have spent and hold."""
+        self.confirmed = self._sent
+        # Calls that have ended since the message have spent their part of what is held.
+        self._hold(max(held - self._settled, self.reserved))
+        self.spent = spent
+
+
+def _since(permit: Permit) -> float:
+    return permit.since
+
+
+def _last(group: Group) -> float:
+    return group.last

@@ -1,0 +1,49 @@
+"""The times that coordinators and workers of a budget must agree on. They follow from its limits alone."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+GRAINS = 256
+"""An entry of a window is rounded up to this part of it: so a state is small, and 0.4 % of a limit is lost at most."""
+
+LONGEST_LEASE = 1.0
+"""Seconds. When a coordinator cannot be reached, starts end within this time (law G7)."""
+
+SHORTEST_LEASE = 0.1
+
+FORGOTTEN = 4.0
+"""Seconds after which a worker that does not ask has lost what it held: killed workers are replaced within 5 s (G2)."""
+
+RECOVERY = 1.1
+"""Seconds in which a coordinator without a state grants nothing. All leases of an earlier one end in this time."""
+
+MOST_WORKERS_A_SECOND = 1000
+"""Messages that a coordinator gets in a second, at most. With more workers, each asks less often."""
+
+
+class Terms(NamedTuple):
+    """Durations in seconds.
+
+    Attributes:
+        lease: how long a grant may be used.
+        horizon: a grant may begin this much later than now.
+        shortest, longest: bounds of the time from one message of a worker to its next.
+    """
+
+    lease: float
+    horizon: float
+    shortest: float
+    longest: float
+
+    def interval(self, workers: int) -> float:
+        """The time from one message of a worker to its next, if there are that many workers."""
+        return min(self.longest, max(self.shortest, workers / MOST_WORKERS_A_SECOND))
+
+
+def terms_of(definition: dict[str, Any]) -> Terms:
+    """The terms of a budget. The lease is at most half of its shortest window."""
+    shortest = min((per for _, _, per, _ in definition["limits"]), default=2 * LONGEST_LEASE)
+    lease = min(LONGEST_LEASE, max(SHORTEST_LEASE, shortest / 2))
+    longest = 0.4 * lease
+    return Terms(lease, 0.6 * lease, min(0.05, longest), longest)

@@ -1,0 +1,96 @@
+"""What a coordinator knows of each worker: when it was heard, what it holds and wants.
+
+A worker that is silent for `FORGOTTEN` seconds is gone: its slots are free, and the amounts that it held count as
+spent, because its calls may have been made. If it comes back, its own figures count again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from asyncio_operator.budget.terms import FORGOTTEN
+
+Json = dict[str, Any]
+
+REMEMBERED = 120.0
+"""Seconds for which a gone worker may come back and repeat a report that was applied before."""
+
+SWEEP_EVERY = 0.5
+
+
+def heard(state: Json, message: Json, now: float, known: bool) -> Json | None:
+    """The record of the worker that sent the message; None if a later message of it was applied before.
+
+    Args:
+        known: whether the worker speaks of this state, and not of one that was lost.
+    """
+    name = message["worker"]
+    worker: Json | None = state["workers"].get(name)
+    if worker is None:
+        worker = _new(state, name, now)
+    if message["seq"] <= worker["applied"]:
+        return None
+    state["workers"][name] = worker
+    worker["before"], worker["seen"] = worker["seen"], now
+    for field in ("held", "want"):
+        worker[field] = message[field]
+    held, wanted = message["slots"]
+    if not worker["slots"]:
+        worker["turn"] = now
+    worker["slots"], worker["wants"] = held, wanted
+    worker["spend"] = {}
+    for unit, (holds, _, _, total, confirmed) in message["spend"].items():
+        worker["spend"][unit] = holds
+        # Of a worker that was silent for long, no record is left; it knows itself what was counted.
+        counted = worker["totals"].get(unit, confirmed if known else 0.0)
+        state["spent"][unit] = state["spent"].get(unit, 0.0) + total - counted
+        worker["totals"][unit] = total
+    return worker
+
+
+def _new(state: Json, name: str, now: float) -> Json:
+    worker: Json = {"applied": 0, "seen": now, "slots": 0, "turn": now, "totals": {}}
+    gone = state["gone"].pop(name, None)
+    if gone is not None:
+        _, worker["applied"], held, worker["totals"] = gone
+        for unit, amount in held.items():
+            state["spent"][unit] -= amount
+    return worker
+
+
+def sweep(state: Json, now: float) -> None:
+    """Let go of workers that are silent."""
+    if now - state["swept"] < SWEEP_EVERY:
+        return
+    state["swept"] = now
+    for name, worker in [*state["workers"].items()]:
+        if now - worker["seen"] > FORGOTTEN:
+            _let_go(state, name, worker, now)
+    for name, (since, _, _, _) in [*state["gone"].items()]:
+        if now - since > REMEMBERED:
+            del state["gone"][name]
+
+
+def forget_all(state: Json, now: float) -> None:
+    """Let go of all workers: the limits have changed."""
+    for name, worker in [*state["workers"].items()]:
+        _let_go(state, name, worker, now)
+
+
+def _let_go(state: Json, name: str, worker: Json, now: float) -> None:
+    held = {unit: amount for unit, amount in worker["spend"].items() if amount}
+    for unit, amount in held.items():
+        state["spent"][unit] = state["spent"].get(unit, 0) + amount
+    state["gone"][name] = [now, worker["applied"], held, worker["totals"]]
+    del state["workers"][name]
+
+
+def others(state: Json, name: str, now: float) -> bool:
+    """Whether workers other than this one were heard lately."""
+    return any(other != name and now - worker["seen"] <= FORGOTTEN for other, worker in state["workers"].items())
+
+
+def outstanding(state: Json, unit: str) -> float:
+    """The units that were granted and did not start, as far as it is known."""
+    places = [place for place, limit in enumerate(state["budget"]["limits"]) if limit[0] == unit]
+    return max((sum(worker["held"][place] for worker in state["workers"].values()) for place in places), default=0.0)
