@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from asyncio_operator.arrow.key_identity import canonical_key
     from asyncio_operator.arrow.key_index import KeyIndex
     from asyncio_operator.arrow.schema import as_schema
+    from asyncio_operator.policies.retry import Retry
 
 __all__ = [
     "CANCEL_TIMEOUT",
@@ -104,6 +105,9 @@ class Enricher(ABC):
 
     max_batch: int = 1
     """The maximum number of keys that `lookup_many` or `lookup_columns` takes at once."""
+
+    default_retry: Retry | None = None
+    """When failed lookups are repeated if the caller does not say it with ``retry=``; None: never."""
 
     @abstractmethod
     def schema(self) -> pa.Schema:

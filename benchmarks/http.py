@@ -21,6 +21,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+from asyncio_operator import AsyncWaitOperator, Retry
 from benchmarks import Rows
 from benchmarks.measuring import worker_loop
 from enrichers import HttpEnricher
@@ -36,6 +37,7 @@ def http() -> Rows:
     """CPU time per request, with 50 in flight."""
     with _server() as url, worker_loop() as runner:
         ours, theirs = runner.run(_measured(url))
+        retried, plain = runner.run(_with_retries(url))
     yield (
         "",
         "CPU of a lookup over HTTP / of a bare aiohttp request",
@@ -43,6 +45,14 @@ def http() -> Rows:
         f"{theirs:.1f} us",
         (ours / theirs),
         "<= 1.15",
+    )
+    yield (
+        "",
+        "CPU of a lookup over HTTP in a run, with a retry that never comes / without",
+        f"{retried:.1f} us",
+        f"{plain:.1f} us",
+        (retried / plain),
+        "",
     )
 
 
@@ -62,6 +72,28 @@ async def _measured(url: str) -> tuple[float, float]:
         times = [(await _timed(enricher.lookup), await _timed(bare)) for _ in range(1 + TURNS)][1:]
     await enricher.close()
     return median(ours for ours, _ in times), median(theirs for _, theirs in times)
+
+
+async def _with_retries(url: str) -> tuple[float, float]:
+    """The same with the default retry of the enricher, for which the engine keeps a record of each key, and without."""
+    enricher = HttpEnricher(url + "/products/{key}", schema="name string, price double, kind long", headers=HEADERS)
+    await enricher.open()
+    times = [[await _run(enricher, retry) for retry in (HttpEnricher.default_retry, None)] for _ in range(1 + TURNS)][
+        1:
+    ]
+    await enricher.close()
+    return median(retried for retried, _ in times), median(plain for _, plain in times)
+
+
+async def _run(enricher: HttpEnricher, retry: Retry | None) -> float:
+    """Microseconds of CPU per lookup in a run of the operator."""
+    gc.collect()
+    started, rows = process_time(), 0
+    operator = AsyncWaitOperator(enricher.lookup, capacity=AT_ONCE, timeout=30.0, retry=retry)
+    async for _ in operator.process(range(REQUESTS)):
+        rows += 1
+    assert rows == REQUESTS
+    return (process_time() - started) / REQUESTS * 1e6
 
 
 async def _timed(call: Callable[[int], Awaitable[Any]]) -> float:

@@ -32,7 +32,7 @@ from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import cache_owner, open_cache
 from asyncio_operator.lookup.key_batch import Failure
 from asyncio_operator.lookup.key_failures import KeyFailures
-from asyncio_operator.lookup.options import LookupOptions, checked
+from asyncio_operator.lookup.options import DefaultRetry, LookupOptions, checked
 from asyncio_operator.lookup.pending import PendingKeys
 from asyncio_operator.lookup.pipeline import managed_calls
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
@@ -40,7 +40,6 @@ from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.rate_limit import RateLimit
-from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import CLIENT_CLOSE_TIMEOUT
 from asyncio_operator.state.cells import ABSENT
 
@@ -60,7 +59,9 @@ class Lookup:
         enricher: the source of rows.
         cache: which answers are kept; None: none.
         batching: how calls with several keys are formed. Default: with as many keys as the enricher takes at once.
-        retry: when a failed lookup is repeated; None: never.
+        retry: when a failed lookup is repeated; None: never. By default as the enricher says (`default_retry`): with
+            `HttpEnricher` errors that may pass are repeated, three attempts in all. Then set a `timeout` too: a service
+            may ask for a long wait.
         timeout: seconds from the start of a key's first call to its deadline, all attempts included; None: no deadline.
         rate_limit: the number of calls that may start in a period; None: any number.
         circuit_breaker: refuses calls while too many fail; None: never.
@@ -80,7 +81,7 @@ class Lookup:
         *,
         cache: Cache | None = None,
         batching: Batching | None = None,
-        retry: Retry | None = None,
+        retry: DefaultRetry = "default",
         timeout: Duration | None = None,
         rate_limit: RateLimit | None = None,
         circuit_breaker: CircuitBreaker | None = None,

@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from asyncio_operator.checks import of_kind
 from asyncio_operator.engine.options import CallOptions, calls_among
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
+from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import LOOKUP_GRACE_PERIOD
 
 if TYPE_CHECKING:
     from asyncio_operator.enricher import Enricher
+
+
+DefaultRetry = Retry | None | Literal["default"]
+"""When lookups are repeated: as given, never (None), or as the enricher says ("default")."""
 
 
 class Way(Enum):
@@ -70,8 +75,25 @@ def checked(enricher: Enricher, arguments: Mapping[str, Any]) -> LookupOptions:
     Raises:
         ConfigurationError: an option is wrong.
     """
-    options = LookupOptions(**calls_among(arguments), cache=arguments["cache"])
+    calls = calls_among(arguments)
+    calls["retry"] = retry_of(enricher, calls["retry"])
+    options = LookupOptions(**calls, cache=arguments["cache"])
     return replace(options, batching=batching_of(enricher, options.batching))
+
+
+def retry_of(enricher: Enricher, retry: object) -> Retry | None:
+    """When lookups of an enricher are repeated: as `retry` says, or by "default" as the enricher does.
+
+    Raises:
+        ConfigurationError: `retry`, or the enricher's default, is something else.
+    """
+    if retry == "default":
+        retry, name = enricher.default_retry, f"{describe(enricher)}.default_retry"
+        of_kind(name, retry, Retry)
+    elif retry is not None and not isinstance(retry, Retry):
+        made = f", such as Retry({retry})" if type(retry) is int else ""
+        raise ConfigurationError(f'retry is {describe(retry)}; it must be a Retry, None or "default"{made}')
+    return retry
 
 
 def batching_of(enricher: Enricher, batching: Batching | None) -> Batching | None:

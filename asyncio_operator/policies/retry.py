@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 from asyncio_operator.checks import (
     LARGEST,
@@ -31,12 +31,15 @@ from asyncio_operator.checks import (
     positive_int,
     seconds,
 )
-from asyncio_operator.errors import ConfigurationError, ResultError, describe, said
+from asyncio_operator.errors import ConfigurationError, ElementTimeoutError, ResultError, describe, said
 
 Random = Callable[[], float]
 """Each call returns a new random number, uniform in [0, 1)."""
 
 Kinds = type[BaseException] | tuple[type[BaseException], ...]
+
+RETRYABLE: Literal["retryable"] = "retryable"
+"""For `Retry(on=...)`: only errors that say that another attempt may help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,8 @@ class Retry:
             timedelta, or the text of a number), that replaces the wait. Any other value of it, such as a date, is
             ignored.
         on: an exception class or a tuple of classes. A cancellation that does not come from the operator counts as an
-            `Exception`.
+            `Exception`. "retryable": only errors that say ``retryable = True``, and attempts that passed
+            `attempt_timeout`.
         if_result: an ordinary function that gets a result and returns true if the result is to be retried.
 
     Raises:
@@ -119,7 +123,7 @@ class Retry:
 
     max_attempts: int = 3
     backoff: ExponentialBackoff | FixedBackoff = ExponentialBackoff()
-    on: Kinds = (Exception,)
+    on: Kinds | Literal["retryable"] = (Exception,)
     if_result: Callable[[Any], object] | None = None
 
     def __post_init__(self) -> None:
@@ -128,7 +132,8 @@ class Retry:
             raise ConfigurationError(
                 f"backoff is {describe(self.backoff)}; it must be an ExponentialBackoff or a FixedBackoff"
             )
-        object.__setattr__(self, "on", _kinds(self.on))
+        if self.on != RETRYABLE:
+            object.__setattr__(self, "on", _kinds(self.on))
         if self.if_result is not None:
             allowed = "a function of the result that returns true if the result is to be retried"
             plain_function("if_result", self.if_result, allowed, "the result")
@@ -137,6 +142,8 @@ class Retry:
         """Whether an attempt that ended in this error is repeated, as long as attempts and time are left."""
         if isinstance(error, ResultError) or said(error, "retryable") is False:
             return False
+        if self.on == RETRYABLE:
+            return said(error, "retryable") is True or isinstance(error, ElementTimeoutError)
         # A cancellation that the operator did not cause is an error of the call, but for Python it is no `Exception`.
         kinds = _kinds(self.on)
         if isinstance(error, Exception):
@@ -153,6 +160,8 @@ class Retry:
             return "not retried: the answer is invalid"
         if said(error, "retryable") is False:
             return "not retried: the error says that it would fail again"
+        if self.on == RETRYABLE:
+            return "not retried: the error does not say that another attempt may help"
         return f"not retried: Retry(on=...) does not include {type(error).__name__}"
 
     def unsatisfied(self, result: Any) -> bool:
@@ -178,12 +187,13 @@ class Retry:
         return None if deadline is not None and start > deadline else start
 
 
-def _kinds(on: Kinds) -> tuple[type[BaseException], ...]:
+def _kinds(on: object) -> tuple[type[BaseException], ...]:
     kinds = on if isinstance(on, tuple) else (on,)
     for kind in kinds:
         if not (isinstance(kind, type) and (issubclass(kind, Exception) or _is_cancellation(kind))):
             raise ConfigurationError(
-                f"on is {describe(on)}; it must be an exception class or a tuple of them, each a subclass of Exception"
+                f"on is {describe(on)}; it must be an exception class or a tuple of them, each a subclass of "
+                'Exception, or "retryable"'
             )
     return kinds
 

@@ -19,12 +19,12 @@ from pyspark.sql.types import StringType, StructField, StructType
 from asyncio_operator.checks import Duration
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError
+from asyncio_operator.lookup.options import DefaultRetry
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.rate_limit import RateLimit
-from asyncio_operator.policies.retry import Retry
 from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task
 from asyncio_operator.spark.driver.chain import extended
 from asyncio_operator.spark.driver.columns import On
@@ -50,7 +50,7 @@ def enrich(
     buffer: int | None = None,
     timeout: Duration | None = 30.0,
     attempt_timeout: Duration | None = None,
-    retry: Retry | None = None,
+    retry: DefaultRetry = "default",
     cache: Cache | None = None,
     batching: Batching | None = None,
     rate_limit: RateLimit | None = None,
@@ -92,7 +92,8 @@ def enrich(
         timeout: seconds (or a timedelta) from the start of a key's first call to its deadline, over all its attempts;
             None or 0: no deadline. The default, 30, is much longer than a healthy lookup takes.
         attempt_timeout: seconds that each call may take; None or 0: no limit.
-        retry: when a failed lookup is repeated; None: never.
+        retry: when a failed lookup is repeated; None: never. By default as the enricher says (`default_retry`): with
+            `HttpEnricher` errors that may pass are repeated, three attempts in all, and with others never.
         cache: which answers are kept in the Python worker, across tasks and micro-batches; None: none.
         batching: how calls with several keys are formed. Default: with as many keys as the enricher takes at once.
         rate_limit: the number of calls that may start in a period, per task; None: any number.

@@ -16,6 +16,7 @@ from asyncio_operator.checks import Duration, positive_duration, positive_int
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.lookup.memory import MOST_KEYS
+from asyncio_operator.lookup.options import DefaultRetry
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, calls_at_most
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
@@ -47,6 +48,7 @@ class EnrichmentPlan:
         tasks: partitions of the input.
         tasks_at_once: how many tasks run at the same time.
         sampled_rows: input rows that were read. It equals `rows` if nothing was extrapolated.
+        max_attempts: how often a key that fails is looked up. The other figures count one attempt.
         latency: seconds of a call, as given; None if not given.
         seconds, cached_seconds: duration of the calls, without and with the cache; None without a latency.
     """
@@ -61,6 +63,7 @@ class EnrichmentPlan:
     tasks: int
     tasks_at_once: int
     sampled_rows: int
+    max_attempts: int = 1
     latency: float | None = None
     seconds: float | None = None
     cached_seconds: float | None = None
@@ -72,13 +75,14 @@ class EnrichmentPlan:
     def __str__(self) -> str:
         part = "" if self.sampled_rows == self.rows else f" (looked at {self.sampled_rows:,})"
         pace = "" if self.latency is None else f", at {self.latency * 1000:.2f} ms a call"
+        retried = f", up to {self.max_attempts} attempts each" if self.max_attempts > 1 else ""
         about = "" if self.sampled_rows == self.rows and self.distinct_keys < SIZE else "about "
         return (
             f"{_count(self.rows, 'row')}{part} in {_count(self.tasks, 'task')}, {self.tasks_at_once:,} at once: "
             f"{self.null_keys:,} without a key, {about}{_count(self.distinct_keys, 'distinct key')}; without a cache "
             f"{_count(self.lookups, 'key')} in {_count(self.calls, 'call')}{_duration(self.seconds)}, with a cache "
             f"{_count(self.cached_lookups, 'key')} in {_count(self.cached_calls, 'call')}"
-            f"{_duration(self.cached_seconds)}{pace}"
+            f"{_duration(self.cached_seconds)}{pace}{retried}"
         )
 
 
@@ -100,6 +104,7 @@ def plan(
     batching: Batching | None = None,
     rate_limit: RateLimit | None = None,
     latency: Duration | EnrichmentMetrics | EnrichmentStatistics | None = None,
+    retry: DefaultRetry = "default",
     scope: str = "task",
     tasks_at_once: int | None = None,
     remember: Duration | None = 60.0,
@@ -111,7 +116,7 @@ def plan(
     answers that a cache holds at the start, or for answers that a cache or a task drops by time.
 
     Args:
-        df, enricher, on, cache, batching, rate_limit, scope, remember: as for `enrich`.
+        df, enricher, on, cache, batching, rate_limit, retry, scope, remember: as for `enrich`.
         capacity: as for `enrich`; an `AdaptiveCapacity` counts as its `maximum`.
         latency: average seconds (or a timedelta) of a call; or the metrics of an enrichment with the same enricher,
             from whose percentiles the average is computed.
@@ -161,6 +166,7 @@ def plan(
         tasks=len(tasks),
         tasks_at_once=at_once,
         sampled_rows=sum(one.rows for one in tasks),
+        max_attempts=1 if lookups.retry is None else lookups.retry.max_attempts,
         latency=average,
         seconds=None if average is None else plain.seconds,
         cached_seconds=None if average is None else cached.seconds,

@@ -110,7 +110,7 @@ def _registered(
     checked = EnrichOptions(**options | OF_THE_TABLE | {"on": [column.name for column in columns]})
     _check_inline(checked)
     task, _ = enrich_task(StructType(columns), enricher, checked, report, tracing)
-    known = _Known(describe(enricher), task.answers, key, enricher.max_batch)
+    known = _Known(describe(enricher), task.answers, key, enricher)
     return _Registration(name, known, options), cloudpickle.dumps(task)  # type: ignore[no-untyped-call]
 
 
@@ -170,8 +170,9 @@ class _Registration:
 class _Known(Enricher):
     """What the driver has learnt of an enricher. It replaces the enricher where the source must not be asked."""
 
-    def __init__(self, name: str, schema: pa.Schema, key: pa.Schema | None, max_batch: int) -> None:
-        self.max_batch = max_batch
+    def __init__(self, name: str, schema: pa.Schema, key: pa.Schema | None, enricher: Enricher) -> None:
+        self.max_batch = enricher.max_batch
+        self.default_retry = enricher.default_retry
         self._name = name
         self._schema = schema
         self._key = key

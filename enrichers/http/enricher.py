@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from asyncio_operator import ConfigurationError, Enricher, EnricherError
+from asyncio_operator import ConfigurationError, Enricher, EnricherError, Retry
 from asyncio_operator.enricher import Found, as_schema, describe, duration, function_name, positive_int, takes
 from asyncio_operator.services.secrets import Secrets
 from enrichers.http.answers import Answers, Extract
@@ -34,6 +34,10 @@ BATCH = 100
 """The default number of keys in a request: this many short keys fit into a URL, and most services accept such lists."""
 
 _RUNTIME = ("_plans", "_exchange")
+
+
+RETRY = Retry(3, on="retryable")
+"""What is repeated unless the caller says otherwise: 429, 503 and the like, and lost connections. Most of them pass."""
 
 
 class HttpEnricher(Enricher):
@@ -84,6 +88,8 @@ class HttpEnricher(Enricher):
     Raises:
         ConfigurationError: an argument has the wrong type or value.
     """
+
+    default_retry = RETRY
 
     def __init__(
         self,

@@ -166,3 +166,22 @@ def test_R5_a_message_can_say_why_no_other_attempt_followed(
 ) -> None:
     assert why in retry.refusal(error, attempts)
     assert bool(why) == bool(retry.refusal(error, attempts))
+
+
+@pytest.mark.parametrize(
+    ("error", "retried"),
+    [
+        (EnricherError("busy", retryable=True), True),
+        (EnricherError("odd"), False),
+        (EnricherError("no", retryable=False), False),
+        (ElementTimeoutError("cut"), True),
+        (OSError(), False),
+        (ResultError("odd"), False),
+        (asyncio.CancelledError(), False),
+    ],
+)
+def test_R5_only_errors_that_say_so_may_be_retried(error: BaseException, retried: bool) -> None:
+    retry = Retry(2, on="retryable")
+    assert retry.retries(error) is retried
+    assert retried == ("no time left" in retry.refusal(error, 1))
+    assert retry == Retry(2, on="retryable") != Retry(2)

@@ -24,13 +24,12 @@ from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.hints import did_you_mean
 from asyncio_operator.lookup.cache_directories import cache_owner
-from asyncio_operator.lookup.options import LookupOptions, checked
+from asyncio_operator.lookup.options import DefaultRetry, LookupOptions, checked
 from asyncio_operator.policies.adaptive_capacity import BUFFER_FACTOR, AdaptiveCapacity, calls_at_most
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.rate_limit import RateLimit
-from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import TASK_GRACE_PERIOD
 from asyncio_operator.spark.driver.columns import On, check_passes_through, key_positions, position_of, spark_field
 from asyncio_operator.spark.driver.job_limits import shared_out
@@ -66,7 +65,7 @@ class EnrichOptions:
     buffer: int | None = None
     timeout: Duration | None = 30.0
     attempt_timeout: Duration | None = None
-    retry: Retry | None = None
+    retry: DefaultRetry = "default"
     cache: Cache | None = None
     batching: Batching | None = None
     rate_limit: RateLimit | None = None

@@ -57,10 +57,11 @@ def defaults(face: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("face", [AsyncWaitOperator, Lookup, enrich, async_udf])
 def test_every_face_takes_the_options_of_calls(face: Any) -> None:
-    # A job that hangs costs more than one that fails: `enrich` has a default deadline.
-    same = {name: getattr(CallOptions(), name) for name in CALL_OPTIONS if name != "timeout"}
+    # A job that hangs costs more than one that fails: `enrich` has a deadline. An enricher may know what to retry.
+    same = {name: getattr(CallOptions(), name) for name in CALL_OPTIONS if name not in ("timeout", "retry")}
     assert {name: defaults(face)[name] for name in same} == same
     assert "timeout" in defaults(face)
+    assert defaults(face)["retry"] == ("default" if face in (Lookup, enrich) else None)
 
 
 def test_a_plan_takes_options_of_enrich_with_their_defaults() -> None:
