@@ -56,7 +56,7 @@ from typing import Any
 from asyncio_operator.budget import hints, sharing, workers
 from asyncio_operator.budget.report import statistics
 from asyncio_operator.budget.terms import GRAINS, RECOVERY, Terms, terms_of
-from asyncio_operator.policies.window import Window, rounded
+from asyncio_operator.policies.window import RateWindow, rounded
 
 Json = dict[str, Any]
 
@@ -92,7 +92,7 @@ def answer(state: Json | None, message: Json, now: float) -> tuple[Json, Json]:
     return state, reply
 
 
-def _reply(state: Json, windows: list[Window], message: Json, terms: Terms, now: float, known: bool) -> Json:
+def _reply(state: Json, windows: list[RateWindow], message: Json, terms: Terms, now: float, known: bool) -> Json:
     worker = workers.heard(state, message, now, known)
     reply: Json = {"seq": message["seq"], "now": now, "epoch": state["epoch"], "until": now + terms.lease}
     reply["permits"] = [[] for _ in windows]
@@ -116,7 +116,7 @@ def _reply(state: Json, windows: list[Window], message: Json, terms: Terms, now:
     return reply
 
 
-def _apply(state: Json, windows: list[Window], report: Json, now: float) -> None:
+def _apply(state: Json, windows: list[RateWindow], report: Json, now: float) -> None:
     limits = state["budget"]["limits"]
     for limit, end, start, units in report.get("moved", ()):
         windows[limit].move(end, start, units)
@@ -168,11 +168,11 @@ def _advance(state: Json, now: float) -> float:
     return time
 
 
-def _windows(state: Json, now: float) -> list[Window]:
+def _windows(state: Json, now: float) -> list[RateWindow]:
     lease = terms_of(state["budget"]).lease
     windows = []
     for (_, rate, per, burst), kept in zip(state["budget"]["limits"], state["windows"], strict=True):
-        window = Window(rate, per, burst, grain=per / GRAINS, lease=lease)
+        window = RateWindow(rate, per, burst, grain=per / GRAINS, lease=lease)
         window.restore(kept)
         window.forget(now)
         windows.append(window)
@@ -200,7 +200,7 @@ def _shown(definition: Json) -> str:
     return ", ".join(parts)
 
 
-def _adopt(state: Json, definition: Json, now: float) -> list[Window]:
+def _adopt(state: Json, definition: Json, now: float) -> list[RateWindow]:
     """Other limits, after all workers with the old ones have gone. Windows of the same unit and length are kept."""
     kept = {
         (unit, per): entries

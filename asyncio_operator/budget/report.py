@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from asyncio_operator.budget.terms import FORGOTTEN
-from asyncio_operator.policies.window import Window
+from asyncio_operator.policies.window import RateWindow
 
 Json = dict[str, Any]
 
 
-def statistics(state: Json, windows: list[Window], now: float) -> Json:
+def statistics(state: Json, windows: list[RateWindow], now: float) -> Json:
     """The fields of `BudgetStatistics` as JSON."""
     units: Json = {}
     workers = [worker for worker in state["workers"].values() if now - worker["seen"] <= FORGOTTEN]

@@ -13,7 +13,7 @@ from typing import Any
 
 from asyncio_operator.budget import hints
 from asyncio_operator.budget.terms import GRAINS, Terms
-from asyncio_operator.policies.window import Window, rounded
+from asyncio_operator.policies.window import RateWindow, rounded
 
 Json = dict[str, Any]
 
@@ -42,7 +42,7 @@ def level(amount: float, wishes: Sequence[float]) -> float:
 
 
 def grant(
-    state: Json, windows: list[Window], message: Json, worker: Json, terms: Terms, now: float
+    state: Json, windows: list[RateWindow], message: Json, worker: Json, terms: Terms, now: float
 ) -> list[list[list[float]]]:
     """The permits for a worker, for each limit. They are placed in the windows."""
     limits, calls = state["budget"]["limits"], message["call"]
@@ -102,7 +102,7 @@ def _claim(state: Json, message: Json, now: float) -> list[float] | None:
     return None if claim is None or claim[0] == message["worker"] else claim[1]
 
 
-def _levels(state: Json, windows: list[Window], terms: Terms, now: float) -> Json:
+def _levels(state: Json, windows: list[RateWindow], terms: Terms, now: float) -> Json:
     shares: Json | None = state["shares"]
     if shares is not None and now - shares["at"] < REFRESH:
         return shares

@@ -29,7 +29,7 @@ from asyncio_operator.errors import BudgetExceeded, ResultError
 from asyncio_operator.metrics import Histogram
 from asyncio_operator.policies.batching import splits
 from asyncio_operator.policies.limits import Limits
-from asyncio_operator.policies.rate_limit import Limiter
+from asyncio_operator.policies.window import RateWindow
 
 REFUSALS = 100
 """Refused calls in a row after which the loop turns, so that other code runs."""
@@ -68,7 +68,7 @@ class Attempts:
         clock: Callable[[], float],
         recorder: Recorder = SILENT,
         keys: Keys | None = None,
-        limiter: Limiter | None = None,
+        limiter: RateWindow | None = None,
         breaker_clock: Callable[[], float] | None = None,
         allowance: Allowance | None = None,
         weigh: Weigh | None = None,

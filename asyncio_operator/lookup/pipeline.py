@@ -33,7 +33,7 @@ from asyncio_operator.lookup.pending import PendingKeys
 from asyncio_operator.lookup.plain import PlainIntake
 from asyncio_operator.lookup.whole_batches import WholeBatchIntake
 from asyncio_operator.metrics import Histogram
-from asyncio_operator.policies.rate_limit import Limiter
+from asyncio_operator.policies.window import RateWindow
 from asyncio_operator.trace.recording import Recording
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def managed_calls(
     options: LookupOptions,
     clock: Callable[[], float],
     recorder: Recorder = SILENT,
-    limiter: Limiter | None = None,
+    limiter: RateWindow | None = None,
     tables: AnswerTables | None = None,
     breaker_clock: Callable[[], float] | None = None,
     allowance: Allowance | None = None,
@@ -102,7 +102,7 @@ class LookupPipeline:
         cache: LookupCache | None = None,
         check: Callable[[Any], Any] | None = None,
         trace: Recording | None = None,
-        limiter: Limiter | None = None,
+        limiter: RateWindow | None = None,
         tables: AnswerTables | None = None,
         allowance: Allowance | None = None,
     ) -> None:

@@ -11,7 +11,8 @@ from typing import Protocol
 from asyncio_operator.errors import CircuitOpenError, said
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, Controller
 from asyncio_operator.policies.circuit_breaker import Breaker, CircuitBreaker
-from asyncio_operator.policies.rate_limit import Limiter, RateLimit
+from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.policies.window import RateWindow
 
 
 class Call(Protocol):
@@ -38,12 +39,12 @@ class Limits:
         capacity: int | AdaptiveCapacity,
         rate_limit: RateLimit | None,
         circuit_breaker: CircuitBreaker | None,
-        limiter: Limiter | None = None,
+        limiter: RateWindow | None = None,
         breaker_clock: Callable[[], float] | None = None,
     ) -> None:
         self.calls = 0
         self._breaker_clock = breaker_clock
-        self._limiter = Limiter(rate_limit) if limiter is None and rate_limit is not None else limiter
+        self._limiter = RateWindow.of(rate_limit) if limiter is None and rate_limit is not None else limiter
         self._breaker = None if circuit_breaker is None else Breaker(circuit_breaker)
         self._controller = Controller(capacity) if isinstance(capacity, AdaptiveCapacity) else None
 

@@ -28,9 +28,12 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from typing import Any
 
+from asyncio_operator.checks import seconds
+from asyncio_operator.policies.rate_limit import RateLimit
 
-class Window:
-    """The units of the last `per` seconds. Both methods for local use cost O(1).
+
+class RateWindow:
+    """The units of the last `per` seconds. For local use a start of one unit costs O(1).
 
     Args:
         rate: units per `per`, on average over a long time.
@@ -53,6 +56,11 @@ class Window:
         self._used: float = 0
         self._full = -math.inf
 
+    @classmethod
+    def of(cls, limit: RateLimit) -> RateWindow:
+        """The window of a limit on calls, for local use."""
+        return cls(limit.rate, seconds(limit.per), limit.burst or 0)
+
     # Local use: starts are known at once, in the order of time.
 
     def next_start(self, now: float, units: float = 1) -> float:
@@ -63,28 +71,29 @@ class Window:
         excess = self._used + units - self._most
         if excess <= 0:
             return now
-        oldest = self._ends[0]
-        if excess > self._amounts[0]:
-            for end, amount in zip(self._ends, self._amounts, strict=True):
-                oldest, excess = end, excess - amount
-                if excess <= 0:
-                    break
-        earliest = self._leaves(oldest)
+        end = self._ends[0] if excess <= self._amounts[0] else self._end_of(excess)
+        earliest = end + self._per
+        while earliest - end < self._per:
+            # The sum was rounded down: one start would be too early.
+            earliest = math.nextafter(earliest, math.inf)
+        if earliest < now:
+            earliest = now
         if self._has_bucket:
-            return max(now, earliest, self._full - (self._most - units) * self._interval)
-        return max(now, earliest)
+            return max(earliest, self._full - (self._most - units) * self._interval)
+        return earliest
 
     def start(self, now: float, units: float = 1) -> None:
         """Units start now. They are counted even if they were not allowed."""
-        amounts = self._amounts
-        self._ends.append(now)
+        ends, amounts, used = self._ends, self._amounts, self._used + units
+        ends.append(now)
         amounts.append(units)
-        self._used += units
         # The entries after these fill a window alone, so these never matter again.
-        while self._used - amounts[0] >= self._most:
-            self._ends.popleft()
-            self._used -= amounts.popleft()
-        self._full = max(self._full, now) + units * self._interval
+        while used - amounts[0] >= self._most:
+            ends.popleft()
+            used -= amounts.popleft()
+        self._used = used
+        if self._has_bucket:
+            self._full = (max(self._full, now)) + units * self._interval
 
     def rested_at(self) -> float:
         """From when on it acts like a new one, if nothing starts until then; minus infinity if nothing ever started."""
@@ -160,7 +169,8 @@ class Window:
         while self._ends and now - self._ends[0] >= self._per:
             end, units = self._ends.popleft(), self._amounts.popleft()
             self._used -= units
-            self._full = max(self._full, end) + units * self._interval
+            if self._has_bucket:
+                self._full = max(self._full, end) + units * self._interval
         if not self._ends:
             self._used = 0
 
@@ -175,11 +185,18 @@ class Window:
         self._used = math.fsum(amounts)
         self._full = -math.inf if full is None else full
 
+    def _end_of(self, units: float) -> float:
+        """The entry with which so much leaves the log, from the oldest on."""
+        for end, amount in zip(self._ends, self._amounts, strict=True):
+            units -= amount
+            if units <= 0:
+                return end
+        return math.inf
+
     def _leaves(self, end: float) -> float:
         """The first time whose window does not hold the entry."""
         time = end + self._per
         while time - end < self._per:
-            # The sum was rounded down: one start would be too early.
             time = math.nextafter(time, math.inf)
         return time
 

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncio_operator.policies.rate_limit import Limiter, RateLimit
+from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.policies.window import RateWindow
 
 
 def run(spec, wanted):
     """The times at which calls start that want to start at these times."""
-    limiter = Limiter(spec)
+    limiter = RateWindow.of(spec)
     starts = []
     now = 0.0
     for time in wanted:
@@ -74,13 +75,13 @@ def test_R10_a_burst_is_paid_back():
 
 
 def test_R10_asking_changes_nothing():
-    limiter = Limiter(RateLimit(1))
+    limiter = RateWindow.of(RateLimit(1))
     limiter.start(5.0)
     assert [limiter.next_start(now) for now in (5.0, 5.5, 6.0, 7.0, 5.0)] == [6.0, 6.0, 6.0, 7.0, 6.0]
 
 
 def test_R10_a_clock_that_goes_back_lets_nothing_through():
-    limiter = Limiter(RateLimit(2))
+    limiter = RateWindow.of(RateLimit(2))
     limiter.start(10.0)
     limiter.start(3.0)
     assert limiter.next_start(3.0) == 11.0

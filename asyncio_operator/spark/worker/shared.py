@@ -30,8 +30,9 @@ from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import FunctionError, describe, describe_error
 from asyncio_operator.hints import remedy
-from asyncio_operator.policies.rate_limit import Limiter, RateLimit
+from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.shutdown import CLIENT_CLOSE_TIMEOUT
+from asyncio_operator.policies.window import RateWindow
 
 logger = logging.getLogger("asyncio_operator")
 
@@ -157,16 +158,16 @@ class Limiters:
     """The windows that no task uses now, by their owner and limit."""
 
     def __init__(self) -> None:
-        self._free: dict[tuple[str, RateLimit], list[Limiter]] = {}
+        self._free: dict[tuple[str, RateLimit], list[RateWindow]] = {}
 
     @contextlib.contextmanager
-    def lent(self, owner: str, limit: RateLimit | None) -> Iterator[Limiter | None]:
+    def lent(self, owner: str, limit: RateLimit | None) -> Iterator[RateWindow | None]:
         """The window that was returned last, or a new one, while the task runs; None without a limit."""
         if limit is None:
             yield None
             return
         free = self._free.get((owner, limit))
-        limiter = free.pop() if free else Limiter(limit)
+        limiter = free.pop() if free else RateWindow.of(limit)
         try:
             yield limiter
         finally:

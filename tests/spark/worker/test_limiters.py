@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from asyncio_operator import RateLimit
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pipeline import LookupPipeline
-from asyncio_operator.policies.rate_limit import Limiter
+from asyncio_operator.policies.window import RateWindow
 from asyncio_operator.spark import enrich
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.links import ChainTask
@@ -127,7 +127,7 @@ async def test_R10_a_task_that_fails_leaves_its_window_too() -> None:
 @given(starts=st.lists(st.sampled_from([0.0, 0.1, 0.4, 1.0, 2.5]), min_size=1, max_size=12))
 def test_R10_a_window_that_has_rested_allows_what_a_new_one_does(burst: int | None, starts: list[float]) -> None:
     limit = RateLimit(3, 1.0, burst)
-    old, new = Limiter(limit), Limiter(limit)
+    old, new = RateWindow.of(limit), RateWindow.of(limit)
     assert old.rested_at() == -math.inf
     time_ = 0.0
     for wait in starts:
