@@ -17,11 +17,21 @@ from typing import Any
 import pyarrow as pa
 
 from asyncio_operator import ConfigurationError, Enricher, EnricherError, Retry
-from asyncio_operator.enricher import Found, as_schema, describe, duration, function_name, positive_int, takes
+from asyncio_operator.enricher import (
+    Found,
+    as_schema,
+    describe,
+    duration,
+    function_name,
+    gives_coroutines,
+    positive_int,
+    takes,
+)
 from asyncio_operator.services.secrets import Secrets
 from enrichers.http.answers import Answers, Extract
 from enrichers.http.exchange import Exchange
 from enrichers.http.headers import HEADERS, HeaderFunction, check_headers
+from enrichers.http.reports import Usage, longest_hint, readers
 from enrichers.http.request_plan import Arguments, Plans, make_plans
 from enrichers.http.session import Client
 from enrichers.http.template import KEYS
@@ -84,6 +94,14 @@ class HttpEnricher(Enricher):
         ssl: a file of the authorities to trust instead of the system's, or a function that returns an `ssl.SSLContext`,
             called in the worker.
         trust_env: whether the proxies of the environment are used.
+        weigh: under a budget: a function of the list of keys of a request, which returns what the request is likely to
+            weigh, such as ``{"tokens": 1300}``. It gets an empty list for the least that any request weighs.
+        usage: where an answer says what it really weighed: a dotted path into the parsed answer for each unit, such as
+            ``{"tokens": "usage.total_tokens"}``, or a function of it. It replaces the estimate of `weigh`. An answer
+            to a batch reports for all of its keys.
+        hints: whether the headers of answers that speak of limits (``Retry-After``, ``x-ratelimit-*``, ``RateLimit``
+            and others) slow down all tasks of the budget. Waits longer than an hour are ignored, unless you give the
+            longest wait instead of True, in seconds or as a timedelta.
 
     Raises:
         ConfigurationError: an argument has the wrong type or value.
@@ -118,6 +136,9 @@ class HttpEnricher(Enricher):
         redirects: str = "same_host",
         ssl: str | os.PathLike[str] | Callable[[], SSLContext] | None = None,
         trust_env: bool = False,
+        weigh: Callable[[Sequence[Any]], Mapping[str, float]] | None = None,
+        usage: Usage | None = None,
+        hints: bool | float | timedelta = True,
     ) -> None:
         self._url = url
         self._schema = as_schema(schema)
@@ -142,6 +163,9 @@ class HttpEnricher(Enricher):
         self._redirects = _one_of("redirects", redirects, REDIRECTS)
         self._tls = os.fspath(ssl) if isinstance(ssl, str | os.PathLike) else ssl
         self._trust_env = _switch("trust_env", trust_env)
+        self._weigh = weigh
+        self._usage = {} if usage is None else usage
+        self._longest_hint = longest_hint(hints)
         self.max_batch = self._batch_size(max_batch)
         self._check()
         self._plans: Plans | None = self._make_plans()
@@ -156,6 +180,10 @@ class HttpEnricher(Enricher):
         as text, and the metadata say so."""
         sent_as = {"sent_as": "text"} if self._json_body is None else None
         return pa.schema([pa.field(name, pa.null(), metadata=sent_as) for name in self._parts])
+
+    def weigh(self, keys: Sequence[Any]) -> Mapping[str, float]:
+        """What a request for these keys is likely to weigh, by the function of the user."""
+        return {} if self._weigh is None else self._weigh(keys)
 
     async def open(self) -> None:
         """Make the session. It connects on the first lookup.
@@ -182,6 +210,8 @@ class HttpEnricher(Enricher):
             empty_is_missing=self._empty_key == "miss",
             header_function=self._headers if callable(self._headers) else None,
             headers_max_age=self._headers_max_age,
+            usage=self._usage,
+            longest_hint=self._longest_hint,
         )
         await exchange.open()
         self._exchange = exchange
@@ -217,6 +247,14 @@ class HttpEnricher(Enricher):
     def _check(self) -> None:
         """Check arguments that are used only later."""
         self._answers(Secrets())
+        self._usage = dict(self._usage) if readers(self._usage) else {}
+        if self._weigh is not None:
+            if not callable(self._weigh) or gives_coroutines(self._weigh):
+                raise ConfigurationError(
+                    f"weigh is {describe(self._weigh)}; it must be an ordinary function of a list of keys, with "
+                    'amounts by unit as its result, such as {"tokens": 1300}'
+                )
+            takes("weigh", self._weigh, "the list of keys")
         if self._batch_url is None and (self._batch_json_body is not None or self._batch_extract is not None):
             raise ConfigurationError("batch_json_body and batch_extract are for requests to a batch_url; pass one")
         if self._tls is not None and not isinstance(self._tls, str) and not callable(self._tls):

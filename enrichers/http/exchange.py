@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
@@ -21,11 +20,11 @@ from asyncio_operator.enricher import Found
 from asyncio_operator.enricher import describe as shown
 from asyncio_operator.services.secrets import of_header
 from enrichers.http.answers import Answers, UnreadableError
-from enrichers.http.error_bodies import lasting_refusal, parsed_error
+from enrichers.http.error_bodies import lasting_refusal
 from enrichers.http.errors import failure, status_error
 from enrichers.http.headers import HeaderSource
 from enrichers.http.keys import UnsendableError, text_of
-from enrichers.http.limit_headers import read_hints
+from enrichers.http.reports import Heard, Reports, Usage
 from enrichers.http.request_plan import Plan, Plans, Request
 from enrichers.http.session import Answer, Client, RefusedError
 
@@ -44,6 +43,7 @@ class Exchange:
         empty_is_missing: whether a key with an empty text in it is a miss without a request.
         header_function: returns more headers, or None.
         headers_max_age: seconds after which it is called again.
+        usage, longest_hint: see `Reports`.
     """
 
     def __init__(
@@ -58,6 +58,8 @@ class Exchange:
         empty_is_missing: bool,
         header_function: Callable[[], Any] | None,
         headers_max_age: float,
+        usage: Usage,
+        longest_hint: float | None,
     ) -> None:
         self._subject = subject
         self._parts = parts
@@ -67,6 +69,7 @@ class Exchange:
         self._missing = missing_statuses
         self._empty_is_missing = empty_is_missing
         self._split_logged = False
+        self._reports = Reports(subject, usage, longest_hint, plans.secrets)
         self._source = None
         if header_function is not None:
             self._source = HeaderSource(header_function, headers_max_age, self._keep_secret)
@@ -87,12 +90,12 @@ class Exchange:
         if values is None:
             return None
         keys = (key,)
-        answer = await self._ask(self._request(self._plans.single, values, keys), keys)
-        status = answer.status
-        if status in self._missing:
+        heard = await self._ask(self._request(self._plans.single, values, keys), keys)
+        answer = heard.answer
+        if answer.status in self._missing:
             return None
-        if not 200 <= status < 300:
-            raise self._refusal(answer, keys)
+        if not 200 <= answer.status < 300:
+            raise self._refusal(heard, keys)
         return self._read(keys, lambda: self._answers.found(self._parsed(answer)))
 
     async def lookup_many(self, keys: Sequence[Any], plan: Plan) -> Sequence[Found]:
@@ -120,10 +123,11 @@ class Exchange:
 
     async def _entries(self, request: Request, keys: Sequence[Any]) -> Sequence[Any]:
         """The entries of the answer to a batch, aligned with its keys."""
-        answer = await self._ask(request, keys)
+        heard = await self._ask(request, keys)
+        answer = heard.answer
         if not 200 <= answer.status < 300:
             # A missing status too: it may mean that the path is wrong. Single lookups then tell which it is.
-            raise self._refusal(answer, keys)
+            raise self._refusal(heard, keys)
         texts = [self._text(key) for key in keys]
         return self._read(keys, lambda: self._answers.entries(self._parsed(answer), texts))
 
@@ -176,12 +180,12 @@ class Exchange:
             problem = f"{self._about(keys)}: it cannot be sent: {error}{remedy}"
         raise EnricherError(problem, retryable=False)
 
-    async def _ask(self, request: Request, keys: Sequence[Any]) -> Answer:
-        """The answer, whatever its status."""
+    async def _ask(self, request: Request, keys: Sequence[Any]) -> Heard:
+        """The answer, whatever its status, and what it says about limits."""
         answer = await self._asked(request, keys)
         if isinstance(answer, EnricherError):
             raise answer
-        return answer
+        return self._reports.heard(answer)
 
     async def _asked(self, request: Request, keys: Sequence[Any]) -> Answer | EnricherError:
         """The answer, or its error. An error raised here would show variables with headers in its traceback."""
@@ -207,21 +211,23 @@ class Exchange:
 
     # -- the answer
 
-    def _refusal(self, answer: Answer, keys: Sequence[Any]) -> EnricherError:
+    def _refusal(self, heard: Heard, keys: Sequence[Any]) -> EnricherError:
         """The error for an answer whose status is not a success."""
-        parsed = parsed_error(answer.body)
+        status, body = heard.answer.status, heard.answer.body
         return status_error(
             self._about(keys),
-            answer.status,
-            answer.body,
+            status,
+            body,
             self._plans.secrets,
-            retry_after=read_hints(answer.status, answer.headers.items(), parsed, _now()).retry_after,
-            lasting=lasting_refusal(answer.status, answer.body, parsed),
+            retry_after=heard.hints.retry_after,
+            lasting=lasting_refusal(status, body, heard.error),
         )
 
     def _parsed(self, answer: Answer) -> Any:
         try:
-            return self._answers.parse(answer.body, answer.headers.get("Content-Type", ""))
+            parsed = self._answers.parse(answer.body, answer.headers.get("Content-Type", ""))
+            self._reports.used(parsed)
+            return parsed
         except UnreadableError as error:
             # With a known length the answer is whole, and another attempt would bring the same.
             if answer.is_framed:
@@ -262,11 +268,6 @@ class Exchange:
 
     def _keep_secret(self, headers: Mapping[str, str]) -> None:
         self._plans.secrets.renew([text for name, value in headers.items() for text in of_header(name, value)])
-
-
-def _now() -> float:
-    """The time of day, in seconds since the epoch."""
-    return datetime.now(UTC).timestamp()
 
 
 def _merged(headers: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:

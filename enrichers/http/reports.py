@@ -1,0 +1,149 @@
+"""What answers report to the budget of the running lookup: the limits of the service, and what a call really weighed.
+
+Nothing here fails a lookup: what cannot be read is logged once for each header or unit, and left out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from math import isfinite
+from typing import Any, NamedTuple
+
+from asyncio_operator import AsyncOperatorError, ConfigurationError
+from asyncio_operator.enricher import describe, duration, hint, settle
+from asyncio_operator.services.secrets import Secrets
+from enrichers.http.answers import Extract, UnreadableError, make_extract
+from enrichers.http.error_bodies import parsed_error
+from enrichers.http.limit_headers import LONGEST, NOTHING, Hints, read_hints
+from enrichers.http.session import Answer
+
+logger = logging.getLogger("asyncio_operator")
+
+COUNTED = ("calls", "keys")
+"""Units that are counted, and not read from answers."""
+
+SHOWN = 200
+
+Usage = Mapping[str, str | Callable[[Any], Any]]
+"""For each unit a dotted path into the answer, or a function of it."""
+
+
+class Heard(NamedTuple):
+    """An answer and what it reports. `error` is the JSON of an answer that is no success, if it is JSON."""
+
+    answer: Answer
+    hints: Hints
+    error: object
+
+
+class Reports:
+    """Passes on what the answers of one enricher report.
+
+    Args:
+        subject: names the enricher in the log.
+        usage: where an answer says what it weighed.
+        longest: the longest wait, in seconds, that a hint may ask for; None: hints are not passed on.
+        secrets: what a log must not show.
+    """
+
+    def __init__(self, subject: str, usage: Usage, longest: float | None, secrets: Secrets) -> None:
+        self._subject = subject
+        self._usage = readers(usage, secrets.show)
+        self._longest = longest
+        self._secrets = secrets
+        self._logged: set[str] = set()
+
+    def heard(self, answer: Answer) -> Heard:
+        """What an answer reports. Its hints go to the budget, and the usage of an error too."""
+        success = 200 <= answer.status < 300
+        error = None if success else parsed_error(answer.body)
+        if success and self._longest is None:
+            return Heard(answer, NOTHING, error)
+        now = datetime.now(UTC).timestamp()
+        hints = read_hints(answer.status, answer.headers.items(), error, now, self._longest or LONGEST)
+        if self._longest is not None:
+            for header, why in hints.ignored:
+                self._log(header, f"the header {header} is ignored: {why}")
+            if hints.limits or hints.pause is not None:
+                hint(hints.limits, retry_after=hints.pause)
+        if error is not None:
+            self.used(error, required=False)
+        return Heard(answer, hints, error)
+
+    def used(self, parsed: Any, required: bool = True) -> None:
+        """Settle what an answer weighed. Units that it does not report keep their estimates.
+
+        Args:
+            required: whether it is logged if the answer does not report a unit.
+        """
+        weights = {}
+        for unit, read in self._usage.items():
+            try:
+                value = read(parsed)
+                problem = f"it is {self._secrets.show(value, SHOWN)}, and must be a number of at least 0"
+            except (UnreadableError, AsyncOperatorError) as error:
+                value, problem = None, self._secrets.line(str(error), SHOWN)
+            amount = _amount(value)
+            if amount is not None:
+                weights[unit] = amount
+            elif required:
+                self._log(f"usage {unit}", f"usage[{unit!r}] is ignored, and the estimate counts: {problem}")
+        if weights:
+            settle(weights)
+
+    def _log(self, what: str, problem: str) -> None:
+        if what not in self._logged:
+            self._logged.add(what)
+            logger.warning("%s: %s. This is logged once", self._subject, problem)
+
+
+def readers(usage: Usage, show: Callable[..., str] = describe) -> dict[str, Callable[[Any], Any]]:
+    """For each unit the function that reads its amount from a parsed answer.
+
+    Raises:
+        ConfigurationError: `usage` is no mapping of units to paths and functions.
+    """
+    if not isinstance(usage, Mapping):
+        raise ConfigurationError(
+            f"usage is {describe(usage)}; it must be a mapping from units to dotted paths into the answer, such as "
+            '{"tokens": "usage.total_tokens"}'
+        )
+    found = {}
+    for unit, path in usage.items():
+        if not isinstance(unit, str) or unit in COUNTED:
+            counted = "which is counted" if unit in COUNTED else "which is no text"
+            raise ConfigurationError(f'usage has the unit {describe(unit)}, {counted}; a unit is a word like "tokens"')
+        found[unit] = _reader(f"usage[{unit!r}]", path, show)
+    return found
+
+
+def longest_hint(hints: object) -> float | None:
+    """The longest wait that a hint may ask for, in seconds; None: hints are not read.
+
+    Raises:
+        ConfigurationError: `hints` is neither True, False nor a duration above 0.
+    """
+    if isinstance(hints, bool):
+        return LONGEST if hints else None
+    longest = duration("hints", hints)
+    if not longest:
+        raise ConfigurationError("hints is 0; it must be True, False, or the longest wait that a hint may ask for")
+    return longest
+
+
+def _reader(argument: str, path: Extract, show: Callable[..., str]) -> Callable[[Any], Any]:
+    reader = make_extract(argument, path, show)
+    if reader is None:
+        raise ConfigurationError(f"{argument} is None; it must be a dotted path, or a function of the parsed answer")
+    return reader
+
+
+def _amount(value: Any) -> float | None:
+    """The value if it can be an amount. JSON gives whole numbers, floats and, if a column is decimal, decimals."""
+    try:
+        amount = None if isinstance(value, bool | str) or value is None else float(value)
+    except (TypeError, ValueError, ArithmeticError):
+        return None
+    return amount if amount is not None and isfinite(amount) and amount >= 0 else None
