@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from asyncio_operator.policies.batching import Batching
     from asyncio_operator.policies.cache import Cache
     from asyncio_operator.policies.circuit_breaker import CircuitBreaker
+    from asyncio_operator.policies.hedge import Hedge
     from asyncio_operator.policies.rate_limit import RateLimit
     from asyncio_operator.policies.retry import ExponentialBackoff, FixedBackoff, Retry
     from asyncio_operator.state.rocksdb_options import RocksDBOptions
@@ -62,6 +63,7 @@ __all__ = [
     "ExponentialBackoff",
     "FixedBackoff",
     "FunctionError",
+    "Hedge",
     "Latency",
     "Limit",
     "MissingKeyError",
@@ -97,6 +99,7 @@ if not TYPE_CHECKING:
             "asyncio_operator.policies.batching": "Batching",
             "asyncio_operator.policies.cache": "Cache",
             "asyncio_operator.policies.circuit_breaker": "CircuitBreaker",
+            "asyncio_operator.policies.hedge": "Hedge",
             "asyncio_operator.policies.rate_limit": "RateLimit",
             "asyncio_operator.policies.retry": "ExponentialBackoff FixedBackoff Retry",
             "asyncio_operator.state.rocksdb_options": "RocksDBOptions",

@@ -31,6 +31,10 @@ class AsyncFunction(Generic[In, Out]):
     """The maximum number of calls that the function can run at the same time; further calls would wait inside it. None:
     no maximum."""
 
+    idempotent: bool = True
+    """Whether two calls for the same value have the effect of one. False forbids `hedge`. An ``async def`` may have an
+    attribute of that name."""
+
     async def open(self) -> None:
         """Make clients here. It runs on the loop that runs the calls."""
 
@@ -140,6 +144,7 @@ class _PlainFunction(AsyncFunction[In, Out]):
 
     def __init__(self, function: Callable[[In], Awaitable[Out]]) -> None:
         self.invoke = function  # type: ignore[method-assign,assignment]
+        self.idempotent = getattr(function, "idempotent", True)
 
     def __repr__(self) -> str:
         return function_name(self.invoke)

@@ -169,6 +169,8 @@ class OperatorStatistics:
         backpressure_seconds: time in which no input was read because the buffer was full.
         latency: from admission to completion of an element.
         attempt_latency: from start to end of a call; every call counts, except those that the end of the run cancels.
+        hedged: slow calls that were made a second time.
+        hedges_won: second calls that gave the answer.
     """
 
     admitted: int = 0
@@ -183,3 +185,5 @@ class OperatorStatistics:
     backpressure_seconds: float = 0.0
     latency: Latency = field(default_factory=Latency)
     attempt_latency: Latency = field(default_factory=Latency)
+    hedged: int = 0
+    hedges_won: int = 0

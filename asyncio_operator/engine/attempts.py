@@ -18,6 +18,7 @@ from asyncio_operator.engine.budgeted import Allowance, BudgetedCalls, Weigh
 from asyncio_operator.engine.contracts import Endings, Keys, Source
 from asyncio_operator.engine.failures import aligned
 from asyncio_operator.engine.flights import SLACK, Call, Flight
+from asyncio_operator.engine.hedging import Hedging
 from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.options import CallOptions
@@ -54,6 +55,7 @@ class Attempts:
         lanes: that make the calls.
         calls: that have been started.
         retries: attempts beyond the first of an element.
+        hedging: makes slow calls a second time; None if no call is.
     """
 
     def __init__(
@@ -108,6 +110,9 @@ class Attempts:
             fail=self.lanes.fail,
         )
         self._waits = self._ends.waits
+        self.hedging: Hedging | None = None
+        if options.hedge is not None:
+            self.hedging = Hedging(options.hedge, recorder, clock=clock, news=self.news, leave=self._leave)
         self._next: tuple[Call, Any] | None = None
         self._try_again = inf
         self._news: asyncio.Future[None] | None = None
@@ -126,6 +131,8 @@ class Attempts:
     def stop(self) -> None:
         """From now on no call starts, no element ends, and no input is read."""
         self._ends.stop()
+        if self.hedging is not None:
+            self.hedging.stop()
         if self._budget is not None:
             self._budget.leave()
         self._reader.stop()
@@ -145,12 +152,19 @@ class Attempts:
         self._waits.forget(flight)
         call, flight.call = flight.call, None
         if call is not None:
-            call.late[flight] = None
-            flight.late += 1
-            if len(call.late) == len(call.flights):
-                self._limits.abandoned(call)
-                self.lanes.cut(call)
+            self._leave(call, [flight])
+            if self.hedging is not None:
+                self.hedging.left(call, [flight], "cancelled", self._now())
         self.news()
+
+    def _leave(self, call: Call, flights: list[Flight]) -> None:
+        """These elements do not need the call any more. It is cancelled if none is left."""
+        call.late |= dict.fromkeys(flights)
+        for flight in flights:
+            flight.late += 1
+        if not call.present:
+            self._limits.abandoned(call)
+            self.lanes.cut(call)
 
     # -- the intake of the lanes
 
@@ -205,6 +219,10 @@ class Attempts:
                 self._try_again = start
                 schedule.prepare(now)
                 return None
+            if self.hedging is not None and limits.circuit in (None, "closed"):
+                copy = self.hedging.next_copy(now, self._budget)
+                if copy is not None:
+                    return self._started(copy, now)
             call, self._try_again = schedule.next_call(now, limits.calls)
             if call is None:
                 return None
@@ -224,15 +242,20 @@ class Attempts:
                 if self._try_again > now:
                     return None
                 continue
-            limits.started(call, now)
-            self._recorder.circuit(limits.circuit, now)
-            self.calls += 1
-            if self._budget is None:
-                return call, self.value_of(call)
-            self._budget.started(call, now)
-            return call, call
+            if self.hedging is not None:
+                self.hedging.started(call, now)
+            return self._started(call, now)
         self._try_again = self._now() + COARSEST
         return None
+
+    def _started(self, call: Call, now: float) -> tuple[Call, Any]:
+        self._limits.started(call, now)
+        self._recorder.circuit(self._limits.circuit, now)
+        self.calls += 1
+        if self._budget is None:
+            return call, self.value_of(call)
+        self._budget.started(call, now)
+        return call, call
 
     def _in_time(self, call: Call, now: float) -> bool:
         """End the elements of the call that are past their deadline. Returns whether any element is left."""
@@ -288,6 +311,8 @@ class Attempts:
         self._limits.succeeded(call, now)
         self._recorder.circuit(self._limits.circuit, now)
         self.returned(call)
+        if self.hedging is not None:
+            self.hedging.answered(call, now)
         flights, late = call.flights, call.late
         if not self._batched:
             self._ends.result(flights[0], result, now)
@@ -308,6 +333,11 @@ class Attempts:
         self._recorder.circuit(self._limits.circuit, now)
         self.returned(call)
         flights = call.present
+        if self.hedging is not None:
+            decisive = self.hedging.failed(call, error, now)
+            if decisive is None:
+                return
+            error = decisive
         if len(flights) > 1 and isinstance(error, Exception) and splits(error):
             # Law B4: the halves belong to this attempt, so its limit goes on while they wait for a place.
             self._schedule.split(flights)
@@ -325,6 +355,8 @@ class Attempts:
         # These leave the call, which runs on for the elements that still have time.
         call.late |= dict.fromkeys(late)
         going_on = bool(call.present)
+        if self.hedging is not None:
+            self.hedging.left(call, late, "timed_out", now)
         if not going_on:
             self._limits.failed(call, now, None)
             self._recorder.circuit(self._limits.circuit, now)

@@ -31,7 +31,8 @@ class Flight:
         wakes: when it has to be looked at, while it is in `Waits`.
         split: whether it waits for a call as part of a batch that failed.
         held: whether its next attempt waits until a call that was cut has returned.
-        late: calls for it that run on though they are past their limit.
+        late: calls for it that run on though they are past their limit, or not needed.
+        copies: calls for it that were second ones, made while the first was running.
     """
 
     __slots__ = (
@@ -39,6 +40,7 @@ class Flight:
         "attempts",
         "begun",
         "call",
+        "copies",
         "deadline",
         "ended",
         "entry",
@@ -64,6 +66,7 @@ class Flight:
         self.split = False
         self.held = False
         self.late = 0
+        self.copies = 0
         self.ended = False
         self.call: Call | None = None
 
@@ -80,7 +83,8 @@ class Call:
     Attributes:
         flights: the elements, in the order of the values that it is called with.
         late: those that have left it, at their deadlines, while it runs on.
-        half: whether it is a part of a batch that failed, and belongs to the attempt of that.
+        half: whether it belongs to an attempt that has begun: it is a part of a batch that failed, or the copy of a
+            slow call.
         started: when it started.
         age: the same by the clock of the circuit breaker.
         weights: under a budget, what it is estimated to weigh; None before that is known, and after it has returned.

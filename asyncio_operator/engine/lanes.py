@@ -322,6 +322,9 @@ class Lanes:
     def _pass_limits(self, late: list[Lane]) -> None:
         """The calls of these lanes are past their limits."""
         for lane in late:
+            if lane.expired:
+                # Cut while it had its last turns, or with the call of a lane before it.
+                continue
             limit: float | None = None
             try:
                 limit = lane.window.timed_out(lane.slot, lane.started)

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
-from asyncio_operator.checks import duration, of_kind, positive_int
+from asyncio_operator.checks import duration, flag, of_kind, positive_int
 from asyncio_operator.checks import timeout as optional_duration
+from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
+from asyncio_operator.policies.hedge import Hedge
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import OPERATOR_GRACE_PERIOD
@@ -24,6 +26,7 @@ KINDS: dict[str, type] = {
     "batching": Batching,
     "rate_limit": RateLimit,
     "circuit_breaker": CircuitBreaker,
+    "hedge": Hedge,
 }
 
 
@@ -52,6 +55,7 @@ class CallOptions:
     batching: Batching | None = None
     rate_limit: RateLimit | None = None
     circuit_breaker: CircuitBreaker | None = None
+    hedge: Hedge | None = None
     grace_period: float = OPERATOR_GRACE_PERIOD
 
     def __post_init__(self) -> None:
@@ -69,6 +73,25 @@ class CallOptions:
         given = [getattr(self, name) for name in self.MANAGED]
         return isinstance(self.capacity, AdaptiveCapacity) or any(
             value is not None and value is not False for value in given
+        )
+
+
+class Called(Protocol):
+    """A function or an enricher: whether two calls for the same value have the effect of one."""
+
+    idempotent: bool
+
+
+def check_hedge(hedge: Hedge | None, called: Called) -> None:
+    """Check that slow calls may be made twice, if they have to be.
+
+    Raises:
+        ConfigurationError: what is called has ``idempotent = False``.
+    """
+    if hedge is not None and not flag(f"{describe(called)}.idempotent", called.idempotent):
+        raise ConfigurationError(
+            f"hedge is {hedge!r}, and {describe(called)} has idempotent = False; hedge makes slow calls twice, so it "
+            "must not be given unless two calls have the effect of one"
         )
 
 

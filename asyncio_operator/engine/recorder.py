@@ -30,6 +30,12 @@ class Recorder:
     def attempt_ended(self, flight: Flight, outcome: Any, now: float, error: BaseException | None = None) -> None:
         """The call has ended for the element. The element's attempts do not include it yet."""
 
+    def copy_started(self, flight: Flight, now: float) -> None:
+        """The call for the element is made a second time, while the first one runs."""
+
+    def copy_ended(self, flight: Flight, outcome: Any, now: float, error: BaseException | None = None) -> None:
+        """The second call has ended for the element, or is cancelled. Its attempt has not ended yet."""
+
     def backing_off(self, flight: Flight, now: float, until: float) -> None:
         """The element waits for its next attempt."""
 
@@ -56,6 +62,7 @@ class TraceRecorder(Recorder):
         self._trace = trace
         self._watermarks: dict[object, int] = {}
         self._running: dict[Flight, None] = {}
+        self._copies: dict[Flight, None] = {}
         self._cut: dict[Flight, None] = {}
         self._circuit: str | None = "closed"
 
@@ -71,11 +78,22 @@ class TraceRecorder(Recorder):
         self._trace.attempt_started(now, flight.number, flight.attempts + 1)
 
     def attempt_ended(self, flight: Flight, outcome: Any, now: float, error: BaseException | None = None) -> None:
+        if flight.copies and flight not in self._running:
+            return  # The end of the first call was reported before that of its copy.
         self._running.pop(flight, None)
         if outcome == "timed_out" and flight.late:
             self._cut[flight] = None
         text = None if error is None else describe_error(error)
         self._trace.attempt_ended(now, flight.number, flight.attempts + 1, outcome, text)
+
+    def copy_started(self, flight: Flight, now: float) -> None:
+        self._copies[flight] = None
+        self._trace.copy_started(now, flight.number, flight.attempts + 1)
+
+    def copy_ended(self, flight: Flight, outcome: Any, now: float, error: BaseException | None = None) -> None:
+        del self._copies[flight]
+        text = None if error is None else describe_error(error)
+        self._trace.copy_ended(now, flight.number, flight.attempts + 1, outcome, text)
 
     def backing_off(self, flight: Flight, now: float, until: float) -> None:
         self._trace.backing_off(now, flight.number, until)
@@ -102,6 +120,8 @@ class TraceRecorder(Recorder):
         _recording.pop(id(self._trace), None)
         for flight in list(self._running):
             self.attempt_ended(flight, "cancelled", now)
+        for flight in list(self._copies):
+            self.copy_ended(flight, "cancelled", now)
         for flight in list(self._cut):
             # One of the last calls, which the run waited for or left behind.
             self.call_returned(flight, now)

@@ -39,6 +39,7 @@ from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
+from asyncio_operator.policies.hedge import Hedge
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.shutdown import CLIENT_CLOSE_TIMEOUT
 from asyncio_operator.state.cells import ABSENT
@@ -65,6 +66,7 @@ class Lookup:
         timeout: seconds from the start of a key's first call to its deadline, all attempts included; None: no deadline.
         rate_limit: the number of calls that may start in a period; None: any number.
         circuit_breaker: refuses calls while too many fail; None: never.
+        hedge: when a slow call is made a second time; None: never.
         clock: returns seconds. It measures the age of cached answers and of failed calls, and how long the circuit
             breaker has been open. Default: the time of the running loop. Waits (`linger`, back-off, rate limits,
             deadlines) always take the time of the loop.
@@ -85,6 +87,7 @@ class Lookup:
         timeout: Duration | None = None,
         rate_limit: RateLimit | None = None,
         circuit_breaker: CircuitBreaker | None = None,
+        hedge: Hedge | None = None,
         clock: Callable[[], float] | None = None,
         attempt_timeout: Duration | None = None,
         capacity: int | AdaptiveCapacity = 100,

@@ -20,7 +20,7 @@ class Answer:
 
     Attributes:
         source: "call", "cache", "shared" or "stale".
-        attempts: number of attempts made for it; 0 if nothing was called.
+        attempts: number of calls made for it, retries and second calls included; 0 if nothing was called.
         latency: seconds that they took, waits between them included; None if nothing was called.
         error: with source "stale", the error of the failed lookup.
     """

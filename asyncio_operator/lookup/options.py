@@ -8,7 +8,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Literal
 
 from asyncio_operator.checks import of_kind
-from asyncio_operator.engine.options import CallOptions, calls_among
+from asyncio_operator.engine.options import CallOptions, calls_among, check_hedge
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
@@ -78,6 +78,7 @@ def checked(enricher: Enricher, arguments: Mapping[str, Any]) -> LookupOptions:
     calls = calls_among(arguments)
     calls["retry"] = retry_of(enricher, calls["retry"])
     options = LookupOptions(**calls, cache=arguments["cache"])
+    check_hedge(options.hedge, enricher)
     return replace(options, batching=batching_of(enricher, options.batching))
 
 

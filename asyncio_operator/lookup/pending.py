@@ -204,7 +204,7 @@ class PendingKeys:
         if self._cache is not None:
             self._cache.put(pending.value, answer)
         latency = self._latency(pending)
-        outcome = Answer(answer, "call", attempts, latency) if self._timed else answer
+        outcome = Answer(answer, "call", attempts + pending.copies, latency) if self._timed else answer
         if self._memory is not None:
             self._memory.note(pending.value, outcome)
         self._end(pending, outcome)
@@ -224,12 +224,13 @@ class PendingKeys:
         if self._cache is not None and hidden:
             answer = self._cache.stale(pending.value)
             if answer is not ABSENT:
-                stale = Answer(answer, "stale", attempts, latency, error)
+                stale = Answer(answer, "stale", attempts + pending.copies, latency, error)
                 self._end(pending, stale if self._timed else answer)
                 return "result"
         # A refresh that fails concerns no row, so it must not end the run: the old answer stays.
         if pending.waiter is not None or not hidden:
             outcome = self._key_failures.failure(pending.value, error, pending.started, attempts, timed_out)
+            outcome.attempts += pending.copies
         self._end(pending, outcome)
         return "timeout" if timed_out else "failed"
 

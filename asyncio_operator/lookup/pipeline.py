@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from asyncio_operator.engine.attempts import Attempts
 from asyncio_operator.engine.budgeted import Allowance, written
 from asyncio_operator.engine.contracts import Input, Source
+from asyncio_operator.engine.hedging import Hedging
 from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.recorder import SILENT, Recorder, recorder_of
@@ -125,6 +126,7 @@ class LookupPipeline:
         self._reader = Reader(source)
         # What counts calls and retries, and what counts keys without a call of their own: on the plain way one object.
         self._attempts: PlainIntake | WholeBatchIntake | Attempts
+        self._hedging: Hedging | None = None
         self._keys: PlainIntake | WholeBatchIntake | PendingKeys
         way = options.way(enricher, traced=trace is not None or allowance is not None)
         if way is Way.MANAGED:
@@ -137,6 +139,7 @@ class LookupPipeline:
             self._attempts = attempts = managed_calls(
                 enricher, flights, self._reader, pending, options, clock, recorder, limiter, tables, None, allowance
             )
+            self._hedging = attempts.hedging
             self._lanes = attempts.lanes
             self._latency = pending.latency
         elif way is Way.WHOLE_BATCHES:
@@ -169,6 +172,16 @@ class LookupPipeline:
     def retries(self) -> int:
         """Attempts beyond the first of a key."""
         return self._attempts.retries
+
+    @property
+    def hedged(self) -> int:
+        """Slow calls that were made a second time."""
+        return 0 if self._hedging is None else self._hedging.hedged
+
+    @property
+    def hedges_won(self) -> int:
+        """Second calls that gave the answer."""
+        return 0 if self._hedging is None else self._hedging.won
 
     @property
     def shared(self) -> int:

@@ -47,6 +47,11 @@ class RunOptions(CallOptions):
             plain_function("clock", self.clock, "a function that gives seconds")
             takes("clock", self.clock)
         flag("flatten", self.flatten)
+        if self.keyed and self.hedge is not None:
+            raise ConfigurationError(
+                f'hedge is {self.hedge!r}, and mode is "key_ordered"; a call and its copy would overlap, which calls '
+                'of one key must not; use "ordered", or leave hedge out'
+            )
 
 
 def checked_key(mode: str, key: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:

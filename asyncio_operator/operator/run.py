@@ -177,10 +177,12 @@ class Run:
         on_their_way = sum(type(element) is not Watermark for element, _ in self._on_their_way())
         emitted = max(0, buffer.emitted - on_their_way)
         attempts = latency = parts.lanes.latency.percentiles()
-        retries = backing_off = 0
+        retries = backing_off = hedged = hedges_won = 0
         if managed is not None:
             latency = managed.latency.percentiles()
             retries, backing_off = managed.retries, managed.backing_off
+            if managed.hedging is not None:
+                hedged, hedges_won = managed.hedging.hedged, managed.hedging.won
         return OperatorStatistics(
             admitted=buffer.admitted,
             emitted=emitted,
@@ -194,6 +196,8 @@ class Run:
             backpressure_seconds=buffer.backpressure(),
             latency=latency,
             attempt_latency=attempts,
+            hedged=hedged,
+            hedges_won=hedges_won,
         )
 
     async def outputs(self, cut: Callable[[], None]) -> AsyncGenerator[Any, None]:

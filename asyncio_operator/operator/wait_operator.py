@@ -26,7 +26,7 @@ from asyncio_operator.elements import OperatorSnapshot
 from asyncio_operator.engine.budgeted import Allowance
 from asyncio_operator.engine.contracts import Consumer
 from asyncio_operator.engine.inputs import as_input
-from asyncio_operator.engine.options import calls_among
+from asyncio_operator.engine.options import calls_among, check_hedge
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.function import BatchAsyncFunction, as_async_function
 from asyncio_operator.metrics import OperatorStatistics
@@ -36,6 +36,7 @@ from asyncio_operator.operator.run import Run
 from asyncio_operator.policies.adaptive_capacity import BUFFER_FACTOR, AdaptiveCapacity, calls_at_most
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
+from asyncio_operator.policies.hedge import Hedge
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import OPERATOR_GRACE_PERIOD, longest_end
@@ -73,6 +74,8 @@ class AsyncWaitOperator:
         batching: how batches are formed for a `BatchAsyncFunction`.
         rate_limit: how many calls may start in a period of time; None for any number.
         circuit_breaker: refuses calls while too many fail; None for never.
+        hedge: when a slow call is made a second time; None for never. Not for "key_ordered", where calls of one key
+            never overlap, and not for a function with ``idempotent = False``.
         trace: records the events of every element.
         clock: returns seconds. It measures how long ago calls failed, and how long the circuit breaker has been open.
             Default: the time of the running loop. All waits (deadlines, back-off, `linger`, rate limits) use the time
@@ -101,6 +104,7 @@ class AsyncWaitOperator:
         batching: Batching | None = None,
         rate_limit: RateLimit | None = None,
         circuit_breaker: CircuitBreaker | None = None,
+        hedge: Hedge | None = None,
         trace: Trace | None = None,
         clock: Callable[[], float] | None = None,
         grace_period: Duration = OPERATOR_GRACE_PERIOD,
@@ -119,6 +123,7 @@ class AsyncWaitOperator:
             grace_period=grace_period,  # type: ignore[arg-type]
         )
         of_kind("trace", trace, Trace)
+        check_hedge(hedge, self._function)
         self._options = replace(options, batching=checked_batching(self._function, batching))
         self._buffer = BUFFER_FACTOR * calls_at_most(capacity) if buffer is None else positive_int("buffer", buffer)
         if on_timeout is not None and timeout is None:

@@ -182,7 +182,7 @@ class Retry:
         if attempts >= self.max_attempts:
             return None
         # Law R7: the source knows better than a formula when it will answer again.
-        asked = None if error is None else said(error, "retry_after", _wait_of)
+        asked = None if error is None else asked_wait(error)
         start = now + (self.backoff.wait(attempts, random) if asked is None else asked)
         return None if deadline is not None and start > deadline else start
 
@@ -201,6 +201,12 @@ def _kinds(on: object) -> tuple[type[BaseException], ...]:
 def _is_cancellation(kind: type) -> bool:
     """Whether this is asyncio's CancelledError. It is found by name, because this module does not know asyncio."""
     return issubclass(kind, BaseException) and any(base.__name__ == "CancelledError" for base in kind.__mro__)
+
+
+def asked_wait(error: BaseException) -> float | None:
+    """The seconds that an error asks to wait before the next call, by its `retry_after`; None if it asks nothing."""
+    asked: float | None = said(error, "retry_after", _wait_of)
+    return asked
 
 
 def _wait_of(retry_after: Any) -> float | None:

@@ -24,6 +24,7 @@ from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
+from asyncio_operator.policies.hedge import Hedge
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task
 from asyncio_operator.spark.driver.chain import extended
@@ -55,6 +56,7 @@ def enrich(
     batching: Batching | None = None,
     rate_limit: RateLimit | None = None,
     circuit_breaker: CircuitBreaker | None = None,
+    hedge: Hedge | None = None,
     on_error: str = "fail",
     status_column: str | None = None,
     event_time: str | None = None,
@@ -98,6 +100,7 @@ def enrich(
         batching: how calls with several keys are formed. Default: with as many keys as the enricher takes at once.
         rate_limit: the number of calls that may start in a period, per task; None: any number.
         circuit_breaker: refuses calls while too many fail, per task; None: never.
+        hedge: when a slow call is made a second time, per task; None: never. For an enricher with `idempotent` only.
         on_error: "fail": a lookup that fails or times out fails the task; "null": its rows get nulls; "drop": its rows
             are dropped. `metrics` counts such rows, and the status column shows the error of each row that is kept.
         status_column: name of a column struct<status, source, attempts, latency_ms, error_type, error_message>.

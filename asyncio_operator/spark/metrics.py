@@ -55,6 +55,8 @@ class EnrichmentStatistics(OperatorStatistics):
             f"({self.timeouts:,} keys timed out, {self.skipped:,} rows dropped); {self.cache_hits:,} keys from the "
             f"cache, {self.shared:,} shared, {self.calls:,} calls, {self.retries:,} retries"
         )
+        if self.hedged:
+            text += f" ({self.hedged:,} hedged, {self.hedges_won:,} of these won)"
         if not self.calls:
             return text
         latency = (f"{name} {getattr(self.latency, name) * 1000:.2f} ms" for name in ("p50", "p95", "p99", "max"))

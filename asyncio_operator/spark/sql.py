@@ -58,7 +58,7 @@ def register_lookup(spark: SparkSession, name: str, enricher: Enricher, **option
         spark: the session whose SQL gets the function, classic or Spark Connect.
         name: the name in SQL. A table function that was registered under that name is replaced.
         options: those of `enrich`. A call in SQL may pass other values by name, except for `retry`, `batching`,
-            `rate_limit`, `circuit_breaker`, `cache`, `metrics` and `trace`.
+            `rate_limit`, `circuit_breaker`, `hedge`, `cache`, `metrics` and `trace`.
 
     Raises:
         ConfigurationError: an option is wrong, the enricher's source is not as declared, or PySpark is older than 4.1.

@@ -32,6 +32,7 @@ from asyncio_operator.operator.wait_operator import AsyncWaitOperator
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
+from asyncio_operator.policies.hedge import Hedge
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import TASK_GRACE_PERIOD
@@ -65,6 +66,7 @@ def async_udf(
     batching: Batching | None = None,
     rate_limit: RateLimit | None = None,
     circuit_breaker: CircuitBreaker | None = None,
+    hedge: Hedge | None = None,
     on_error: str = "fail",
     deterministic: bool = False,
     **unknown: Any,
@@ -88,6 +90,8 @@ def async_udf(
         batching: how batches are formed for a `BatchAsyncFunction`.
         rate_limit: how many calls may start in a period of time, per task; None for any number.
         circuit_breaker: refuses calls while too many fail, per task; None for never.
+        hedge: when a slow call is made a second time, per task; None for never. Not for a function with
+            ``idempotent = False``.
         on_error: "fail": a call that fails or times out, or a result that does not fit, fails the task with
             `FunctionError`. "null": it gives null.
         deterministic: whether Spark may leave out, repeat and merge calls, as for its own functions. Then a filter on

@@ -67,6 +67,7 @@ def _call(story: Story, thread: int, life: Life, call: Attempt) -> Iterator[Json
     args = {"element": life.element, "value": life.value, "attempt": call.number, "outcome": call.outcome}
     args |= {"key": life.key} if life.key is not None else {}
     args |= {"text": call.text} if call.text else {}
+    args |= {"copy": True} if any(call is copy for copy in life.copies) else {}
     yield _slice(life.value, call.start, _slot_free(story, call), thread, args, call.outcome)
     if call.lingered is not None:
         args = {"element": life.element}
@@ -86,7 +87,7 @@ def _slice(name: str, start: float, end: float, thread: int, args: Json, categor
 def _tracks(story: Story) -> list[list[tuple[Life, Attempt]]]:
     """The calls, dealt to tracks so that calls of one track do not overlap; each call takes the first free track."""
     tracks: list[list[tuple[Life, Attempt]]] = []
-    calls = [(life, call) for life in story.lives for call in life.attempts]
+    calls = [(life, call) for life in story.lives for call in life.calls]
     for life, call in sorted(calls, key=lambda pair: pair[1].start):
         free = next((track for track in tracks if _slot_free(story, track[-1][1]) <= call.start), None)
         if free is None:
@@ -145,7 +146,7 @@ def _counters(story: Story) -> Iterator[Json]:
         buffered[life.admitted] += 1
         if life.emitted is not None:
             buffered[life.emitted] -= 1
-        for call in life.attempts:
+        for call in life.calls:
             in_flight[call.start] += 1
             if call.end is not None:
                 in_flight[max(call.end, call.returned or 0.0)] -= 1

@@ -25,6 +25,8 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "watermark": ("element", "timestamp"),
     "attempt_started": ("element", "attempt"),
     "attempt_ended": ("element", "attempt", "outcome", "text"),
+    "copy_started": ("element", "attempt"),
+    "copy_ended": ("element", "attempt", "outcome", "text"),
     "backing_off": ("element", "until"),
     "call_returned": ("element", "attempt"),
     "completed": ("element", "outcome"),

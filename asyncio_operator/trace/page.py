@@ -87,14 +87,16 @@ def _looks(table: dict[str, Look]) -> dict[str, dict[str, Any]]:
 def _element(life: Life, end: float) -> dict[str, Any]:
     spans = life.spans(end)
     spent = {kind: sum(span.end - span.start for span in spans if span.kind == kind) for kind in SPANS}
-    calls = sum(time for kind, time in spent.items() if kind not in ("waiting", "backing_off", "held", "ignored"))
+    calls = sum(
+        time for kind, time in spent.items() if kind not in ("waiting", "backing_off", "held", "ignored", "copy")
+    )
     left = life.emitted
     return {
         "element": life.element,
         "value": life.value,
         "key": life.key,
         "outcome": life.outcome or "running",
-        "attempts": len(life.attempts),
+        "attempts": len(life.calls),
         "admitted": _millis(life.admitted),
         "waited": _millis(spent["waiting"]),
         "called": _millis(calls),

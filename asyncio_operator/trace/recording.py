@@ -62,9 +62,17 @@ class Recording:
         self, now: float, element: int, attempt: int, outcome: AttemptOutcome, text: str | None = None
     ) -> None:
         """A call ended, or its timeout expired."""
-        if text is not None and len(text) > TEXT_LIMIT:  # A cut one, so that no long error stays in memory.
-            text = text[: TEXT_LIMIT + 1]
-        self._recorded.append(("attempt_ended", now, element, attempt, outcome, text))
+        self._recorded.append(("attempt_ended", now, element, attempt, outcome, _cut(text)))
+
+    def copy_started(self, now: float, element: int, attempt: int) -> None:
+        """The call of this attempt was made a second time (`Hedge`)."""
+        self._recorded.append(("copy_started", now, element, attempt))
+
+    def copy_ended(
+        self, now: float, element: int, attempt: int, outcome: AttemptOutcome, text: str | None = None
+    ) -> None:
+        """The second call of this attempt ended, or was cancelled because the first one has answered."""
+        self._recorded.append(("copy_ended", now, element, attempt, outcome, _cut(text)))
 
     def call_returned(self, now: float, element: int, attempt: int | None = None) -> None:
         """A cancelled call returned and gave its slot back. Without `attempt` it is the last cancelled one."""
@@ -157,3 +165,8 @@ class Recording:
     def __repr__(self) -> str:
         events = len(self._recorded) + (self._start is not None)
         return f"{type(self).__name__}(limit={self._recorded.maxlen}, events={events}, dropped={self.dropped})"
+
+
+def _cut(text: str | None) -> str | None:
+    """The text, or its beginning, so that no long error stays in memory."""
+    return text if text is None or len(text) <= TEXT_LIMIT else text[: TEXT_LIMIT + 1]

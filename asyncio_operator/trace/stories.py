@@ -1,8 +1,8 @@
 """The life of each element, made from events: when it waited, was called, backed off, was held back, and left.
 
 A life is a list of *spans* that cover it from admission to emission. Spans follow one another without overlap. Only
-"ignored" spans overlap others: they show a call that still runs after it was cancelled. Times are seconds since the
-start of the run.
+"ignored" and "copy" spans overlap others: they show a call that still runs after it was cancelled, and a call that was
+made while another one ran. Times are seconds since the start of the run.
 
 One table says how each kind of span looks, in the picture and on the page. The colours can be distinguished in grey and
 with every common kind of colour blindness. A tall bar is a call, which holds a slot. A flat bar is an element that
@@ -54,13 +54,14 @@ class Attempt:
 
 @dataclass(slots=True)
 class Life:
-    """What the trace knows about one element."""
+    """What the trace knows about one element. `copies` are the calls that were made while another one ran for it."""
 
     element: int
     value: str
     key: str | None
     admitted: float
     attempts: list[Attempt] = field(default_factory=list)
+    copies: list[Attempt] = field(default_factory=list)
     backoffs: list[tuple[float, float]] = field(default_factory=list)
     completed: float | None = None
     outcome: str | None = None
@@ -70,7 +71,7 @@ class Life:
         """The spans in order of time, up to `now` if the life has not ended."""
         found: list[Span] = []
         cursor, stop = self.admitted, now if self.completed is None else self.completed
-        for span in sorted([*self._calls(now), *self._backoffs(stop)], key=lambda span: span.start):
+        for span in sorted([*self._calls(now), *self._backoffs(stop), *self._copies(now)], key=lambda span: span.start):
             if span.start > cursor:
                 found.append(Span("waiting", cursor, span.start))
             found.append(span)
@@ -83,9 +84,14 @@ class Life:
                 found.append(Span("held", self.completed, left))
         return found + [
             Span("ignored", call.end, call.lingered, call.number)
-            for call in self.attempts
+            for call in self.calls
             if call.end is not None and call.lingered is not None
         ]
+
+    @property
+    def calls(self) -> list[Attempt]:
+        """All calls, those of attempts first."""
+        return [*self.attempts, *self.copies]
 
     @property
     def _abandoned(self) -> bool:
@@ -95,6 +101,10 @@ class Life:
     def _calls(self, now: float) -> Iterable[Span]:
         for call in self.attempts:
             yield Span(call.outcome, call.start, now if call.end is None else call.end, call.number, call.text)
+
+    def _copies(self, now: float) -> Iterable[Span]:
+        for copy in self.copies:
+            yield Span("copy", copy.start, now if copy.end is None else copy.end, copy.number, copy.text)
 
     def _backoffs(self, stop: float) -> Iterable[Span]:
         for start, until in self.backoffs:
@@ -152,17 +162,27 @@ class _StoryBuilder:
         self._life(event).attempts.append(Attempt(event.attempt or 0, event.time))
 
     def attempt_ended(self, event: Event) -> None:
-        call = self._call(event, lambda call: call.number == event.attempt)
+        self._ended(event, self._life(event).attempts)
+
+    def copy_started(self, event: Event) -> None:
+        self._life(event).copies.append(Attempt(event.attempt or 0, event.time))
+
+    def copy_ended(self, event: Event) -> None:
+        self._ended(event, self._life(event).copies)
+
+    def _ended(self, event: Event, calls: list[Attempt]) -> None:
+        call = next((call for call in reversed(calls) if call.number == event.attempt), None)
         if call is not None:
             call.end, call.outcome, call.text = event.time, event.outcome or "", event.text or ""
 
     def call_returned(self, event: Event) -> None:
-        def was_cut(call: Attempt) -> bool:
-            return call.outcome in ("timed_out", "cancelled") and event.attempt in (None, call.number)
-
-        call = self._call(event, was_cut)
-        if call is not None:
-            call.returned = event.time
+        life = self._life(event)
+        # If both calls of an attempt were cut, the copy counts as the first that returns.
+        calls = [*life.attempts, *(copy for copy in life.copies if copy.returned is None)]
+        for call in reversed(calls):
+            if call.outcome in ("timed_out", "cancelled") and event.attempt in (None, call.number):
+                call.returned = event.time
+                return
 
     def backing_off(self, event: Event) -> None:
         assert event.until is not None
@@ -186,9 +206,6 @@ class _StoryBuilder:
         # The admission of this element was dropped. Its later events go into a life that is thrown away.
         return self.lives.get(event.element or 0) or Life(-1, "", None, 0.0)
 
-    def _call(self, event: Event, fits: Callable[[Attempt], bool]) -> Attempt | None:
-        return next((call for call in reversed(self._life(event).attempts) if fits(call)), None)
-
     def phases(self, end: float) -> list[Phase]:
         ends = [time for time, _ in self.circuit[1:]] + [end]
         return [
@@ -206,6 +223,8 @@ def story_of(events: Iterable[Event], dropped: int = 0) -> Story:
         "watermark": builder.watermark,
         "attempt_started": builder.attempt_started,
         "attempt_ended": builder.attempt_ended,
+        "copy_started": builder.copy_started,
+        "copy_ended": builder.copy_ended,
         "call_returned": builder.call_returned,
         "backing_off": builder.backing_off,
         "completed": builder.completed,
@@ -246,6 +265,7 @@ SPANS = {
     "timed_out": Look("#f08a24", "call timed out"),
     "cancelled": Look("#8d7f9c", "call cancelled"),
     "running": Look("#6fae78", "call still running"),
+    "copy": Look("#17838f", "second call for it (hedge)", 0.7, 0.95),
     "ignored": Look("#7a3b00", "cut, still holds its slot", 0.7, 0.95, hatched=True),
 }
 """In the order in which they are drawn: later ones cover earlier ones."""

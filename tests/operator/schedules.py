@@ -6,7 +6,7 @@ Times are whole seconds, so that much happens at the same moment. Half a second 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import hypothesis.strategies as st
@@ -17,6 +17,7 @@ from asyncio_operator import (
     CircuitBreaker,
     ExponentialBackoff,
     FixedBackoff,
+    Hedge,
     RateLimit,
     Retry,
 )
@@ -49,6 +50,7 @@ class Options:
     batching: Batching | None = None
     rate_limit: RateLimit | None = None
     circuit_breaker: CircuitBreaker | None = None
+    hedge: Hedge | None = None
     traced: bool = False
 
 
@@ -122,6 +124,7 @@ RATE_LIMITS = st.builds(
     RateLimit, rate=st.sampled_from([1, 2, 4]), per=st.sampled_from([1, 2]), burst=st.sampled_from([None, 1, 3])
 )
 BREAKERS = st.builds(CircuitBreaker, minimum_calls=st.integers(1, 4), open_for=st.sampled_from([1, 5]))
+HEDGES = st.builds(Hedge, st.sampled_from([1, 2, 3]), extra=st.sampled_from([0.5, 0.5, 0.3]))
 
 
 def seldom(strategy: st.SearchStrategy, times: int) -> st.SearchStrategy:
@@ -149,7 +152,10 @@ MANAGED = st.builds(
     traced=st.sampled_from([False] * 5 + [True]),
     **COMMON,
 )
-OPTIONS = st.sampled_from([MANAGED, MANAGED, MANAGED, PLAIN]).flatmap(lambda options: options)
+HEDGED = st.builds(
+    lambda options, hedge: options if options.mode == "key_ordered" else replace(options, hedge=hedge), MANAGED, HEDGES
+)
+OPTIONS = st.sampled_from([MANAGED, MANAGED, HEDGED, PLAIN]).flatmap(lambda options: options)
 PARTS = st.builds(
     Part,
     options=OPTIONS,

@@ -83,16 +83,22 @@ class Explorer(Laws):
         now = self.now()
         try:
             self.check_call(numbers, now)
-            seconds, ending = self.model.begin(numbers, now, self.operator.metrics.retries)
+            copy = self.operator.metrics.hedged > self.copies
+            if copy:
+                self.check_copy(numbers, now)
+                seconds, ending = self.model.copy(numbers, now)
+            else:
+                seconds, ending = self.model.begin(numbers, now, self.operator.metrics.retries)
         except LawError as error:
             self.broken = self.broken or error
             raise
-        act = self.model.fates[numbers[0]].act
+        fate = self.model.fates[numbers[0]]
+        act = fate.act_of_copy if copy else fate.act
         self.running += 1
         self.calling.update(numbers)
         self.starts.append(now)
         call = len(self.starts)
-        self.uncut[call] = max(self.model.fates[number].attempt_ends for number in numbers)
+        self.note_limits(call, numbers, seconds)
         try:
             await wait(seconds, act.inside)
         except asyncio.CancelledError:
@@ -118,11 +124,12 @@ class Explorer(Laws):
             raise asyncio.CancelledError
         if ending in ERRORS:
             raise ERRORS[ending](numbers)
-        results = [self.result(number) for number in numbers]
+        results = [self.result(number, copy) for number in numbers]
         return results[1:] if ending == "short" and self.options.batching else results
 
-    def result(self, number: int) -> Any:
-        act = self.model.fates[number].act
+    def result(self, number: int, copy: bool) -> Any:
+        fate = self.model.fates[number]
+        act = fate.act_of_copy if copy else fate.act
         return result_of(number, act.ending, act.outputs, self.options.flatten)
 
     def on_timeout(self, number: int) -> Any:
@@ -196,6 +203,7 @@ class Explorer(Laws):
             batching=options.batching,
             rate_limit=options.rate_limit,
             circuit_breaker=options.circuit_breaker,
+            hedge=options.hedge,
             trace=Trace() if options.traced else None,
             grace_period=GRACE,
         )
@@ -258,7 +266,7 @@ class Explorer(Laws):
 async def wait(seconds: float, inside: str) -> None:
     if seconds == 0:
         return
-    sleep = asyncio.sleep(int(seconds))
+    sleep = asyncio.sleep(seconds if seconds >= 1 else 0)
     match inside:
         case "lane":
             await sleep

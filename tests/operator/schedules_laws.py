@@ -28,6 +28,8 @@ class Laws:
         self.calling: Counter[int] = Counter()
         self.starts: list[float] = []
         self.uncut: dict[int, float] = {}  # calls, numbered, and when they end or are cancelled
+        self.call_of: dict[int, int] = {}  # the number of the latest call of an input that is not a copy
+        self.copies = 0
         self.returned: dict[int, float] = {}
         self.free_since = 0.0
         self.opened = 0
@@ -89,6 +91,36 @@ class Laws:
             most, per = limit.rate + (limit.burst or 0), float(limit.per)  # type: ignore[arg-type]
             if len(self.starts) >= most:
                 law(now - self.starts[-most] >= per - EPS, "R10: more starts in a window than the rate limit allows")
+
+    def check_copy(self, numbers: list[int], now: float) -> None:
+        """A call is made a second time."""
+        self.copies += 1
+        hedge, fates = self.options.hedge, [self.model.fates[number] for number in numbers]
+        assert hedge is not None
+        law(self.operator.metrics.hedged == self.copies, "H3: hedged is not the copies that were made")
+        law(self.copies <= hedge.extra * (len(self.starts) + 1) + EPS, "H1: more copies than their share")
+        for fate in fates:
+            law(fate.first is not None, f"H1, H2: {fate} is copied twice, or was retried, or is part of a half")
+            law(now >= fate.begun + float(hedge.after) - EPS, f"H1: {fate} is copied too early")  # type: ignore[arg-type]
+        first = fates[0].first
+        law(all(fate.first is first for fate in fates), "H1: a copy of several calls")
+        assert first is not None
+        missing = [f for f in first.fates if f not in fates and self.model.limit(f) > now + EPS]
+        law(not missing, f"H1: {missing} got lost of a copy")
+
+    def note_limits(self, call: int, numbers: list[int], seconds: float) -> None:
+        """Until when a call may run, and, if it is a copy, the call before it."""
+        now = self.now()
+        decided = max(self.model.fates[number].attempt_ends for number in numbers)
+        fate = self.model.fates[numbers[0]]
+        if self.calling[numbers[0]] > 1 and fate.copied:
+            first = self.call_of[numbers[0]]
+            if first in self.uncut:
+                self.uncut[first] = min(self.uncut[first], decided)
+            self.uncut[call] = min(now + seconds, decided) if seconds else decided
+        else:
+            self.uncut[call] = decided
+            self.call_of.update(dict.fromkeys(numbers, call))
 
     def note_failure(self, numbers: list[int]) -> None:
         """A call is over."""
@@ -168,13 +200,18 @@ class Laws:
         if unsteady or self.running >= self.capacity or self.free_since + patience >= now:
             return
         for fate in self.model.fates.values():
-            waits = fate.state in ("waits", "half") or (
+            waits = (fate.state in ("waits", "half") and not self.is_held(fate, now - patience)) or (
                 fate.state == "new" and not self.key_is_taken(fate, now - patience)
             )
             law(not waits or fate.since + patience >= now, f"O1: a slot is free, and {fate} waits")
         unread = self.position < len(self.schedule.scripts) and self.schedule.gaps is None
         full = self.operator.metrics.buffered + self.watermarks >= options.buffer
         law(full or not unread, "O1: a slot is free, and the input is not read")
+
+    def is_held(self, fate: Fate, since: float) -> bool:
+        """Q7: whether its next attempt waits for a call of its own that was cut, or has done so until then."""
+        still = self.calling[fate.number] or self.returned.get(fate.number, 0) > since
+        return self.options.mode == "key_ordered" and bool(still)
 
     def key_is_taken(self, fate: Fate, since: float) -> bool:
         """Whether it waits for its key, or has done so until then."""

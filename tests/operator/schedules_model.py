@@ -69,10 +69,25 @@ class Fate:
     half: list[Fate] = field(default_factory=list)
     attempt_ends: float = -inf
     used_at_first: int = 0
+    first: Begun | None = None  # a call that may get a copy
+    copied: bool = False
+
+    @property
+    def act_of_copy(self) -> Act:
+        return self.script[min(self.attempts, len(self.script) - 1)]
 
     @property
     def act(self) -> Act:
         return self.script[min(self.attempts, len(self.script)) - 1]
+
+
+@dataclass(eq=False)
+class Begun:
+    """The first call of elements, which may get a copy."""
+
+    fates: list[Fate]
+    ends: float
+    ending: str
 
 
 class LawError(AssertionError):
@@ -115,21 +130,51 @@ class Model:
                 fate.begun = now
                 fate.deadline = min(fate.deadline, now + (self.options.timeout or inf))
         seconds = max(fate.act.seconds for fate in fates)
-        endings = {fate.act.ending for fate in fates}
-        worst = next((ending for ending in WORST if ending in endings), "result")
-        end = now + int(seconds)
+        worst = worst_of({fate.act.ending for fate in fates})
+        first = None if halves or any(fate.used for fate in fates) else Begun(fates, now + int(seconds), worst)
+        for fate in fates:
+            fate.first, fate.copied = first, False
+        self.decide(fates, worst, now + int(seconds), copy=False)
+        return seconds, worst
+
+    def decide(self, fates: list[Fate], worst: str, end: float, copy: bool) -> None:
+        """The call that decides ends then, in this way."""
         present = [fate for fate in fates if end <= self.limit(fate) + EPS]
         for fate in fates:
             limit = self.limit(fate)
             fate.used_before, fate.attempt_ends = fate.used, min(end, limit)
+            act = fate.act_of_copy if copy else fate.act
             if fate not in present:
                 self.cut(fate, limit)
             elif self.options.batching is None or worst == "result":
-                self.ended(fate, fate.act.ending, end)
+                self.ended(fate, act.ending, end, act)
             elif len(present) > 1 and worst in ("error", "hopeless"):
                 self.split(fate, present, end)
             else:
-                self.ended(fate, worst, end)
+                self.ended(fate, worst, end, act)
+
+    def copy(self, numbers: list[int], now: float) -> tuple[float, str]:
+        """A call is made a second time; the seconds it takes, and how it ends. What was decided is decided anew."""
+        fates = [self.fates[number] for number in numbers]
+        first = fates[0].first
+        assert first is not None
+        # Never at the same time as the other call, nor in the present turn: then either might be first.
+        seconds = max(1, *(int(fate.act_of_copy.seconds) for fate in fates)) + 0.25
+        worst = worst_of({fate.act_of_copy.ending for fate in fates})
+        for fate in fates:
+            # Nothing has happened to it since its first call began.
+            fate.state, fate.used, fate.timed_out, fate.error, fate.fatal = "new", 0, False, None, None
+            fate.outputs, fate.half, fate.first, fate.copied = [], [], None, True
+        single, ends = self.options.batching is None, now + seconds
+        answers = [ending not in ERRORS and ending != "cancelled" for ending in (first.ending, worst)]
+        if single:
+            worst = fates[0].act_of_copy.ending
+        if answers[0] and (not answers[1] or first.ends < ends):
+            self.decide(fates, first.ending, first.ends, copy=False)
+        elif answers[1]:
+            self.decide(fates, worst, ends, copy=True)
+        else:
+            self.decide(fates, first.ending, max(first.ends, ends), copy=False)
         return seconds, worst
 
     def leave_halves(self, fates: list[Fate], now: float, retries: int) -> None:
@@ -168,10 +213,10 @@ class Model:
         fate.state, fate.since = "half", end
         fate.half = present[:middle] if fate in present[:middle] else present[middle:]
 
-    def ended(self, fate: Fate, ending: str, end: float) -> None:
+    def ended(self, fate: Fate, ending: str, end: float, act: Act) -> None:
         """The attempt ends by itself."""
         retry, flatten = self.options.retry, self.options.flatten
-        result = result_of(fate.number, ending, fate.act.outputs, flatten)
+        result = result_of(fate.number, ending, act.outputs, flatten)
         match ending:
             case "short" | "junk" if (ending == "short" and self.options.batching) or (ending == "junk" and flatten):
                 self.failed(fate, "ResultError", end)
@@ -245,6 +290,11 @@ class Model:
         if self.options.circuit_breaker is not None:
             return inf
         return min((fate.since for fate in self.fates.values() if fate.fatal), default=inf)
+
+
+def worst_of(endings: set[str]) -> str:
+    """What a call ends in whose elements have these endings."""
+    return next((ending for ending in WORST if ending in endings), "result")
 
 
 def kinds(retry: Retry) -> tuple[type[BaseException], ...]:

@@ -15,6 +15,7 @@ from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
+from asyncio_operator.policies.hedge import Hedge
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import ExponentialBackoff, FixedBackoff, Retry
 from asyncio_operator.state.rocksdb_options import RocksDBOptions
@@ -38,6 +39,7 @@ EXAMPLES: list[tuple[Any, dict[str, Any]]] = [
         },
     ),
     (CircuitBreaker, {"failure_ratio": 0.25, "window": 5.0, "minimum_calls": 3, "open_for": 1.5}),
+    (Hedge, {"after": "p99.5", "extra": 0.1, "floor": 0.5, "cap": 2.5}),
     (RateLimit, {"rate": 5, "per": 2.0, "burst": 3}),
     (ExponentialBackoff, {"initial": 0.5, "multiplier": 3.0, "maximum": 5.0, "jitter": False}),
     (FixedBackoff, {"delay": 2.0}),
@@ -98,6 +100,19 @@ WRONG = [
     (CircuitBreaker, {"window": 5e-324}, r"window is 5e-324; it must be at least 0\.001 seconds"),
     (CircuitBreaker, {"minimum_calls": 0}, "minimum_calls is 0;"),
     (CircuitBreaker, {"open_for": timedelta(0)}, r"open_for is datetime\.timedelta\(0\);"),
+    (Hedge, {"after": "p49.9"}, "after is 'p49.9'; it must be a number of seconds, a timedelta, or a percentile"),
+    (Hedge, {"after": "p99.95"}, "after is 'p99.95';"),
+    (Hedge, {"after": "98"}, "after is '98';"),
+    (Hedge, {"after": "p098"}, "after is 'p098';"),
+    (Hedge, {"after": 0}, "after is 0; it must be more than 0 seconds"),
+    (Hedge, {"after": None}, "after is None; it must be a number of seconds"),
+    (Hedge, {"extra": 0}, r"extra is 0; it must be a number of more than 0 and at most 0\.5"),
+    (Hedge, {"extra": 0.51}, r"extra is 0\.51;"),
+    (Hedge, {"extra": True}, "extra is True;"),
+    (Hedge, {"floor": -1}, "floor is -1;"),
+    (Hedge, {"cap": 0}, "cap is 0;"),
+    (Hedge, {"cap": 0.001}, r"cap is 0\.001 s; it must not be less than floor, which is 0\.01 s"),
+    (Hedge, {"after": 1, "cap": 2}, r"cap is 2, and after is 1\.0 s; with a cap, after must be a percentile"),
     (RateLimit, {"rate": 0}, "rate is 0;"),
     (RateLimit, {"rate": 0.5}, r"rate is 0\.5; .*for less than one start in a window, make the window longer"),
     (RateLimit, {"rate": 1, "per": 0}, "per is 0;"),
@@ -141,7 +156,7 @@ def test_it_is_a_value_that_travels(kind, values):
     assert not hasattr(specification, "__dict__")
 
 
-@pytest.mark.parametrize("kind", [AdaptiveCapacity, Batching, CircuitBreaker, ExponentialBackoff, Retry])
+@pytest.mark.parametrize("kind", [AdaptiveCapacity, Batching, CircuitBreaker, ExponentialBackoff, Hedge, Retry])
 def test_it_has_defaults_and_differs_from_another(kind):
     values = dict(EXAMPLES)[kind]
     assert kind() == kind()
@@ -165,6 +180,8 @@ def test_durations_may_be_timedeltas():
     assert RateLimit(1, half) == RateLimit(1, 0.5)
     assert CircuitBreaker(window=half, open_for=half) == CircuitBreaker(window=0.5, open_for=0.5)
     assert Batching(linger=half) == Batching(linger=0.5)
+    assert Hedge(half) == Hedge(0.5)
+    assert Hedge(floor=half, cap=half) == Hedge(floor=0.5, cap=0.5)
 
 
 def test_one_exception_class_is_a_tuple_of_one():

@@ -41,7 +41,7 @@ def head_of_line():
 
 
 def everything():
-    """Every kind of event and outcome at least once; the call of element 4 is still running at the end."""
+    """Every kind of event and outcome at least once; the first call of element 4 is still running at the end."""
     trace = new_trace()
     trace.admitted(at(0), 0, "a", key="k")  # retried
     call(trace, 0, 2, 10, "error", text="OSError: gone")
@@ -61,6 +61,8 @@ def everything():
     trace.emitted(at(50), 3)
     trace.admitted(at(10), 4, "d")
     trace.attempt_started(at(12), 4, 1)
+    trace.copy_started(at(40), 4, 1)
+    trace.copy_ended(at(60), 4, 1, "error", "OSError: lost")
     trace.admitted(at(10), 5, "e")  # cancelled with the run
     call(trace, 5, 12, 95, "cancelled")
     trace.admitted(at(60), 6, "f")  # ends the run

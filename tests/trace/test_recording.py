@@ -25,6 +25,8 @@ def test_every_kind_of_event_comes_back_with_its_fields():
     trace.attempt_started(11.0, 0, 1)
     trace.attempt_ended(11.5, 0, 1, "timed_out", "too late")
     trace.backing_off(11.5, 0, until=12.5)
+    trace.copy_started(11.625, 0, 1)
+    trace.copy_ended(11.75, 0, 1, "error", "lost")
     trace.call_returned(12.0, 0, 1)
     trace.completed(13.0, 0, "timeout")
     trace.emitted(13.5, 0)
@@ -38,6 +40,8 @@ def test_every_kind_of_event_comes_back_with_its_fields():
         Event("attempt_started", 1.0, element=0, attempt=1),
         Event("attempt_ended", 1.5, element=0, attempt=1, outcome="timed_out", text="too late"),
         Event("backing_off", 1.5, element=0, until=2.5),
+        Event("copy_started", 1.625, element=0, attempt=1),
+        Event("copy_ended", 1.75, element=0, attempt=1, outcome="error", text="lost"),
         Event("call_returned", 2.0, element=0, attempt=1),
         Event("completed", 3.0, element=0, outcome="timeout"),
         Event("emitted", 3.5, element=0),

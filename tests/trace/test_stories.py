@@ -85,7 +85,7 @@ async def test_O9_a_call_that_the_end_of_the_run_waits_for_holds_its_slot_until_
 
 
 def test_what_has_not_ended_lasts_until_the_last_event():
-    assert spans_of(everything(), 3) == [("waiting", 10, 12), ("running", 12, 100)]
+    assert spans_of(everything(), 3) == [("waiting", 10, 12), ("running", 12, 100), ("copy", 40, 60)]
 
 
 def test_an_element_that_is_cancelled_with_the_run_waits_no_more():

@@ -29,6 +29,7 @@ from asyncio_operator.policies.adaptive_capacity import BUFFER_FACTOR, AdaptiveC
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
+from asyncio_operator.policies.hedge import Hedge
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.shutdown import TASK_GRACE_PERIOD
 from asyncio_operator.spark.driver.columns import On, check_passes_through, key_positions, position_of, spark_field
@@ -70,6 +71,7 @@ class EnrichOptions:
     batching: Batching | None = None
     rate_limit: RateLimit | None = None
     circuit_breaker: CircuitBreaker | None = None
+    hedge: Hedge | None = None
     on_error: str = "fail"
     status_column: str | None = None
     event_time: str | None = None

@@ -38,6 +38,8 @@ class EnrichmentFigures:
         timeouts: keys that passed their deadline.
         latency: seconds from a key's first call to its outcome, waits between attempts included.
         attempt_latency: seconds of each call.
+        hedged: slow calls that were made a second time; they count as `calls`.
+        hedges_won: second calls that gave the answer.
     """
 
     rows: int = 0
@@ -52,6 +54,8 @@ class EnrichmentFigures:
     timeouts: int = 0
     latency: Histogram = field(default_factory=Histogram)
     attempt_latency: Histogram = field(default_factory=Histogram)
+    hedged: int = 0
+    hedges_won: int = 0
 
     def add(self, other: EnrichmentFigures) -> None:
         for f in fields(self):

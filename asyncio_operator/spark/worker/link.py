@@ -155,4 +155,6 @@ class Link:
             timeouts=pipeline.timeouts,
             latency=pipeline.latency,
             attempt_latency=pipeline.attempt_latency,
+            hedged=pipeline.hedged,
+            hedges_won=pipeline.hedges_won,
         )

@@ -27,6 +27,7 @@ class OfColumns(AsyncFunction[Sequence[Any], Any]):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
+        self.idempotent = getattr(function, "idempotent", True)
 
     async def invoke(self, value: Sequence[Any]) -> Any:
         return await self._function(*value)

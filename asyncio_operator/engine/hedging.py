@@ -1,0 +1,216 @@
+"""Hedged calls: which running call is made a second time and when, and what the end of one of the two means.
+
+A *copy* is a second call for the elements of a call that takes long. Both belong to the same attempt: they share its
+limit, and what ends them is handled once. The copy takes a place of its own in the capacity, and counts as a call.
+
+    one answers               it wins; the other has to be cancelled
+    one fails                 the other is awaited, and decides
+    both fail                 the attempt fails with the error of the first
+    an element leaves         at its deadline, or because no caller wants it: it leaves both
+
+Only calls of elements that no call has failed for are hedged: no retries, and no halves of a batch. A run has one timer
+for all of this, for the oldest call without a copy. How long is long, and how many copies there may be, is decided in
+`policies.hedge`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from math import inf
+
+from asyncio_operator.engine.budgeted import BudgetedCalls
+from asyncio_operator.engine.failures import is_ordinary
+from asyncio_operator.engine.flights import Call, Flight
+from asyncio_operator.engine.recorder import Recorder
+from asyncio_operator.engine.timing import COARSEST, Alarm
+from asyncio_operator.errors import BudgetExceeded, ResultError, said
+from asyncio_operator.policies.hedge import Hedge, Hedger
+from asyncio_operator.policies.retry import asked_wait
+
+
+class Hedging:
+    """The calls of a run that may get a copy, and the pairs of a call and its copy.
+
+    Args:
+        clock: gives the seconds of the loop.
+        news: called when a call may get a copy now.
+        leave: called with the other call of a pair, and the elements that do not need it any more.
+
+    Attributes:
+        hedged: copies that were made.
+        won: copies that gave an answer before the other call.
+    """
+
+    def __init__(
+        self,
+        hedge: Hedge,
+        recorder: Recorder,
+        *,
+        clock: Callable[[], float],
+        news: Callable[[], None],
+        leave: Callable[[Call, list[Flight]], None],
+    ) -> None:
+        self.hedged = 0
+        self.won = 0
+        self._hedger = Hedger(hedge)
+        self._recorder = recorder
+        self._now = clock
+        self._news = news
+        self._leave = leave
+        # Without a copy, in the order of their starts. A dict, because a call may end at any moment.
+        self._single: dict[Call, None] = {}
+        self._pairs: dict[Call, Call] = {}
+        # The copies whose first call has failed, with its error.
+        self._alone: dict[Call, BaseException] = {}
+        self._wanted = False
+        self._armed = False
+        self._alarm = Alarm(asyncio.get_running_loop(), clock, self._ring)
+
+    def stop(self) -> None:
+        """No call gets a copy any more."""
+        self._alarm.cancel()
+        self._single.clear()
+
+    def started(self, call: Call, now: float) -> None:
+        """A call starts that is not a copy."""
+        self._hedger.called()
+        if call.half or any(flight.attempts for flight in call.flights):
+            return
+        call.started = now
+        self._single[call] = None
+        if not self._armed and not self._wanted:
+            self._arm(now + self._hedger.delay)
+
+    def next_copy(self, now: float, budget: BudgetedCalls | None) -> Call | None:
+        """The copy that starts now; None if none may."""
+        if not self._wanted:
+            return None
+        due = self._due(now)
+        if due > now:
+            # Until enough calls have started a copy is looked for at each start. Else the timer brings it.
+            if due < inf or not self._single:
+                self._wanted = False
+                self._arm(due)
+            return None
+        first = next(iter(self._single))
+        copy = Call(list(first.present), half=True)
+        if budget is not None and not self._admitted(copy, first, now, budget):
+            return None
+        del self._single[first]
+        self._pairs[first], self._pairs[copy] = copy, first
+        self._hedger.copied()
+        self.hedged += 1
+        for flight in copy.flights:
+            flight.copies += 1
+            self._recorder.copy_started(flight, now)
+        return copy
+
+    def _admitted(self, copy: Call, first: Call, now: float, budget: BudgetedCalls) -> bool:
+        """Whether the budget lets the copy start now. If not, it is asked again at each start, and when it says."""
+        if not first.late:
+            copy.weights = first.weights
+        try:
+            start = budget.next_start(copy, now)
+        except (BudgetExceeded, ResultError):
+            # The first call goes on without a copy. What is exceeded ends the run at the next call that is needed.
+            start = inf
+        if now < start < inf:
+            self._arm(start)
+        return start <= now
+
+    # -- the ends of calls
+
+    def answered(self, call: Call, now: float) -> None:
+        """The call has returned a result. The other call of its pair is cancelled."""
+        if call in self._single:
+            del self._single[call]
+            self._hedger.lasted(now - call.started)
+            return
+        other = self._pairs.pop(call, None)
+        if other is not None:
+            del self._pairs[other]
+        if (call.half and other is not None) or self._alone.pop(call, None) is not None:
+            self.won += 1
+            if other is not None:
+                # It would have lasted longer; that it is above the percentile is all that is known, and needed.
+                self._hedger.lasted(call.started - other.started)
+            for flight in call.present:
+                self._recorder.attempt_ended(flight, "cancelled", now)
+            self._copy_ended(call.present, "result", now)
+        elif other is not None:
+            self._hedger.lasted(now - call.started)
+            self._copy_ended(call.present, "cancelled", now)
+        if other is not None:
+            self._leave(other, other.present)
+
+    def failed(self, call: Call, error: BaseException, now: float) -> BaseException | None:
+        """The call has raised. Returns the error of its attempt, or None if the other call of its pair decides."""
+        asked = asked_wait(error)
+        if asked is not None or said(error, "overload", bool):
+            self._hedger.overloaded(now, asked)
+        self._single.pop(call, None)
+        other = self._pairs.pop(call, None)
+        if other is not None:
+            del self._pairs[other]
+        lone = self._alone.pop(call, None)
+        if lone is not None or (other is not None and call.half):
+            self._copy_ended(call.present, "error", now, error)
+        if not is_ordinary(error):
+            # It ends the run, whatever the other call would bring.
+            return error
+        if other is None:
+            return error if lone is None else lone
+        for flight in call.present:
+            flight.call = other
+        if other.half:
+            self._alone[other] = error
+            for flight in call.present:
+                self._recorder.attempt_ended(flight, "error", now, error)
+        return None
+
+    def left(self, call: Call, flights: list[Flight], outcome: str, now: float) -> None:
+        """These elements have left the call. They leave the other call of its pair too."""
+        other = self._pairs.get(call)
+        if other is not None or call in self._alone:
+            self._copy_ended(flights, outcome, now)
+        if not call.present:
+            self._single.pop(call, None)
+            self._alone.pop(call, None)
+            if other is not None:
+                del self._pairs[call], self._pairs[other]
+        if other is not None and flights:
+            self._leave(other, flights)
+
+    def _copy_ended(
+        self, flights: Sequence[Flight], outcome: str, now: float, error: BaseException | None = None
+    ) -> None:
+        for flight in flights:
+            self._recorder.copy_ended(flight, outcome, now, error)
+
+    # -- the timer
+
+    def _due(self, now: float) -> float:
+        """When the oldest call without a copy may get one; infinity if there is none, or if that needs more calls."""
+        first = next(iter(self._single), None)
+        if first is None:
+            return inf
+        return max(first.started + self._hedger.delay, self._hedger.next_copy(now))
+
+    def _arm(self, due: float) -> None:
+        self._armed = due < inf
+        if self._armed:
+            self._alarm.set(due)
+
+    def _ring(self) -> None:
+        self._armed = False
+        now = self._now()
+        first = next(iter(self._single), None)
+        if first is None:
+            return
+        due = first.started + self._hedger.delay
+        if due > now:
+            self._arm(max(due, now + COARSEST))
+        else:
+            self._wanted = True
+            self._news()

@@ -1,0 +1,126 @@
+"""H1 to H3 for keys: in a pipeline of a task, and through `Lookup`; on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from asyncio_operator import Cache, ConfigurationError, EnricherError, Hedge
+from asyncio_operator.lookup import Lookup
+from asyncio_operator.lookup.key_batch import Answer, Failure
+from tests.lookup.helpers import Recorded, batches_of, look_up, now
+from tests.operator.helpers import virtual
+
+ALL = Hedge(2.0, extra=0.5)
+
+
+class Slow(Recorded):
+    """The first call takes 100 seconds, or fails at the end of `fails`; others take one."""
+
+    def __init__(self, fails: float | None = None, max_batch: int = 1) -> None:
+        super().__init__(self._answer, max_batch)
+        self.fails = fails
+
+    async def _answer(self, key: Any) -> Any:
+        if len(self.calls) == 1:
+            await asyncio.sleep(self.fails or 100.0)
+            raise EnricherError("slow")
+        await asyncio.sleep(1.0)
+        return [{"x": one} for one in key] if isinstance(key, list) else {"x": key}
+
+
+@pytest.mark.parametrize("max_batch", [1, 3])
+@virtual
+async def test_H3_the_status_counts_both_calls(max_batch: int) -> None:
+    batches = batches_of(3)
+    enricher = Slow(max_batch=max_batch)
+    consumer = await look_up(enricher, batches, timed=True, hedge=ALL, capacity=4, ordered=False)
+    outcomes = batches[0].outcomes
+    assert all(type(outcome) is Answer and outcome.source == "call" for outcome in outcomes)
+    assert [outcome.attempts for outcome in outcomes] == ([2, 1, 1] if max_batch == 1 else [2, 2, 2])
+    assert outcomes[0].latency == 3.0
+    pipeline = consumer.pipeline
+    assert (pipeline.hedged, pipeline.hedges_won, pipeline.retries) == (1, 1, 0)
+    assert pipeline.calls == len(enricher.calls) == (4 if max_batch == 1 else 2)
+    assert enricher.running == 0
+
+
+@virtual
+async def test_H3_the_status_of_a_failure_counts_both_calls_too() -> None:
+    batches = batches_of(1)
+    enricher = Recorded(lambda key: asyncio.sleep(100.0))
+    consumer = await look_up(enricher, batches, timed=True, hedge=ALL, timeout=5.0)
+    failure = batches[0].outcomes[0]
+    assert type(failure) is Failure
+    assert (failure.timed_out, failure.attempts) == (True, 2)
+    assert now() == pytest.approx(5.0, abs=0.01)
+    assert (consumer.pipeline.hedged, consumer.pipeline.hedges_won) == (1, 0)
+    assert enricher.running == 0
+
+
+@virtual
+async def test_H3_without_hedge_or_the_managed_way_the_figures_are_zero() -> None:
+    consumer = await look_up(Slow(), batches_of(2), capacity=4)
+    assert (consumer.pipeline.hedged, consumer.pipeline.hedges_won) == (0, 0)
+
+
+@virtual
+async def test_H1_all_who_wait_for_a_key_share_the_copy() -> None:
+    enricher = Slow()
+    async with Lookup(enricher, hedge=ALL) as lookup:
+        assert await asyncio.gather(*[lookup.get(7) for _ in range(5)]) == [{"x": 7}] * 5
+    assert (enricher.calls, now()) == ([7, 7], 3.0)
+
+
+@virtual
+async def test_L2_when_the_last_one_who_waits_is_gone_both_calls_are_cancelled() -> None:
+    enricher = Recorded(lambda key: asyncio.sleep(100.0))
+    async with Lookup(enricher, hedge=ALL) as lookup:
+        waiting = [asyncio.ensure_future(lookup.get(7)) for _ in range(2)]
+        await asyncio.sleep(5.0)
+        assert enricher.running == 2
+        waiting[0].cancel()
+        await asyncio.sleep(1.0)
+        assert enricher.running == 2
+        waiting[1].cancel()
+        await asyncio.sleep(1.0)
+        assert enricher.running == 0
+        assert enricher.calls == [7, 7]
+
+
+@virtual
+async def test_L2_a_key_leaves_both_calls_of_its_batch() -> None:
+    enricher = Slow(max_batch=2)
+    async with Lookup(enricher, hedge=ALL) as lookup:
+        staying, leaving = asyncio.ensure_future(lookup.get(1)), asyncio.ensure_future(lookup.get(2))
+        await asyncio.sleep(2.5)
+        leaving.cancel()
+        assert await staying == {"x": 1}
+    assert enricher.calls == [[1, 2], [1, 2]]
+    assert now() == pytest.approx(3.0, abs=0.01)
+
+
+@virtual
+async def test_H1_the_answer_of_a_copy_is_cached() -> None:
+    enricher = Slow()
+    async with Lookup(enricher, hedge=ALL, cache=Cache()) as lookup:
+        assert [await lookup.get(7), await lookup.get(7)] == [{"x": 7}] * 2
+    assert enricher.calls == [7, 7]
+
+
+@virtual
+async def test_H2_an_error_of_the_first_call_is_not_seen_if_the_copy_answers() -> None:
+    enricher = Slow(fails=2.5)
+    async with Lookup(enricher, hedge=ALL) as lookup:
+        assert await lookup.get(7) == {"x": 7}
+    assert now() == 3.0
+
+
+def test_H2_an_enricher_whose_calls_must_not_be_repeated_refuses_hedge() -> None:
+    enricher = Slow()
+    enricher.idempotent = False
+    with pytest.raises(ConfigurationError, match=r"hedge is Hedge.*, and Slow has idempotent = False; hedge"):
+        Lookup(enricher, hedge=ALL)
+    Lookup(enricher)

@@ -1,0 +1,694 @@
+"""H1 to H3: a slow call is made a second time, and the first answer wins."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections import Counter
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from asyncio_operator import (
+    AdaptiveCapacity,
+    AsyncFunction,
+    AsyncWaitOperator,
+    Batching,
+    BlockingFunction,
+    CircuitBreaker,
+    ConfigurationError,
+    FunctionError,
+    Hedge,
+    RateLimit,
+)
+from asyncio_operator.errors import BudgetExceeded
+from asyncio_operator.testing import VirtualTimeLoop
+from asyncio_operator.trace import Trace
+from tests.operator.attempts import Act, Batches, Script, retry
+from tests.operator.helpers import block, collect, collect_timed, late, now, others, process, run_on, same, virtual
+from tests.operator.meter import Meter
+
+ALL = Hedge(2.0, extra=0.5)
+"""Every second call may be a copy, after two seconds."""
+
+BAD = ValueError("bad")
+
+
+class LostError(Exception):
+    """What the copy raises, so that it can be told from the other call."""
+
+
+def hedged(script: Any, **options: Any) -> AsyncWaitOperator:
+    return AsyncWaitOperator(script, **{"mode": "unordered", "hedge": ALL, **options})
+
+
+def figures(operator: AsyncWaitOperator) -> tuple[int, int]:
+    return operator.metrics.hedged, operator.metrics.hedges_won
+
+
+# -- the first answer wins
+
+
+@virtual
+async def test_H1_a_slow_call_is_made_a_second_time_and_the_first_answer_wins():
+    script = Script({0: [Act(100.0, result="slow"), Act(1.0, result="fast")]})
+    operator = hedged(script)
+    assert await collect_timed(operator.process([0])) == [("fast", 3.0)]
+    assert script.starts == [(0, 0.0), (0, 2.0)]
+    assert script.ends == [(0, 3.0), (0, 3.0)]
+    assert figures(operator) == (1, 1)
+
+
+@virtual
+async def test_H1_the_copy_is_cancelled_if_the_first_call_answers():
+    script = Script({0: [Act(3.0, result="first"), Act(9.0, result="copy")]})
+    operator = hedged(script)
+    assert await collect_timed(operator.process([0])) == [("first", 3.0)]
+    assert script.ends == [(0, 3.0), (0, 3.0)]
+    assert figures(operator) == (1, 0)
+
+
+@virtual
+async def test_H1_a_call_that_is_fast_enough_is_made_once():
+    script = Script({0: [Act(2.0)], 1: [Act(1.0)]})
+    operator = hedged(script)
+    await collect(operator.process(range(2)))
+    assert script.starts == [(0, 0.0), (1, 0.0)]
+    assert figures(operator) == (0, 0)
+
+
+@virtual
+async def test_H1_a_call_is_hedged_once_however_long_both_take():
+    script = Script({0: [Act(50.0), Act(90.0), Act(0.0)]})
+    operator = hedged(script)
+    assert await collect_timed(operator.process([0])) == [(0, 50.0)]
+    assert len(script.starts) == 2
+
+
+@virtual
+async def test_H1_without_hedge_no_call_is_made_twice():
+    script = Script({0: [Act(50.0), Act(0.0)]})
+    operator = AsyncWaitOperator(script, retry=retry())
+    assert await collect_timed(operator.process([0])) == [(0, 50.0)]
+    assert figures(operator) == (0, 0)
+
+
+@virtual
+async def test_H1_both_may_answer_in_the_same_turn_and_one_counts():
+    script = Script({0: [Act(3.0, result="first"), Act(1.0, result="copy")]})
+    operator = hedged(script)
+    assert await collect_timed(operator.process([0])) == [("first", 3.0)]
+    assert figures(operator) == (1, 0)
+
+
+# -- how errors count
+
+
+@virtual
+async def test_H1_if_the_first_call_fails_the_copy_is_awaited():
+    script = Script({0: [Act(3.0, error=BAD), Act(4.0)]})
+    operator = hedged(script)
+    assert await collect_timed(operator.process([0])) == [(0, 6.0)]
+    assert figures(operator) == (1, 1)
+    assert operator.metrics.failures == operator.metrics.retries == 0
+
+
+@virtual
+async def test_H2_an_error_of_the_copy_alone_is_not_reported():
+    script = Script({0: [Act(9.0), Act(1.0, error=LostError())]})
+    operator = hedged(script)
+    assert await collect_timed(operator.process([0])) == [(0, 9.0)]
+    assert figures(operator) == (1, 0)
+
+
+@pytest.mark.parametrize(("first", "copy", "at"), [(3.0, 5.0, 7.0), (9.0, 2.0, 9.0)])
+def test_H1_if_both_fail_the_error_is_that_of_the_first(first, copy, at):
+    async def main():
+        script = Script({0: [Act(first, error=BAD), Act(copy, error=LostError())]})
+        with pytest.raises(FunctionError) as caught:
+            await collect(hedged(script).process([0]))
+        assert caught.value.__cause__ is BAD
+        assert caught.value.attempts == 1
+        assert now() == at
+
+    run_on(VirtualTimeLoop, main())
+
+
+@pytest.mark.parametrize("acts", [[Act(3.0, error=SystemExit()), Act(9.0)], [Act(9.0), Act(1.0, error=SystemExit())]])
+def test_H1_an_error_that_asks_the_process_to_end_is_not_awaited(acts):
+    async def main():
+        with pytest.raises(FunctionError) as caught:
+            await collect(hedged(Script({0: acts})).process([0]))
+        assert isinstance(caught.value.__cause__, SystemExit)
+        assert now() == 3.0
+
+    run_on(VirtualTimeLoop, main())
+
+
+@virtual
+async def test_H2_a_failed_call_is_not_hedged():
+    """Neither the one that has failed, nor those that are made for its element later."""
+    script = Script({0: [Act(1.0, error=BAD), Act(30.0)], 1: [Act(9.0)]})
+    operator = hedged(script, retry=retry(delay=5.0))
+    assert await collect_timed(operator.process(range(2))) == [(1, 9.0 - 7.0), (0, 36.0)]
+    assert script.times(0) == [0.0, 6.0]
+    assert script.times(1) == [0.0, 2.0]
+
+
+@virtual
+async def test_H1_both_calls_are_one_attempt():
+    """So another attempt follows if they fail, and its number does not count the copy."""
+    script = Script({0: [Act(3.0, error=BAD), Act(2.0, error=LostError()), Act(1.0, error=BAD), Act(1.0)]})
+    operator = hedged(script, retry=retry(3, delay=1.0))
+    assert await collect_timed(operator.process([0])) == [(0, 8.0)]
+    assert script.times(0) == [0.0, 2.0, 5.0, 7.0]
+    assert operator.metrics.retries == 2
+
+
+@virtual
+async def test_H1_an_unsuitable_answer_is_an_answer():
+    script = Script({0: [Act(50.0), Act(1.0, result="bad"), Act(1.0)]})
+    operator = hedged(script, retry=retry(delay=1.0, if_result=lambda result: result == "bad"))
+    assert await collect_timed(operator.process([0])) == [(0, 5.0)]
+    assert script.ends[:2] == [(0, 3.0), (0, 3.0)]
+
+
+@virtual
+async def test_H2_a_source_that_throttles_gets_no_copies_meanwhile():
+    class BusyError(Exception):
+        retry_after = 20.0
+
+    script = Script({0: [Act(1.0, error=BusyError())], 1: [Act(50.0), Act(1.0)], 2: [Act(1.0)], 3: [Act(1.0)]})
+    operator = hedged(script, on_error="skip")
+    assert await collect_timed(operator.process(range(4))) == [(2, 1.0), (3, 1.0), (1, 22.0)]
+    assert script.times(1) == [0.0, 21.0]
+
+
+# -- deadlines
+
+
+@pytest.mark.parametrize("first", [30.0, 3.0])
+def test_H1_the_deadline_ends_both(first):
+    """Also if the first call has failed before."""
+
+    async def main():
+        script = Script({0: [Act(first, error=BAD), Act(30.0)]})
+        operator = hedged(script, timeout=5.0, on_timeout=late)
+        assert await collect_timed(operator.process([0])) == [(("late", 0), 5.0)]
+        assert [at for _, at in script.ends] == sorted([min(first, 5.0), 5.0])
+        assert figures(operator) == (1, 0)
+
+    run_on(VirtualTimeLoop, main())
+
+
+@virtual
+async def test_H1_the_limit_of_an_attempt_ends_both_and_the_next_is_not_hedged():
+    script = Script({0: [Act(30.0), Act(30.0), Act(3.0)]})
+    operator = hedged(script, attempt_timeout=4.0, retry=retry(delay=1.0))
+    assert await collect_timed(operator.process([0])) == [(0, 8.0)]
+    assert script.ends == [(0, 4.0), (0, 4.0), (0, 8.0)]
+
+
+@virtual
+async def test_H1_a_call_that_ends_at_its_deadline_is_not_cancelled_twice():
+    """Cleaning up takes a while, which a second cancellation would cut."""
+    cleaned = []
+
+    async def call(value):
+        try:
+            await asyncio.sleep(100.0)
+        finally:
+            await asyncio.sleep(0.5)
+            cleaned.append(now())
+
+    operator = hedged(call, timeout=5.0, on_error="skip")
+    assert await collect(operator.process([0])) == []
+    assert cleaned == [5.5, 5.5]
+
+
+# -- limits: a copy is a call like any other
+
+
+@virtual
+async def test_H3_a_copy_needs_a_slot_and_holds_it_until_it_has_returned():
+    script = Script({0: [Act(20.0), Act(1.0)], 1: [Act(5.0)], 2: [Act(1.0)]})
+    operator = hedged(script, capacity=2)
+    # At 2 both slots are taken; at 5 one is free, for the copy before anything else.
+    assert await collect_timed(operator.process(range(3))) == [(1, 5.0), (0, 6.0), (2, 7.0)]
+    assert script.times(0) == [0.0, 5.0]
+    assert script.most == 2
+
+
+@virtual
+async def test_O1_a_cancelled_call_that_does_not_return_holds_its_slot():
+    script = Script({0: [Act(20.0, deaf=10.0), Act(1.0)], 1: [Act(1.0)], 2: [Act(1.0)]})
+    operator = hedged(script, capacity=2)
+
+    async def elements():
+        yield 0
+        await asyncio.sleep(4.0)
+        yield 1
+        yield 2
+
+    assert await collect_timed(operator.process(elements())) == [(0, 3.0), (1, 5.0), (2, 6.0)]
+    assert script.most == 2
+
+
+@virtual
+async def test_H3_without_a_free_slot_no_copy_is_made():
+    script = Script(lambda value, attempt: Act(9.0))
+    operator = hedged(script, capacity=1)
+    assert await collect_timed(operator.process(range(3))) == [(0, 9.0), (1, 18.0), (2, 27.0)]
+    assert figures(operator) == (0, 0)
+
+
+@virtual
+async def test_H3_copies_count_for_the_rate_limit():
+    script = Script({0: [Act(50.0), Act(1.0)]})
+    operator = hedged(script, rate_limit=RateLimit(1, per=10.0))
+    assert await collect_timed(operator.process([0])) == [(0, 11.0)]
+    assert script.times(0) == [0.0, 10.0]
+
+
+@virtual
+async def test_H2_no_copy_is_made_while_the_circuit_is_not_closed():
+    breaker = CircuitBreaker(minimum_calls=1, open_for=10.0)
+    script = Script({0: [Act(1.0, error=BAD)], 1: [Act(40.0), Act(1.0)], 2: [Act(3.0)]})
+
+    async def elements():
+        yield 0
+        yield 1
+        await asyncio.sleep(15.0)
+        yield 2
+
+    operator = hedged(script, circuit_breaker=breaker, on_error="skip")
+    # 2 is the call that tries, from 15 to 18. Then the circuit is closed.
+    assert await collect_timed(operator.process(elements())) == [(2, 18.0), (1, 19.0)]
+    assert script.times(1) == [0.0, 18.0]
+
+
+def under(meter: Meter, script: Any, **options: Any) -> AsyncWaitOperator:
+    operator = hedged(script, **options)
+    operator._allowance = lambda: meter
+    return operator
+
+
+@virtual
+async def test_H3_copies_count_for_the_budget():
+    meter = Meter(per=10.0, calls=1)
+    script = Script({0: [Act(50.0), Act(1.0)]})
+    assert await collect_timed(under(meter, script).process([0])) == [(0, 11.0)]
+    assert meter.times == script.times(0) == [0.0, 10.0]
+    assert meter.running == meter.joined == 0
+
+
+@virtual
+async def test_H1_a_copy_that_the_budget_does_not_admit_is_made_when_it_does():
+    meter = Meter(in_flight=2)
+    script = Script({0: [Act(50.0), Act(1.0)], 1: [Act(6.0)]})
+    assert await collect_timed(under(meter, script).process(range(2))) == [(1, 6.0), (0, 7.0)]
+    assert meter.most == 2
+
+
+@virtual
+async def test_H1_a_copy_that_the_budget_refuses_is_not_made():
+    class Weighing(AsyncFunction[Any, Any]):
+        def weigh(self, values):
+            return {"tokens": 6}
+
+        async def invoke(self, value):
+            return await script(value)
+
+    class Spent(Meter):
+        def next_start(self, weights, now):
+            if self.starts:
+                raise BudgetExceeded("spent", unit="usd", limit=1.0)
+            return super().next_start(weights, now)
+
+        def started(self, weights, now):
+            self.starts.append((now, weights))
+
+    script = Script({0: [Act(9.0), Act(1.0)]})
+    meter = Spent()
+    operator = under(meter, Weighing())
+    assert await collect_timed(operator.process([0])) == [(0, 9.0)]
+    assert figures(operator) == (0, 0)
+    assert meter.starts == [(0.0, {"calls": 1.0, "keys": 1.0, "tokens": 6})]
+
+
+@virtual
+async def test_H3_a_cancelled_call_gives_its_place_in_the_budget_back_when_it_has_returned():
+    meter = Meter(in_flight=2)
+    script = Script({0: [Act(20.0, deaf=10.0), Act(1.0)], 1: [Act(1.0)]})
+
+    async def elements():
+        yield 0
+        await asyncio.sleep(4.0)
+        yield 1
+
+    assert await collect_timed(under(meter, script).process(elements())) == [(0, 3.0), (1, 5.0)]
+    assert [at for at, *_ in meter.returns] == [3.0, 5.0, 13.0]
+
+
+@virtual
+async def test_H1_an_adaptive_capacity_has_room_for_a_copy():
+    script = Script({0: [Act(9.0), Act(1.0)]})
+    operator = hedged(script, capacity=AdaptiveCapacity(initial=1, maximum=1))
+    assert await collect_timed(operator.process([0])) == [(0, 9.0)]
+    operator = hedged(Script({0: [Act(9.0), Act(1.0)]}), capacity=AdaptiveCapacity(initial=2, maximum=2))
+    assert await collect_timed(operator.process([0])) == [(0, 12.0)]
+
+
+@virtual
+async def test_H1_the_share_of_copies_holds_when_everything_is_slow():
+    script = Script(lambda value, attempt: Act(10.0))
+    operator = hedged(script, hedge=Hedge(1.0, extra=0.1), capacity=50)
+    await collect(operator.process(range(1000)))
+    made = len(script.starts)
+    assert operator.metrics.hedged == made - 1000 <= 0.1 * made
+    assert operator.metrics.hedged > 0.09 * made
+
+
+# -- percentiles
+
+
+def two_percent_slow(value: int, attempt: int) -> Act:
+    return Act(1.0 if value % 50 == 25 and not attempt else 0.1 + value % 7 / 100)
+
+
+@virtual
+async def test_H1_a_percentile_of_recent_latencies_says_when():
+    script = Script(two_percent_slow)
+    operator = hedged(script, hedge=Hedge("p95", extra=0.1), capacity=10)
+    ended = await collect_timed(operator.process(range(2000)))
+    started = dict(reversed(script.starts))
+    slowest = sorted(at - started[value] for value, at in ended)[-20:]
+    # The 40 slow ones of a second; the other 40 copies are of calls that were just above the percentile.
+    assert slowest[-1] < 0.5
+    assert operator.metrics.hedges_won == 40
+
+
+@virtual
+async def test_H1_no_call_is_hedged_while_there_are_too_few_latencies():
+    script = Script(lambda value, attempt: Act(100.0 if value == 40 else 1.0))
+    operator = hedged(script, hedge=Hedge(extra=0.5))
+    await collect(operator.process(range(41)))
+    assert operator.metrics.hedged == 0
+
+
+# -- what is one timer, what is copied, what is refused
+
+
+@virtual
+async def test_H1_one_timer_serves_all_calls():
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    timers = 0
+    call_at = loop.call_at
+
+    def counted(*arguments, **options):
+        nonlocal timers
+        timers += 1
+        return call_at(*arguments, **options)
+
+    loop.call_at = counted  # type: ignore[method-assign,assignment]
+    await process(same, range(5000), mode="unordered", hedge=ALL)
+    assert timers <= 5
+
+
+@virtual
+async def test_H1_a_batch_is_hedged_as_one_call():
+    async def act(values, number):
+        await asyncio.sleep([9.0, 1.0][number])
+        return [(value, number) for value in values]
+
+    batches = Batches(act)
+    operator = hedged(batches, batching=Batching(3))
+    assert await collect_timed(operator.process(range(3))) == [((value, 1), 3.0) for value in range(3)]
+    assert batches.calls == [[0, 1, 2], [0, 1, 2]]
+    assert figures(operator) == (1, 1)
+
+
+@virtual
+async def test_H1_elements_of_a_batch_leave_both_calls_at_their_deadlines():
+    async def act(values, number):
+        await asyncio.sleep(8.0)
+        return values
+
+    async def elements():
+        yield 0
+        await asyncio.sleep(1.0)
+        yield 1
+
+    batches = Batches(act)
+    operator = hedged(batches, batching=Batching(2, linger=2.0), timeout=9.0, attempt_timeout=6.0, on_error="skip")
+    await collect(operator.process(elements()))
+    assert batches.running == 0
+
+
+@virtual
+async def test_H2_halves_of_a_batch_are_not_hedged():
+    async def act(values, number):
+        await asyncio.sleep(0.5 if number == 0 else 9.0)
+        if len(values) > 1:
+            raise ValueError
+        return values
+
+    batches = Batches(act)
+    operator = hedged(batches, batching=Batching(2))
+    assert sorted(await collect(operator.process(range(2)))) == [0, 1]
+    assert batches.calls == [[0, 1], [0], [1]]
+    assert figures(operator) == (0, 0)
+
+
+@virtual
+async def test_H1_a_batch_whose_two_calls_fail_is_split():
+    async def act(values, number):
+        await asyncio.sleep([3.0, 4.0, 1.0, 1.0][number])
+        if len(values) > 1:
+            raise ValueError
+        return values
+
+    batches = Batches(act)
+    operator = hedged(batches, batching=Batching(2))
+    assert await collect_timed(operator.process(range(2))) == [(0, 7.0), (1, 7.0)]
+    assert batches.calls == [[0, 1], [0, 1], [0], [1]]
+
+
+def test_H2_calls_of_one_key_never_overlap_so_key_ordered_refuses_hedge():
+    with pytest.raises(ConfigurationError, match=r'hedge is Hedge.*, and mode is "key_ordered"; a call and its copy'):
+        AsyncWaitOperator(same, mode="key_ordered", key=hash, hedge=Hedge())
+
+
+async def writes(value: Any) -> None:
+    """A function whose calls must not be made twice."""
+
+
+writes.idempotent = False  # type: ignore[attr-defined]
+
+
+def test_H2_a_function_whose_calls_must_not_be_repeated_refuses_hedge():
+    function = BlockingFunction(print)
+    function.idempotent = False
+    for refused in (writes, function):
+        with pytest.raises(ConfigurationError, match="has idempotent = False; hedge makes slow calls twice"):
+            AsyncWaitOperator(refused, hedge=Hedge())
+        AsyncWaitOperator(refused)
+
+
+def test_H1_another_object_is_refused():
+    with pytest.raises(ConfigurationError, match=r"hedge is 0\.5; it must be a Hedge, or None"):
+        AsyncWaitOperator(same, hedge=0.5)  # type: ignore[arg-type]
+
+
+# -- snapshots, contexts, ends of runs
+
+
+@virtual
+async def test_O10_a_copy_is_no_attempt_in_a_snapshot():
+    script = Script({0: [Act(9.0, error=BAD), Act(9.0)]})
+    operator = hedged(script)
+    run = operator.process([0])
+    step = asyncio.ensure_future(anext(run))
+    await asyncio.sleep(5.0)
+    snapshot = pickle.loads(pickle.dumps(operator.snapshot()))
+    assert snapshot.elements == ((0, 0),)
+    await asyncio.sleep(5.0)
+    assert operator.snapshot().elements == ((0, 0),)
+    assert await step == 0
+    await run.aclose()
+
+
+@virtual
+async def test_O8_closing_the_output_ends_both_calls():
+    script = Script({0: [Act(50.0), Act(50.0)]})
+    run = hedged(script).process([0])
+    step = asyncio.ensure_future(anext(run))
+    await asyncio.sleep(5.0)
+    assert script.running.total() == 2
+    step.cancel()
+    await asyncio.wait([step])
+    await run.aclose()
+    assert script.running.total() == 0
+    assert not others()
+
+
+@virtual
+async def test_O6_a_failure_ends_both_calls_of_another_element():
+    script = Script({0: [Act(50.0), Act(50.0)], 1: [Act(1.9), Act(9.0)], 2: [Act(1.0)]})
+    script.acts = {**script.acts, 2: [Act(5.0, error=BAD), Act(1.0, error=BAD)]}  # type: ignore[dict-item]
+    with pytest.raises(FunctionError):
+        await collect(hedged(script).process(range(3)))
+    assert now() == 5.0
+    assert script.running.total() == 0
+
+
+@virtual
+async def test_O5_the_run_ends_when_a_cancelled_call_has_returned():
+    script = Script({0: [Act(20.0, deaf=10.0), Act(1.0)]})
+    assert await collect(hedged(script).process([0])) == [0]
+    assert now() == 13.0
+
+
+@virtual
+async def test_H1_a_loop_that_is_blocked_makes_no_copy_of_what_has_answered():
+    async def call(value):
+        if value == 1:
+            await asyncio.sleep(1.0)
+            block(5.0)
+        else:
+            await asyncio.sleep(1.5)
+        return value
+
+    operator = hedged(call)
+    await collect(operator.process(range(2)))
+    assert operator.metrics.hedged <= 1
+
+
+# -- traces
+
+
+@virtual
+async def test_H3_a_trace_shows_both_calls():
+    trace = Trace()
+    script = Script(
+        {0: [Act(9.0), Act(1.0)], 1: [Act(4.0), Act(9.0)], 2: [Act(3.0, error=BAD), Act(3.0)], 3: [Act(1.0)]}
+    )
+    await collect(hedged(script, trace=trace).process(range(4)))
+    lives = trace.story().lives
+    shown = [[(call.start, call.end, call.outcome) for call in life.calls] for life in lives]
+    assert shown == [
+        [(0.0, 3.0, "cancelled"), (2.0, 3.0, "result")],
+        [(0.0, 4.0, "result"), (2.0, 4.0, "cancelled")],
+        [(0.0, 3.0, "error"), (2.0, 5.0, "result")],
+        [(0.0, 1.0, "result")],
+    ]
+    assert [len(life.copies) for life in lives] == [1, 1, 1, 0]
+    assert [span.kind for span in lives[2].spans(5.0)] == ["error", "copy"]
+
+
+# -- whatever happens
+
+
+ACTS = st.builds(
+    Act,
+    seconds=st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 9.0, 30.0]),
+    error=st.sampled_from([None, None, None, None, BAD]),
+    deaf=st.sampled_from([0.0, 0.0, 0.0, 1.0]),
+)
+SCRIPTS = st.lists(st.lists(ACTS, min_size=1, max_size=6), max_size=15)
+EXTRAS = st.sampled_from([0.5, 0.3, 0.1])
+
+
+class Checked(Script):
+    """Counts that every call ends, and that no more calls run for an element than two."""
+
+    def __init__(self, acts: Any) -> None:
+        super().__init__(acts)
+        self.calls = 0
+        self.copies = 0
+
+    async def __call__(self, value: Any) -> Any:
+        self.calls += 1
+        self.copies += self.running[value] > 0
+        return await super().__call__(value)
+
+
+@pytest.mark.usefixtures("silence")
+@given(
+    scripts=SCRIPTS,
+    extra=EXTRAS,
+    capacity=st.integers(1, 6),
+    ordered=st.booleans(),
+    timeout=st.sampled_from([None, None, 5.0, 12.0]),
+    attempt_timeout=st.sampled_from([None, None, 3.0, 5.0]),
+    attempts=st.integers(1, 3),
+    rate=st.sampled_from([None, None, RateLimit(2, 3.0)]),
+)
+def test_H1_H2_H3_an_element_ends_once_the_share_holds_and_every_call_is_awaited(
+    scripts, extra, capacity, ordered, timeout, attempt_timeout, attempts, rate
+):
+    async def main():
+        script = Checked(dict(enumerate(scripts)))
+        operator = AsyncWaitOperator(
+            script, mode="ordered" if ordered else "unordered", capacity=capacity, timeout=timeout,
+            attempt_timeout=attempt_timeout, retry=retry(attempts) if attempts > 1 else None, rate_limit=rate,
+            on_error=lambda value, error: value, hedge=Hedge(1.0, extra=extra), grace_period=50.0,
+        )  # fmt: skip
+        got = await collect(operator.process(range(len(scripts))))
+        assert Counter(got) == Counter(range(len(scripts)))
+        assert not ordered or got == sorted(got)
+        assert script.most <= capacity
+        assert script.running.total() == 0
+        assert script.calls == len(script.ends)
+        metrics = operator.metrics
+        # A call that was cut and did not obey may run beside the next attempt, and is no copy.
+        assert metrics.hedges_won <= metrics.hedged
+        assert metrics.hedged <= extra * script.calls
+        assert (
+            script.calls == len(scripts) + metrics.retries + metrics.hedged or rate is not None or timeout is not None
+        )
+        assert not others()
+
+    run_on(VirtualTimeLoop, main())
+
+
+@pytest.mark.usefixtures("silence")
+@given(
+    acts=st.lists(
+        st.tuples(st.sampled_from([0.5, 1.5, 3.0, 9.0]), st.booleans(), st.booleans()), min_size=1, max_size=12
+    ),
+    count=st.integers(1, 12),
+    size=st.integers(1, 5),
+    timeout=st.sampled_from([None, 6.0]),
+    attempt_timeout=st.sampled_from([None, 4.0]),
+)
+def test_H1_elements_of_hedged_batches_end_once(acts, count, size, timeout, attempt_timeout):
+    async def act(values, number):
+        seconds, fails, short = acts[number % len(acts)]
+        await asyncio.sleep(seconds)
+        if fails:
+            raise ValueError
+        return values[1:] if short and len(values) > 1 else values
+
+    async def elements():
+        for value in range(count):
+            yield value
+            await asyncio.sleep(0.7 * (value % 3))
+
+    async def main():
+        batches = Batches(act)
+        operator = AsyncWaitOperator(
+            batches, mode="unordered", capacity=4, batching=Batching(size, linger=1.0), timeout=timeout,
+            attempt_timeout=attempt_timeout, retry=retry(2), on_error=lambda value, error: value,
+            hedge=Hedge(1.0, extra=0.5),
+        )  # fmt: skip
+        assert sorted(await collect(operator.process(elements()))) == list(range(count))
+        assert batches.most <= 4
+        assert batches.running == 0
+        assert operator.metrics.hedged <= 0.5 * len(batches.calls)
+        assert not others()
+
+    run_on(VirtualTimeLoop, main())
