@@ -29,16 +29,21 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import unquote
 
 from aiohttp import web
 
 from asyncio_operator.checks import number, one_of, plain_function, positive_int
 from asyncio_operator.errors import ConfigurationError, StateError, describe
+from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.testing.service_limits import ExceededWindow, ServiceLimits, Weigh
 from asyncio_operator.testing.service_messages import FakeAnswer, FakeRequest, send
 
-__all__ = ["FakeAnswer", "FakeRequest", "FakeService", "Latency"]
+if TYPE_CHECKING:
+    from asyncio_operator.budget.spec import Limit
+
+__all__ = ["ExceededWindow", "FakeAnswer", "FakeRequest", "FakeService", "Latency"]
 
 Latency = float | Callable[[random.Random], float]
 
@@ -55,6 +60,12 @@ class FakeService:
         retry_after: seconds in the ``Retry-After`` header of 429 and 503; None for no header.
         retry_after_date: whether ``Retry-After`` is a date instead of a number.
         rate_limit: the maximum number of answers in any one second. Further requests get 429 with a ``Retry-After``.
+        limits: more limits, each a `Limit` or a `RateLimit`, enforced over every window, wherever it begins.
+        headers: "openai", "anthropic", "ietf" or "azure": how answers report the limits, and what a 429 looks like.
+        weigh: what a request weighs besides one call: a function of the `FakeRequest` that returns amounts by unit, or
+            a mapping from units to dotted paths into its JSON, such as ``{"tokens": "max_tokens"}``.
+        usage: a mapping from units to dotted paths into answers, which say what the request really weighed.
+        journey: seconds by which the journeys of two requests may differ. Windows are shorter by this.
         resets: share of requests whose connection is reset instead of an answer.
         truncated: share of answers whose body ends in the middle.
         slow: share of answers whose body is spread over `slow_for` seconds.
@@ -87,6 +98,11 @@ class FakeService:
         retry_after: float | None = 1.0,
         retry_after_date: bool = False,
         rate_limit: int | None = None,
+        limits: Sequence[Limit | RateLimit] | None = None,
+        headers: str | None = None,
+        weigh: Weigh | None = None,
+        usage: Mapping[str, str] | None = None,
+        journey: float = 0.0,
         resets: float = 0.0,
         truncated: float = 0.0,
         slow: float = 0.0,
@@ -124,13 +140,13 @@ class FakeService:
         self._latency = latency
         self._retry_after = retry_after
         self._retry_after_date = retry_after_date
-        self._rate_limit = rate_limit
+        everything = limits if rate_limit is None else [*(limits or ()), RateLimit(rate_limit)]
+        self._limits = ServiceLimits(everything, headers, weigh, usage, journey)
         self._batch = batch
         self._handler = handler
         self._random = random.Random(seed)
         self._ssl = ssl_context
         self._planned: deque[FakeAnswer] = deque()
-        self._answered: deque[float] = deque()
         self._inside = 0
         self._known: set[web.RequestHandler] = set()
         self._started = 0.0
@@ -195,6 +211,7 @@ class FakeService:
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
         self._started = asyncio.get_running_loop().time()
+        self._limits.restart()
         server = web.Server(self._serve, access_log=None, handler_cancellation=True)
         runner = web.ServerRunner(server, shutdown_timeout=0.01)
         await runner.setup()
@@ -226,10 +243,16 @@ class FakeService:
         """The escaped path and query of every request."""
         return [request.target for request in self.requests]
 
+    def windows_exceeded(self) -> list[ExceededWindow]:
+        """Every window of this run in which more was sent than a limit allows, refused requests included.
+
+        They are in the order of their ends. Windows begin at any time; there is one for each request that was too much.
+        """
+        return self._limits.windows_exceeded()
+
     # -- a request
 
     async def _serve(self, incoming: web.BaseRequest) -> web.StreamResponse:
-        now = asyncio.get_running_loop().time() - self._started
         # A request of a connection that is not yet known counts as a new connection.
         if incoming.transport is not None and incoming.protocol not in self._known:
             self._known = {known for known in self._known if known.transport is not None} | {incoming.protocol}
@@ -240,37 +263,43 @@ class FakeService:
         headers = {name.lower(): value for name, value in incoming.headers.items()}
         target = incoming.raw_path
         path = unquote(target.partition("?")[0], errors="surrogateescape")
-        request = FakeRequest(incoming.method, target, path, query, headers, await incoming.read(), now)
+        body = await incoming.read()
+        request = FakeRequest(incoming.method, target, path, query, headers, body, self._now())
         self.requests.append(request)
+        self._limits.arrived(request)
         self._inside += 1
         self.most_at_once = max(self.most_at_once, self._inside)
         try:
             planned = self._planned.popleft() if self._planned else None
-            refused = None if planned else self._refusal(request, now)
+            refused = None if planned else self._refusal(request)
+            if refused is None:
+                self._limits.admit(request)
             seconds = planned.delay if planned else self._drawn_latency()
             if seconds > 0:
                 await asyncio.sleep(seconds)
-            return await send(incoming, planned or refused or await self._answer(request))
+            answer = planned or refused or await self._answer(request)
+            if refused is None:
+                self._limits.settle(request, answer)
+            request.status = None if answer.reset else answer.status
+            return await send(incoming, self._limits.reported(answer, self._now()))
         except asyncio.CancelledError:
             self.abandoned += 1
             raise
         finally:
             self._inside -= 1
 
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time() - self._started
+
     def _drawn_latency(self) -> float:
         return self._latency(self._random) if callable(self._latency) else self._latency
 
-    def _refusal(self, request: FakeRequest, now: float) -> FakeAnswer | None:
-        """The answer that refuses a request without the token or above the rate limit, or None."""
+    def _refusal(self, request: FakeRequest) -> FakeAnswer | None:
+        """The answer that refuses a request without the token or above a limit, or None."""
         if self.token is not None and request.headers.get("authorization") != f"Bearer {self.token}":
             return FakeAnswer({"error": "who are you?"}, 401, {"WWW-Authenticate": "Bearer"})
-        if self._rate_limit is not None:
-            while self._answered and self._answered[0] <= now - 1:
-                self._answered.popleft()
-            if len(self._answered) >= self._rate_limit:
-                return self._come_back(429, self._answered[0] + 1 - now)
-            self._answered.append(now)
-        return None
+        wait = self._limits.refusal_after(request)
+        return None if wait is None else self._limits.refusal(request, wait) or self._come_back(429, wait)
 
     def _come_back(self, status: int, seconds: float | None) -> FakeAnswer:
         headers = {}

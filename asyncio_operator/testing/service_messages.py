@@ -17,7 +17,7 @@ PIECES = 10
 """The number of pieces in which a slow body is sent, if it has at least that many bytes."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class FakeRequest:
     """A request that was received.
 
@@ -29,6 +29,8 @@ class FakeRequest:
         headers: by lower-case name.
         body: as sent.
         time: seconds since the service was started.
+        status: that of the answer; None while there is none, and if the connection was reset.
+        weights: what it counts for in the limits of the service, by unit.
     """
 
     method: str
@@ -38,6 +40,8 @@ class FakeRequest:
     headers: Mapping[str, str]
     body: bytes
     time: float
+    status: int | None = None
+    weights: Mapping[str, float] = field(default_factory=dict)
 
     def json(self) -> Any:
         """The body, parsed as JSON."""
