@@ -21,11 +21,6 @@ class TableRows:
         self.start = start
         self.count = count
 
-    @property
-    def nbytes(self) -> int:
-        """The bytes of the rows, about: their part of the table."""
-        return int(self.table.nbytes) * self.count // int(self.table.num_rows)
-
     def answer(self) -> dict[str, Any] | list[dict[str, Any]]:
         """The same as a mapping, or a list of mappings. Raises ValueError if Python cannot hold a value."""
         rows: list[dict[str, Any]] = self.table.slice(self.start, self.count).to_pylist()

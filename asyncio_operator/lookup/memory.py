@@ -172,18 +172,23 @@ def _size(outcomes: Sequence[Any]) -> int:
         # In C: this is done for every answer.
         values = list(chain.from_iterable(map(dict.values, outcomes)))
         return sum(map(getsizeof, values)) + sum(map(_inside, values) if _CONTAINERS & set(map(type, values)) else ())
-    return sum(_inside(outcome) for outcome in outcomes if outcome is not None)
+    # Asking a table takes longer than all the rest of an answer, so each is asked once.
+    tables = {id(outcome.table): outcome.table for outcome in outcomes if hasattr(outcome, "table")}
+    rows = {name: table.nbytes / table.num_rows for name, table in tables.items()}
+    return sum(
+        int(rows[id(outcome.table)] * outcome.count) if hasattr(outcome, "table") else _inside(outcome)
+        for outcome in outcomes
+        if outcome is not None
+    )
 
 
 _CONTAINERS = frozenset((dict, list, tuple))
 
 
 def _inside(value: Any) -> int:
-    """The bytes of the values in a row, a list of rows, rows of a table, or a nested value."""
+    """The bytes of the values in a row, a list of rows, or a nested value."""
     if isinstance(value, Mapping):
         return sum(getsizeof(item) + _inside(item) for item in value.values())
     if isinstance(value, list | tuple):
         return sum(getsizeof(item) + _inside(item) for item in value)
-    if hasattr(value, "nbytes"):
-        return int(value.nbytes)
     return 0

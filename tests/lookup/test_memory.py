@@ -254,3 +254,11 @@ def test_O1_O5_L12_no_key_waits_for_the_room_of_keys_that_are_known(
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         enricher = runner.run(run_all())
     assert enricher.most <= buffer or not ordered
+
+
+def test_L12_rows_of_a_table_are_measured_by_their_part_of_it():
+    small = pa.table({"n": pa.array(range(1_000), pa.int64())})
+    large = pa.table({"t": ["x" * 1_000] * 10})
+    rows = [TableRows(small, number, 1) for number in range(100)]
+    assert module._size(rows) == 800
+    assert 9_000 <= module._size([TableRows(large, 0, 9), None, {"n": 1}]) <= 9_200
