@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test faults loops soak bench bench-peers bench-growth pictures docs dist release-check compat check lint format types clean java venv
+.PHONY: help demo test faults loops soak simulate bench bench-peers bench-growth pictures docs dist release-check compat check lint format types clean java venv
 
 # The Python that .venv is made with; empty: the first of python3, python3.13, python3.12, python3.11 that will do.
 PYTHON ?=
@@ -30,6 +30,7 @@ help:
 	@echo "make faults  break what a job depends on, in every way, and see what comes of it"
 	@echo "make loops   test the operator in asyncio's debug mode, and with eager tasks (Python 3.12)"
 	@echo "make soak    20 minutes of a stream with faults at random"
+	@echo "make simulate ARGS=budget  1,000 workers that share a budget, on virtual time"
 	@echo "make bench-peers, make bench-growth  against other libraries (installs 2.4 GB); how cost grows"
 	@echo "make pictures  draw the diagrams of the pages, and the picture of the README from a run of Spark"
 	@echo "make docs    build the documentation site into site/"
@@ -70,6 +71,9 @@ loops: venv
 
 soak: java venv
 	@$(BIN)/python -m tests.soak $(ARGS)
+
+simulate: venv
+	@$(BIN)/python -m benchmarks.simulate $(ARGS)
 
 pictures: java venv
 	@$(BIN)/python tools/diagrams.py

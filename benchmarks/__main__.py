@@ -19,7 +19,7 @@ from examples.stage import ProblemError, Stage, run
 
 HEADER = ("id", "what", "ours", "theirs", "ratio", "target", "met")
 
-OTHERS = ("__main__", "growth", "measuring", "peers")
+OTHERS = ("__main__", "growth", "measuring", "peers", "simulate")
 """Modules that are separate programs, and the shared module."""
 
 Benchmarks = dict[str, Callable[[], Rows]]

@@ -15,7 +15,8 @@ A message of a worker
     reports     pairs of a number and a report. The number is the "seq" with which it was first sent. A worker sends a
                 report again until a reply has come, and it is applied once
     held        for each limit, units that were granted and did not start
-    want        for each limit, the units that the worker can use within `Terms.horizon`
+    horizon     the seconds for which the worker wants permits ahead, at most `Terms.horizon`
+    want        for each limit, the units that the worker can use within this time
     call        for each limit, the weight of the call that waits now; 0 if none does
     waited      seconds that this call has waited
     slots       calls in flight: how many the worker may have, and how many it wants

@@ -69,6 +69,7 @@ class Permits:
         self._refused: dict[str, int] = {}
         self._again = self._terms.shortest
         self._asked_at = self._answered_at = -math.inf
+        self._round_trip = 0.0
         self._active = False
         # The last reply gave something; so another may give more.
         self._progress = True
@@ -188,10 +189,11 @@ class Permits:
     def message(self, now: float) -> Json:
         """The message to send now. `answered` or `lost` must follow before the next."""
         self._look(now)
+        horizon = self._terms.ahead(self._again, self._round_trip)
         elapsed = min(max(now - self._asked_at, 1e-3), 1.0)
         recent = now - self._last_start < 1.0
         for stock in self._stocks:
-            stock.estimate(self._terms.horizon / elapsed, self._calls, recent)
+            stock.estimate(horizon / elapsed, self._calls, recent)
             stock.give_back(stock.want)
         self._calls = 0
         self._valid_until = -math.inf
@@ -213,11 +215,12 @@ class Permits:
             "seq": self._seq,
             "reports": [[number, self._fresh(one, now - since)] for since, number, one in self._unconfirmed],
             "held": [stock.held() for stock in self._stocks],
+            "horizon": horizon,
             "want": [stock.want for stock in self._stocks],
             "call": [stock.call for stock in self._stocks],
             "waited": waited,
             "slots": [0, 0] if self._slots is None else self._slots.offer(recent),
-            "spend": {amount.unit: amount.offer(self._terms.horizon / elapsed) for amount in self._amounts},
+            "spend": {amount.unit: amount.offer(horizon / elapsed) for amount in self._amounts},
         }
         self._active = self._holds_something(message)
         self._progress = self._urgent = self._waits = False
@@ -251,6 +254,7 @@ class Permits:
             self._epoch = reply["epoch"]
         self._seen = max(reply["now"], self._seen or reply["now"])
         self._unconfirmed.clear()
+        self._round_trip = max(now - self._asked_at, 0.8 * self._round_trip)
         self._clock.exchanged(sent, reply["now"], now)
         self._lease_end = self._clock.last_surely_before(reply["until"])
         for stock, permits in zip(self._stocks, reply["permits"], strict=True):

@@ -46,17 +46,17 @@ def grant(
 ) -> list[list[list[float]]]:
     """The permits for a worker, for each limit. They are placed in the windows."""
     limits, calls = state["budget"]["limits"], message["call"]
-    levels = _levels(state, windows, terms, now)["permits"]
+    until, horizon = now + terms.lease, now + min(message["horizon"], terms.horizon)
+    levels = _levels(state, windows, horizon, until, now)["permits"]
     claim = _claim(state, message, now)
-    until = now + terms.lease
     plans = []
     for place, (unit, _, _, _) in enumerate(limits):
         held, call = worker["held"][place], calls[place]
         target = max(min(worker["want"][place], levels[place]), call) - held
         if claim is not None:
-            target = min(target, windows[place].room(now + terms.horizon, until) - claim[place])
+            target = min(target, windows[place].room(horizon, until) - claim[place])
         target = min(target, hints.available(state["caps"], unit, now))
-        plan = windows[place].plan(now, now + terms.horizon, until, target) if target > 0 else []
+        plan = windows[place].plan(now, horizon, until, target) if target > 0 else []
         total = sum(units for _, units in plan)
         if call and held + total < call * (1 - 1e-9):
             # Less than the call needs is of no use to this worker, in no unit.
@@ -102,7 +102,7 @@ def _claim(state: Json, message: Json, now: float) -> list[float] | None:
     return None if claim is None or claim[0] == message["worker"] else claim[1]
 
 
-def _levels(state: Json, windows: list[RateWindow], terms: Terms, now: float) -> Json:
+def _levels(state: Json, windows: list[RateWindow], horizon: float, until: float, now: float) -> Json:
     shares: Json | None = state["shares"]
     if shares is not None and now - shares["at"] < REFRESH:
         return shares
@@ -110,7 +110,7 @@ def _levels(state: Json, windows: list[RateWindow], terms: Terms, now: float) ->
     permits = []
     for place, window in enumerate(windows):
         wishes = [worker["want"][place] for worker in active if worker["want"][place]]
-        pool = window.room(now + terms.horizon, now + terms.lease) + sum(worker["held"][place] for worker in active)
+        pool = window.room(horizon, until) + sum(worker["held"][place] for worker in active)
         permits.append(min(level(max(0.0, pool), wishes), 1e300))
     wishes = [worker["wants"] for worker in active if worker["wants"]]
     slots = state["budget"]["in_flight"]

@@ -170,7 +170,7 @@ class Stock:
         if self.starved:
             wish = max(GROWTH * used, GROWTH * self.want, 1e-3 * self.most)
         else:
-            wish = max(AHEAD * used, self.want / 2)
+            wish = max(AHEAD * used, self.want / 2) if used else 0.0
             if wish < self._typical:
                 wish = 0.0
         if recent:

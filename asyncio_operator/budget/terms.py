@@ -15,6 +15,9 @@ SHORTEST_LEASE = 0.1
 FORGOTTEN = 4.0
 """Seconds after which a worker that does not ask has lost what it held: killed workers are replaced within 5 s (G2)."""
 
+SPARE = 0.05
+"""Seconds by which a reply may be late."""
+
 RECOVERY = 1.1
 """Seconds in which a coordinator without a state grants nothing. All leases of an earlier one end in this time."""
 
@@ -27,7 +30,7 @@ class Terms(NamedTuple):
 
     Attributes:
         lease: how long a grant may be used.
-        horizon: a grant may begin this much later than now.
+        horizon: a grant may begin this much later than now, at most.
         shortest, longest: bounds of the time from one message of a worker to its next.
     """
 
@@ -35,6 +38,11 @@ class Terms(NamedTuple):
     horizon: float
     shortest: float
     longest: float
+
+    def ahead(self, interval: float, round_trip: float) -> float:
+        """The horizon of a worker: it must last until the reply to the next message but one. What a killed worker
+        holds is lost, so it is not longer."""
+        return min(self.horizon, 2 * (interval + round_trip) + SPARE)
 
     def interval(self, workers: int) -> float:
         """The time from one message of a worker to its next, if there are that many workers."""

@@ -1,0 +1,168 @@
+"""Scenarios of a budget: what part of it is used while there is work, and whether a window ever holds too much."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from asyncio_operator.budget.spec import Budget, Limit
+from asyncio_operator.checks import seconds
+from benchmarks.simulate.cluster import Cluster, Network, Weights, Work, Worker, above_the_mean, exceeded
+
+USED = 0.97
+"""Law G3: the part of a limit that must be used while there is work."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Workers, their budget and their work.
+
+    Attributes:
+        what: in words.
+        windows: how many windows of the first limit it lasts, after the first of them.
+        target: the part of the limit that must be used.
+    """
+
+    what: str
+    budget: Budget
+    workers: int
+    work: Work
+    windows: float
+    options: dict[str, Any] = field(default_factory=dict)
+    target: float = USED
+
+    def smaller(self, workers: int, windows: int) -> Scenario:
+        """The same with fewer workers, for a shorter time."""
+        return replace(self, workers=min(workers, self.workers), windows=min(windows, self.windows))
+
+
+def always(worker: Worker, now: float) -> bool:
+    """All workers have work."""
+    return True
+
+
+def one_of_sixteen(worker: Worker, now: float) -> bool:
+    """Few have all the work."""
+    return worker.place % 16 == 0
+
+
+def moving(worker: Worker, now: float) -> bool:
+    """The work is with another worker every two seconds."""
+    return worker.place % 16 == int(now / 2) % 16
+
+
+def in_bursts(worker: Worker, now: float) -> bool:
+    """Each worker has work for half a second of two, at its own times."""
+    return (now + worker.place * 0.37) % 2.0 < 0.5
+
+
+def _tokens(source: random.Random) -> Weights:
+    return {"tokens": float(int(source.lognormvariate(6, 1)))}
+
+
+def _truth(source: random.Random, weights: Weights) -> Weights:
+    return {"tokens": weights["tokens"] * source.uniform(0.7, 1.2)}
+
+
+def _heavy(source: random.Random) -> Weights:
+    return {"tokens": source.choice([100.0] * 20 + [20_000.0])}
+
+
+SCENARIOS = (
+    Scenario("1,000 workers, all have work", Budget("b", Limit(20_000, 10.0)), 1000, always, 2),
+    Scenario(
+        "1,000 workers, one of sixteen has all the work", Budget("b", Limit(20_000, 10.0)), 1000, one_of_sixteen, 2
+    ),
+    Scenario("1,000 workers, fewer calls than workers", Budget("b", Limit(400, 4.0)), 1000, always, 5),
+    Scenario("16 workers, one has all the work", Budget("b", Limit(6000, 60.0)), 16, one_of_sixteen, 2),
+    Scenario("16 workers, windows of a second", Budget("b", Limit(500, 1.0)), 16, always, 30),
+    Scenario("16 workers, the work moves", Budget("b", Limit(1000, 5.0)), 16, moving, 8),
+    Scenario("100 workers, work in bursts", Budget("b", Limit(2000, 5.0)), 100, in_bursts, 6),
+    Scenario("16 workers, a burst on top", Budget("b", Limit(1000, 5.0, burst=500)), 16, always, 8),
+    Scenario(
+        "16 workers, two limits at once",
+        Budget("b", Limit(200, 1.0), Limit(2000, 15.0)),
+        16,
+        always,
+        45,
+        target=0.97 * 2 / 3,
+    ),
+    Scenario("100 workers, tokens", Budget("b", Limit(600_000, 10.0, "tokens")), 100, always, 4, {"weigh": _tokens}),
+    Scenario(
+        "100 workers, heavy and light calls",
+        Budget("b", Limit(100_000, 5.0, "tokens")),
+        100,
+        always,
+        6,
+        {"weigh": _heavy},
+        target=0.85,
+    ),
+    Scenario(
+        "200 workers die and are replaced, 5 % in a second",
+        Budget("b", Limit(5000, 10.0)),
+        200,
+        always,
+        3,
+        {"network": Network(dies=0.05)},
+    ),
+    Scenario(
+        "100 workers, slow and lost messages",
+        Budget("b", Limit(2000, 10.0)),
+        100,
+        always,
+        4,
+        {"network": Network(delay=0.02, lost=0.003)},
+    ),
+    Scenario(
+        "100 workers stand still for seconds",
+        Budget("b", Limit(2000, 10.0)),
+        100,
+        always,
+        4,
+        {"network": Network(pauses=0.05)},
+    ),
+)
+
+
+def run(scenario: Scenario, seed: int = 1) -> tuple[Cluster, float, int]:
+    """The cluster afterwards, the part of the first limit that was used, and the windows with too much."""
+    cluster = Cluster(scenario.budget, scenario.workers, work=scenario.work, seed=seed, **scenario.options)
+    first = scenario.budget.limits[0]
+    cluster.run(seconds(first.per))
+    begin = len(cluster.starts)
+    cluster.run(scenario.windows * seconds(first.per))
+    default = 1.0 if first.unit == "calls" else 0.0
+    used = sum(weights.get(first.unit, default) for _, weights in cluster.starts[begin:])
+    broken = 0
+    for limit in scenario.budget.limits:
+        burst, per = limit.burst or 0, seconds(limit.per)
+        broken += exceeded(cluster.starts, limit.unit, per, limit.rate + burst)
+        broken += above_the_mean(cluster.starts, limit.unit, limit.rate, per, burst) > 1e-6 * limit.rate
+    return cluster, used / (first.rate * scenario.windows), broken
+
+
+def lines(scenarios: tuple[Scenario, ...] = SCENARIOS) -> Iterator[tuple[str, bool]]:
+    """A line for each scenario, and whether it is as it must be."""
+    for scenario in scenarios:
+        began = time.perf_counter()
+        cluster, used, broken = run(scenario)
+        asked = cluster.messages / cluster.now
+        well = used >= scenario.target and not broken
+        yield (
+            f"{'yes' if well else 'NO ':4}{used:7.3f} >= {scenario.target:<6.3f}{broken:6}  {asked:9,.0f}  "
+            f"{len(cluster.starts):9,}  {time.perf_counter() - began:5.1f}  {scenario.what}",
+            well,
+        )
+
+
+def main() -> bool:
+    """Print all scenarios; whether all are as they must be."""
+    print("good   used           exceeded  messages/s   calls   took s  scenario", flush=True)
+    good = True
+    for line, well in lines():
+        print(line, flush=True)
+        good &= well
+    return good
