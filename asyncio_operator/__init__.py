@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         BudgetExceeded,
         CircuitOpenError,
         ConfigurationError,
+        CoordinatorError,
         ElementTimeoutError,
         EnricherError,
         FunctionError,
@@ -57,6 +58,7 @@ __all__ = [
     "CircuitBreaker",
     "CircuitOpenError",
     "ConfigurationError",
+    "CoordinatorError",
     "ElementTimeoutError",
     "Enricher",
     "EnricherError",
@@ -89,8 +91,9 @@ if not TYPE_CHECKING:
             "asyncio_operator.elements": "OperatorSnapshot Record Watermark",
             "asyncio_operator.enricher": "Enricher",
             "asyncio_operator.errors": (
-                "AsyncOperatorError BudgetExceeded CircuitOpenError ConfigurationError ElementTimeoutError "
-                "EnricherError FunctionError MissingKeyError ResultError StateError StateMigrationError"
+                "AsyncOperatorError BudgetExceeded CircuitOpenError ConfigurationError CoordinatorError "
+                "ElementTimeoutError EnricherError FunctionError MissingKeyError ResultError StateError "
+                "StateMigrationError"
             ),
             "asyncio_operator.function": "AsyncFunction BatchAsyncFunction BlockingFunction",
             "asyncio_operator.metrics": "Latency OperatorStatistics",

@@ -40,6 +40,7 @@ from asyncio_operator.clock import time_left
 from asyncio_operator.errors import ConfigurationError, describe, function_name
 from asyncio_operator.hints import did_you_mean, failed_import, missing_here, not_installed
 from asyncio_operator.lazy import lazy
+from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import CANCEL_TIMEOUT, CLOSE_TIMEOUT
 from asyncio_operator.usage import Hint, hint, settle
 
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from asyncio_operator.arrow.key_identity import canonical_key
     from asyncio_operator.arrow.key_index import KeyIndex
     from asyncio_operator.arrow.schema import as_schema
-    from asyncio_operator.policies.retry import Retry
 
 __all__ = [
     "CANCEL_TIMEOUT",

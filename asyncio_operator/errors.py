@@ -9,6 +9,7 @@
     │   └── MissingKeyError       a key has no row, and how="required" says that every key has one
     ├── CircuitOpenError      a circuit breaker refused the call
     ├── BudgetExceeded        a call would use more than its budget has; ends the run
+    ├── CoordinatorError      the coordinator of a budget gave no answer; ends the run
     └── StateError            the object's present state does not allow the call
         └── StateMigrationError   stored state does not fit its new descriptor
 
@@ -114,6 +115,18 @@ class BudgetExceeded(AsyncOperatorError):  # noqa: N818
         self.unit = unit
         self.limit = limit
         self.spent = spent
+
+
+class CoordinatorError(AsyncOperatorError):
+    """A coordinator gave no answer. The message names the coordinator, and shows no secret.
+
+    Attributes:
+        lasting: whether it will fail again until a person changes something, such as a wrong password.
+    """
+
+    def __init__(self, message: str, *, lasting: bool = False) -> None:
+        super().__init__(message)
+        self.lasting = lasting
 
 
 class StateError(AsyncOperatorError):

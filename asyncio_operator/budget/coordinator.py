@@ -12,28 +12,19 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from asyncio_operator.clock import Clock, monotonic
-from asyncio_operator.errors import AsyncOperatorError
+from asyncio_operator.errors import CoordinatorError
+
+__all__ = ["ASK_TIMEOUT", "Answer", "Coordinator", "CoordinatorError", "Json", "LocalCoordinator", "States"]
 
 Json = dict[str, Any]
 """A JSON object: its values are texts, numbers, booleans, None, lists and objects."""
 
 Answer = Callable[[Json | None, Json, float], tuple[Json, Json]]
-"""State (None: there is none), message and the coordinator's seconds; the new state and the reply."""
+"""State, message and the coordinator's seconds; the new state and the reply. The state is None if it may have been
+lost, and empty if there was never one."""
 
 ASK_TIMEOUT = 2.0
 """Seconds in which a coordinator must answer. Leases end after one second, so a later answer is worth nothing."""
-
-
-class CoordinatorError(AsyncOperatorError):
-    """A coordinator gave no answer. The message names the coordinator, and shows no secret.
-
-    Attributes:
-        lasting: whether it will fail again until a person changes something, such as a wrong password.
-    """
-
-    def __init__(self, message: str, *, lasting: bool = False) -> None:
-        super().__init__(message)
-        self.lasting = lasting
 
 
 class Coordinator(Protocol):
@@ -64,19 +55,19 @@ class States:
     def __init__(self, answer: Answer, clock: Clock = monotonic) -> None:
         self._answer = answer
         self._clock = clock
-        self._states: dict[str, Json] = {}
+        self._states: dict[str, Json | None] = {}
         self._lock = threading.Lock()
 
     def ask(self, name: str, message: Json) -> Json:
         """The reply to a message for the budget with that name."""
         with self._lock:
-            self._states[name], reply = self._answer(self._states.get(name), message, self._clock())
+            self._states[name], reply = self._answer(self._states.get(name, {}), message, self._clock())
             return reply
 
     def forget_all(self) -> None:
-        """Drop all states: a new application begins."""
+        """Drop all states, as when a new application begins while leases of the last one may still hold."""
         with self._lock:
-            self._states.clear()
+            self._states = dict.fromkeys(self._states)
 
 
 class LocalCoordinator:

@@ -258,9 +258,11 @@ class Amount:
         self.reserved -= estimate
         if self.reserved < 1e-9 * self.most:
             self.reserved = 0.0
-        self._hold(max(self.held - estimate, self.reserved))
+        # An estimate that was too low is paid from what is held ahead.
+        gone = max(estimate, used)
+        self._hold(max(self.held - gone, self.reserved))
         self.total += used
-        self._settled += estimate
+        self._settled += gone
 
     def offer(self, scale: float) -> list[float]:
         """What this worker holds from now on, what it wants to hold, must hold for the waiting call, and has spent."""

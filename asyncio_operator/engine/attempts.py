@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from math import inf, nextafter
 from random import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.engine.attempt_ends import AttemptEnds
 from asyncio_operator.engine.budgeted import Allowance, BudgetedCalls, Weigh
@@ -21,16 +21,18 @@ from asyncio_operator.engine.flights import SLACK, Call, Flight
 from asyncio_operator.engine.hedging import Hedging
 from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.lanes import Lanes
-from asyncio_operator.engine.options import CallOptions
 from asyncio_operator.engine.recorder import SILENT, Recorder
 from asyncio_operator.engine.retries import Retries
 from asyncio_operator.engine.schedule import A_TURN_LATER, Schedule
 from asyncio_operator.engine.timing import COARSEST, Alarm, wake
-from asyncio_operator.errors import BudgetExceeded, ResultError
+from asyncio_operator.errors import BudgetExceeded, CoordinatorError, ResultError
 from asyncio_operator.metrics import Histogram
 from asyncio_operator.policies.batching import splits
 from asyncio_operator.policies.limits import Limits
 from asyncio_operator.policies.window import RateWindow
+
+if TYPE_CHECKING:
+    from asyncio_operator.engine.options import CallOptions
 
 REFUSALS = 100
 """Refused calls in a row after which the loop turns, so that other code runs."""
@@ -270,9 +272,9 @@ class Attempts:
         self._try_again = now
         try:
             start = budget.next_start(call, now)
-        except (BudgetExceeded, ResultError) as error:
+        except (BudgetExceeded, CoordinatorError, ResultError) as error:
             # One element may be what weighs too much.
-            if len(call.flights) > 1:
+            if len(call.flights) > 1 and not isinstance(error, CoordinatorError):
                 self._schedule.split_unstarted(call)
             else:
                 self.begin(call, now)

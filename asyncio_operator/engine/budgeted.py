@@ -40,17 +40,19 @@ class Allowance(Protocol):
 
         Raises:
             BudgetExceeded: such a call can never start.
+            CoordinatorError: nothing may start, because what is shared with others is not known.
         """
 
     def started(self, weights: Weights, now: float) -> None:
         """A call starts, for which `next_start` has just given `now`."""
 
-    def returned(self, weights: Weights, settled: Weights | None, now: float) -> None:
+    def returned(self, weights: Weights, settled: Weights | None, started: float, now: float) -> None:
         """A call that was started has returned, in time or late, perhaps after `leave`.
 
         Args:
             weights: those with which it started.
             settled: what it really weighed, by unit; for other units the estimate holds.
+            started: the time that `started` got.
         """
 
     def hint(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
@@ -137,13 +139,14 @@ class BudgetedCalls:
     def started(self, call: Call, now: float) -> None:
         """The call starts."""
         assert call.weights is not None
+        call.admitted = now
         self._allowance.started(call.weights, now)
 
     def returned(self, call: Call) -> None:
         """The call has returned, in time or late."""
         weights, call.weights = call.weights, None
         assert weights is not None
-        self._allowance.returned(weights, call.settled, self._now())
+        self._allowance.returned(weights, call.settled, call.admitted, self._now())
 
     def within(self, invoke: Callable[[Any], Awaitable[Any]], value_of: Callable[[Call], Any]) -> Callable[..., Any]:
         """A function of a call that makes it, so that `usage` finds the call."""

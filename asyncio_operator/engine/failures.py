@@ -13,6 +13,7 @@ from typing import Any
 
 from asyncio_operator.errors import (
     BudgetExceeded,
+    CoordinatorError,
     ElementTimeoutError,
     FunctionError,
     ResultError,
@@ -27,8 +28,8 @@ def is_ordinary(error: BaseException) -> bool:
 
 
 def ends_the_run(error: BaseException) -> bool:
-    """Whether no option may hide the error (law G6)."""
-    return isinstance(error, BudgetExceeded)
+    """Whether no option may hide the error (laws G6 and G7)."""
+    return isinstance(error, BudgetExceeded | CoordinatorError)
 
 
 def function_error(what: str, value: Any, error: BaseException, remedy: str, attempts: int) -> FunctionError:

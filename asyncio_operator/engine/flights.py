@@ -89,9 +89,10 @@ class Call:
         age: the same by the clock of the circuit breaker.
         weights: under a budget, what it is estimated to weigh; None before that is known, and after it has returned.
         settled: what it has turned out to weigh, as far as the call has said.
+        admitted: when the budget let it start.
     """
 
-    __slots__ = ("age", "flights", "half", "late", "settled", "started", "weights")
+    __slots__ = ("admitted", "age", "flights", "half", "late", "settled", "started", "weights")
 
     def __init__(self, flights: list[Flight], half: bool = False) -> None:
         self.flights = flights
@@ -101,6 +102,7 @@ class Call:
         self.age = 0.0
         self.weights: Mapping[str, float] | None = None
         self.settled: dict[str, float] | None = None
+        self.admitted: float
 
     def limit(self, attempt_timeout: float) -> float:
         """When it has to be looked at: the first deadline of its elements, or the end of their attempt."""

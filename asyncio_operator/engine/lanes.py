@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from functools import partial
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.clock import monotonic, running_call
 from asyncio_operator.engine.contexts import OwnContexts, doubtful_values, present_unless_replaced
@@ -33,11 +33,13 @@ from asyncio_operator.engine.contracts import Intake, Window
 from asyncio_operator.engine.deadlines import Timeouts
 from asyncio_operator.engine.failures import stray_cancellation
 from asyncio_operator.engine.lane import IDLE, Lane, RunEnd, present_run, uncancel, wait_for_calls
-from asyncio_operator.engine.options import CallOptions
 from asyncio_operator.engine.timing import Alarm, Turn, start_task
 from asyncio_operator.errors import describe
 from asyncio_operator.metrics import MANY_SAMPLES, Histogram
 from asyncio_operator.policies.adaptive_capacity import calls_at_first
+
+if TYPE_CHECKING:
+    from asyncio_operator.engine.options import CallOptions
 
 logger = logging.getLogger("asyncio_operator")
 

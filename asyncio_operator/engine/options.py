@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Protocol
 
+from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import duration, flag, of_kind, positive_int
 from asyncio_operator.checks import timeout as optional_duration
 from asyncio_operator.errors import ConfigurationError, describe
@@ -27,6 +28,7 @@ KINDS: dict[str, type] = {
     "rate_limit": RateLimit,
     "circuit_breaker": CircuitBreaker,
     "hedge": Hedge,
+    "budget": Budget,
 }
 
 
@@ -39,6 +41,7 @@ class CallOptions:
         timeout: from the start of an element's first call to its deadline; None for none.
         attempt_timeout: for each call; None for no limit.
         batching: how calls with several values are formed; None: one value per call.
+        budget: what the calls of all runs with this budget may use together.
         grace_period: how long the end of a run waits for calls that ignore their cancellation.
         MANAGED: the options that the plain way cannot honour.
 
@@ -56,6 +59,7 @@ class CallOptions:
     rate_limit: RateLimit | None = None
     circuit_breaker: CircuitBreaker | None = None
     hedge: Hedge | None = None
+    budget: Budget | None = None
     grace_period: float = OPERATOR_GRACE_PERIOD
 
     def __post_init__(self) -> None:
@@ -101,4 +105,4 @@ CALL_OPTIONS = tuple(field.name for field in fields(CallOptions) if field.name !
 
 def calls_among(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The options of calls among the arguments of a function, by name. Other arguments are left out."""
-    return {name: arguments[name] for name in CALL_OPTIONS}
+    return {name: arguments[name] for name in CALL_OPTIONS if name in arguments}

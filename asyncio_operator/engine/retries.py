@@ -11,7 +11,7 @@ from contextvars import copy_context
 from math import inf
 from typing import Any
 
-from asyncio_operator.engine.failures import function_error, is_ordinary
+from asyncio_operator.engine.failures import ends_the_run, function_error, is_ordinary
 from asyncio_operator.engine.flights import Flight
 from asyncio_operator.policies.retry import Retry
 
@@ -30,7 +30,7 @@ class Retries:
 
     def after_error(self, flight: Flight, error: BaseException, now: float) -> float | None:
         """When the element's next attempt starts; None if there is none. Its `attempts` include the failed one."""
-        if not is_ordinary(error) or not self._retry.retries(error):
+        if not is_ordinary(error) or ends_the_run(error) or not self._retry.retries(error):
             return None
         return self._next_start(flight, error, now)
 

@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
 from asyncio_operator.arrow.key_identity import canonical_key
+from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import Duration, plain_function
 from asyncio_operator.clock import wall
 from asyncio_operator.engine.ending import close_within
 from asyncio_operator.engine.flights import Flight
 from asyncio_operator.engine.inputs import Reader, as_input
+from asyncio_operator.engine.share import shares
 from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher, Found, require_enricher
 from asyncio_operator.errors import ConfigurationError, EnricherError, ResultError, StateError, describe, describe_error
@@ -72,6 +74,8 @@ class Lookup:
             deadlines) always take the time of the loop.
         attempt_timeout: seconds that each call may take; None: no limit.
         capacity: maximum number of calls in flight, or an `AdaptiveCapacity`.
+        budget: what all lookups and runs with an equal `Budget` may use together, in this process or at its
+            coordinator; None: no such limit. Calls weigh what the enricher's `weigh` says.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -91,6 +95,7 @@ class Lookup:
         clock: Callable[[], float] | None = None,
         attempt_timeout: Duration | None = None,
         capacity: int | AdaptiveCapacity = 100,
+        budget: Budget | None = None,
     ) -> None:
         require_enricher(enricher)
         self._options = checked(enricher, locals())
@@ -143,6 +148,8 @@ class Lookup:
             EnricherError: the lookup failed. An error of another type that `lookup` raised is raised as it is.
             ElementTimeoutError: the key passed its deadline.
             CircuitOpenError: the circuit breaker refused the call.
+            BudgetExceeded: the call would exceed the budget, however long it waited.
+            CoordinatorError: the coordinator of the budget gives no answer.
             ResultError: the answer does not fit the schema.
             StateError: the lookup is not open, was opened on another loop, or was closed meanwhile.
         """
@@ -234,6 +241,7 @@ class _Engine:
             clock,
             breaker_clock=breaker_clock,
             tables=tables,
+            allowance=None if options.budget is None else shares.seat(options.budget),
         )
         self._lanes = self._attempts.lanes
         self._failure: BaseException | None = None

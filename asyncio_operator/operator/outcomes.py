@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
 from types import CoroutineType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.checks import FUNCTION, not_awaited, plain_result
 from asyncio_operator.elements import Record
@@ -17,8 +17,10 @@ from asyncio_operator.engine.failures import ends_the_run, function_error, is_or
 from asyncio_operator.errors import ResultError, describe
 from asyncio_operator.function import AsyncFunction
 from asyncio_operator.operator.buffer import Buffer
-from asyncio_operator.operator.options import RunOptions
 from asyncio_operator.queues.base import Entry
+
+if TYPE_CHECKING:
+    from asyncio_operator.operator.options import RunOptions
 
 GO_ON = 'on_error="skip" or a function as on_error lets the run go on'
 IN_TIME = 'raise the timeout, give on_timeout for a result in its place, or on_error="skip" or a function as on_error'

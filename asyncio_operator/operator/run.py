@@ -62,7 +62,6 @@ class Run:
         restore: its elements go in before the input.
         starting: called with the run when it starts; an error that it raises prevents the start.
         consumer: knows how many outputs it has not taken yet; None if it takes each output when it is yielded.
-        allowance: returns what the run may take of a budget; called on its loop. None: there is no budget.
     """
 
     def __init__(
@@ -75,7 +74,6 @@ class Run:
         restore: OperatorSnapshot | None,
         starting: Callable[[Run], None],
         consumer: Consumer | None = None,
-        allowance: Callable[[], Allowance] | None = None,
     ) -> None:
         self._function = function
         self._invoke = invoke
@@ -85,7 +83,6 @@ class Run:
         self._restored: Sequence[tuple[Any, int]] = () if restore is None else restore.elements
         self._starting: Callable[[Run], None] | None = starting
         self._consumer = consumer
-        self._allowance = allowance
         self._latest: deque[tuple[Entry, int]] = deque(maxlen=0 if consumer is None else consumer.limit)
         self._partly = 0
         self._parts: Parts | None = None
@@ -104,8 +101,14 @@ class Run:
         source: ElementSource | None = None
         attempts: Attempts | None = None
         recorder = SILENT
-        if options.managed or restored or self._allowance is not None:
+        if options.managed or restored:
             recorder = recorder_of(options.trace, now())
+            allowance: Allowance | None = None
+            if options.budget is not None:
+                # Imported here: few runs have a budget, and it loads all that decides about one.
+                from asyncio_operator.engine.share import shares
+
+                allowance = shares.seat(options.budget)
             source = ElementSource(buffer, reader, restored, recorder)
             attempts = Attempts(
                 source,
@@ -118,7 +121,7 @@ class Run:
                 recorder=recorder,
                 keys=source.keyed,
                 breaker_clock=options.clock,
-                allowance=None if self._allowance is None else self._allowance(),
+                allowance=allowance,
                 weigh=written(function.weigh, AsyncFunction.weigh),
             )
             lanes = attempts.lanes

@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import (
     Duration,
     of_kind,
@@ -23,7 +24,6 @@ from asyncio_operator.checks import (
     positive_int,
 )
 from asyncio_operator.elements import OperatorSnapshot
-from asyncio_operator.engine.budgeted import Allowance
 from asyncio_operator.engine.contracts import Consumer
 from asyncio_operator.engine.inputs import as_input
 from asyncio_operator.engine.options import calls_among, check_hedge
@@ -76,6 +76,8 @@ class AsyncWaitOperator:
         circuit_breaker: refuses calls while too many fail; None for never.
         hedge: when a slow call is made a second time; None for never. Not for "key_ordered", where calls of one key
             never overlap, and not for a function with ``idempotent = False``.
+        budget: what all runs with an equal `Budget` may use together, in this process or at its coordinator; None for
+            no such limit. Calls weigh what the function's `weigh` says. No `on_error` hides `BudgetExceeded`.
         trace: records the events of every element.
         clock: returns seconds. It measures how long ago calls failed, and how long the circuit breaker has been open.
             Default: the time of the running loop. All waits (deadlines, back-off, `linger`, rate limits) use the time
@@ -105,6 +107,7 @@ class AsyncWaitOperator:
         rate_limit: RateLimit | None = None,
         circuit_breaker: CircuitBreaker | None = None,
         hedge: Hedge | None = None,
+        budget: Budget | None = None,
         trace: Trace | None = None,
         clock: Callable[[], float] | None = None,
         grace_period: Duration = OPERATOR_GRACE_PERIOD,
@@ -131,7 +134,6 @@ class AsyncWaitOperator:
                 "on_timeout is given, and timeout is not; on_timeout is for elements that pass their deadline, so set "
                 "the deadline with timeout= (attempt_timeout limits one call, and passing it is an error of that call)"
             )
-        self._allowance: Callable[[], Allowance] | None = None
         self._run: Run | None = None
         self._process = 0
 
@@ -158,6 +160,8 @@ class AsyncWaitOperator:
         Raises:
             ConfigurationError: `elements` is not iterable, or `restore` is not a snapshot.
             FunctionError: the function or a hook failed, and `on_error` did not handle it.
+            BudgetExceeded: a call would exceed the budget, however long it waited.
+            CoordinatorError: the coordinator of the budget gave no answer for the budget's `patience`.
             StateError: the operator's latest run has not ended; the consumer was cancelled in an earlier step; or the
                 step is made on another loop than the first one.
         """
@@ -174,9 +178,7 @@ class AsyncWaitOperator:
         invoke = function.invoke_batch if isinstance(function, BatchAsyncFunction) else function.invoke
         queue = self._new_queue()
         elements = as_input(elements)
-        return Outputs(
-            Run(function, invoke, queue, elements, options, restore, self._starting, consumer, self._allowance)
-        )
+        return Outputs(Run(function, invoke, queue, elements, options, restore, self._starting, consumer))
 
     def _new_queue(self) -> StreamElementQueue:
         key = self._key

@@ -5,6 +5,12 @@ from typing import Any
 import pytest
 
 from tests.operator.attempts import MODES
+from tests.operator.meter import METERS
+
+
+@pytest.fixture(autouse=True)
+def _meters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asyncio_operator.engine.share.shares", METERS)
 
 
 @pytest.fixture(params=["ordered", "unordered"])

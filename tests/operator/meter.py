@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from math import inf
 from typing import Any
 
-from asyncio_operator.errors import BudgetExceeded
+from asyncio_operator import Budget, BudgetExceeded
 from asyncio_operator.usage import Hint, Weights
 
 
@@ -64,7 +64,8 @@ class Meter:
         for unit in self.rates:
             self._used[int(now // self.per), unit] += weights.get(unit, 0)  # type: ignore[assignment]
 
-    def returned(self, weights: Weights, settled: Weights | None, now: float) -> None:
+    def returned(self, weights: Weights, settled: Weights | None, started: float, now: float) -> None:
+        assert (started, weights) in self.starts
         self.returns.append((now, weights, settled))
         self.running -= 1
         self.news()
@@ -85,3 +86,22 @@ class Meter:
     def weighed(self, unit: str) -> list[float]:
         """What each call weighed in a unit."""
         return [weights.get(unit, 0) for _, weights in self.starts]
+
+
+class Meters:
+    """Takes the place of the shares of this process (see the tests' conftest)."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Meter] = {}
+
+    def seat(self, budget: Budget) -> Meter:
+        return self.by_name[budget.name]
+
+
+METERS = Meters()
+
+
+def metered(meter: Meter) -> Budget:
+    """A budget whose runs take what they need of the meter."""
+    METERS.by_name[name := f"meter {id(meter)}"] = meter
+    return Budget(name, in_flight=1)

@@ -15,6 +15,7 @@ from asyncio_operator import (
     AsyncWaitOperator,
     Batching,
     BlockingFunction,
+    BudgetExceeded,
     CircuitBreaker,
     CircuitOpenError,
     FunctionError,
@@ -22,17 +23,15 @@ from asyncio_operator import (
     ResultError,
 )
 from asyncio_operator.enricher import Hint, hint, settle
-from asyncio_operator.errors import BudgetExceeded, ConfigurationError
+from asyncio_operator.errors import ConfigurationError
 from tests.operator.attempts import BAD, OK, Batches, Script, retry, stop
 from tests.operator.helpers import Source, collect, collect_timed, fail, forever, late, now, others, same, virtual
-from tests.operator.meter import Meter
+from tests.operator.meter import Meter, metered
 
 
 def under(meter: Meter, function: Any, **options: Any) -> AsyncWaitOperator:
     """An operator whose runs take what they need of the meter."""
-    operator = AsyncWaitOperator(function, **options)
-    operator._allowance = lambda: meter
-    return operator
+    return AsyncWaitOperator(function, budget=metered(meter), **options)
 
 
 class Weighing(AsyncFunction[Any, Any]):

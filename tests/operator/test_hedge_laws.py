@@ -28,7 +28,7 @@ from asyncio_operator.testing import VirtualTimeLoop
 from asyncio_operator.trace import Trace
 from tests.operator.attempts import Act, Batches, Script, retry
 from tests.operator.helpers import block, collect, collect_timed, late, now, others, process, run_on, same, virtual
-from tests.operator.meter import Meter
+from tests.operator.meter import Meter, metered
 
 ALL = Hedge(2.0, extra=0.5)
 """Every second call may be a copy, after two seconds."""
@@ -290,9 +290,7 @@ async def test_H2_no_copy_is_made_while_the_circuit_is_not_closed():
 
 
 def under(meter: Meter, script: Any, **options: Any) -> AsyncWaitOperator:
-    operator = hedged(script, **options)
-    operator._allowance = lambda: meter
-    return operator
+    return hedged(script, budget=metered(meter), **options)
 
 
 @virtual

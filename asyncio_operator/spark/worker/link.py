@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.clock import wall
 from asyncio_operator.engine.contracts import Input
+from asyncio_operator.engine.share import shares
 from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ResultError, describe
@@ -26,7 +27,7 @@ from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark.worker.figures import EnrichmentFigures
 from asyncio_operator.spark.worker.rows import Enrichment
-from asyncio_operator.spark.worker.shared import clients, limiters
+from asyncio_operator.spark.worker.shared import IDLE, clients, limiters
 from asyncio_operator.trace import Trace
 
 if TYPE_CHECKING:
@@ -111,9 +112,11 @@ class Link:
         task = self._task
         check = AnswerCheck(task.answers)
         trace = None if task.tracing is None else Trace(task.tracing.limit)
+        budget = task.options.budget
+        allowance = None if budget is None else shares.seat(budget, IDLE)
         with limiters.lent(task.fingerprint, task.options.rate_limit) as limiter:
             self._pipeline = LookupPipeline(
-                enricher, source, deliver, task.options, cache, check, trace, limiter, task.tables
+                enricher, source, deliver, task.options, cache, check, trace, limiter, task.tables, allowance
             )
             try:
                 await self._pipeline.run()

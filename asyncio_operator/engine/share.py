@@ -1,0 +1,332 @@
+"""What the runs of this process may take of a budget: it asks the budget's coordinator, and wakes runs that wait.
+
+There is one `Share` for each budget and event loop. It drives `Permits`, which decide: at most one message is on its
+way at a time, each with a time limit, and none is sent while nothing runs. Runs that wait are served in the order in
+which they began to wait; a run that does not take its turn loses it.
+
+If no reply comes for the budget's `patience`, every call that waits then fails with an error that names the coordinator
+(law G7), and so do later ones until a reply comes. A coordinator that has the budget with other limits ends all runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from asyncio_operator.budget.account import answer
+from asyncio_operator.budget.coordinator import ASK_TIMEOUT, Coordinator, LocalCoordinator, States
+from asyncio_operator.budget.hints import LONGEST_RESET, problem
+from asyncio_operator.budget.permits import Permits
+from asyncio_operator.budget.registry import Running, coordinators
+from asyncio_operator.budget.spec import Budget, definition
+from asyncio_operator.checks import seconds
+from asyncio_operator.clock import monotonic
+from asyncio_operator.engine.ending import close_within
+from asyncio_operator.engine.timing import Alarm, clock_of, start_task
+from asyncio_operator.errors import AsyncOperatorError, ConfigurationError, CoordinatorError, describe_error
+from asyncio_operator.fingerprint import fingerprint
+from asyncio_operator.policies.shutdown import CLOSE_TIMEOUT
+from asyncio_operator.usage import Hint, Weights
+
+logger = logging.getLogger("asyncio_operator")
+
+LONGEST_ASK = 3 * ASK_TIMEOUT
+"""Seconds after which a message counts as lost, if its coordinator does not end it before."""
+
+A_TURN = 0.01
+"""Seconds that a woken run has for asking again, before runs behind it go first."""
+
+
+class Share:
+    """One budget on one loop.
+
+    Args:
+        idle: seconds without runs after which connections to the coordinator are closed.
+
+    Attributes:
+        permits: what is held.
+        over: whether it was closed; another one takes its place.
+    """
+
+    def __init__(self, budget: Budget, coordinator: Coordinator, idle: float) -> None:
+        loop = asyncio.get_running_loop()
+        self.over = False
+        self.now = clock = clock_of(loop)
+        self.permits = Permits(budget, os.urandom(16).hex())
+        self._name = budget.name
+        self._patience = seconds(budget.patience)
+        self._slotted = budget.in_flight is not None or bool(budget.spend)
+        self._longest = {limit.unit: max(LONGEST_RESET, seconds(limit.per)) for limit in budget.limits}
+        self._coordinator = coordinator
+        self._idle = idle
+        self._seats: set[Seat] = set()
+        # In the order in which they began to wait. True: woken, and not heard of since.
+        self._waiting: dict[Seat, bool] = {}
+        self._exchange: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._due = math.inf
+        self._unanswered_since: float | None = None
+        self._problem = "no reply has come"
+        self._gone: CoordinatorError | None = None
+        self._ignored: set[str] = set()
+        self._ask_alarm = Alarm(loop, clock, self._ask)
+        self._turn_alarm = Alarm(loop, clock, self._pass_turns)
+        self._patience_alarm = Alarm(loop, clock, self._lose_patience)
+        self._idle_alarm = Alarm(loop, clock, self._rest)
+
+    # -- runs
+
+    def join(self, seat: Seat) -> None:
+        self._idle_alarm.cancel()
+        self._seats.add(seat)
+
+    def leave(self, seat: Seat) -> None:
+        self._seats.discard(seat)
+        if self._waiting.pop(seat, None) is not None:
+            self._tell()
+        if not self._seats:
+            self._arrange()
+
+    def drop(self, seat: Seat) -> None:
+        """The seat's call will never start."""
+        if self._waiting.pop(seat, None) is not None:
+            self._tell()
+
+    def turn(self, seat: Seat, start: float, now: float) -> float:
+        """When a run may start its call, where a call may start at `start` as far as permits go."""
+        waiting = self._waiting
+        if start <= now:
+            if not waiting or next(iter(waiting)) is seat:
+                if waiting.pop(seat, None) is not None:
+                    self._tell()
+                return now
+            # Another run has waited for longer, perhaps for a heavier call.
+            start = math.inf
+        elif self._gone is not None:
+            self.drop(seat)
+            raise self._gone
+        waiting[seat] = False
+        self._arrange()
+        return start
+
+    def returned(self, weights: Weights, settled: Weights | None, started: float, now: float) -> None:
+        self.permits.returned(weights, settled, now, started)
+        if self._slotted and self._waiting:
+            self._tell()
+        if self._due == math.inf:
+            self._arrange()
+
+    def hint(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
+        believed = {unit: said for unit, said in limits.items() if self._is_believed(unit, said)}
+        if retry_after is not None and not self._is_believed("retry_after", Hint(reset_after=retry_after)):
+            retry_after = None
+        self.permits.hint(believed, retry_after, now)
+        self._arrange()
+
+    def _is_believed(self, unit: str, said: Hint) -> bool:
+        longest = max(self._longest.values(), default=LONGEST_RESET)
+        wrong = problem(said, self._longest.get(unit, LONGEST_RESET if unit != "retry_after" else longest))
+        if wrong is not None and unit not in self._ignored:
+            self._ignored.add(unit)
+            logger.warning("the budget %r ignores what its source says about %s: %s", self._name, unit, wrong)
+        return wrong is None
+
+    def _tell(self) -> None:
+        """Something has changed for the runs that wait."""
+        if not self._waiting:
+            return
+        for seat in list(self._waiting):
+            self._waiting[seat] = True
+            seat.news()
+        self._turn_alarm.set(self.now() + A_TURN)
+
+    def _pass_turns(self) -> None:
+        """Forget those who wait no longer: their calls have no elements left, or their runs no place for a call."""
+        passed = [seat for seat, woken in self._waiting.items() if woken]
+        for seat in passed:
+            del self._waiting[seat]
+        if passed:
+            self._tell()
+
+    # -- messages
+
+    def _arrange(self) -> None:
+        """Send the next message when it is due."""
+        if self._exchange is not None or self.over:
+            return
+        now = self.now()
+        due = self.permits.ask_at(now)
+        if due == math.inf and not self._seats:
+            self._idle_alarm.set(now + self._idle)
+        # An alarm that rings too early looks again.
+        if due < self._due:
+            self._due = due
+            self._ask_alarm.set(due)
+
+    def _ask(self) -> None:
+        self._due = math.inf
+        now = self.now()
+        if self.permits.ask_at(now) > now:
+            # Something has changed since, or the timer has rung a little early.
+            self._arrange()
+        elif self._exchange is None and not self.over:
+            self._exchange = start_task(self._exchanged())
+
+    async def _exchanged(self) -> None:
+        sent = self.now()
+        message = self.permits.message(sent)
+        if self._unanswered_since is None:
+            self._unanswered_since = sent
+            self._patience_alarm.set(sent + self._patience)
+        try:
+            async with asyncio.timeout(LONGEST_ASK):
+                reply = await self._coordinator.ask(message)
+            self._answered(reply, sent)
+        except asyncio.CancelledError:
+            # The loop ends, or a function has cancelled tasks that are not its own.
+            self.permits.lost(self.now())
+            if not self._seats:
+                self.over = True
+                await self._close()
+            raise
+        except ConfigurationError as error:
+            self._end(error)
+        except Exception as error:
+            self._lost(error)
+        finally:
+            self._exchange = None
+            self._arrange()
+            self._tell()
+
+    def _answered(self, reply: dict[str, Any], sent: float) -> None:
+        now = self.now()
+        if not self.permits.answered(reply, reply.get("sent", sent), now):
+            self.permits.lost(now)
+            return
+        self._unanswered_since = self._gone = None
+        self._patience_alarm.cancel()
+
+    def _lost(self, error: Exception) -> None:
+        self.permits.lost(self.now())
+        named = isinstance(error, CoordinatorError)
+        self._problem = str(error) if named else f"{self._coordinator.shown}: {describe_error(error)}"
+        if isinstance(error, CoordinatorError) and error.lasting:
+            self._give_up()
+        elif not self._seats:
+            # Nothing needs it. What was granted lapses.
+            self._rest()
+
+    def _lose_patience(self) -> None:
+        self._give_up(f" for {self._patience:g} s")
+
+    def _give_up(self, since: str = "") -> None:
+        """From now on every call that would have to wait fails, until there is a reply."""
+        self._gone = CoordinatorError(
+            f"no call may start: the coordinator of the budget {self._name!r} gives no answer{since}: {self._problem}"
+        )
+        self._tell()
+
+    def _end(self, error: AsyncOperatorError) -> None:
+        """End all runs."""
+        self.over = True
+        for seat in list(self._seats):
+            seat.fail(error)
+        self._rest()
+
+    def _rest(self) -> None:
+        """Nothing has run for some time."""
+        self.over = True
+        for alarm in (self._ask_alarm, self._turn_alarm, self._patience_alarm, self._idle_alarm):
+            alarm.cancel()
+        self._closing = start_task(self._close())
+
+    async def _close(self) -> None:
+        where = f"the connection to {self._coordinator.shown}"
+        error = await close_within(where, self._coordinator.close, CLOSE_TIMEOUT)
+        if isinstance(error, asyncio.CancelledError):
+            raise error
+        if error is not None:
+            logger.warning("closing %s failed: %s", where, describe_error(error))
+
+
+class Seat:
+    """One run's place in a share: its `Allowance`."""
+
+    __slots__ = ("_permits", "_share", "fail", "news")
+
+    def __init__(self, share: Share) -> None:
+        self._share = share
+        self._permits = share.permits
+        self.news: Callable[[], None]
+        self.fail: Callable[[BaseException], None]
+
+    def join(self, news: Callable[[], None], fail: Callable[[BaseException], None]) -> None:
+        self.news, self.fail = news, fail
+        self._share.join(self)
+
+    def leave(self) -> None:
+        self._share.leave(self)
+
+    def next_start(self, weights: Weights, now: float) -> float:
+        try:
+            start = self._permits.next_start(weights, now)
+        except AsyncOperatorError:
+            self._share.drop(self)
+            raise
+        return self._share.turn(self, start, now)
+
+    def started(self, weights: Weights, now: float) -> None:
+        self._permits.started(weights, now)
+
+    def returned(self, weights: Weights, settled: Weights | None, started: float, now: float) -> None:
+        self._share.returned(weights, settled, started, now)
+
+    def hint(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
+        self._share.hint(limits, retry_after, now)
+
+
+class Shares:
+    """The shares of this process, by loop and budget. Equal budgets of one loop have one share."""
+
+    def __init__(self) -> None:
+        self._shares: dict[tuple[asyncio.AbstractEventLoop, str], Share] = {}
+        self._states = States(answer)
+        self._states_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, States] = WeakKeyDictionary()
+
+    def seat(self, budget: Budget, idle: float = 0.0) -> Seat:
+        """What one run on the running loop may take of a budget.
+
+        Args:
+            idle: seconds without runs after which the connections to the coordinator are closed.
+        """
+        loop = asyncio.get_running_loop()
+        key = loop, fingerprint((budget.name, definition(budget), budget.patience, budget.coordinator))
+        share = self._shares.get(key)
+        if share is None or share.over:
+            self._shares = {place: one for place, one in self._shares.items() if not (one.over or place[0].is_closed())}
+            share = self._shares[key] = Share(budget, self._coordinator(budget, loop), idle)
+        return Seat(share)
+
+    def _coordinator(self, budget: Budget, loop: asyncio.AbstractEventLoop) -> Coordinator:
+        states = self._states
+        if clock_of(loop) is not monotonic:
+            # A loop with a time of its own, as in tests.
+            states = self._states_of_loops.setdefault(loop, States(answer, loop.time))
+        if coordinators.reach(budget.name) is None:
+            coordinators.register(budget.name, Running(partial(states.ask, budget.name)))
+        return LocalCoordinator(states, budget.name)
+
+    def forget_all(self) -> None:
+        """In a forked child, where no loop of the parent runs."""
+        self._shares.clear()
+
+
+shares = Shares()
+
+os.register_at_fork(after_in_child=shares.forget_all)

@@ -1,0 +1,472 @@
+"""G of the part that asks coordinators for the runs of a process, on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from itertools import pairwise
+from math import inf
+from typing import Any
+
+import pytest
+
+from asyncio_operator import (
+    AsyncFunction,
+    AsyncWaitOperator,
+    Budget,
+    BudgetExceeded,
+    Cache,
+    ConfigurationError,
+    CoordinatorError,
+    Limit,
+)
+from asyncio_operator.budget.account import answer
+from asyncio_operator.budget.coordinator import Json, LocalCoordinator, States
+from asyncio_operator.engine.share import LONGEST_ASK, Seat, Share, shares
+from asyncio_operator.enricher import hint, settle
+from asyncio_operator.lookup import Lookup
+from asyncio_operator.testing import FakeEnricher
+from asyncio_operator.usage import Hint
+from tests.operator.attempts import stop
+from tests.operator.helpers import collect, collect_timed, collect_until, now, others, virtual
+
+
+class Coordinator:
+    """A budget in memory, whose messages may take time, get lost, or never end.
+
+    Attributes:
+        messages: (time, message) of all that were sent.
+        most: messages that were ever on their way at once.
+        closed: when it was closed.
+    """
+
+    shown = "redis://cache.test/3"
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+        self.error: BaseException | None = None
+        self.deaf = False
+        self.messages: list[tuple[float, Json]] = []
+        self.running = self.most = 0
+        self.closed: list[float] = []
+        self._local = LocalCoordinator(States(answer, now), "b")
+
+    async def ask(self, message: Json) -> Json:
+        self.messages.append((now(), message))
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            await asyncio.sleep(self.seconds)
+            if self.deaf:
+                await asyncio.sleep(1e6)
+            if self.error is not None:
+                raise self.error
+            return await self._local.ask(message)
+        finally:
+            self.running -= 1
+
+    async def close(self) -> None:
+        self.closed.append(now())
+
+
+class Run:
+    """Starts calls of one weight one after the other, as soon as it may, as a run does."""
+
+    def __init__(self, share: Share, seconds: float = 0.0, **weights: float) -> None:
+        self.seat = Seat(share)
+        self.weights = {"calls": 1.0, "keys": 1.0, **weights}
+        self.seconds = seconds
+        self.times: list[float] = []
+        self.errors: list[BaseException] = []
+        self._news = asyncio.Event()
+        self.seat.join(self._news.set, self.errors.append)
+
+    async def start(self) -> None:
+        """One call."""
+        while True:
+            at = self.seat.next_start(self.weights, now())
+            if at <= now():
+                break
+            self._news.clear()
+            try:
+                async with asyncio.timeout(None if at == inf else at - now()):
+                    await self._news.wait()
+            except TimeoutError:
+                pass
+        started = now()
+        self.seat.started(self.weights, started)
+        self.times.append(started)
+        await asyncio.sleep(self.seconds)
+        self.seat.returned(self.weights, None, started, now())
+
+    async def calls(self, count: int) -> None:
+        for _ in range(count):
+            await self.start()
+
+
+def budget(*limits: Limit, name: str = "b", **options: Any) -> Budget:
+    return Budget(name, *limits, **options)
+
+
+def most_in_a_window(times: list[float], per: float) -> int:
+    return max(sum(at - per < other <= at for other in times) for at in times)
+
+
+# -- messages
+
+
+@virtual
+async def test_G7_one_message_is_on_its_way_at_a_time_and_none_while_nothing_runs():
+    coordinator = Coordinator(0.03)
+    share = Share(budget(Limit(100, per=1.0), in_flight=20), coordinator, 0.0)
+    runs = [Run(share, 0.05) for _ in range(4)]
+    await asyncio.gather(*[run.calls(60) for run in runs])
+    assert coordinator.most == 1
+    assert most_in_a_window([at for run in runs for at in run.times], 1.0) <= 100
+    for run in runs:
+        run.seat.leave()
+    await asyncio.sleep(10)
+    sent = len(coordinator.messages)
+    await asyncio.sleep(1000)
+    assert len(coordinator.messages) == sent
+    assert not others()
+
+
+@virtual
+async def test_G8_calls_between_grants_send_no_message():
+    coordinator = Coordinator()
+    share = Share(budget(Limit(100_000, per=10.0)), coordinator, 0.0)
+    run = Run(share)
+    await run.calls(2000)
+    before = len(coordinator.messages)
+    await run.calls(20)
+    assert len(coordinator.messages) <= before + 1
+    run.seat.leave()
+
+
+@virtual
+async def test_G2_what_the_last_run_did_not_use_is_soon_there_for_others():
+    coordinator = Coordinator()
+    share, other = [Share(budget(Limit(100, per=60.0)), coordinator, 0.0) for _ in range(2)]
+    first = Run(share)
+    await first.calls(10)
+    first.seat.leave()
+    await asyncio.sleep(2)
+    second = Run(other)
+    began = now()
+    await second.calls(90)
+    assert now() - began < 5
+    second.seat.leave()
+
+
+@virtual
+async def test_G8_the_connection_is_closed_when_nothing_has_run_for_some_time():
+    coordinator = Coordinator()
+    share = Share(budget(Limit(100, per=1.0)), coordinator, 60.0)
+    for _ in range(3):
+        run = Run(share)
+        await run.calls(10)
+        run.seat.leave()
+        await asyncio.sleep(40)
+    assert not share.over
+    await asyncio.sleep(30)
+    assert share.over
+    assert len(coordinator.closed) == 1
+    assert 60 <= coordinator.closed[0] - 80 <= 63
+
+
+@virtual
+async def test_G8_equal_budgets_have_one_share_and_others_their_own():
+    async def call(value: int) -> int:
+        await asyncio.sleep(0.1)
+        return value
+
+    one, same, other = Budget("x", Limit(5)), Budget("x", Limit(5)), Budget("y", Limit(5))
+    seats = [shares.seat(spec) for spec in (one, same, other)]
+    assert seats[0]._share is seats[1]._share
+    assert seats[2]._share is not seats[0]._share
+
+
+# -- runs that wait
+
+
+@virtual
+async def test_G3_runs_that_wait_are_served_in_turn_also_if_one_needs_more():
+    share = Share(budget(Limit(100, per=10.0, unit="tokens")), Coordinator(), 0.0)
+    heavy, light = Run(share, tokens=60.0), Run(share, tokens=1.0)
+    tasks = [asyncio.ensure_future(run.calls(1000)) for run in (light, heavy)]
+    await asyncio.sleep(200)
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    # The light one, for which there is always enough, does not keep the heavy one from starting.
+    assert len(heavy.times) >= 18
+    assert len(light.times) >= 18
+    for run in (heavy, light):
+        run.seat.leave()
+
+
+@virtual
+async def test_G3_a_run_that_does_not_take_its_turn_holds_up_no_other():
+    share = Share(budget(Limit(10, per=10.0)), Coordinator(), 0.0)
+    absent, run = Run(share), Run(share)
+    await run.calls(10)
+    # It asks, and then its elements end: it never asks again.
+    assert absent.seat.next_start(absent.weights, now()) > now()
+    await run.calls(25)
+    assert now() <= 31
+    for one in (absent, run):
+        one.seat.leave()
+
+
+@virtual
+async def test_G1_a_slot_that_comes_back_is_news_for_the_runs_that_wait():
+    share = Share(budget(in_flight=1), Coordinator(), 0.0)
+    runs = [Run(share, 1.0) for _ in range(5)]
+    await asyncio.gather(*[run.calls(4) for run in runs])
+    times = sorted(at for run in runs for at in run.times)
+    assert all(1.0 <= later - earlier <= 1.02 for earlier, later in pairwise(times))
+    for run in runs:
+        run.seat.leave()
+
+
+# -- what goes wrong
+
+
+@virtual
+async def test_G7_starts_end_within_a_second_when_the_coordinator_is_gone_and_go_on_when_it_is_back():
+    coordinator = Coordinator()
+    share = Share(budget(Limit(10_000, per=1.0), patience=30.0), coordinator, 0.0)
+    run = Run(share, 0.01)
+    task = asyncio.ensure_future(run.calls(10_000))
+    await asyncio.sleep(5)
+    coordinator.error = CoordinatorError("redis://cache.test/3: connection refused")
+    await asyncio.sleep(20)
+    assert 5 <= run.times[-1] <= 6
+    coordinator.error = None
+    await asyncio.sleep(1)
+    assert run.times[-1] > 25
+    assert not task.done()
+    task.cancel()
+    await asyncio.wait([task])
+    run.seat.leave()
+
+
+@pytest.mark.parametrize("how", ["error", "deaf", "other"])
+@virtual
+async def test_G7_after_patience_the_calls_that_wait_fail_and_the_error_names_the_coordinator(how):
+    coordinator = Coordinator()
+    coordinator.deaf = how == "deaf"
+    coordinator.error = {
+        "error": CoordinatorError("redis://cache.test/3: connection refused"),
+        "deaf": None,
+        "other": ZeroDivisionError("a fault of the coordinator"),
+    }[how]
+    share = Share(budget(Limit(10), name="quota", patience=7.5), coordinator, 0.0)
+    runs = [Run(share), Run(share)]
+    outcomes = await asyncio.gather(*[run.start() for run in runs], return_exceptions=True)
+    assert now() == pytest.approx(7.5, abs=0.01)
+    for error in outcomes:
+        assert isinstance(error, CoordinatorError)
+        assert "'quota' gives no answer for 7.5 s" in str(error)
+        assert coordinator.deaf or "redis://cache.test/3" in str(error)
+    # Later calls fail at once, until it answers again.
+    with pytest.raises(CoordinatorError):
+        await runs[0].start()
+    assert now() == pytest.approx(7.5, abs=0.01)
+    coordinator.error, coordinator.deaf = None, False
+    await asyncio.sleep(LONGEST_ASK + 1)
+    await runs[0].start()
+    for run in runs:
+        run.seat.leave()
+
+
+@virtual
+async def test_G7_an_error_that_no_wait_mends_is_told_at_once():
+    coordinator = Coordinator()
+    coordinator.error = CoordinatorError("redis://cache.test/3: wrong password", lasting=True)
+    run = Run(Share(budget(Limit(10)), coordinator, 0.0))
+    with pytest.raises(CoordinatorError, match="wrong password"):
+        await run.start()
+    assert now() == 0
+    run.seat.leave()
+
+
+@virtual
+async def test_G1_other_limits_under_the_same_name_end_the_run():
+    coordinator = Coordinator()
+    first = Run(Share(budget(Limit(10)), coordinator, 0.0))
+    await first.start()
+    second = Run(Share(budget(Limit(20)), coordinator, 0.0))
+    waiting = asyncio.ensure_future(second.start())
+    await asyncio.sleep(0.1)
+    assert isinstance(second.errors[0], ConfigurationError)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    for run in (first, second):
+        run.seat.leave()
+
+
+@virtual
+async def test_G7_a_function_that_cancels_all_tasks_stops_no_grants():
+    coordinator = Coordinator(0.5)
+    run = Run(Share(budget(Limit(10, per=5.0)), coordinator, 0.0))
+    waiting = asyncio.ensure_future(run.start())
+    await asyncio.sleep(0.1)
+    for task in others() - {waiting}:
+        task.cancel()
+    await waiting
+    assert run.times
+    run.seat.leave()
+
+
+# -- budgets of operators and lookups
+
+
+@virtual
+async def test_G1_operators_and_lookups_of_a_process_share_a_budget():
+    starts: list[float] = []
+
+    async def call(value: int) -> int:
+        starts.append(now())
+        await asyncio.sleep(0.01)
+        return value
+
+    spec = Budget("shared", Limit(10, per=5.0), in_flight=4)
+    operators = [AsyncWaitOperator(call, budget=spec) for _ in range(2)]
+    fake = FakeEnricher({key: {"x": key} for key in range(20)}, latency=0.01)
+
+    async def ask() -> None:
+        async with Lookup(fake, budget=spec) as lookup:
+            for key in range(20):
+                assert await lookup.get(key) == {"x": key}
+                starts.append(now())
+
+    await asyncio.gather(*[collect(operator.process(range(20))) for operator in operators], ask())
+    assert most_in_a_window(starts[:], 4.98) <= 10
+    assert 25 <= now() <= 27
+    figures = spec.statistics().units
+    assert figures["calls"].allowed == 10
+    assert figures["in_flight"].allowed == 4
+
+
+@virtual
+async def test_G6_a_spend_limit_ends_the_run_before_it_is_passed():
+    class Paid(AsyncFunction[Any, Any]):
+        def weigh(self, values):
+            return {"usd": 0.25 * len(values)}
+
+        async def invoke(self, value):
+            await asyncio.sleep(0.1)
+            settle({"usd": 0.5})
+            return value
+
+    got: list[Any] = []
+    operator = AsyncWaitOperator(Paid(), budget=Budget("money", spend={"usd": 5.0}), on_error="skip", capacity=1)
+    with pytest.raises(BudgetExceeded, match="may spend 5 usd; 5 were spent") as raised:
+        await collect_until(operator.process(range(100)), got)
+    # The tenth call ends the run at the moment of its result, before that leaves.
+    assert got == list(range(9))
+    assert (raised.value.unit, raised.value.limit, raised.value.spent) == ("usd", 5.0, 5.0)
+
+
+@virtual
+async def test_G6_a_lookup_answers_from_its_cache_when_its_budget_is_spent():
+    fake = FakeEnricher({key: {"x": key} for key in range(20)})
+    spec = Budget("few", spend={"keys": 3})
+    async with Lookup(fake, budget=spec, cache=Cache()) as lookup:
+        for key in range(3):
+            assert await lookup.get(key) == {"x": key}
+        for key in (3, 4):
+            with pytest.raises(BudgetExceeded):
+                await lookup.get(key)
+        assert await lookup.get(1) == {"x": 1}
+
+
+@virtual
+async def test_G7_a_lookup_goes_on_when_its_coordinator_is_back(monkeypatch):
+    coordinator = Coordinator()
+    coordinator.error = CoordinatorError("redis://cache.test/3: connection refused")
+    spec = Budget("gone", Limit(10), patience=3.0)
+    share = Share(spec, coordinator, 0.0)
+    monkeypatch.setattr(shares, "seat", lambda budget: Seat(share))
+    async with Lookup(FakeEnricher({1: {"x": 1}, 2: {"x": 2}}), budget=spec) as lookup:
+        with pytest.raises(CoordinatorError, match="connection refused"):
+            await lookup.get(1)
+        assert now() == 3
+        coordinator.error = None
+        await asyncio.sleep(1)
+        assert await lookup.get(1) == {"x": 1}
+
+
+@virtual
+async def test_G7_a_run_of_an_operator_fails_whatever_on_error_says(monkeypatch):
+    coordinator = Coordinator()
+    coordinator.error = CoordinatorError("redis://cache.test/3: connection refused")
+    spec = Budget("gone", Limit(10), patience=3.0)
+    share = Share(spec, coordinator, 0.0)
+    monkeypatch.setattr(shares, "seat", lambda budget: Seat(share))
+
+    async def call(value: int) -> int:
+        return value
+
+    with pytest.raises(CoordinatorError, match="connection refused"):
+        await collect(AsyncWaitOperator(call, budget=spec, on_error="skip").process(range(10)))
+    assert now() == 3
+    await asyncio.sleep(100)
+    assert share.over
+
+
+@virtual
+async def test_G5_a_hint_of_one_run_holds_back_all():
+    async def call(value: int) -> int:
+        if value == 0:
+            hint(retry_after=20)
+        return value
+
+    spec = Budget("hinted", Limit(1000, per=1.0))
+    first = AsyncWaitOperator(call, budget=spec, capacity=1)
+    assert await collect(first.process([0])) == [0]
+    assert await collect_timed(AsyncWaitOperator(call, budget=spec).process([1])) == [(1, 20)]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"limits": {"calls": Hint(limit=0)}},
+        {"limits": {"calls": Hint(remaining=-1)}},
+        {"limits": {"calls": Hint(remaining=0, reset_after=4000)}},
+        {"limits": {"calls": Hint(remaining=float("nan"))}},
+        {"retry_after": -1.0},
+        {"retry_after": 4000.0},
+        {"retry_after": float("inf")},
+    ],
+)
+def test_G5_hints_that_cannot_be_right_are_ignored_and_logged_once(said, caplog):
+    @virtual
+    async def check():
+        run = Run(Share(budget(Limit(10, per=1.0)), Coordinator(), 0.0))
+        await run.start()
+        for _ in range(3):
+            run.seat.hint(said.get("limits", {}), said.get("retry_after"), now())
+        await run.calls(9)
+        assert now() < 1
+        run.seat.leave()
+
+    with caplog.at_level(logging.WARNING, "asyncio_operator"):
+        check()
+    assert len([one for one in caplog.records if "ignores what its source says" in one.message]) == 1
+
+
+@virtual
+async def test_O8_a_run_that_is_closed_while_it_waits_leaves_no_task():
+    async def call(value: int) -> int:
+        return value
+
+    run = AsyncWaitOperator(call, budget=Budget("closed", Limit(2, per=100.0))).process(range(10))
+    assert [await anext(run), await anext(run)] == [0, 1]
+    step = asyncio.ensure_future(anext(run))
+    await asyncio.sleep(3)
+    await stop(run, step)
+    await asyncio.sleep(3)
+    assert not others()
