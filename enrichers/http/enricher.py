@@ -31,7 +31,7 @@ from asyncio_operator.services.secrets import Secrets
 from enrichers.http.answers import Answers, Extract
 from enrichers.http.exchange import Exchange
 from enrichers.http.headers import HEADERS, HeaderFunction, check_headers
-from enrichers.http.reports import Usage, longest_hint, readers
+from enrichers.http.reports import Usage, readers
 from enrichers.http.request_plan import Arguments, Plans, make_plans
 from enrichers.http.session import Client
 from enrichers.http.template import KEYS
@@ -100,8 +100,7 @@ class HttpEnricher(Enricher):
             ``{"tokens": "usage.total_tokens"}``, or a function of it. It replaces the estimate of `weigh`. An answer
             to a batch reports for all of its keys.
         hints: whether the headers of answers that speak of limits (``Retry-After``, ``x-ratelimit-*``, ``RateLimit``
-            and others) slow down all tasks of the budget. Waits longer than an hour are ignored, unless you give the
-            longest wait instead of True, in seconds or as a timedelta.
+            and others) slow down all tasks of the budget.
 
     Raises:
         ConfigurationError: an argument has the wrong type or value.
@@ -138,7 +137,7 @@ class HttpEnricher(Enricher):
         trust_env: bool = False,
         weigh: Callable[[Sequence[Any]], Mapping[str, float]] | None = None,
         usage: Usage | None = None,
-        hints: bool | float | timedelta = True,
+        hints: bool = True,
     ) -> None:
         self._url = url
         self._schema = as_schema(schema)
@@ -165,7 +164,7 @@ class HttpEnricher(Enricher):
         self._trust_env = _switch("trust_env", trust_env)
         self._weigh = weigh
         self._usage = {} if usage is None else usage
-        self._longest_hint = longest_hint(hints)
+        self._hints = _switch("hints", hints)
         self.max_batch = self._batch_size(max_batch)
         self._check()
         self._plans: Plans | None = self._make_plans()
@@ -211,7 +210,7 @@ class HttpEnricher(Enricher):
             header_function=self._headers if callable(self._headers) else None,
             headers_max_age=self._headers_max_age,
             usage=self._usage,
-            longest_hint=self._longest_hint,
+            hints=self._hints,
         )
         await exchange.open()
         self._exchange = exchange

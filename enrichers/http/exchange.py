@@ -43,7 +43,7 @@ class Exchange:
         empty_is_missing: whether a key with an empty text in it is a miss without a request.
         header_function: returns more headers, or None.
         headers_max_age: seconds after which it is called again.
-        usage, longest_hint: see `Reports`.
+        usage, hints: see `Reports`.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Exchange:
         header_function: Callable[[], Any] | None,
         headers_max_age: float,
         usage: Usage,
-        longest_hint: float | None,
+        hints: bool,
     ) -> None:
         self._subject = subject
         self._parts = parts
@@ -69,7 +69,7 @@ class Exchange:
         self._missing = missing_statuses
         self._empty_is_missing = empty_is_missing
         self._split_logged = False
-        self._reports = Reports(subject, usage, longest_hint, plans.secrets)
+        self._reports = Reports(subject, usage, hints, plans.secrets)
         self._source = None
         if header_function is not None:
             self._source = HeaderSource(header_function, headers_max_age, self._keep_secret)

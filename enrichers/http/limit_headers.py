@@ -13,7 +13,8 @@ fixed window. Every way to write a time is accepted in each header, because serv
 read by the clock of the service, if the answer has a ``Date``.
 
 Law: no input raises. What cannot be right is left out, with a reason: negative numbers, limits of 0, dates in the past,
-waits longer than `longest`, values that contradict each other. -1 means "unknown" (Azure). This module reads no clock.
+values that contradict each other. -1 means "unknown" (Azure). How long a wait is believed is for the budget to decide,
+which knows its windows. This module reads no clock.
 
 Sources: RFC 9110 (Retry-After), draft-ietf-httpapi-ratelimit-headers (versions 3 to 10), and the API references of
 OpenAI, Azure OpenAI, Anthropic and GitHub.
@@ -39,8 +40,8 @@ from enrichers.http.header_values import (
     single,
 )
 
-LONGEST = 3600.0
-"""Seconds. A longer wait is hardly meant for a running job, and would stop it if it is wrong."""
+AN_HOUR = 3600.0
+"""Seconds. Of several hints for a unit, those that end within it go first: most budgets believe no longer ones."""
 
 UNITS = {
     "requests": "calls",
@@ -81,30 +82,25 @@ class Hints(NamedTuple):
 
     Attributes:
         limits: for each unit of a budget its most restrictive hint.
-        retry_after: the seconds after which the service asks to be called again, however long; None if it does not.
-        pause: the same if it is at most `longest`, else None.
+        retry_after: the seconds after which the service asks to be called again; None if it does not.
         ignored: the headers that were left out.
     """
 
     limits: Mapping[str, Hint]
     retry_after: float | None
-    pause: float | None
     ignored: Sequence[Ignored]
 
 
-NOTHING = Hints({}, None, None, ())
+NOTHING = Hints({}, None, ())
 
 
-def read_hints(
-    status: int, headers: Iterable[tuple[str, str]], body: object, now: float, longest: float = LONGEST
-) -> Hints:
+def read_hints(status: int, headers: Iterable[tuple[str, str]], body: object, now: float) -> Hints:
     """What an answer says about limits.
 
     Args:
         headers: names and values; a name may occur several times.
         body: the parsed JSON of an error, or None.
         now: the time of day, in seconds since the epoch, for an answer without a ``Date``.
-        longest: the longest wait, in seconds, that may be right.
     """
     fields: dict[str, list[str]] = {}
     date = None
@@ -117,21 +113,17 @@ def read_hints(
     if not fields and (status < 400 or body is None):
         return NOTHING
     sent = None if date is None else date_of(date)
-    reader = _Reader(fields, now if sent is None else sent, longest)
-    retry_after = pause = reader.retry_after(body) if status >= 400 else None
-    if pause is not None and pause > longest:
-        reader.ignored.append(Ignored("retry-after", _too_long(pause, longest)))
-        pause = None
-    return Hints(reader.limits(), retry_after, pause, reader.ignored)
+    reader = _Reader(fields, now if sent is None else sent)
+    retry_after = reader.retry_after(body) if status >= 400 else None
+    return Hints(reader.limits(), retry_after, reader.ignored)
 
 
 class _Reader:
     """Reads the fields of one answer. `now` is the time of the service, in seconds since the epoch."""
 
-    def __init__(self, fields: Mapping[str, Sequence[str]], now: float, longest: float) -> None:
+    def __init__(self, fields: Mapping[str, Sequence[str]], now: float) -> None:
         self._fields = fields
         self._now = now
-        self._longest = longest
         self.ignored: list[Ignored] = []
 
     def retry_after(self, body: object) -> float | None:
@@ -161,8 +153,8 @@ class _Reader:
             if limit not in self._fields and remaining not in self._fields:
                 continue
             try:
-                hint = self._checked(
-                    (limit, remaining, reset),
+                hint = _hint(
+                    remaining,
                     positive(limit, self._first(limit)),
                     amount(remaining, self._first(remaining)),
                     self._seconds(reset, self._text(reset), epochs=not refills),
@@ -195,8 +187,8 @@ class _Reader:
             if unit in NO_WINDOWS:
                 continue
             try:
-                hint = self._checked(
-                    (where, where, where),
+                hint = _hint(
+                    where,
                     positive(where, policy.get("q") or (name if is_number(name) else None)),
                     amount(where, state.get("r")),
                     self._seconds(where, state.get("t"), epochs=False),
@@ -210,30 +202,6 @@ class _Reader:
                 continue
             if hint:
                 yield UNITS.get(unit, unit.replace("-", "_")), hint
-
-    def _checked(
-        self,
-        names: tuple[str, str, str],
-        limit: float | None,
-        remaining: float | None,
-        reset: float | None,
-        refills: bool,
-        per: float | None = None,
-    ) -> Hint:
-        """The fields of a hint that are known; empty if nothing useful is.
-
-        Raises:
-            WrongError: they contradict each other, or the reset is too far away.
-        """
-        if limit is not None and remaining is not None and remaining > limit:
-            raise WrongError(names[1], f"{remaining:g} of {limit:g} cannot remain")
-        if reset is not None and reset > self._longest:
-            raise WrongError(names[2], _too_long(reset, self._longest))
-        hint: Hint = {} if limit is None else {"limit": limit}
-        # Without the time of the reset it is not known how long the rest must last.
-        if remaining is not None and reset is not None:
-            hint |= {"remaining": remaining, "reset_after": reset, "refills": refills}
-        return hint | {"per": per} if hint and per is not None else hint
 
     def _seconds(self, header: str, text: str | None, epochs: bool) -> float | None:
         """Seconds from now: a number, a duration like 6m0s, or a date. With `epochs` a number may be a time of day."""
@@ -265,12 +233,32 @@ class _Reader:
         return list(items(header, self._fields.get(header, ())))
 
 
-def _room(hint: Hint) -> tuple[bool, float, float]:
-    """Sorts hints of one unit: what is known to remain first, the least of it, for the longest time."""
+def _hint(
+    header: str,
+    limit: float | None,
+    remaining: float | None,
+    reset: float | None,
+    refills: bool,
+    per: float | None = None,
+) -> Hint:
+    """The fields of a hint that are known; empty if nothing useful is.
+
+    Raises:
+        WrongError: they contradict each other.
+    """
+    if limit is not None and remaining is not None and remaining > limit:
+        raise WrongError(header, f"{remaining:g} of {limit:g} cannot remain")
+    hint: Hint = {} if limit is None else {"limit": limit}
+    # Without the time of the reset it is not known how long the rest must last.
+    if remaining is not None and reset is not None:
+        hint |= {"remaining": remaining, "reset_after": reset, "refills": refills}
+    return hint | {"per": per} if hint and per is not None else hint
+
+
+def _room(hint: Hint) -> tuple[bool, bool, float, float]:
+    """Sorts hints of one unit: what is known to remain for an hour at most first, the least of it, for the longest
+    time."""
     if "remaining" in hint:
-        return False, hint["remaining"], -hint["reset_after"]
-    return True, hint["limit"] / hint.get("per", 60.0), 0.0
-
-
-def _too_long(seconds: float, longest: float) -> str:
-    return f"{seconds:.6g} seconds are longer than {longest:g}"
+        reset = hint["reset_after"]
+        return False, reset > AN_HOUR, hint["remaining"], -reset
+    return True, False, hint["limit"] / hint.get("per", 60.0), 0.0

@@ -12,11 +12,11 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from asyncio_operator import AsyncOperatorError, ConfigurationError
-from asyncio_operator.enricher import describe, duration, hint, settle
+from asyncio_operator.enricher import describe, hint, settle
 from asyncio_operator.services.secrets import Secrets
 from enrichers.http.answers import Extract, UnreadableError, make_extract
 from enrichers.http.error_bodies import parsed_error
-from enrichers.http.limit_headers import LONGEST, NOTHING, Hints, read_hints
+from enrichers.http.limit_headers import NOTHING, Hints, read_hints
 from enrichers.http.session import Answer
 
 logger = logging.getLogger("asyncio_operator")
@@ -44,14 +44,14 @@ class Reports:
     Args:
         subject: names the enricher in the log.
         usage: where an answer says what it weighed.
-        longest: the longest wait, in seconds, that a hint may ask for; None: hints are not passed on.
+        hints: whether what answers say about limits is passed on.
         secrets: what a log must not show.
     """
 
-    def __init__(self, subject: str, usage: Usage, longest: float | None, secrets: Secrets) -> None:
+    def __init__(self, subject: str, usage: Usage, hints: bool, secrets: Secrets) -> None:
         self._subject = subject
         self._usage = readers(usage, secrets.show)
-        self._longest = longest
+        self._passes_on = hints
         self._secrets = secrets
         self._logged: set[str] = set()
 
@@ -59,15 +59,15 @@ class Reports:
         """What an answer reports. Its hints go to the budget, and the usage of an error too."""
         success = 200 <= answer.status < 300
         error = None if success else parsed_error(answer.body)
-        if success and self._longest is None:
+        if success and not self._passes_on:
             return Heard(answer, NOTHING, error)
         now = datetime.now(UTC).timestamp()
-        hints = read_hints(answer.status, answer.headers.items(), error, now, self._longest or LONGEST)
-        if self._longest is not None:
+        hints = read_hints(answer.status, answer.headers.items(), error, now)
+        if self._passes_on:
             for header, why in hints.ignored:
                 self._log(header, f"the header {header} is ignored: {why}")
-            if hints.limits or hints.pause is not None:
-                hint(hints.limits, retry_after=hints.pause)
+            if hints.limits or hints.retry_after is not None:
+                hint(hints.limits, retry_after=hints.retry_after)
         if error is not None:
             self.used(error, required=False)
         return Heard(answer, hints, error)
@@ -117,20 +117,6 @@ def readers(usage: Usage, show: Callable[..., str] = describe) -> dict[str, Call
             raise ConfigurationError(f'usage has the unit {describe(unit)}, {counted}; a unit is a word like "tokens"')
         found[unit] = _reader(f"usage[{unit!r}]", path, show)
     return found
-
-
-def longest_hint(hints: object) -> float | None:
-    """The longest wait that a hint may ask for, in seconds; None: hints are not read.
-
-    Raises:
-        ConfigurationError: `hints` is neither True, False nor a duration above 0.
-    """
-    if isinstance(hints, bool):
-        return LONGEST if hints else None
-    longest = duration("hints", hints)
-    if not longest:
-        raise ConfigurationError("hints is 0; it must be True, False, or the longest wait that a hint may ask for")
-    return longest
 
 
 def _reader(argument: str, path: Extract, show: Callable[..., str]) -> Callable[[Any], Any]:
