@@ -56,6 +56,7 @@ LAYERS = (
     core("function enricher", "pyspark random"),
     core("services", "pyspark random"),
     core("budget", "pyspark random"),
+    core("journal", "asyncio pyspark random"),
     core("engine", "pyspark asyncio_operator.queues"),
     core("loop", "pyspark asyncio_operator.queues"),
     core("lookup", "pyspark asyncio_operator.queues"),
@@ -76,11 +77,12 @@ FENCES = {
     "pyarrow": (
         "asyncio_operator.arrow",
         "asyncio_operator.enricher",
+        "asyncio_operator.journal",  # it is made of Parquet files on Arrow's file systems
         "asyncio_operator.spark",
         "asyncio_operator.testing",
         "enrichers",
     ),
-    "numpy": ("asyncio_operator.arrow", "asyncio_operator.spark", "enrichers.postgres"),
+    "numpy": ("asyncio_operator.arrow", "asyncio_operator.journal", "asyncio_operator.spark", "enrichers.postgres"),
     "asyncpg": ("enrichers.postgres", "asyncio_operator.services", "asyncio_operator.budget.postgres"),
     "aiohttp": ("enrichers.http", "asyncio_operator.testing"),
     "redis": ("enrichers.redis", "asyncio_operator.services", "asyncio_operator.budget.redis"),

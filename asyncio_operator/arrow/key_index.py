@@ -216,6 +216,16 @@ def _small(numbers: Ints) -> Any:
 # -- hashes
 
 
+def key_hashes(keys: pa.Array) -> Words:
+    """A well-mixed hash of each key: equal for keys that are the same and of one type. Keys with a null have any hash.
+
+    Hashes of one version of this package are alike in all processes. They are not for files.
+    """
+    keys = canonical_array(keys)
+    hashes, _ = _hashes(_parts(keys), len(keys))
+    return _mixed(np.zeros(len(keys), dtype=np.uint64), hashes)
+
+
 def _hashes(parts: Sequence[pa.Array], length: int) -> tuple[Words, bool]:
     """A hash of each key, and whether different keys have different hashes. Keys with a null have any hash."""
     words = [_words(part) for part in parts]

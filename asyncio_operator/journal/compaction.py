@@ -1,0 +1,249 @@
+"""Makes few files of many, and drops what no reader needs any more, while jobs read and write.
+
+A compaction writes new files, reads their footers back, and then writes one record of what they replace. Killed before
+the record, it leaves files whose answers are in two places, and count once. Nothing is deleted before a record is
+`grace` old, and then only what other files hold: they exist, or were themselves replaced by files that do. Two
+compactions at once both write everything; the next one merges that. A replaced file that comes back, because a listing
+lags or a record is gone, changes no answer: what was dropped had expired, or lived no longer than a later answer.
+
+`compact` needs the memory of one bucket of keys, and as much disk as the rows take. `Compactor` has the steps, for an
+engine that brings the rows of a key together itself.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import tempfile
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from asyncio_operator.arrow.key_arrays import key_array
+from asyncio_operator.arrow.key_index import key_hashes
+from asyncio_operator.clock import Clock, wall
+from asyncio_operator.errors import StateError
+from asyncio_operator.journal.answers import worth_keeping
+from asyncio_operator.journal.files import Listing, list_journal, open_file, read_columns
+from asyncio_operator.journal.format import COMPACTED, DIRECTORY, FORMAT, MEGABYTE, Description, encode, file_name
+from asyncio_operator.journal.places import Place
+
+logger = logging.getLogger("asyncio_operator")
+
+BUCKET = 256 * MEGABYTE
+"""Bytes of rows, uncompressed, that are in memory at once. Ordering them takes about four times as much."""
+
+MOST_BUCKETS = 512
+"""Files that are open at once, while rows are sorted into buckets."""
+
+TRIES = 3
+"""A compaction starts anew if another one deletes a file that it reads."""
+
+
+class Compacted(NamedTuple):
+    """What a compaction did: numbers of files, and of rows."""
+
+    files_read: int
+    files_written: int
+    files_deleted: int
+    rows_read: int
+    rows_written: int
+
+
+class Compactor:
+    """The steps of a compaction: `inputs`, then `write` for tables in which all rows of a key are together, `commit`.
+
+    Args:
+        place: of the journal.
+        description: of the journal.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(self, place: Place, description: Description, *, clock: Clock = wall) -> None:
+        self._place = place
+        self._description = description
+        self._clock = clock
+        self._id = uuid.uuid4().hex[:16]
+        self._number = 0
+
+    def inputs(self) -> dict[str, tuple[int, int]]:
+        """The files to read, with their rows and their uncompressed bytes. Files that are not complete are left."""
+        found = {}
+        for entry in list_journal(self._place).live:
+            try:
+                file = open_file(self._place, entry.name, self._description)
+            except FileNotFoundError:
+                continue
+            if file is not None:
+                with file:
+                    groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
+                found[entry.name] = (file.metadata.num_rows, sum(group.total_byte_size for group in groups))
+        return found
+
+    def read(self, name: str) -> Iterator[pa.Table]:
+        """The rows of a file, a row group at a time.
+
+        Raises:
+            FileNotFoundError: another compaction has deleted it. Start anew.
+        """
+        file = open_file(self._place, name, self._description)
+        if file is None:
+            raise FileNotFoundError(name)
+        with file:
+            for group in range(file.num_row_groups):
+                yield read_columns(file, group, self._description.schema.names, self._description)
+
+    def write(self, table: pa.Table) -> tuple[str | None, int]:
+        """Write what a reader may need of rows in which each key is complete. Returns the file's name, None if nothing
+        is left, and the number of rows."""
+        kept = worth_keeping(table, len(self._description.keys), self._clock())
+        if not kept.num_rows:
+            return None, 0
+        name = file_name(COMPACTED, self._milliseconds(), self._id, self._number)
+        self._number += 1
+        self._place.put(name, encode(kept.replace_schema_metadata(self._description.schema.metadata)))
+        return name, kept.num_rows
+
+    def commit(self, written: Iterable[str], replaced: Iterable[str]) -> None:
+        """Declare that the written files hold all that is needed of the replaced ones.
+
+        Raises:
+            StateError: a written file cannot be read back.
+        """
+        written = sorted(written)
+        for name in written:
+            self._check(name)
+        about = {"format": FORMAT, "time": self._milliseconds(), "written": written, "replaced": sorted(replaced)}
+        name = f"{DIRECTORY}/compaction-{about['time']:013d}-{self._id}.json"
+        self._place.put(name, json.dumps(about).encode())
+
+    def _check(self, name: str) -> None:
+        file = open_file(self._place, name, self._description)
+        if file is None:
+            raise StateError(f"the file {self._place.shown}/{name} is not complete after it was written")
+        file.close()
+
+    def delete_replaced(self, grace: float) -> int:
+        """Delete the files that were replaced `grace` seconds ago, and records that name none any more.
+
+        Returns:
+            The number of data files that were deleted.
+        """
+        listing = list_journal(self._place)
+        there = {entry.name for entry in listing.files}
+        before = self._milliseconds() - round(grace * 1000)
+        deleted = 0
+        for record in listing.records:
+            if record.time > before:
+                continue
+            old = record.replaced & there
+            if not old:
+                self._place.delete(record.name)
+            elif self._holds(record.written & there, listing, old):
+                for name in sorted(old):
+                    self._place.delete(name)
+                deleted += len(old)
+                there -= old
+        return deleted
+
+    def _holds(self, written: frozenset[str], listing: Listing, old: frozenset[str]) -> bool:
+        """Whether the answers of old files are in others, which can be read now."""
+        live = {entry.name for entry in listing.live}
+        if live & old:
+            return False
+        try:
+            for name in written:
+                self._check(name)
+        except (FileNotFoundError, StateError) as error:
+            logger.warning("replaced files of the journal %s are not deleted yet: %r", self._place.shown, error)
+            return False
+        return True
+
+    def _milliseconds(self) -> int:
+        return round(self._clock() * 1000)
+
+
+def compact(
+    place: Place,
+    description: Description,
+    *,
+    grace: float = 3600.0,
+    bucket: int = BUCKET,
+    spill: str | Path | None = None,
+    clock: Clock = wall,
+) -> Compacted:
+    """Compact a journal in this process.
+
+    Args:
+        place: of the journal.
+        description: of the journal.
+        grace: seconds for which replaced files stay readable. A job that lists files reads them within it.
+        bucket: bytes of rows in memory at once.
+        spill: a directory for rows that are sorted into buckets; None: the system's for temporary files.
+        clock: seconds since the epoch.
+
+    Raises:
+        OSError: the place does not answer.
+        StateError: a file is of another journal or format.
+    """
+    for attempt in range(TRIES):
+        compactor = Compactor(place, description, clock=clock)
+        try:
+            return _compact(compactor, grace, bucket, spill, len(description.keys))
+        except FileNotFoundError:
+            if attempt == TRIES - 1:
+                raise
+    raise AssertionError
+
+
+def _compact(compactor: Compactor, grace: float, bucket: int, spill: str | Path | None, width: int) -> Compacted:
+    deleted = compactor.delete_replaced(grace)
+    inputs = compactor.inputs()
+    if not inputs or (len(inputs) == 1 and next(iter(inputs)).startswith(COMPACTED)):
+        return Compacted(len(inputs), 0, deleted, 0, 0)
+    count = min(MOST_BUCKETS, math.ceil(max(1, sum(size for _, size in inputs.values())) / bucket))
+    written, rows = [], 0
+    with tempfile.TemporaryDirectory(prefix="journal-", dir=spill) as directory:
+        for table in _by_bucket(compactor, list(inputs), count, Path(directory), width):
+            name, kept = compactor.write(table)
+            rows += kept
+            if name is not None:
+                written.append(name)
+    compactor.commit(written, inputs)
+    read = sum(rows for rows, _ in inputs.values())
+    # With no grace, what has just been replaced goes at once.
+    deleted += compactor.delete_replaced(grace) if not grace else 0
+    return Compacted(len(inputs), len(written), deleted, read, rows)
+
+
+def _by_bucket(compactor: Compactor, names: list[str], count: int, directory: Path, width: int) -> Iterator[pa.Table]:
+    """The rows of files, in tables that each have all rows of their keys."""
+    if count == 1:
+        yield pa.concat_tables([table for name in names for table in compactor.read(name)])
+        return
+    with ExitStack() as stack:
+        writers: dict[int, pa.RecordBatchStreamWriter] = {}
+        for name in names:
+            for table in compactor.read(name):
+                keys = key_array([column.combine_chunks() for column in table.columns[:width]])
+                buckets = (key_hashes(keys) % np.uint64(count)).astype(np.int64)
+                order = np.argsort(buckets, kind="stable")
+                ordered = table.take(pa.array(order))
+                ends = np.cumsum(np.bincount(buckets, minlength=count))
+                for number, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+                    if start < end:
+                        if number not in writers:
+                            path = str(directory / str(number))
+                            writers[number] = stack.enter_context(pa.ipc.new_stream(path, table.schema))
+                        writers[number].write_table(ordered.slice(start, end - start))
+    for number in writers:
+        spilled = directory / str(number)
+        with pa.ipc.open_stream(pa.memory_map(str(spilled))) as reader:
+            yield reader.read_all()
+        spilled.unlink()

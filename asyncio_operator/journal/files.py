@@ -1,0 +1,184 @@
+"""Which files of a journal count: a listing, the records of compactions, and what a task has seen before.
+
+A listing may lag behind, and files may vanish while it is used. So a reader trusts a file only when it has read its
+footer, and passes over a replaced file only if it sees every file that took its place. That saves reading an answer
+twice; that it counts once is the work of `answers`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from asyncio_operator.errors import StateError
+from asyncio_operator.journal.format import (
+    DATA_NAME,
+    DIRECTORY,
+    FORMAT,
+    METADATA,
+    RECORD_NAME,
+    Description,
+    read_json,
+)
+from asyncio_operator.journal.places import Entry, Place
+
+logger = logging.getLogger("asyncio_operator")
+
+
+class Record(NamedTuple):
+    """A compaction that is complete.
+
+    Attributes:
+        name: of its file.
+        time: of its end, in milliseconds since the epoch.
+        written, replaced: names of data files.
+    """
+
+    name: str
+    time: int
+    written: frozenset[str]
+    replaced: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The files of a listing, for a task that must read only later ones: 8 bytes for each file."""
+
+    hashes: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> Seen:
+        """Those of these files."""
+        return cls(frozenset(map(_hash, names)))
+
+    def __contains__(self, name: str) -> bool:
+        return _hash(name) in self.hashes
+
+
+def _hash(name: str) -> int:
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big")
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a journal has at one moment.
+
+    Attributes:
+        files: all data files.
+        records: of compactions.
+    """
+
+    files: tuple[Entry, ...] = ()
+    records: tuple[Record, ...] = ()
+    _replaced: frozenset[str] = field(default=frozenset(), repr=False)
+
+    @property
+    def live(self) -> list[Entry]:
+        """The files that must be read: all but those that others in this listing replace. Older ones come first."""
+        return [entry for entry in self.files if entry.name not in self._replaced]
+
+    @property
+    def seen(self) -> Seen:
+        """All files, also replaced ones: what is read from `live` holds their answers."""
+        return Seen.of(entry.name for entry in self.files)
+
+    def known_from(self, seen: Seen) -> frozenset[str]:
+        """The files that were seen, and those that hold nothing but the answers of such files."""
+        known = {entry.name for entry in self.files if entry.name in seen}
+        for record in self.records:
+            if all(name in seen or name in known for name in record.replaced):
+                known |= record.written
+        return frozenset(known)
+
+
+def list_journal(place: Place) -> Listing:
+    """The files of a journal. Records are read first: whatever they name was written before them."""
+    records = tuple(read_records(place))
+    files = sorted((entry for entry in place.list() if DATA_NAME.fullmatch(entry.name)), key=_by_time)
+    names = frozenset(entry.name for entry in files)
+    return Listing(tuple(files), records, _covered(records, names))
+
+
+def _by_time(entry: Entry) -> tuple[str, str]:
+    _, time, rest = entry.name.split("-", 2)
+    return time, rest
+
+
+def read_records(place: Place) -> list[Record]:
+    """The records of compactions, older ones first."""
+    records = []
+    for entry in place.list(DIRECTORY):
+        if not RECORD_NAME.fullmatch(entry.name):
+            continue
+        name = f"{DIRECTORY}/{entry.name}"
+        try:
+            about = read_json(_bytes(place, name), f"{place.shown}/{name}")
+        except FileNotFoundError:
+            continue  # Another compaction has deleted it, because nothing is left of what it names.
+        records.append(Record(name, int(about["time"]), frozenset(about["written"]), frozenset(about["replaced"])))
+    return sorted(records, key=lambda record: (record.time, record.name))
+
+
+def _covered(records: Collection[Record], names: frozenset[str]) -> frozenset[str]:
+    """The replaced files whose answers are in other files of a listing."""
+    covered: set[str] = set()
+    # From the latest on: a file that took the place of others may have been replaced itself. Records of one moment
+    # may be in any order, so it is repeated until nothing changes.
+    changed = True
+    while changed:
+        changed = False
+        for record in records:
+            if not record.replaced <= covered and all(one in names or one in covered for one in record.written):
+                covered |= record.replaced
+                changed = True
+    return frozenset(covered)
+
+
+def _bytes(place: Place, name: str) -> bytes:
+    with place.open(name) as file:
+        return bytes(file.read())
+
+
+def open_file(place: Place, name: str, description: Description) -> pq.ParquetFile | None:
+    """A data file. None if it is not complete: it is ignored, with a warning.
+
+    Raises:
+        FileNotFoundError: it is gone.
+        OSError: the place does not answer.
+        StateError: it is of another journal or format.
+    """
+    source = place.open(name)
+    try:
+        file = pq.ParquetFile(source)
+    except (pa.ArrowInvalid, EOFError) as error:
+        source.close()
+        logger.warning("the journal's file %s/%s is not complete and is ignored: %s", place.shown, name, error)
+        return None
+    found = (file.metadata.metadata or {}).get(METADATA, b"").decode(errors="replace")
+    version, _, hash_ = found.partition(" ")
+    if version == str(FORMAT) and hash_ == description.hash:
+        return file
+    file.close()
+    about = f"is of format {version!r}, not {FORMAT}" if found and version != str(FORMAT) else "is of another journal"
+    raise StateError(f"the file {place.shown}/{name} {about}: remove it, or use another path for the journal")
+
+
+def read_columns(file: pq.ParquetFile, group: int, columns: list[str], description: Description) -> pa.Table:
+    """Some columns of a row group, in the types of the journal."""
+    table = file.read_row_group(group, columns=columns)
+    schema = pa.schema([description.schema.field(name) for name in columns])
+    return table.select(columns).cast(schema)
+
+
+def read_file(place: Place, name: str) -> bytes:
+    """All bytes of a small file."""
+    return _bytes(place, name)
+
+
+Json = dict[str, Any]

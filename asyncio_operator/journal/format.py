@@ -1,0 +1,239 @@
+"""The files of a journal, format version 1: a directory of Parquet files that anything can read.
+
+    answers-TIME-ID-NUMBER.parquet      answers of one writer. TIME: milliseconds since the epoch, 13 digits; ID: 16
+                                        hexadecimal digits, another one for every writer; NUMBER: 6 digits
+    compacted-TIME-ID-NUMBER.parquet    answers of other files, which it may replace
+    _journal/description-HASH.json      what the journal holds; HASH: the first 12 digits of the SHA-256 of its bytes
+    _journal/compaction-TIME-ID.json    which files were replaced by which
+    .NAME.ID.part                       a file that is being written, where there is a rename; it is ignored
+
+Names that begin with ``_`` or ``.`` are passed over by Spark, Arrow, DuckDB and Polars when they read a directory. No
+file is ever changed, and no name is used for a second content.
+
+The description is a JSON object. Columns are written as in Spark's DDL, so that ``as_schema`` reads them:
+
+    {"format": 1, "identity": "...", "keys": "tailnum string", "answers": "model string, seats int"}
+
+A Parquet file has the key columns, the answer's columns and these; its metadata has, as ``asyncio_operator.journal``,
+the format and the HASH of its description. A key of integers is stored as bigint and a key of floats as double.
+
+    _found       boolean              false: a miss. The answer's columns are null
+    _time        timestamp            when the answer came
+    _attempts    int                  the calls that it took; null if that is not known
+    _latency_ms  double               milliseconds of the last call; null if that is not known
+    _weights     map<string, double>  what the answer cost beside its call, such as tokens; null for nothing
+    _run         string               who asked: another text for every writer
+    _expires     timestamp            from then on the answer is not used; null: never
+    _row         int                  the number of the row in its answer, from 0 on
+    _call        bigint               the number of the answer in its run, from 0 on
+
+An answer is the rows of one `_run` and `_call`; all are in one file and neighbours. Of the answers of a key, the latest
+by `_time`, then `_run`, then `_call`, counts. The rows of one answer may be in several files while these are
+compacted: equal `_run`, `_call` and `_row` are one row.
+
+A record of a compaction is a JSON object, written after all its files:
+
+    {"format": 1, "time": milliseconds, "written": [names of files], "replaced": [names of files]}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as kinds
+
+from asyncio_operator.arrow.schema import as_schema
+from asyncio_operator.errors import AsyncOperatorError, ConfigurationError, StateError
+
+FORMAT = 1
+
+ANSWERS, COMPACTED = "answers", "compacted"
+
+DIRECTORY = "_journal"
+"""Of descriptions and records."""
+
+METADATA = b"asyncio_operator.journal"
+
+DATA_NAME = re.compile(rf"(?:{ANSWERS}|{COMPACTED})-\d{{13}}-[0-9a-f]{{16}}-\d{{6}}\.parquet")
+
+DESCRIPTION_NAME = re.compile(r"description-([0-9a-f]{12})\.json")
+
+RECORD_NAME = re.compile(r"compaction-(\d{13})-[0-9a-f]{16}\.json")
+
+ABOUT = pa.schema(
+    [
+        ("_found", pa.bool_()),
+        ("_time", pa.timestamp("us", "UTC")),
+        ("_attempts", pa.int32()),
+        ("_latency_ms", pa.float64()),
+        ("_weights", pa.map_(pa.string(), pa.float64())),
+        ("_run", pa.string()),
+        ("_expires", pa.timestamp("us", "UTC")),
+        ("_row", pa.int32()),
+        ("_call", pa.int64()),
+    ]
+)
+"""The columns beside those of the key and the answer."""
+
+MEGABYTE = 1 << 20
+
+
+class JournalError(AsyncOperatorError):
+    """A journal cannot be read or written: its place does not answer, is full, or refuses."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a journal holds.
+
+    Attributes:
+        identity: what was asked, without secrets.
+        keys: names and stored types of the key columns.
+        answers: names and stored types of the answer's columns.
+    """
+
+    identity: str
+    keys: pa.Schema
+    answers: pa.Schema
+
+    @cached_property
+    def text(self) -> str:
+        """Its file."""
+        about = {
+            "format": FORMAT,
+            "identity": self.identity,
+            "keys": ddl(self.keys),
+            "answers": ddl(self.answers),
+        }
+        return json.dumps(about, indent=1, ensure_ascii=False) + "\n"
+
+    @cached_property
+    def hash(self) -> str:
+        """It names the file of this description."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:12]
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        return f"{DIRECTORY}/description-{self.hash}.json"
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns of its Parquet files."""
+        about = {METADATA: f"{FORMAT} {self.hash}".encode()}
+        return pa.schema([*self.keys, *self.answers, *ABOUT], metadata=about)
+
+    @cached_property
+    def key_type(self) -> pa.DataType:
+        """The type of its keys: that of the only key column, or a struct with the fields "0", "1" and so on."""
+        types = self.keys.types
+        return types[0] if len(types) == 1 else pa.struct([(str(i), kind) for i, kind in enumerate(types)])
+
+    @classmethod
+    def read(cls, data: bytes, shown: str) -> Description:
+        """The description in a file; `shown` names the file in messages.
+
+        Raises:
+            StateError: it is damaged, or of another format.
+        """
+        about = read_json(data, shown)
+        try:
+            return cls(str(about["identity"]), as_schema(about["keys"]), as_schema(about["answers"]))
+        except (KeyError, TypeError, ConfigurationError) as error:
+            raise StateError(f"the journal's file {shown} is damaged ({error!r}): restore it") from error
+
+
+def read_json(data: bytes, shown: str) -> dict[str, Any]:
+    """A description or a record. Raises StateError if it is damaged or of another format."""
+    try:
+        about = json.loads(data)
+        version = about["format"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise StateError(f"the journal's file {shown} is damaged ({error!r}): restore it") from error
+    if version != FORMAT:
+        raise StateError(
+            f"the journal's file {shown} is of format {version!r}, and this version of asyncio-operator knows format "
+            f"{FORMAT}: install the version that wrote it, or use another path"
+        )
+    return dict(about)
+
+
+def file_name(kind: str, milliseconds: int, writer: str, number: int) -> str:
+    """The name of a data file; `writer` is an ID."""
+    return f"{kind}-{milliseconds:013d}-{writer}-{number:06d}.parquet"
+
+
+def encode(table: pa.Table, group: int = 1 << 16) -> bytes:
+    """A data file with these rows, in the schema of the description. Zstandard; statistics are of the keys only."""
+    sink = pa.BufferOutputStream()
+    width = len(table.schema) - len(ABOUT)
+    texts = [field.name for field in table.schema if kinds.is_string(field.type) or kinds.is_boolean(field.type)]
+    about = {"write_statistics": table.schema.names[:width], "use_dictionary": texts, "compression": "zstd"}
+    # Without Arrow's own schema, which would add two kilobytes to each file: the description has it.
+    with pq.ParquetWriter(sink, table.schema, store_schema=False, **about) as writer:
+        writer.write_table(table, row_group_size=group)
+        writer.add_key_value_metadata(dict(table.schema.metadata))
+    return bytes(sink.getvalue())
+
+
+def stored_key_type(kind: pa.DataType) -> pa.DataType:
+    """The type in which keys of a type are stored: the widest whose keys are equal to them (law L10)."""
+    if kinds.is_integer(kind):
+        return pa.int64()
+    return pa.float64() if kinds.is_floating(kind) else kind
+
+
+_WORDS = {
+    pa.bool_(): "boolean",
+    pa.int8(): "tinyint",
+    pa.int16(): "smallint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.binary(): "binary",
+    pa.date32(): "date",
+    pa.timestamp("us", "UTC"): "timestamp",
+    pa.timestamp("us"): "timestamp_ntz",
+}
+
+
+def ddl(schema: pa.Schema) -> str:
+    """The columns in Spark's DDL. `as_schema` reads them back in the types that Spark takes.
+
+    Raises:
+        ConfigurationError: a type cannot be stored.
+    """
+    return ", ".join(f"{_quoted(field.name)} {_word(field.type)}" for field in schema)
+
+
+def _quoted(name: str) -> str:
+    if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        return name
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _word(kind: pa.DataType) -> str:
+    if kind in _WORDS:
+        return _WORDS[kind]
+    if kinds.is_large_string(kind) or kinds.is_large_binary(kind):
+        return "string" if kinds.is_large_string(kind) else "binary"
+    if kinds.is_timestamp(kind):
+        return "timestamp_ntz" if kind.tz is None else "timestamp"
+    if kinds.is_decimal(kind) and kind.precision <= 38:
+        return f"decimal({kind.precision},{kind.scale})"
+    if kinds.is_map(kind):
+        return f"map<{_word(kind.key_type)},{_word(kind.item_type)}>"
+    if kinds.is_list(kind) or kinds.is_large_list(kind):
+        return f"array<{_word(kind.value_type)}>"
+    if kinds.is_struct(kind):
+        return f"struct<{', '.join(f'{_quoted(field.name)}: {_word(field.type)}' for field in kind)}>"
+    raise ConfigurationError(f"a journal cannot store columns of type {kind}: use a type that Spark has")

@@ -1,0 +1,265 @@
+"""Whole files on a file system or an object store: the only module of a journal that opens anything.
+
+A `Place` writes a file whole or not at all. Where there is a rename (local disks, HDFS), the bytes go into a name that
+readers ignore, and the rename makes them visible; on local disks the file is synced before the rename and its directory
+after it. On object stores a put is atomic, and there is no rename. `docs/journal-format.md` has the laws.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from asyncio_operator.errors import ConfigurationError, describe_error
+from asyncio_operator.journal.format import JournalError
+from asyncio_operator.journal.locations import GS, HDFS, LOCAL, S3, Location
+
+
+class Entry(NamedTuple):
+    """A file of a listing: its name and its size in bytes."""
+
+    name: str
+    size: int
+
+
+class Place(Protocol):
+    """A directory of a journal. Any thread may use it. Names may have one directory in them, as in "_journal/x".
+
+    Every method raises OSError if the place does not answer, and FileNotFoundError if a file is not there.
+
+    Attributes:
+        shown: names it in messages.
+    """
+
+    shown: str
+
+    def list(self, directory: str = "") -> list[Entry]:
+        """The files whose names do not begin with a point. An absent directory is empty. It may lag behind."""
+        ...
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write a file. It is whole, and stays, when this returns; otherwise it is whole or absent."""
+        ...
+
+    def open(self, name: str) -> pa.NativeFile:
+        """A file to read from, at any position."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Delete a file. An absent one is no error."""
+        ...
+
+
+class Disk:
+    """The calls of the operating system that a `LocalPlace` makes, so that a model of a disk can take their place."""
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a new file, and sync it."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            with memoryview(data) as left:
+                done = 0
+                while done < len(left):
+                    done += os.write(descriptor, left[done:])
+            _sync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def rename(self, path: str, to: str) -> None:
+        """Give a file another name, in the same directory."""
+        os.rename(path, to)
+
+    def sync_directory(self, path: str) -> None:
+        """Make what was renamed in it stay."""
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            _sync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory and those above it, if they are absent."""
+        if not os.path.isdir(path):
+            above = os.path.dirname(path)
+            self.make_directory(above)
+            with suppress(FileExistsError):
+                os.mkdir(path)
+            self.sync_directory(above)
+
+    def list(self, path: str) -> list[Entry]:
+        """The files in a directory."""
+        entries = []
+        with os.scandir(path) as found:
+            for entry in found:
+                with suppress(FileNotFoundError):
+                    if entry.is_file():
+                        entries.append(Entry(entry.name, entry.stat().st_size))
+        return entries
+
+    def open(self, path: str) -> pa.NativeFile:
+        """A file to read."""
+        return pa.OSFile(path)
+
+    def delete(self, path: str) -> None:
+        """Delete a file."""
+        os.unlink(path)
+
+
+def _sync(descriptor: int) -> None:
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Mounted object stores and some network file systems cannot sync a directory.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
+            raise
+
+
+class LocalPlace:
+    """A directory of this machine, or one that is mounted: synced files, made visible by a rename.
+
+    Args:
+        path: absolute. The directory need not exist.
+        disk: the calls of the operating system.
+    """
+
+    def __init__(self, path: str, disk: Disk | None = None) -> None:
+        self.shown = path
+        self._path = path
+        self._disk = disk or Disk()
+
+    def list(self, directory: str = "") -> list[Entry]:
+        try:
+            found = self._disk.list(os.path.join(self._path, directory))
+        except FileNotFoundError:
+            return []
+        return [entry for entry in found if not entry.name.startswith(".")]
+
+    def put(self, name: str, data: bytes) -> None:
+        directory, base = os.path.split(os.path.join(self._path, name))
+        part = os.path.join(directory, f".{base}.{uuid.uuid4().hex[:8]}.part")
+        try:
+            self._disk.write(part, data)
+        except FileNotFoundError:
+            self._disk.make_directory(directory)
+            self._disk.write(part, data)
+        try:
+            self._disk.rename(part, os.path.join(directory, base))
+        except OSError:
+            with suppress(OSError):
+                self._disk.delete(part)
+            raise
+        self._disk.sync_directory(directory)
+
+    def open(self, name: str) -> pa.NativeFile:
+        return self._disk.open(os.path.join(self._path, name))
+
+    def delete(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            self._disk.delete(os.path.join(self._path, name))
+
+
+class RemotePlace:
+    """A directory on one of Arrow's file systems.
+
+    Args:
+        connect: makes the file system; called at the first use.
+        path: of the directory, as the file system names it.
+        shown: names it in messages.
+        renames: whether files become visible by a rename. Otherwise a put is atomic.
+    """
+
+    def __init__(self, connect: Callable[[], pafs.FileSystem], path: str, shown: str, *, renames: bool) -> None:
+        self.shown = shown
+        self._connect = connect
+        self._path = path
+        self._renames = renames
+        self._connected: pafs.FileSystem | None = None
+
+    @property
+    def _files(self) -> pafs.FileSystem:
+        if self._connected is None:
+            self._connected = self._connect()
+        return self._connected
+
+    def list(self, directory: str = "") -> list[Entry]:
+        where = f"{self._path}/{directory}".rstrip("/")
+        found = self._files.get_file_info(pafs.FileSelector(where, allow_not_found=True))
+        files = [Entry(one.base_name, one.size) for one in found if one.type == pafs.FileType.File]
+        return [entry for entry in files if not entry.name.startswith(".")]
+
+    def put(self, name: str, data: bytes) -> None:
+        path = f"{self._path}/{name}"
+        if not self._renames:
+            self._write(path, data)
+            return
+        directory, _, base = path.rpartition("/")
+        part = f"{directory}/.{base}.{uuid.uuid4().hex[:8]}.part"
+        self._files.create_dir(directory)
+        self._write(part, data)
+        self._files.move(part, path)
+
+    def _write(self, path: str, data: bytes) -> None:
+        # All bytes are there before the first is sent: a stream that is left in the middle would be closed, and
+        # closing it makes what was sent visible.
+        file = self._files.open_output_stream(path)
+        file.write(data)
+        file.close()
+
+    def open(self, name: str) -> pa.NativeFile:
+        return self._files.open_input_file(f"{self._path}/{name}")
+
+    def delete(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            self._files.delete_file(f"{self._path}/{name}")
+
+
+def open_place(location: Location) -> Place:
+    """The place of a location. Nothing is asked of it yet."""
+    if location.kind == LOCAL:
+        return LocalPlace(location.path)
+    connect = {S3: _s3, GS: _gs, HDFS: _hdfs}[location.kind]
+    return RemotePlace(lambda: connect(location), location.path, str(location), renames=location.kind == HDFS)
+
+
+def _s3(location: Location) -> pafs.FileSystem:
+    # With the delayed open, a file of one part is one request.
+    return _made("S3FileSystem", location, lambda kind: kind(allow_delayed_open=True, **location.options))
+
+
+def _gs(location: Location) -> pafs.FileSystem:
+    return _made("GcsFileSystem", location, lambda kind: kind())
+
+
+def _hdfs(location: Location) -> pafs.FileSystem:
+    host, _, port = location.authority.partition(":")
+    return _made("HadoopFileSystem", location, lambda kind: kind(host or "default", int(port or 0)))
+
+
+_NEEDS = {
+    S3: "check the region, and the credentials in the environment (AWS_ACCESS_KEY_ID) or of the machine's role",
+    GS: "check GOOGLE_APPLICATION_CREDENTIALS, or the service account of the machine",
+    HDFS: "it needs libhdfs: set JAVA_HOME, HADOOP_HOME (or ARROW_LIBHDFS_DIR), and CLASSPATH to what "
+    "`hadoop classpath --glob` prints, on the driver and on every executor, as with spark.executorEnv.CLASSPATH",
+}
+
+
+def _made(name: str, location: Location, make: Callable[[Any], pafs.FileSystem]) -> pafs.FileSystem:
+    kind = getattr(pafs, name, None)
+    if kind is None:
+        raise ConfigurationError(
+            f"the journal {location} needs pyarrow.fs.{name}, which this build of pyarrow {pa.__version__} does not "
+            "have: install pyarrow from its wheels, or use another place"
+        )
+    try:
+        return make(kind)
+    except Exception as error:
+        # Arrow's message for HDFS has a line for each place where it has looked.
+        first = describe_error(error).partition("\n")[0]
+        raise JournalError(f"the journal {location} cannot be reached ({first}); {_NEEDS[location.kind]}") from error

@@ -1,0 +1,216 @@
+"""Reads the living answers of given keys from the files of a journal that came after a listing.
+
+A task gets older answers from Spark's own join. Here it reads what came since: the answers of earlier attempts
+of it, of other tasks, and of other jobs. Of a file, first the columns that say which rows count are read, group by
+group; the answer's columns only of groups with a row that counts. Row groups whose statistics exclude all keys are not
+read. In memory are the keys, one row group, and the answers of these keys, however many files there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pyarrow.types as kinds
+
+from asyncio_operator.arrow.key_arrays import Ints, key_array
+from asyncio_operator.arrow.key_fit import fit_keys
+from asyncio_operator.arrow.key_index import KeyIndex
+from asyncio_operator.clock import Clock, wall
+from asyncio_operator.journal.answers import key_parts, latest, living
+from asyncio_operator.journal.files import Listing, Seen, list_journal, open_file, read_columns
+from asyncio_operator.journal.format import Description
+from asyncio_operator.journal.places import Entry, Place
+
+ABOUT_ROWS = ["_found", "_time", "_run", "_expires", "_row", "_call"]
+
+CODE = "_key of a search"
+
+UNKNOWN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class KnownAnswers:
+    """The answers of some keys.
+
+    Attributes:
+        table: the answer's columns. The rows of one key are neighbours, in their order.
+        starts: for each key the position of its first row in the table.
+        counts: for each key the number of its rows; 0: a miss; -1: no answer is known.
+    """
+
+    table: pa.Table
+    starts: Ints
+    counts: Ints
+
+    @property
+    def known(self) -> int:
+        """The number of keys with an answer."""
+        return int(np.count_nonzero(self.counts != UNKNOWN))
+
+
+class JournalReader:
+    """Reads the files of a journal that were not there at a listing.
+
+    Args:
+        place: of the journal.
+        description: of the journal.
+        since: the files that the caller has read in another way, as `Listing.seen` gives them.
+        expire_after: shortens the life of answers, in seconds from when they came; None: as they were written.
+        keep_missing: whether a miss is an answer. If not, a key whose latest answer is a miss is unknown.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        description: Description,
+        *,
+        since: Seen | None = None,
+        expire_after: float | None = None,
+        keep_missing: bool = True,
+        clock: Clock = wall,
+    ) -> None:
+        self._place = place
+        self._description = description
+        self._since = since or Seen()
+        self._expire_after = expire_after
+        self._keep_missing = keep_missing
+        self._clock = clock
+        self._files: tuple[Entry, ...] | None = None
+
+    def refresh(self) -> int:
+        """List the journal again. `read` uses that until the next `refresh`.
+
+        Returns:
+            The number of files that `read` looks into; 0: it knows no answer, and reads nothing.
+
+        Raises:
+            OSError: the place does not answer.
+        """
+        self._files = self._later(list_journal(self._place))
+        return len(self._files)
+
+    def _later(self, listing: Listing) -> tuple[Entry, ...]:
+        known = listing.known_from(self._since)
+        return tuple(entry for entry in listing.live if entry.name not in known)
+
+    def read(self, keys: pa.Array) -> KnownAnswers:
+        """The latest living answers of distinct keys.
+
+        Args:
+            keys: as `AnswerBatch` has them. A null, or a key that the journal cannot hold, is unknown.
+
+        Raises:
+            OSError: the place does not answer.
+            StateError: a file is of another journal or format.
+            TypeError: keys of this type are never equal to those of the journal.
+        """
+        asked = fit_keys(keys, self._description.key_type)
+        if self._files is None:
+            self.refresh()
+        tables = self._found(asked) if self._files and len(keys) else []
+        if not tables:
+            return self._nothing(len(keys))
+        table = living(pa.concat_tables(tables), self._clock(), self._expire_after)
+        codes = table[CODE].to_numpy()
+        chosen = latest(table, codes)
+        table, codes = table.take(pa.array(chosen)), codes[chosen]
+        found = table["_found"].to_numpy()
+        counts = np.full(len(keys), UNKNOWN, np.int64)
+        if self._keep_missing:
+            counts[codes[~found]] = 0
+        rows = np.bincount(codes[found], minlength=len(keys))
+        counts = np.where(rows > 0, rows, counts)
+        table = table.select(self._description.answers.names).filter(pa.array(found))
+        # Rows are in the order of their keys.
+        return KnownAnswers(table.combine_chunks(), np.cumsum(rows) - rows, counts)
+
+    def _nothing(self, count: int) -> KnownAnswers:
+        zeros = np.zeros(count, np.int64)
+        return KnownAnswers(self._description.answers.empty_table(), zeros, zeros + UNKNOWN)
+
+    def _found(self, asked: pa.Array) -> list[pa.Table]:
+        """The rows of the keys in all files, with the number of the key of each as `CODE`."""
+        search = _Search(asked, self._description)
+        tables: dict[str, list[pa.Table]] = {}
+        gone: set[str] = set()
+        listed_again = False
+        files = list(self._files or ())
+        while files:
+            entry = files.pop(0)
+            try:
+                tables[entry.name] = list(search.rows(self._place, entry.name))
+            except FileNotFoundError:
+                # A compaction has deleted it, and a file that took its place is in a new listing.
+                gone.add(entry.name)
+                if not listed_again:
+                    listed_again = True
+                    self.refresh()
+                    files = [one for one in self._files or () if one.name not in tables and one.name not in gone]
+        return [table for found in tables.values() for table in found]
+
+
+class _Search:
+    """Some keys, to be found in any number of files."""
+
+    def __init__(self, asked: pa.Array, description: Description) -> None:
+        self._description = description
+        self._index = KeyIndex(asked)
+        self._asked = asked
+        self._lowest, self._highest = _range(key_parts(asked)[0])
+
+    def rows(self, place: Place, name: str) -> Iterator[pa.Table]:
+        """The rows of these keys in a file."""
+        file = open_file(place, name, self._description)
+        if file is None:
+            return
+        with file:
+            for group in range(file.num_row_groups):
+                if self._may_have(file, group):
+                    found = self._of_group(file, group)
+                    if found is not None:
+                        yield found
+
+    def _may_have(self, file: pq.ParquetFile, group: int) -> bool:
+        """Whether the statistics of the first key column allow one of the keys."""
+        if self._lowest is None:
+            return self._highest is not None
+        statistics = file.metadata.row_group(group).column(0).statistics
+        if statistics is None or not statistics.has_min_max:
+            return True
+        try:
+            return bool(statistics.min <= self._highest and statistics.max >= self._lowest)
+        except TypeError:
+            return True
+
+    def _of_group(self, file: pq.ParquetFile, group: int) -> pa.Table | None:
+        width, description = len(self._description.keys), self._description
+        about = read_columns(file, group, [*description.keys.names, *ABOUT_ROWS], description)
+        parts = [column.combine_chunks() for column in about.columns[:width]]
+        # The index gives places in the asked keys by the rows' keys.
+        codes, rows = self._index.find(key_array(parts))
+        if not len(rows):
+            return None
+        picked = pa.array(rows)
+        answers = read_columns(file, group, description.answers.names, description).take(picked)
+        kept = about.select(ABOUT_ROWS).take(picked)
+        names = [*answers.schema.names, *ABOUT_ROWS, CODE]
+        return pa.table([*answers.columns, *kept.columns, pa.array(codes)], names=names)
+
+
+def _range(part: pa.Array) -> tuple[object, object]:
+    """The least and the greatest value, to be compared with statistics. The first is None if they are not compared,
+    and both if there is no value."""
+    if part.null_count == len(part):
+        return None, None
+    kind = part.type
+    # Statistics leave out NaN, and those of decimals and times come in Python types that need care.
+    if not (kinds.is_integer(kind) or kinds.is_string(kind) or kinds.is_date(kind)):
+        return None, True
+    bounds = pc.min_max(part)
+    return bounds["min"].as_py(), bounds["max"].as_py()

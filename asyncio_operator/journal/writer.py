@@ -1,0 +1,274 @@
+"""Writes answers as they come: one writer for one attempt of a task, with a thread of its own.
+
+`append` only adds to a list, so that an event loop may call it. The thread makes a file of what waits when the oldest
+of it is `flush_every` old, or when it is enough for a file. An answer is acknowledged when its file is whole under its
+name. What waits is bounded: `has_room` says when to stop asking. A write that fails is repeated, each time with the
+same bytes under the same name, until `patience` is over; then the writer has failed, and so must its task, because its
+answers would be paid for again.
+
+Law J2: a kill costs the answers that were not acknowledged, which came less than `flush_every` and one write before.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+import uuid
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from asyncio_operator.clock import Clock, monotonic, wall
+from asyncio_operator.errors import StateError, describe_error
+from asyncio_operator.journal.answers import AnswerBatch, to_table
+from asyncio_operator.journal.format import ANSWERS, MEGABYTE, Description, JournalError, encode, file_name
+from asyncio_operator.journal.places import Place
+
+FULL_FILE = 16 * MEGABYTE
+"""Bytes in memory that are written without waiting: about two megabytes of a file, where a request costs little."""
+
+MOST_WAITING = 64 * MEGABYTE
+"""Bytes from which there is no room. A place that takes less than a worker gets holds that worker up, and no more."""
+
+PATIENCE = 60.0
+"""Seconds for which a failing write is repeated. Object stores recover from an overload in less."""
+
+_LASTING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EISDIR)
+
+_LASTING_WORDS = ("ACCESS_DENIED", "NO_SUCH_BUCKET", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH")
+"""In messages of Arrow's S3 client."""
+
+
+class JournalWriter:
+    """Writes the answers of one attempt of a task.
+
+    Args:
+        place: of the journal.
+        description: of the journal, as `open_journal` gives it.
+        label: begins the text of `_run`, such as application, stage, partition and attempt.
+        flush_every: seconds that an answer waits at most.
+        expire_after: seconds that an answer lives; None: for ever.
+        keep_missing: whether misses are written.
+        on_room: called in the writer's thread when there is room again after there was none, and when it fails.
+        patience: seconds for which a failing write is repeated.
+        first_pause: seconds before the first repetition; each further pause is twice as long, up to 5 seconds.
+        clock: gives the times in the names of files.
+
+    Attributes:
+        run: the text of `_run`; no other writer has it.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        description: Description,
+        *,
+        label: str = "",
+        flush_every: float = 1.0,
+        expire_after: float | None = None,
+        keep_missing: bool = True,
+        on_room: Callable[[], None] | None = None,
+        patience: float = PATIENCE,
+        first_pause: float = 0.1,
+        clock: Clock = wall,
+    ) -> None:
+        self._place = place
+        self._description = description
+        self._id = uuid.uuid4().hex[:16]
+        self.run = f"{label}-{self._id}" if label else self._id
+        self._flush_every = flush_every
+        self._expire_after = expire_after
+        self._keep_missing = keep_missing
+        self._on_room = on_room
+        self._patience = patience
+        self._first_pause = first_pause
+        self._clock = clock
+        self._changed = threading.Condition()
+        # Guarded by `_changed`.
+        self._waiting: list[AnswerBatch] = []
+        self._waiting_bytes = 0
+        self._writing_bytes = 0
+        self._oldest = 0.0
+        self._appended = 0
+        self._acknowledged = 0
+        self._flush_until = 0
+        self._closed = False
+        self._aborted = False
+        self._error: JournalError | None = None
+        self._thread: threading.Thread | None = None
+        self._files = 0
+
+    # -- any thread
+
+    def append(self, batch: AnswerBatch) -> int:
+        """Take answers over; they are written soon. It does not wait.
+
+        Returns:
+            The number of answers that were appended by now. They are all acknowledged when `acknowledged` is as much.
+
+        Raises:
+            JournalError: an earlier write has failed for good.
+            StateError: the writer is closed.
+        """
+        with self._changed:
+            self._check()
+            if self._closed:
+                raise StateError("the writer of a journal is closed")
+            self._appended += len(batch.keys)
+            if not self._waiting:
+                self._oldest = monotonic()
+            self._waiting.append(batch)
+            self._waiting_bytes += batch.nbytes
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=f"journal {self.run}", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+            return self._appended
+
+    @property
+    def acknowledged(self) -> int:
+        """Answers whose files are whole: the first this many that were appended."""
+        return self._acknowledged
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more answers should be asked for. Those that come all the same are taken."""
+        return self._waiting_bytes + self._writing_bytes < MOST_WAITING or self._error is not None
+
+    def wait_for_room(self, timeout: float | None = None) -> bool:
+        """Wait until `has_room`, at most `timeout` seconds. Not for a thread that runs an event loop."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.has_room, timeout)
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Write what was appended, and wait until it is acknowledged. Whether that was so in time.
+
+        Raises:
+            JournalError: a write has failed for good.
+        """
+        with self._changed:
+            wanted = self._flush_until = self._appended
+            self._changed.notify_all()
+            done = self._changed.wait_for(lambda: self._acknowledged >= wanted or self._error is not None, timeout)
+            self._check()
+            return done
+
+    def close(self, timeout: float | None = None) -> None:
+        """Write everything that was appended, and end the thread. Another call does nothing.
+
+        Args:
+            timeout: seconds after which the rest is given up; None: `patience` alone counts.
+
+        Raises:
+            JournalError: a write has failed for good, or the time was over.
+        """
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join(timeout)
+            if thread.is_alive():
+                self.abort()
+                raise JournalError(
+                    f"the journal {self._place.shown} took more than {timeout} seconds to write the last answers: "
+                    "those that are not acknowledged will be asked for again"
+                )
+        self._check()
+
+    def abort(self) -> None:
+        """End without writing what waits, and without waiting for a write that runs."""
+        with self._changed:
+            self._closed = self._aborted = True
+            self._waiting.clear()
+            self._waiting_bytes = 0
+            self._changed.notify_all()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    # -- the writer's thread
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._is_due():
+                    if self._closed and not self._waiting:
+                        return
+                    left = self._oldest + self._flush_every - monotonic() if self._waiting else None
+                    self._changed.wait(left)
+                batches, size, last = self._waiting, self._waiting_bytes, self._appended
+                self._waiting, self._waiting_bytes, self._writing_bytes = [], 0, size
+            error = self._write(batches, last)
+            with self._changed:
+                had_room = self._waiting_bytes + self._writing_bytes < MOST_WAITING
+                self._writing_bytes = 0
+                if error is None:
+                    self._acknowledged = last
+                else:
+                    self._error = error
+                    self._waiting.clear()
+                    self._waiting_bytes = 0
+                self._changed.notify_all()
+            if self._on_room is not None and (error is not None or (not had_room and self.has_room)):
+                self._on_room()
+            if error is not None or self._aborted:
+                return
+
+    def _is_due(self) -> bool:
+        if not self._waiting:
+            return False
+        early = self._closed or self._acknowledged < self._flush_until or self._waiting_bytes >= FULL_FILE
+        return early or monotonic() >= self._oldest + self._flush_every
+
+    def _write(self, batches: list[AnswerBatch], last: int) -> JournalError | None:
+        """Make a file of batches. Returns the error that ends the writer, or None."""
+        try:
+            tables, first = [], last - sum(len(batch.keys) for batch in batches)
+            for batch in batches:
+                kept = batch if self._keep_missing else batch.without_misses()
+                if len(kept.keys):
+                    table = to_table(
+                        kept, self._description, run=self.run, first=first, expire_after=self._expire_after
+                    )
+                    tables.append(table)
+                first += len(batch.keys)
+            if not tables:
+                return None
+            data = encode(pa.concat_tables(tables))
+        except Exception as error:
+            failed = JournalError(f"answers do not fit the journal {self._place.shown}: {describe_error(error)}")
+            failed.__cause__ = error
+            return failed
+        name = file_name(ANSWERS, round(self._clock() * 1000), self._id, self._files)
+        self._files += 1
+        return self._put(name, data)
+
+    def _put(self, name: str, data: bytes) -> JournalError | None:
+        begun, pause = monotonic(), self._first_pause
+        while True:
+            try:
+                self._place.put(name, data)
+                return None
+            except Exception as error:
+                spent = monotonic() - begun
+                if spent + pause > self._patience or is_lasting(error):
+                    failed = JournalError(
+                        f"the journal {self._place.shown} cannot be written, after {spent:.1f} seconds "
+                        f"({describe_error(error)}): answers would be paid for again, so the task ends; check the "
+                        "place, and start the job again: it goes on from the journal"
+                    )
+                    failed.__cause__ = error
+                    return failed
+            with self._changed:
+                if self._changed.wait_for(lambda: self._aborted, pause):
+                    return JournalError(f"the writer of the journal {self._place.shown} was aborted")
+            pause = min(2 * pause, 5.0)
+
+
+def is_lasting(error: Exception) -> bool:
+    """Whether a write will fail again until a person changes something."""
+    if isinstance(error, JournalError) or not isinstance(error, OSError | pa.ArrowException):
+        return True
+    return error.errno in _LASTING if getattr(error, "errno", None) else any(w in str(error) for w in _LASTING_WORDS)

@@ -1,0 +1,72 @@
+"""Journals on local disks, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from asyncio_operator.journal.answers import AnswerBatch
+from asyncio_operator.journal.format import Description
+from asyncio_operator.journal.identity import open_journal, wanted_description
+from asyncio_operator.journal.places import LocalPlace, Place
+from asyncio_operator.journal.reader import JournalReader, KnownAnswers
+from asyncio_operator.journal.writer import JournalWriter
+
+NOW = 1_800_000_000.0
+
+
+def described(place: Place, keys: str = "long", answers: Sequence[tuple[str, pa.DataType]] = (("v", pa.string()),)):
+    kinds = {"long": pa.int64(), "int": pa.int32(), "text": pa.string(), "double": pa.float64()}
+    schema = pa.schema([("id", kinds[keys])])
+    return open_journal(place, wanted_description("test", schema, pa.schema(list(answers))))
+
+
+def batch(answers: Mapping[Any, Sequence[str]], time: float = NOW, kind: pa.DataType | None = None) -> AnswerBatch:
+    """Answers by key, each a list of values of the column "v"; an empty list is a miss."""
+    rows = pa.table({"v": pa.array([value for values in answers.values() for value in values], pa.string())})
+    counts = np.array([len(values) for values in answers.values()])
+    return AnswerBatch(pa.array(list(answers), kind), rows, counts, time)
+
+
+def write(place: Place, description: Description, *batches: AnswerBatch, **options: Any) -> JournalWriter:
+    writer = JournalWriter(place, description, flush_every=3600, **options)
+    for one in batches:
+        writer.append(one)
+        writer.flush()
+    writer.close()
+    return writer
+
+
+def answers_of(known: KnownAnswers, keys: Sequence[Any]) -> dict[Any, list[Any]]:
+    """The values of "v" by key, without the keys that are unknown."""
+    values = known.table["v"].to_pylist()
+    found = zip(keys, known.starts.tolist(), known.counts.tolist(), strict=True)
+    return {key: values[start : start + count] for key, start, count in found if count >= 0}
+
+
+def read(place: Place, description: Description, keys: Sequence[Any], kind: pa.DataType | None = None, **options: Any):
+    options.setdefault("clock", lambda: NOW + 1)
+    return answers_of(JournalReader(place, description, **options).read(pa.array(keys, kind)), keys)
+
+
+class Watched(LocalPlace):
+    """A place on a disk that counts what is opened, and fails when asked to."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.opened: list[str] = []
+        self.errors: list[Exception] = []
+        self.puts = 0
+
+    def put(self, name: str, data: bytes) -> None:
+        self.puts += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        super().put(name, data)
+
+    def open(self, name: str) -> pa.NativeFile:
+        self.opened.append(name)
+        return super().open(name)

@@ -1,0 +1,220 @@
+"""Laws J1, J3, J4 and J7 on a local disk: what is written, and which answers count."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import math
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from asyncio_operator.errors import ConfigurationError, StateError
+from asyncio_operator.journal.answers import AnswerBatch, weights_array
+from asyncio_operator.journal.files import list_journal
+from asyncio_operator.journal.identity import open_journal, wanted_description
+from asyncio_operator.journal.places import LocalPlace
+from asyncio_operator.journal.reader import JournalReader
+from tests.journal.helpers import NOW, Watched, answers_of, batch, described, read, write
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> LocalPlace:
+    return LocalPlace(str(tmp_path / "deep" / "journal"))
+
+
+def test_J1_answers_with_one_row_several_rows_and_none_are_read_back(place: LocalPlace) -> None:
+    description = described(place)
+    write(place, description, batch({1: ["a"], 2: [], 3: ["x", "y", "z"]}))
+    assert read(place, description, [3, 9, 2, 1]) == {3: ["x", "y", "z"], 2: [], 1: ["a"]}
+
+
+def test_J1_all_types_of_spark_come_back_as_they_were(place: LocalPlace) -> None:
+    moment = datetime.datetime(2026, 5, 1, 12, 30, 0, 123456)
+    columns = {
+        "a": pa.array([True, None]),
+        "b": pa.array([1, None], pa.int8()),
+        "c": pa.array([1.5, float("nan")], pa.float32()),
+        "d": pa.array([Decimal("1.50"), None], pa.decimal128(20, 2)),
+        "e": pa.array([b"\0", None]),
+        "f": pa.array([datetime.date(2026, 1, 1), None]),
+        "g": pa.array([moment.replace(tzinfo=datetime.UTC), None], pa.timestamp("us", "UTC")),
+        "h": pa.array([moment, None], pa.timestamp("us")),
+        "i": pa.array([[1, None], []], pa.list_(pa.int32())),
+        "j": pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int64())),
+        "k": pa.array([{"x": 1, "y y": ["t"]}, None], pa.struct([("x", pa.int64()), ("y y", pa.list_(pa.string()))])),
+        "l`l ä": pa.array(["ü", None]),
+    }
+    rows = pa.table(columns)
+    description = open_journal(place, wanted_description("types", pa.schema([("id", pa.string())]), rows.schema))
+    write(place, description, AnswerBatch(pa.array(["p", "q"]), rows, None, NOW))
+    known = JournalReader(place, description, clock=lambda: NOW).read(pa.array(["p", "q"]))
+    assert repr(known.table.to_pylist()) == repr(rows.to_pylist())
+
+
+def test_J3_any_reader_of_parquet_finds_the_columns_of_the_format(place: LocalPlace, tmp_path: Path) -> None:
+    description = described(place)
+    attempts, latency = pa.array([1, 2], pa.int32()), pa.array([12.5, None])
+    weights = weights_array([{"tokens": 7.0}, None])
+    rows = pa.table({"v": ["a"]})
+    one = AnswerBatch(pa.array([5, 6]), rows, np.array([1, 0]), np.array([NOW, NOW + 1]), attempts, latency, weights)
+    writer = write(place, description, one, label="app-7", expire_after=60)
+    table = pq.read_table(tmp_path / "deep" / "journal")
+    start = datetime.datetime.fromtimestamp(NOW, datetime.UTC)
+    later = start + datetime.timedelta(seconds=1)
+    minute = datetime.timedelta(seconds=60)
+    assert writer.run.startswith("app-7-")
+    common = {"_run": writer.run, "_row": 0}
+    assert table.to_pylist() == [
+        {"id": 5, "v": "a", "_found": True, "_time": start, "_attempts": 1, "_latency_ms": 12.5}
+        | {"_weights": [("tokens", 7.0)], "_expires": start + minute, "_call": 0, **common},
+        {"id": 6, "v": None, "_found": False, "_time": later, "_attempts": 2, "_latency_ms": None}
+        | {"_weights": None, "_expires": later + minute, "_call": 1, **common},
+    ]
+
+
+def test_J4_the_latest_counts_by_time_then_run_then_call(place: LocalPlace) -> None:
+    description = described(place)
+    first = write(place, description, batch({1: ["old"]}, NOW + 5), batch({1: ["new"]}, NOW + 5))
+    assert read(place, description, [1]) == {1: ["new"]}
+    write(place, description, batch({1: ["earlier", "rows"]}, NOW + 4))
+    assert read(place, description, [1]) == {1: ["new"]}
+    second = write(place, description, batch({1: ["other run"]}, NOW + 5))
+    assert read(place, description, [1]) == {1: ["other run" if second.run > first.run else "new"]}
+    write(place, description, batch({1: []}, NOW + 6))
+    assert read(place, description, [1]) == {1: []}
+
+
+def test_J4_a_file_twice_gives_an_answer_once(place: LocalPlace, tmp_path: Path) -> None:
+    description = described(place)
+    write(place, description, batch({1: ["a", "b"], 2: []}))
+    [path] = (tmp_path / "deep" / "journal").glob("*.parquet")
+    path.with_name(path.name.replace("000000.parquet", "000077.parquet")).write_bytes(path.read_bytes())
+    assert read(place, description, [1, 2]) == {1: ["a", "b"], 2: []}
+
+
+def test_J4_a_file_that_is_half_written_is_ignored(
+    place: LocalPlace, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    description = described(place)
+    write(place, description, batch({1: ["a"]}), batch({2: ["b"]}))
+    first, second = sorted((tmp_path / "deep" / "journal").glob("*.parquet"))
+    data = second.read_bytes()
+    for cut in (0, 1, 11, len(data) // 2, len(data) - 1):
+        second.write_bytes(data[:cut])
+        with caplog.at_level(logging.WARNING, "asyncio_operator"):
+            assert read(place, description, [1, 2]) == {1: ["a"]}
+        assert "not complete and is ignored" in caplog.text
+    assert first.exists()
+
+
+def test_J4_a_file_of_another_journal_is_an_error(place: LocalPlace, tmp_path: Path) -> None:
+    description = described(place)
+    other = LocalPlace(str(tmp_path / "other"))
+    write(other, described(other, "text"), batch({"k": ["a"]}))
+    [path] = (tmp_path / "other").glob("*.parquet")
+    place.put(path.name, path.read_bytes())
+    with pytest.raises(StateError, match="is of another journal"):
+        read(place, description, [1])
+
+
+def test_J6_keys_of_int_and_bigint_and_of_float_and_double_are_the_same(place: LocalPlace, tmp_path: Path) -> None:
+    description = described(place, "int")
+    write(place, description, batch({1: ["a"]}, kind=pa.int32()), batch({2: ["b"]}, kind=pa.int64()))
+    assert read(place, description, [1, 2], pa.int8()) == read(place, description, [1, 2]) == {1: ["a"], 2: ["b"]}
+    doubles = LocalPlace(str(tmp_path / "doubles"))
+    description = described(doubles, "double")
+    write(doubles, description, batch({-0.0: ["zero"], math.nan: ["nan"]}), batch({0.5: ["half"]}, kind=pa.float32()))
+    assert answers_of(
+        JournalReader(doubles, description).read(pa.array([0.0, float("nan"), 0.5], pa.float32())), "znh"
+    ) == {"z": ["zero"], "n": ["nan"], "h": ["half"]}
+
+
+def test_J6_composite_keys_are_compared_part_by_part(place: LocalPlace) -> None:
+    keys = pa.schema([("day", pa.date32()), ("code", pa.string())])
+    description = open_journal(place, wanted_description("two", keys, pa.schema([("v", pa.string())])))
+    days = pa.array([datetime.date(2026, 1, 1)] * 2 + [None])
+    asked = pa.StructArray.from_arrays([days, pa.array(["x", "y", "x"])], names=["0", "1"])
+    write(place, description, AnswerBatch(asked[:2], pa.table({"v": ["a", "b"]}), None, NOW))
+    known = JournalReader(place, description, clock=lambda: NOW).read(asked)
+    assert known.counts.tolist() == [1, 1, -1]
+    assert known.table["v"].to_pylist() == ["a", "b"]
+
+
+def test_J6_a_key_that_the_journal_cannot_hold_is_unknown(place: LocalPlace) -> None:
+    description = described(place)
+    write(place, description, batch({1: ["a"]}))
+    assert read(place, description, [1.0, 1.5, None]) == {1.0: ["a"]}
+
+
+def test_J7_the_expiry_of_the_writer_is_shortened_by_the_reader_and_never_lengthened(place: LocalPlace) -> None:
+    description = described(place)
+    write(place, description, batch({1: ["a"]}), expire_after=10)
+    for age, own, found in [(9, None, True), (10, None, False), (4, 5, True), (5, 5, False), (11, 100, False)]:
+        assert bool(read(place, description, [1], clock=lambda at=NOW + age: at, expire_after=own)) is found, (age, own)
+
+
+def test_J7_an_older_answer_that_lives_longer_counts_again(place: LocalPlace) -> None:
+    description = described(place)
+    write(place, description, batch({1: ["lasting"]}, NOW))
+    write(place, description, batch({1: ["short"]}, NOW + 1), expire_after=5)
+    assert read(place, description, [1], clock=lambda: NOW + 2) == {1: ["short"]}
+    assert read(place, description, [1], clock=lambda: NOW + 6) == {1: ["lasting"]}
+
+
+def test_J1_misses_are_answers_unless_they_are_not_kept(place: LocalPlace) -> None:
+    description = described(place)
+    write(place, description, batch({1: [], 2: ["b"]}))
+    assert read(place, description, [1, 2]) == {1: [], 2: ["b"]}
+    assert read(place, description, [1, 2], keep_missing=False) == {2: ["b"]}
+    write(place, description, batch({3: [], 4: ["d"], 5: []}), batch({6: []}), keep_missing=False)
+    assert read(place, description, [3, 4, 5, 6]) == {4: ["d"]}
+
+
+def test_J1_a_reader_looks_only_into_files_that_came_after_a_listing(tmp_path: Path) -> None:
+    place = Watched(str(tmp_path))
+    description = described(place)
+    write(place, description, batch({1: ["a"], 2: ["b"]}))
+    listing = list_journal(place)
+    write(place, description, batch({2: ["c"], 3: ["d"]}, NOW + 1))
+    place.opened.clear()
+    assert read(place, description, [1, 2, 3], since=listing.seen) == {2: ["c"], 3: ["d"]}
+    assert [name for name in place.opened if name in {entry.name for entry in listing.files}] == []
+
+
+def test_J1_a_reader_sees_new_files_when_it_is_refreshed(place: LocalPlace) -> None:
+    description = described(place)
+    reader = JournalReader(place, description, clock=lambda: NOW)
+    assert reader.refresh() == 0
+    write(place, description, batch({1: ["a"]}))
+    assert answers_of(reader.read(pa.array([1])), [1]) == {}
+    assert reader.refresh() == 1
+    assert answers_of(reader.read(pa.array([1])), [1]) == {1: ["a"]}
+
+
+def test_J5_row_groups_without_the_keys_are_not_read(place: LocalPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    description = described(place)
+    keys = range(200_000)
+    rows = pa.table({"v": pa.repeat(pa.scalar("x"), len(keys))})
+    write(place, description, AnswerBatch(pa.array(keys), rows, None, NOW))
+    groups: list[int] = []
+    original = pq.ParquetFile.read_row_group
+
+    def read_row_group(file: pq.ParquetFile, group: int, **options: object) -> pa.Table:
+        groups.append(group)
+        return original(file, group, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", read_row_group)
+    assert read(place, description, [150_000, 150_001]) == {150_000: ["x"], 150_001: ["x"]}
+    assert set(groups) == {2}
+
+
+def test_J2_a_key_that_does_not_fit_is_an_error_and_not_another_key(place: LocalPlace) -> None:
+    description = described(place)
+    with pytest.raises(Exception, match="does not fit the journal's key columns") as caught:
+        write(place, description, batch({None: ["a"]}, kind=pa.int64()))
+    assert isinstance(caught.value.__cause__, ConfigurationError)

@@ -1,0 +1,207 @@
+"""Laws J4 and J7: compaction changes no reader's answer, at no later time, and deletes only what others hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncio_operator.arrow.key_arrays import distinct
+from asyncio_operator.errors import StateError
+from asyncio_operator.journal.answers import AnswerBatch, latest, living, to_table, worth_keeping
+from asyncio_operator.journal.compaction import Compactor, compact
+from asyncio_operator.journal.files import list_journal
+from asyncio_operator.journal.format import ABOUT
+from asyncio_operator.journal.identity import wanted_description
+from asyncio_operator.journal.places import LocalPlace
+from asyncio_operator.testing import ManualClock
+from tests.journal.helpers import NOW, batch, described, read, write
+
+DESCRIPTION = wanted_description("x", pa.schema([("id", pa.string())]), pa.schema([("v", pa.string())]))
+
+ANSWERS = st.lists(
+    st.tuples(
+        st.sampled_from("ab"),
+        st.integers(0, 2),  # rows
+        st.integers(0, 5),  # time
+        st.sampled_from(["run 1", "run 2"]),
+        st.sampled_from([None, 1, 3, 8]),  # expire_after
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+def view(table: pa.Table, now: float, expire_after: float | None) -> list[str]:
+    """What a reader gives, with the run and the call of each answer."""
+    table = living(table, now, expire_after)
+    if not table.num_rows:
+        return []
+    _, codes = distinct([table["id"].combine_chunks()])
+    chosen = table.take(pa.array(latest(table, codes))).select(["id", "v", "_found", "_run", "_call", "_row"])
+    return sorted(map(repr, chosen.to_pylist()))
+
+
+@settings(max_examples=150, deadline=None)
+@given(ANSWERS, st.integers(0, 9), st.data())
+def test_J7_compaction_changes_no_view_at_any_later_time(
+    answers: list[tuple[str, int, int, str, int | None]], now: int, data: st.DataObject
+) -> None:
+    tables = []
+    for call, (key, count, time, run, expire_after) in enumerate(answers):
+        rows = pa.table({"v": [f"{call}/{row}" for row in range(count)]}, schema=DESCRIPTION.answers)
+        one = AnswerBatch(pa.array([key]), rows, np.array([count]), float(time))
+        tables.append(to_table(one, DESCRIPTION, run=run, first=call, expire_after=expire_after))
+    twice = data.draw(st.lists(st.sampled_from(tables)))
+    everything = pa.concat_tables(tables)
+    kept = worth_keeping(pa.concat_tables([*tables, *twice]), 1, now)
+    assert kept.schema.equals(DESCRIPTION.schema)
+    for later in (now, now + 1, now + 4, 14):
+        for own in (None, 2):
+            assert view(kept, later, own) == view(everything, later, own)
+    # What a deleted file brings back changes nothing.
+    back = pa.concat_tables([kept, *data.draw(st.lists(st.sampled_from(tables)))])
+    for later in (now, now + 3, 14):
+        assert view(back, later, None) == view(everything, later, None)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> LocalPlace:
+    return LocalPlace(str(tmp_path))
+
+
+def names(place: LocalPlace) -> set[str]:
+    return {entry.name.split("-")[0] for entry in list_journal(place).files}
+
+
+def test_J7_many_files_become_few_and_the_old_ones_stay_for_grace(place: LocalPlace, tmp_path: Path) -> None:
+    description, clock = described(place), ManualClock(NOW)
+    write(place, description, *(batch({key: [f"v{key}"], 0: [f"{key}"]}, NOW + key) for key in range(1, 20)))
+    expected = {key: [f"v{key}"] for key in range(1, 20)} | {0: ["19"]}
+    first = compact(place, description, grace=60, clock=clock)
+    assert (first.files_read, first.files_written, first.files_deleted) == (19, 1, 0)
+    assert (first.rows_read, first.rows_written) == (38, 20)
+    assert len(list_journal(place).files) == 20
+    assert len(list_journal(place).live) == 1
+    assert read(place, description, range(20)) == expected
+    clock.advance(59)
+    assert compact(place, description, grace=60, clock=clock).files_deleted == 0
+    clock.advance(2)
+    assert compact(place, description, grace=60, clock=clock).files_deleted == 19
+    assert names(place) == {"compacted"}
+    assert read(place, description, range(20)) == expected
+    compact(place, description, grace=60, clock=clock)
+    assert list((tmp_path / "_journal").glob("compaction-*")) == [], "nothing is left of what it names"
+
+
+def test_J7_expired_answers_are_dropped_and_an_empty_journal_stays_one(place: LocalPlace) -> None:
+    description, clock = described(place), ManualClock(NOW + 100)
+    write(place, description, batch({1: ["a"], 2: ["b"]}), expire_after=50)
+    done = compact(place, description, grace=0, clock=clock)
+    assert (done.rows_read, done.rows_written, done.files_written, done.files_deleted) == (2, 0, 0, 1)
+    assert list_journal(place).files == ()
+    assert compact(place, description, clock=clock).files_read == 0
+    write(place, description, batch({1: ["new"]}, NOW + 100))
+    assert read(place, description, [1]) == {1: ["new"]}
+
+
+@pytest.mark.parametrize("bucket", [1, 500, 1 << 30])
+def test_J5_compaction_in_buckets_gives_the_same(place: LocalPlace, tmp_path: Path, bucket: int) -> None:
+    description = described(place)
+    write(place, description, *(batch({key: [str(n)] for key in range(n, n + 30)}, NOW + n) for n in range(5)))
+    before = read(place, description, range(40))
+    spill = tmp_path / "spill"
+    spill.mkdir()
+    done = compact(place, description, grace=0, bucket=bucket, spill=spill, clock=lambda: NOW)
+    assert read(place, description, range(40)) == before
+    assert (done.files_written > 1) is (bucket < 1 << 30)
+    assert done.rows_written == 34
+    assert list(spill.iterdir()) == []
+
+
+def test_J7_a_task_that_knows_the_replaced_files_does_not_read_their_successor(place: LocalPlace) -> None:
+    description = described(place)
+    write(place, description, batch({1: ["a"]}))
+    seen = list_journal(place).seen
+    compact(place, description, clock=lambda: NOW)
+    assert read(place, description, [1], since=seen) == {}
+    write(place, description, batch({2: ["b"]}))
+    compact(place, description, clock=lambda: NOW)
+    assert read(place, description, [1, 2], since=seen) == {1: ["a"], 2: ["b"]}
+
+
+def test_J7_a_reader_finds_the_successor_of_a_file_that_is_gone(place: LocalPlace) -> None:
+    from asyncio_operator.journal.reader import JournalReader
+    from tests.journal.helpers import answers_of
+
+    description = described(place)
+    write(place, description, batch({1: ["a"]}), batch({2: ["b"]}))
+    reader = JournalReader(place, description, clock=lambda: NOW)
+    assert reader.refresh() == 2
+    compact(place, description, grace=0, clock=lambda: NOW)
+    assert answers_of(reader.read(pa.array([1, 2])), [1, 2]) == {1: ["a"], 2: ["b"]}
+
+
+def test_J7_a_file_is_not_deleted_while_its_successor_is_missing(
+    place: LocalPlace, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    description = described(place)
+    write(place, description, batch({1: ["a"]}), batch({2: ["b"]}))
+    compact(place, description, clock=lambda: NOW)
+    [successor] = tmp_path.glob("compacted-*")
+    data = successor.read_bytes()
+    for damaged in (data[:100], None):
+        if damaged is None:
+            successor.unlink()
+        else:
+            successor.write_bytes(damaged)
+        assert Compactor(place, description, clock=lambda: NOW + 9999).delete_replaced(1) == 0
+    assert read(place, description, [1, 2]) == {1: ["a"], 2: ["b"]}
+
+
+def test_J7_a_compaction_that_cannot_be_read_back_is_not_recorded(place: LocalPlace, tmp_path: Path) -> None:
+    description = described(place)
+    write(place, description, batch({1: ["a"]}))
+    compactor = Compactor(place, description, clock=lambda: NOW)
+    inputs = compactor.inputs()
+    name, rows = compactor.write(pa.concat_tables([table for one in inputs for table in compactor.read(one)]))
+    assert name is not None
+    assert rows == 1
+    (tmp_path / name).write_bytes(b"PAR1")
+    with pytest.raises(StateError, match="is not complete after it was written"):
+        compactor.commit([name], inputs)
+    assert list((tmp_path / "_journal").glob("compaction-*")) == []
+
+
+def test_J7_a_half_written_file_is_not_replaced(place: LocalPlace, tmp_path: Path) -> None:
+    description = described(place)
+    write(place, description, batch({1: ["a"]}), batch({2: ["b"]}))
+    _, path = sorted(tmp_path.glob("answers-*"))
+    data = path.read_bytes()
+    path.write_bytes(data[:-5])
+    compact(place, description, grace=0, clock=lambda: NOW)
+    path.write_bytes(data)  # A mounted store that shows a file before it is whole.
+    assert read(place, description, [1, 2]) == {1: ["a"], 2: ["b"]}
+
+
+def test_J7_a_record_of_another_format_is_refused(place: LocalPlace, tmp_path: Path) -> None:
+    described(place)
+    name = f"compaction-{1:013d}-{'0' * 16}.json"
+    (tmp_path / "_journal" / name).write_text(json.dumps({"format": 2}))
+    with pytest.raises(StateError, match="is of format 2, and this version of asyncio-operator knows format 1"):
+        list_journal(place)
+
+
+def test_J3_the_columns_of_the_format_are_those_of_its_docstring() -> None:
+    from asyncio_operator.journal import format as module
+
+    assert [
+        line.split()[0]
+        for line in (module.__doc__ or "").splitlines()
+        if line.startswith("    _") and "/" not in line.split()[0]
+    ] == ABOUT.names

@@ -1,0 +1,202 @@
+"""Law J2: when answers are written, what is acknowledged, and what a place that fails costs."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from asyncio_operator.errors import StateError
+from asyncio_operator.journal import writer as writers
+from asyncio_operator.journal.format import JournalError
+from asyncio_operator.journal.places import LocalPlace
+from asyncio_operator.journal.writer import JournalWriter
+from tests.journal.helpers import Watched, batch, described, read
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Watched:
+    return Watched(str(tmp_path))
+
+
+class Gate(LocalPlace):
+    """A place whose writes wait."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.open_gate = threading.Event()
+        self.reached = threading.Event()
+
+    def put(self, name: str, data: bytes) -> None:
+        self.reached.set()
+        assert self.open_gate.wait(30)
+        super().put(name, data)
+
+
+def test_J2_an_answer_is_acknowledged_when_its_file_is_there(tmp_path: Path) -> None:
+    described(LocalPlace(str(tmp_path)))
+    place = Gate(str(tmp_path))
+    description = described(place)
+    writer = JournalWriter(place, description, flush_every=0.001)
+    assert writer.append(batch({1: ["a"], 2: []})) == 2
+    assert place.reached.wait(30)
+    assert writer.acknowledged == 0
+    assert not writer.flush(timeout=0.01)
+    place.open_gate.set()
+    assert writer.flush(timeout=30)
+    assert writer.acknowledged == 2
+    assert read(place, description, [1, 2]) == {1: ["a"], 2: []}
+    writer.close()
+
+
+def test_J2_answers_are_written_within_flush_every_without_being_asked(place: Watched) -> None:
+    description = described(place)
+    writer = JournalWriter(place, description, flush_every=0.02)
+    for number in range(3):
+        last = writer.append(batch({number: ["a"]}))
+        deadline = time.monotonic() + 30
+        while writer.acknowledged < last:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+    writer.close()
+    assert read(place, description, [0, 1, 2]) == {0: ["a"], 1: ["a"], 2: ["a"]}
+
+
+def test_J2_close_writes_what_waits_and_says_so(place: Watched) -> None:
+    description = described(place)
+    writer = JournalWriter(place, description, flush_every=3600)
+    writer.append(batch({1: ["a"]}))
+    writer.append(batch({2: ["b"]}))
+    writer.close()
+    writer.close()
+    assert writer.acknowledged == 2
+    assert place.puts == 2, "one description, and one file for both batches"
+    with pytest.raises(StateError, match="is closed"):
+        writer.append(batch({3: ["c"]}))
+
+
+def test_J2_a_writer_without_answers_writes_nothing_and_starts_no_thread(place: Watched) -> None:
+    description = described(place)
+    threads = threading.active_count()
+    writer = JournalWriter(place, description)
+    assert writer.flush(timeout=0)
+    assert threading.active_count() == threads
+    writer.close()
+    assert [path.name for path in Path(place.shown).iterdir()] == ["_journal"]
+
+
+def test_J2_a_failing_write_is_repeated_under_the_same_name(place: Watched) -> None:
+    description = described(place)
+    place.errors = [OSError("503 SLOW_DOWN"), OSError(errno.EIO, "broken"), pa.ArrowIOError("lost")]
+    writer = JournalWriter(place, description, flush_every=3600, first_pause=0.001)
+    writer.append(batch({1: ["a"]}))
+    writer.close()
+    assert read(place, description, [1]) == {1: ["a"]}
+    assert len(list(Path(place.shown).glob("*.parquet"))) == 1
+
+
+def test_J2_a_place_that_fails_for_good_ends_the_writer_with_what_to_do(place: Watched) -> None:
+    description = described(place)
+    place.errors = [OSError(errno.ENOSPC, "no space left")] * 100
+    roomy = threading.Event()
+    writer = JournalWriter(place, description, flush_every=3600, patience=0.01, first_pause=0.002, on_room=roomy.set)
+    writer.append(batch({1: ["a"]}))
+    with pytest.raises(JournalError, match=r"cannot be written.*no space left.*the task ends; check the place"):
+        writer.flush()
+    assert roomy.wait(30), "who waits for room must learn of it"
+    assert writer.acknowledged == 0
+    assert writer.has_room
+    for call in (lambda: writer.append(batch({2: ["b"]})), writer.flush, writer.close):
+        with pytest.raises(JournalError, match="no space left"):
+            call()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [PermissionError(errno.EACCES, "denied"), OSError("AWS Error ACCESS_DENIED during PutObject"), TypeError("a bug")],
+)
+def test_J2_an_error_that_lasts_is_not_repeated(place: Watched, error: Exception) -> None:
+    description = described(place)
+    place.errors = [error] * 2
+    writer = JournalWriter(place, description, flush_every=3600)
+    writer.append(batch({1: ["a"]}))
+    with pytest.raises(JournalError):
+        writer.close()
+    assert len(place.errors) == 1
+
+
+def test_J2_what_waits_is_bounded_and_room_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writers, "MOST_WAITING", 10_000)
+    monkeypatch.setattr(writers, "FULL_FILE", 4_000)
+    described(LocalPlace(str(tmp_path)))
+    place, roomy = Gate(str(tmp_path)), threading.Event()
+    writer = JournalWriter(place, described(place), flush_every=3600, on_room=roomy.set)
+    key = 0
+    while writer.has_room:
+        key += 1
+        assert key < 100
+        writer.append(batch({key: ["x" * 1000]}))
+    assert not writer.wait_for_room(timeout=0.01)
+    assert not roomy.is_set()
+    place.open_gate.set()
+    assert writer.wait_for_room(timeout=30)
+    writer.close()
+    assert roomy.is_set()
+    assert writer.acknowledged == key
+
+
+def test_J2_a_full_file_is_written_before_its_time(place: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writers, "FULL_FILE", 1)
+    description = described(place)
+    writer = JournalWriter(place, description, flush_every=3600)
+    last = writer.append(batch({1: ["a"]}))
+    deadline = time.monotonic() + 30
+    while writer.acknowledged < last:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    writer.close()
+
+
+def test_J2_abort_ends_the_thread_and_close_with_a_limit_says_what_is_lost(tmp_path: Path) -> None:
+    described(LocalPlace(str(tmp_path)))
+    place = Gate(str(tmp_path))
+    writer = JournalWriter(place, described(place), flush_every=0.001)
+    writer.append(batch({1: ["a"]}))
+    assert place.reached.wait(30)
+    with pytest.raises(JournalError, match=r"more than 0\.01 seconds"):
+        writer.close(timeout=0.01)
+    place.open_gate.set()
+    [thread] = [thread for thread in threading.enumerate() if thread.name.startswith("journal")]
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_J2_files_are_synced_before_they_get_their_name_and_leave_no_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = LocalPlace(str(tmp_path / "j"))
+    description = described(place)
+    steps: list[str] = []
+    fsync, rename = os.fsync, os.rename
+
+    def synced(descriptor: int) -> None:
+        steps.append("directory" if os.path.isdir(f"/proc/self/fd/{descriptor}") else "file")
+        fsync(descriptor)
+
+    def renamed(path: str, to: str) -> None:
+        assert os.path.basename(path).startswith(".")
+        steps.append("rename")
+        rename(path, to)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "rename", renamed)
+    writer = JournalWriter(place, description)
+    writer.append(batch({1: ["a"]}))
+    writer.close()
+    assert steps == ["file", "rename", "directory"]
+    assert list(tmp_path.rglob("*.part")) == []
