@@ -165,7 +165,8 @@ class Permits:
         """
         for unit, hint in limits.items():
             fields = {name: getattr(hint, name) for name in HINT_FIELDS}
-            self._hints[unit] = (now, {name: value for name, value in fields.items() if value not in (None, False)})
+            said = {name: value for name, value in fields.items() if value is not None and value is not False}
+            self._hints[unit] = (now, said)  # A remaining 0 is said, though it equals False.
             for stock in self._stocks:
                 self._urgent |= stock.unit == unit and hint.remaining is not None and hint.remaining < stock.held()
         if retry_after:

@@ -1,0 +1,154 @@
+"""`HttpEnricher` under a budget, against a service that enforces its limits and reports them: laws G4 and G5."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from asyncio_operator import Budget, Limit
+from asyncio_operator.lookup import Lookup
+from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService, VirtualTimeLoop
+from enrichers.http import HttpEnricher
+
+NUMBERS = itertools.count()
+"""Budgets of one name share what they have used, so each test has a name of its own."""
+
+LIMITS = [Limit(20, 10.0), Limit(1000, 10.0, "tokens")]
+
+
+def on_virtual_time(main: Callable[[], Awaitable[None]]) -> None:
+    async def run() -> None:
+        await main()
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(run())
+
+
+def budget(*limits: Limit) -> Budget:
+    return Budget(f"http {next(NUMBERS)}", *limits)
+
+
+def size(request: FakeRequest) -> dict[str, float]:
+    return {"tokens": len(request.json()["text"])}
+
+
+def chat(request: FakeRequest) -> Any:
+    return {"content": "ok", "usage": {"total": len(request.json()["text"])}}
+
+
+@asynccontextmanager
+async def lookups(service: FakeService, shared: Budget, count: int = 1, **options: Any) -> AsyncIterator[list[Lookup]]:
+    """Lookups with clients of their own, which share a budget."""
+    async with AsyncExitStack() as stack:
+        yield [
+            await stack.enter_async_context(
+                Lookup(
+                    HttpEnricher(
+                        service.url + "/chat",
+                        key="text",
+                        method="POST",
+                        json_body={"text": "{text}"},
+                        schema="content string",
+                        **options,
+                    ),
+                    budget=shared,
+                )
+            )
+            for _ in range(count)
+        ]
+
+
+async def all_of(lookups: Sequence[Lookup], texts: Sequence[str]) -> None:
+    await asyncio.gather(*(lookups[i % len(lookups)].get(text) for i, text in enumerate(texts)))
+
+
+@pytest.mark.parametrize("headers", ["openai", "azure", "anthropic", "ietf"])
+def test_G4_G5_with_the_limits_of_the_service_no_request_is_refused(headers: str) -> None:
+    texts = [f"{i:03}" + "x" * (i * 37 % 90) for i in range(100)]
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        async with FakeService(handler=chat, limits=LIMITS, headers=headers, weigh=size, latency=0.3) as service:
+            options = {"weigh": lambda keys: {"tokens": sum(map(len, keys))}, "usage": {"tokens": "usage.total"}}
+            started = loop.time()
+            async with lookups(service, budget(*LIMITS), 2, **options) as both:
+                await all_of(both, texts)
+            taken = loop.time() - started
+        assert [request.status for request in service.requests] == [200] * 100
+        assert service.windows_exceeded() == []
+        least = max(100 / 20, sum(map(len, texts)) / 1000) - 1
+        assert taken <= 10 * least * 1.1 + 1
+
+    on_virtual_time(main)
+
+
+def test_G4_what_answers_weighed_takes_the_place_of_estimates() -> None:
+    shared = budget(Limit(10_000, 60.0, "tokens"))
+
+    async def main() -> None:
+        async with FakeService(handler=chat) as service:
+            options: dict[str, Any] = {"weigh": lambda keys: {"tokens": 1000.0}, "usage": {"tokens": "usage.total"}}
+            async with lookups(service, shared, **options) as one:
+                await all_of(one, ["a", "bb", "cccc"])
+                assert shared.statistics().units["tokens"].used <= 3000
+                await asyncio.sleep(1.0)
+                assert shared.statistics().units["tokens"].used == 7
+
+    on_virtual_time(main)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        FakeAnswer({}, 429, {"Retry-After": "9"}),
+        FakeAnswer({}, 503, {"retry-after-ms": "9000"}),
+        FakeAnswer({"error": {"details": [{"@type": "google.rpc.RetryInfo", "retryDelay": "9s"}]}}, 429),
+        FakeAnswer({"content": "ok"}, 200, {"RateLimit-Policy": '"a";q=20;w=9', "RateLimit": '"a";r=0;t=9'}),
+        FakeAnswer(
+            {"content": "ok"},
+            200,
+            {"X-RateLimit-Limit": "20", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "9"},
+        ),
+    ],
+    ids=["Retry-After", "retry-after-ms", "RetryInfo", "RateLimit", "x-ratelimit"],
+)
+def test_G5_what_one_lookup_hears_stops_the_others_within_half_a_second(answer: FakeAnswer) -> None:
+    async def main() -> None:
+        async with FakeService(handler=chat) as service, lookups(service, budget(Limit(1000, 1.0)), 2) as both:
+
+            async def asks(lookup: Lookup, name: str) -> None:
+                for i in range(200):
+                    await lookup.get(f"{name} {i}")
+                    await asyncio.sleep(0.05)
+
+            async def hears() -> float:
+                await asyncio.sleep(1.0)
+                service.answer_next(answer)
+                return asyncio.get_running_loop().time() - start
+
+            start = asyncio.get_running_loop().time()
+            _, _, told = await asyncio.gather(asks(both[0], "a"), asks(both[1], "b"), hears())
+        times = [request.time for request in service.requests if told + 0.6 < request.time]
+        assert told + 8.5 <= min(times) <= told + 10.5
+
+    on_virtual_time(main)
+
+
+def test_G5_without_hints_nothing_stops() -> None:
+    async def main() -> None:
+        async with FakeService(handler=chat) as service, lookups(service, budget(Limit(9, 1.0)), hints=False) as one:
+            service.answer_next(FakeAnswer({}, 429, {"Retry-After": "9"}))
+            began = asyncio.get_running_loop().time()
+            first = asyncio.ensure_future(one[0].get("a"))
+            await asyncio.sleep(0.2)
+            await one[0].get("b")
+            assert asyncio.get_running_loop().time() - began < 2
+            await first
+            assert asyncio.get_running_loop().time() - began == pytest.approx(9, abs=0.5)
+
+    on_virtual_time(main)
