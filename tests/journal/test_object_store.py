@@ -1,0 +1,144 @@
+"""Laws J2, J3, J4 and J7 on a server that speaks S3, and on one that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from asyncio_operator.journal.compaction import compact
+from asyncio_operator.journal.files import list_journal
+from asyncio_operator.journal.format import JournalError
+from asyncio_operator.journal.places import Place, open_place
+from asyncio_operator.journal.spec import Journal
+from asyncio_operator.journal.writer import JournalWriter
+from tests.journal.helpers import NOW, batch, described, read, write
+from tests.object_store import ObjectStore
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ObjectStore]:
+    with ObjectStore() as server:
+        yield server
+
+
+@pytest.fixture
+def store(server: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    server.objects.clear()
+    yield server
+    server.delay = 0.0
+    server.refuse = server.cut = server.lose = 0
+
+
+@pytest.fixture
+def place(store: ObjectStore) -> Place:
+    return open_place(Journal(store.url("answers")).location)
+
+
+def files(store: ObjectStore) -> list[str]:
+    return [name for name in store.objects if name.endswith(".parquet")]
+
+
+def test_J3_a_journal_on_an_object_store_is_written_read_and_compacted(place: Place, store: ObjectStore) -> None:
+    description = described(place)
+    assert described(place) == description
+    write(place, description, batch({1: ["a"], 2: []}), batch({3: ["x", "y"]}))
+    expected = {1: ["a"], 2: [], 3: ["x", "y"]}
+    assert read(place, description, [1, 2, 3, 4]) == expected
+    assert compact(place, description, grace=0, clock=lambda: NOW).files_deleted == 2
+    assert len(files(store)) == 1
+    assert read(place, description, [1, 2, 3, 4]) == expected
+
+
+def test_J3_a_listing_of_many_pages_is_whole(place: Place, store: ObjectStore) -> None:
+    described(place)
+    for number in range(2500):
+        store.objects[f"answers/answers-{number:013d}-{'a' * 16}-000000.parquet"] = b""
+    assert len(list_journal(place).files) == 2500
+
+
+def test_J4_a_file_of_several_parts_appears_whole(place: Place, store: ObjectStore) -> None:
+    import os
+
+    description = described(place)
+    values = [os.urandom(1 << 20).hex() for _ in range(12)]
+    write(place, description, batch(dict(enumerate([value] for value in values))))
+    assert len(files(store)) == 1
+    assert store.requests["POST"] >= 2, "an upload in parts"
+    assert read(place, description, [3, 11]) == {3: [values[3]], 11: [values[11]]}
+
+
+def test_J2_one_small_file_is_one_request(place: Place, store: ObjectStore) -> None:
+    description = described(place)
+    write(place, description, batch({1: ["a"]}))
+    store.requests.clear()
+    write(place, description, batch({2: ["b"]}))
+    assert dict(store.requests) == {"PUT": 1}
+
+
+@pytest.mark.parametrize("failure", ["refuse", "cut", "lose"])
+@pytest.mark.parametrize("times", [1, 7])
+def test_J2_a_store_that_fails_for_a_while_loses_and_doubles_nothing(
+    place: Place, store: ObjectStore, failure: str, times: int
+) -> None:
+    description = described(place)
+    setattr(store, failure, times)
+    writer = JournalWriter(place, description, flush_every=3600, first_pause=0.01)
+    writer.append(batch({1: ["a", "b"], 2: []}))
+    writer.close()
+    assert getattr(store, failure) == 0
+    assert writer.acknowledged == 2
+    assert len(files(store)) == 1
+    assert read(place, description, [1, 2]) == {1: ["a", "b"], 2: []}
+
+
+def test_J2_a_put_that_is_always_cut_leaves_nothing_and_ends_the_writer(place: Place, store: ObjectStore) -> None:
+    description = described(place)
+    store.cut = 1000
+    writer = JournalWriter(place, description, flush_every=3600, patience=0.1, first_pause=0.01)
+    writer.append(batch({1: ["a"]}))
+    with pytest.raises(JournalError, match=r"the journal s3a://bucket/answers cannot be written"):
+        writer.close()
+    assert writer.acknowledged == 0
+    assert files(store) == []
+
+
+def test_J2_a_slow_store_delays_the_acknowledgement_and_nothing_else(place: Place, store: ObjectStore) -> None:
+    description = described(place)
+    store.delay = 0.3
+    writer = JournalWriter(place, description, flush_every=0.001)
+    for key in range(5):
+        writer.append(batch({key: ["a"]}))
+    assert writer.acknowledged < 5
+    writer.close()
+    store.delay = 0.0
+    assert read(place, description, range(5)) == {key: ["a"] for key in range(5)}
+
+
+def test_J2_a_missing_bucket_or_a_refusal_is_not_repeated(store: ObjectStore) -> None:
+    place = open_place(Journal(store.url("answers").replace("bucket", "other")).location)
+    described_elsewhere = described(open_place(Journal(store.url("answers")).location))
+    writer = JournalWriter(place, described_elsewhere, flush_every=3600)
+    writer.append(batch({1: ["a"]}))
+    with pytest.raises(JournalError, match=r"after [0-2]\.\d seconds.*(?i:no_such_bucket|bucket)"):
+        writer.close()
+
+
+def test_J4_a_half_object_is_ignored(place: Place, store: ObjectStore, caplog: pytest.LogCaptureFixture) -> None:
+    description = described(place)
+    write(place, description, batch({1: ["a"]}), batch({2: ["b"]}))
+    first, second = sorted(files(store))
+    store.objects[second] = store.objects[second][:-9]
+    assert read(place, description, [1, 2]) == {1: ["a"]}
+    assert "is not complete and is ignored" in caplog.text
+    assert first != second
+
+
+def test_J7_many_keys_are_compacted_in_buckets(place: Place, store: ObjectStore) -> None:
+    description = described(place)
+    write(place, description, *(batch({key: [str(n)] for key in range(50)}, NOW + n) for n in range(3)))
+    done = compact(place, description, grace=0, bucket=2_000, clock=lambda: NOW)
+    assert done.rows_written == 50
+    assert read(place, description, range(50)) == {key: ["2"] for key in range(50)}
