@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ from asyncio_operator.enricher import (
     takes,
 )
 from asyncio_operator.services.causes import import_error
+from enrichers.weighing import Weigh, check_weigh
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,6 +60,10 @@ class BlockingEnricher(Enricher):
         setup: called once in each thread before its first call, and once by `open`. It returns the thread's client. If
             it fails, it is called again for the next lookup.
         teardown: called with that client, in its thread, when the enricher is closed.
+        weigh: under a budget: an ordinary function of the list of keys of a call, which returns what the call is likely
+            to weigh, such as ``{"tokens": 1300}``. It is called on the event loop, and gets an empty list for the least
+            that any call weighs.
+        idempotent: whether two calls for a key have the effect of one, as in `FunctionEnricher`.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -70,6 +75,8 @@ class BlockingEnricher(Enricher):
     max_batch: int
     setup: Callable[[], Any] | None
     teardown: Callable[[Any], object] | None
+    idempotent: bool
+    _weigh: Weigh | None
     _schema: pa.Schema
     _threads: _Threads | None = field(compare=False)
 
@@ -83,6 +90,8 @@ class BlockingEnricher(Enricher):
         max_batch: int | None = None,
         setup: Callable[[], Any] | None = None,
         teardown: Callable[[Any], object] | None = None,
+        weigh: Weigh | None = None,
+        idempotent: bool = True,
     ) -> None:
         functions = {"function": function, "function_many": function_many, "setup": setup, "teardown": teardown}
         for name, given in functions.items():
@@ -100,14 +109,20 @@ class BlockingEnricher(Enricher):
             raise ConfigurationError(
                 f"max_batch is {describe(max_batch)}; it needs function_many, a function of many keys"
             )
+        check_weigh(weigh)
         batch = 1 if function_many is None else 1000 if max_batch is None else positive_int("max_batch", max_batch)
         sizes = {"max_workers": positive_int("max_workers", max_workers), "max_batch": batch}
-        for name, value in {**functions, **sizes, "_schema": as_schema(schema), "_threads": None}.items():
+        others = {"idempotent": idempotent, "_weigh": weigh, "_schema": as_schema(schema), "_threads": None}
+        for name, value in {**functions, **sizes, **others}.items():
             object.__setattr__(self, name, value)
 
     def schema(self) -> pa.Schema:
         """The columns that a found row adds."""
         return self._schema
+
+    def weigh(self, keys: Sequence[Any]) -> Mapping[str, float]:
+        """What a call for these keys is likely to weigh, by the function of the user."""
+        return {} if self._weigh is None else self._weigh(keys)
 
     async def open(self) -> None:
         """Make the pool, and with a `setup` also the first client. Other threads start when they are needed.

@@ -12,11 +12,12 @@ lookups on its loop: use `BlockingEnricher` for that.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator import ConfigurationError, Enricher
 from asyncio_operator.enricher import Found, as_schema, describe, function_name, gives_coroutines, takes
+from enrichers.weighing import Weigh, check_weigh
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,12 +33,18 @@ class FunctionEnricher(Enricher):
             mappings, or None for a miss. Anything else, or an error, is a failure of the key. A key is one value, or,
             if `on` of `enrich` names several columns, one tuple in their order.
         schema: the columns that a found row adds, as a `pyarrow.Schema` or a Spark DDL string.
+        weigh: under a budget: a function of the list of keys of a call, here always one, which returns what the call
+            is likely to weigh, such as ``{"tokens": 1300}``. It gets an empty list for the least that any call weighs.
+        idempotent: whether two calls for a key have the effect of one. Spark may run any task twice, and with it the
+            function; so leave it True unless the function changes something that no other call should change again.
 
     Raises:
-        ConfigurationError: the function is not a coroutine function, or the schema is wrong.
+        ConfigurationError: the function is not a coroutine function, or another argument is wrong.
     """
 
-    def __init__(self, async_function: Lookup, schema: pa.Schema | str) -> None:
+    def __init__(
+        self, async_function: Lookup, schema: pa.Schema | str, *, weigh: Weigh | None = None, idempotent: bool = True
+    ) -> None:
         if inspect.isasyncgenfunction(async_function):
             raise ConfigurationError(
                 f"async_function is {describe(async_function)}, an asynchronous generator; return a list of rows"
@@ -49,7 +56,10 @@ class FunctionEnricher(Enricher):
                 "`async def` that awaits it"
             )
         takes("async_function", async_function, "the key: one value, or a tuple if `on` names several columns")
+        check_weigh(weigh)
         self._schema = as_schema(schema)
+        self._weigh = weigh
+        self.idempotent = idempotent
         # The function itself, not a method that calls it: one coroutine less for each key.
         self.lookup = async_function  # type: ignore[assignment,method-assign]
 
@@ -61,10 +71,15 @@ class FunctionEnricher(Enricher):
         """The columns that a found row adds."""
         return self._schema
 
+    def weigh(self, keys: Sequence[Any]) -> Mapping[str, float]:
+        """What a call for these keys is likely to weigh, by the function of the user."""
+        return {} if self._weigh is None else self._weigh(keys)
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, FunctionEnricher):
             return NotImplemented
-        return self.lookup == other.lookup and bool(self._schema.equals(other._schema))
+        same = (self.lookup, self._weigh, self.idempotent) == (other.lookup, other._weigh, other.idempotent)
+        return same and bool(self._schema.equals(other._schema))
 
     def __hash__(self) -> int:
         return hash((self.lookup, tuple(self._schema.names)))
@@ -73,8 +88,13 @@ class FunctionEnricher(Enricher):
         return f"FunctionEnricher({function_name(self.lookup)}, {', '.join(self._schema.names)})"
 
 
-def enricher(schema: pa.Schema | str) -> Callable[[Lookup], FunctionEnricher]:
+def enricher(
+    schema: pa.Schema | str, *, weigh: Weigh | None = None, idempotent: bool = True
+) -> Callable[[Lookup], FunctionEnricher]:
     """A decorator that makes a `FunctionEnricher` from an ``async def f(key)``. It needs no Spark session.
+
+    Args:
+        schema, weigh, idempotent: as those of `FunctionEnricher`.
 
     Raises:
         ConfigurationError: the schema is wrong, or left out, as in ``@enricher`` without parentheses.
@@ -84,4 +104,4 @@ def enricher(schema: pa.Schema | str) -> Callable[[Lookup], FunctionEnricher]:
             f"schema is the function {function_name(schema)}; the columns come first, as in @enricher('price double')"
         )
     parsed = as_schema(schema)
-    return lambda async_function: FunctionEnricher(async_function, parsed)
+    return lambda async_function: FunctionEnricher(async_function, parsed, weigh=weigh, idempotent=idempotent)

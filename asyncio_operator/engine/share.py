@@ -314,6 +314,8 @@ class Shares:
         return Seat(share)
 
     def _coordinator(self, budget: Budget, loop: asyncio.AbstractEventLoop) -> Coordinator:
+        if budget.coordinator is not None or budget.reach is not None:
+            raise ConfigurationError(f"{budget!r}: a coordinator outside of this process cannot be reached yet")
         states = self._states
         if clock_of(loop) is not monotonic:
             # A loop with a time of its own, as in tests.

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from asyncio_operator import ConfigurationError, Enricher
-from enrichers import FunctionEnricher, enricher
+from enrichers import BlockingEnricher, FunctionEnricher, enricher
 
 
 async def weather(key: str) -> Mapping[str, Any] | None:
@@ -155,3 +155,43 @@ def test_X4_a_decorator_without_parentheses_is_told_what_comes_first() -> None:
         @enricher
         async def f(key: int) -> None:
             pass
+
+
+def test_G4_a_function_takes_its_weight_beside_it() -> None:
+    async def look(key: Any) -> Any:
+        return {"x": 1}
+
+    def weigh(keys: Sequence[Any]) -> dict[str, float]:
+        return {"tokens": len(keys)}
+
+    made = FunctionEnricher(look, "x int", weigh=weigh, idempotent=False)
+    assert made.weigh([1, 2]) == {"tokens": 2}
+    assert not made.idempotent
+    assert made == FunctionEnricher(look, "x int", weigh=weigh, idempotent=False)
+    assert made != FunctionEnricher(look, "x int", idempotent=False)
+    assert made != FunctionEnricher(look, "x int", weigh=weigh)
+    plain = enricher("x int")(look)
+    assert plain.weigh([1]) == {}
+    assert plain.idempotent
+    assert enricher("x int", weigh=weigh, idempotent=False)(look) == made
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda weigh: FunctionEnricher(nothing, "x int", weigh=weigh),
+        lambda weigh: BlockingEnricher(lambda key: None, "x int", weigh=weigh),
+    ],
+)
+def test_G4_a_weight_is_an_ordinary_function_of_the_keys(make: Any) -> None:
+    with pytest.raises(ConfigurationError, match="weigh is 5; it must be an ordinary function of a list of keys"):
+        make(5)
+    with pytest.raises(ConfigurationError, match="it must be an ordinary function"):
+        make(nothing)
+    with pytest.raises(ConfigurationError, match="it must take one argument, the list of keys"):
+        make(lambda: {"tokens": 2})
+    assert make(lambda keys: {"tokens": 2}).weigh([1]) == {"tokens": 2}
+
+
+async def nothing(key: Any) -> None:
+    """A miss."""

@@ -7,6 +7,7 @@ import itertools
 import logging
 import socket
 import threading
+import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -344,6 +345,37 @@ class LeavesASocket(Sound):
         self.sockets.append(socket.socket())
 
 
+class WeighsNothingGood(Sound):
+    def weigh(self, keys: Sequence[Any]) -> Any:
+        return 5
+
+
+class WeighsBelowZero(Sound):
+    def weigh(self, keys: Sequence[Any]) -> Any:
+        return {"tokens": len(keys) - 1}
+
+
+class WeighsCalls(Sound):
+    def weigh(self, keys: Sequence[Any]) -> Any:
+        return {"calls": 2}
+
+
+@types.coroutine
+def _ready() -> Any:
+    return {}
+    yield
+
+
+class WeighsLater(Sound):
+    def weigh(self, keys: Sequence[Any]) -> Any:
+        return _ready()
+
+
+class WeighsLessForMore(Sound):
+    def weigh(self, keys: Sequence[Any]) -> Any:
+        return {"tokens": 10 - len(keys)}
+
+
 class LeavesAThread(Sound):
     stop = threading.Event()
 
@@ -361,6 +393,11 @@ BROKEN = [
     ("rule_key_schema", KeySchemaOfText, "gave"),
     ("rule_max_batch", NoBatch, "it is 0"),
     ("rule_max_batch", BatchOfText, "it is 'many'"),
+    ("rule_weigh", WeighsNothingGood, "for 0 keys it is 5; it must be a mapping"),
+    ("rule_weigh", WeighsBelowZero, "must be a number that is finite and not negative"),
+    ("rule_weigh", WeighsCalls, "has the unit 'calls', which is counted"),
+    ("rule_weigh", WeighsLater, "must be an ordinary function"),
+    ("rule_weigh", WeighsLessForMore, "which is what any call weighs"),
     ("rule_found", LooksNothingUp, "LooksNothingUp has no lookup of its own"),
     ("rule_found", FindsNothing, "was not found"),
     ("rule_found", FindsAnother, "'LGA' gave"),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from asyncio_operator.checks import positive_duration
 from asyncio_operator.enricher import Enricher, Found
 from asyncio_operator.errors import ConfigurationError, ResultError, describe
+from asyncio_operator.usage import checked_weights
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -207,6 +208,24 @@ def rule_max_batch(check: Check) -> None:
     assert most >= 1, f"it is {describe(most)}"
 
 
+def rule_weigh(check: Check) -> None:
+    """weigh() is an ordinary function that returns amounts by unit, for any number of keys, also before open()"""
+    enricher = check.make()
+    keys = [*check.expected, *check.missing]
+    least: Mapping[str, float] = {}
+    for batch in ([], keys[:1], keys[: enricher.max_batch]):
+        weights = enricher.weigh(batch)
+        assert not isawaitable(weights), "it gave what must be awaited; it must be an ordinary function"
+        try:
+            checked = checked_weights(f"for {len(batch)} keys it", weights)
+        except ConfigurationError as error:
+            raise AssertionError(str(error)) from error
+        assert all(amount <= checked.get(unit, 0) for unit, amount in least.items()), (
+            f"for {len(batch)} keys it gave {checked}, less than the {least} for no keys, which is what any call weighs"
+        )
+        least = least if batch else checked
+
+
 @asynchronous
 async def rule_found(check: Check) -> None:
     """lookup() returns the row of a known key, or a sequence of its rows"""
@@ -307,6 +326,7 @@ RULES: tuple[Callable[[Check], None], ...] = (
     rule_schema,
     rule_key_schema,
     rule_max_batch,
+    rule_weigh,
     # Before the rules of lookup(), whose default may call it.
     rule_lookup_columns,
     rule_found,
