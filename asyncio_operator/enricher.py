@@ -35,6 +35,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from asyncio_operator.budget.usage import Hint, hint, settle
 from asyncio_operator.checks import duration, flag, gives_coroutines, natural, plain_function, positive_int, takes
 from asyncio_operator.clock import time_left
 from asyncio_operator.errors import ConfigurationError, describe, function_name
@@ -42,7 +43,6 @@ from asyncio_operator.hints import did_you_mean, failed_import, missing_here, no
 from asyncio_operator.lazy import lazy
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import CANCEL_TIMEOUT, CLOSE_TIMEOUT
-from asyncio_operator.usage import Hint, hint, settle
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -40,13 +40,13 @@ def core(modules: str, must_not_know: str) -> Row:
 
 
 LAYERS = (
-    core("errors elements clock checks hints fingerprint lazy usage", "asyncio random"),
+    core("errors elements clock checks hints fingerprint lazy", "asyncio random"),
     core("arrow", "asyncio random"),
     core("state", "asyncio random"),
     core("policies", "asyncio random"),
     core(
         "budget.account budget.clock_bounds budget.hints budget.permits budget.registry budget.report budget.sharing "
-        "budget.spec budget.statistics budget.stock budget.terms budget.workers",
+        "budget.spec budget.statistics budget.stock budget.terms budget.usage budget.workers",
         "asyncio random",
     ),
     core("queues", "asyncio random asyncio_operator.clock"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from asyncio_operator.usage import Hint
+from asyncio_operator.budget.usage import Hint
 
 Json = dict[str, Any]
 

@@ -20,8 +20,8 @@ from asyncio_operator.budget.clock_bounds import ClockBounds
 from asyncio_operator.budget.spec import Budget, definition
 from asyncio_operator.budget.stock import Amount, Slots, Stock
 from asyncio_operator.budget.terms import terms_of
+from asyncio_operator.budget.usage import HINT_FIELDS, Hint
 from asyncio_operator.errors import BudgetExceeded, ConfigurationError
-from asyncio_operator.usage import HINT_FIELDS, Hint
 
 Json = dict[str, Any]
 

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import copy_context
 from typing import Any, Protocol
 
+from asyncio_operator.budget.usage import Hint, Weights, checked_weights, running
 from asyncio_operator.engine.flights import Call
 from asyncio_operator.errors import ConfigurationError, ResultError, describe, describe_error
-from asyncio_operator.usage import Hint, Weights, checked_weights, running
 
 Weigh = Callable[[Sequence[Any]], Weights]
 """Estimates the weight of a call, from the values that it is called with."""

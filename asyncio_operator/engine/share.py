@@ -25,6 +25,7 @@ from asyncio_operator.budget.hints import LONGEST_RESET, problem
 from asyncio_operator.budget.permits import Permits
 from asyncio_operator.budget.registry import Running, coordinators
 from asyncio_operator.budget.spec import Budget, definition
+from asyncio_operator.budget.usage import Hint, Weights
 from asyncio_operator.checks import seconds
 from asyncio_operator.clock import monotonic
 from asyncio_operator.engine.ending import close_within
@@ -32,7 +33,6 @@ from asyncio_operator.engine.timing import Alarm, clock_of, start_task
 from asyncio_operator.errors import AsyncOperatorError, ConfigurationError, CoordinatorError, describe_error
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.policies.shutdown import CLOSE_TIMEOUT
-from asyncio_operator.usage import Hint, Weights
 
 logger = logging.getLogger("asyncio_operator")
 

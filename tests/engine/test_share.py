@@ -22,11 +22,11 @@ from asyncio_operator import (
 )
 from asyncio_operator.budget.account import answer
 from asyncio_operator.budget.coordinator import Json, LocalCoordinator, States
+from asyncio_operator.budget.usage import Hint
 from asyncio_operator.engine.share import LONGEST_ASK, Seat, Share, shares
 from asyncio_operator.enricher import hint, settle
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.testing import FakeEnricher
-from asyncio_operator.usage import Hint
 from tests.operator.attempts import stop
 from tests.operator.helpers import collect, collect_timed, collect_until, now, others, virtual
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from asyncio_operator import ConfigurationError
+from asyncio_operator.budget.usage import running
 from asyncio_operator.enricher import Hint
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.testing.service import FakeAnswer, FakeService
-from asyncio_operator.usage import running
 from enrichers.http import HttpEnricher
 from tests.enrichers.helpers import asked, asked_in_batches, failure
 

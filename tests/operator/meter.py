@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from asyncio_operator import Budget, BudgetExceeded
-from asyncio_operator.usage import Hint, Weights
+from asyncio_operator.budget.usage import Hint, Weights
 
 
 class Meter:

@@ -13,10 +13,10 @@ from functools import wraps
 from inspect import isawaitable, iscoroutinefunction, isroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from asyncio_operator.budget.usage import checked_weights
 from asyncio_operator.checks import positive_duration
 from asyncio_operator.enricher import Enricher, Found
 from asyncio_operator.errors import ConfigurationError, ResultError, describe
-from asyncio_operator.usage import checked_weights
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
