@@ -6,24 +6,33 @@
 
 The laws: a row costs the same, however many there are; a key is looked up once per worker with a cache; the rate of
 calls follows Little's law (at most `capacity / latency` calls per second, up to the limit of one loop); memory does not
-grow. Some laws need prices (of a row, of a key), which are taken from points of the chart. These points prove nothing,
-so the table shows "fit" in place of their ratio. Each point is the faster of two runs.
+grow; the garbage collection that ends each task walks through the keys that are cached on the heap. Some laws need
+prices (of a row, of a key), which are taken from points of the chart. These points prove nothing, so the table shows
+"fit" in place of their ratio. Each point is the faster of two runs.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from asyncio_operator import AsyncWaitOperator, Cache
+from asyncio_operator.arrow.table_rows import TableRows
+from asyncio_operator.lookup.cache import LookupCache
+from asyncio_operator.lookup.cache_directories import open_cache
 from benchmarks.measuring import passed, peak_memory, seconds_of
 from benchmarks.peers.report import check_places, paste
 from enrichers import FunctionEnricher
@@ -172,6 +181,42 @@ def _capacity() -> Chart:
     return chart
 
 
+def _garbage(full: bool) -> Chart:
+    """The CPU time of a garbage collection beside a cache of answers in columns, less that without the cache. PySpark
+    collects garbage at the end of each task."""
+    counts = [10**4, 10**5, 2 * 10**5] + ([10**6] if full else [])
+    chart = Chart("keys in a cache", "ms to collect garbage", "a price for each key", fit=counts[:1])
+    without = _pause()
+    pauses = []
+    for count in counts:
+        with closing(_cached(count)):
+            pauses.append((_pause() - without) * 1000)
+    price = pauses[0] / counts[0]
+    chart.points = [(count, pause, price * count) for count, pause in zip(counts, pauses, strict=True)]
+    return chart
+
+
+def _pause() -> float:
+    """The median time of a garbage collection."""
+    gc.collect()
+    times = []
+    for _ in range(9):
+        started = time.thread_time()
+        gc.collect()
+        times.append(time.thread_time() - started)
+    return median(times)
+
+
+def _cached(keys: int) -> LookupCache:
+    """A cache on the heap, filled by calls of 1,000 keys."""
+    cache = open_cache(Cache(max_rows=keys), "growth")
+    for start in range(0, keys, 1000):
+        table = pa.table({"number": range(start, start + 1000), "name": [f"name {n}" for n in range(1000)]})
+        for place in range(1000):
+            cache.put(start + place, TableRows(table, place, 1))
+    return cache
+
+
 def _rate(latency: float, capacity: int, expected: float) -> float:
     """Calls per second of the faster of two runs. Each takes about a second, and at least a few rounds of calls."""
     count = round(max(expected, 4 * capacity))
@@ -209,7 +254,7 @@ def _waits(latency: float) -> Function:
 
 
 def _measured(full: bool) -> Iterator[Chart]:
-    for measure in (_latency, _capacity):
+    for measure in (_latency, _capacity, partial(_garbage, full)):
         yield _told(measure)
     with workspace("growth") as directory, local_spark(directory) as spark:
         spark.range(2).count()
@@ -263,9 +308,11 @@ def _picture(charts: list[Chart], path: Path) -> None:
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     rcParams["svg.hashsalt"] = "growth"
-    drawing = Figure(figsize=(11, 6.6), layout="constrained")
-    panels = [panel for line in drawing.subplots(2, 3) for panel in line]
-    for chart, panel in zip(charts, panels, strict=True):
+    drawing = Figure(figsize=(14, 6.6), layout="constrained")
+    panels = [panel for line in drawing.subplots(2, 4) for panel in line]
+    for panel in panels[len(charts) :]:
+        panel.axis("off")
+    for chart, panel in zip(charts, panels, strict=False):
         xs, measured, laws = zip(*chart.points, strict=True)
         panel.plot(xs, laws, color="#9aa5b1", linewidth=3, label="the law")
         panel.plot(xs, measured, "o", color="#1f77b4", markersize=6, label="measured")

@@ -264,11 +264,11 @@ def test_the_charts_of_growth_are_told_and_drawn_beside_their_laws(tmp_path):
     lines = list(growth._table([chart]))
     assert lines[-3:-1] == ["| 10,000 | 0.25 | 0.25 | fit |", "| 1,000,000 | 30 | 25 | 1.20 |"]
     page = tmp_path / "page.md"
-    page.write_text("\n".join(growth._table([chart] * 6)))
+    page.write_text("\n".join(growth._table([chart] * 7)))
     read = growth._read(page)
     assert [(one.grows, one.measured, one.law, one.points) for one in read] == [
         ("rows", "seconds", "a price for each row", points)
-    ] * 6
+    ] * 7
     growth._picture(read, tmp_path / "growth.svg")
     assert "</svg>" in (tmp_path / "growth.svg").read_text()
 
