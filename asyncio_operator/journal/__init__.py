@@ -1,1 +1,18 @@
-"""Answers that are paid for once: a journal of them on a file system or an object store (laws J)."""
+"""Answers that are paid for once: a journal of them on a file system or an object store (laws J).
+
+`Journal` says where the journal is and how it is kept. `enrich` does not take one yet.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from asyncio_operator.lazy import lazy
+
+if TYPE_CHECKING:
+    from asyncio_operator.journal.spec import Journal
+
+__all__ = ["Journal"]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy(__name__, {"asyncio_operator.journal.spec": "Journal"})

@@ -1,15 +1,17 @@
 """Reads the living answers of given keys from the files of a journal that came after a listing.
 
 A task gets older answers from Spark's own join. Here it reads what came since: the answers of earlier attempts
-of it, of other tasks, and of other jobs. Of a file, first the columns that say which rows count are read, group by
-group; the answer's columns only of groups with a row that counts. Row groups whose statistics exclude all keys are not
-read. In memory are the keys, one row group, and the answers of these keys, however many files there are.
+of it, of other tasks, and of other jobs. The keys of later files are indexed once, in bounded memory. Of a file, only
+row groups with one of the keys are read. Files beyond that memory are searched for every batch, without the row groups
+whose statistics exclude all keys. In memory are the index, one row group, and the answers of the keys of a batch,
+however many files there are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +26,7 @@ from asyncio_operator.clock import Clock, wall
 from asyncio_operator.journal.answers import key_parts, latest, living
 from asyncio_operator.journal.files import Listing, Seen, list_journal, open_file, read_columns
 from asyncio_operator.journal.format import Description
+from asyncio_operator.journal.later_keys import LaterKeys
 from asyncio_operator.journal.places import Entry, Place
 
 ABOUT_ROWS = ["_found", "_time", "_run", "_expires", "_row", "_call"]
@@ -31,6 +34,9 @@ ABOUT_ROWS = ["_found", "_time", "_run", "_expires", "_row", "_call"]
 CODE = "_key of a search"
 
 UNKNOWN = -1
+
+TRIES = 3
+"""Files may be deleted again while a new listing is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,8 @@ class JournalReader:
         self._keep_missing = keep_missing
         self._clock = clock
         self._files: tuple[Entry, ...] | None = None
+        self._keys = LaterKeys(place, description)
+        self._indexed: list[str] = []
 
     def refresh(self) -> int:
         """List the journal again. `read` uses that until the next `refresh`.
@@ -136,23 +144,37 @@ class JournalReader:
 
     def _found(self, asked: pa.Array) -> list[pa.Table]:
         """The rows of the keys in all files, with the number of the key of each as `CODE`."""
-        search = _Search(asked, self._description)
-        tables: dict[str, list[pa.Table]] = {}
-        gone: set[str] = set()
-        listed_again = False
-        files = list(self._files or ())
-        while files:
-            entry = files.pop(0)
+        for _ in range(TRIES):
             try:
-                tables[entry.name] = list(search.rows(self._place, entry.name))
+                return list(self._rows(asked))
             except FileNotFoundError:
                 # A compaction has deleted it, and a file that took its place is in a new listing.
-                gone.add(entry.name)
-                if not listed_again:
-                    listed_again = True
-                    self.refresh()
-                    files = [one for one in self._files or () if one.name not in tables and one.name not in gone]
-        return [table for found in tables.values() for table in found]
+                self.refresh()
+        self._files = tuple(entry for entry in self._files or () if self._is_there(entry.name))
+        return list(self._rows(asked))
+
+    def _is_there(self, name: str) -> bool:
+        try:
+            self._place.open(name).close()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _rows(self, asked: pa.Array) -> Iterator[pa.Table]:
+        names = [entry.name for entry in self._files or ()]
+        if self._indexed != names:
+            self._keys.set_files(names)
+            self._indexed = names
+        for name, hits in groupby(self._keys.find(asked), key=lambda hit: hit.name):
+            file = open_file(self._place, name, self._description)
+            if file is not None:
+                with file:
+                    for hit in hits:
+                        yield _picked(file, hit.group, hit.rows, hit.codes, self._description)
+        search = _Search(asked, self._description)
+        for name in names:
+            if name not in self._keys:
+                yield from search.rows(self._place, name)
 
 
 class _Search:
@@ -189,18 +211,20 @@ class _Search:
             return True
 
     def _of_group(self, file: pq.ParquetFile, group: int) -> pa.Table | None:
-        width, description = len(self._description.keys), self._description
-        about = read_columns(file, group, [*description.keys.names, *ABOUT_ROWS], description)
-        parts = [column.combine_chunks() for column in about.columns[:width]]
+        description = self._description
+        keys = read_columns(file, group, description.keys.names, description)
+        parts = [column.combine_chunks() for column in keys.columns]
         # The index gives places in the asked keys by the rows' keys.
         codes, rows = self._index.find(key_array(parts))
         if not len(rows):
             return None
-        picked = pa.array(rows)
-        answers = read_columns(file, group, description.answers.names, description).take(picked)
-        kept = about.select(ABOUT_ROWS).take(picked)
-        names = [*answers.schema.names, *ABOUT_ROWS, CODE]
-        return pa.table([*answers.columns, *kept.columns, pa.array(codes)], names=names)
+        return _picked(file, group, rows, codes, description)
+
+
+def _picked(file: pq.ParquetFile, group: int, rows: Ints, codes: Ints, description: Description) -> pa.Table:
+    """Some rows of a row group, with the number of the key of each as `CODE`."""
+    table = read_columns(file, group, [*description.answers.names, *ABOUT_ROWS], description)
+    return table.take(pa.array(rows)).append_column(CODE, pa.array(codes))
 
 
 def _range(part: pa.Array) -> tuple[object, object]:

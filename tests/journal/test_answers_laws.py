@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from asyncio_operator.errors import ConfigurationError, StateError
+from asyncio_operator.journal import later_keys
 from asyncio_operator.journal.answers import AnswerBatch, weights_array
 from asyncio_operator.journal.files import list_journal
 from asyncio_operator.journal.identity import open_journal, wanted_description
@@ -210,7 +211,31 @@ def test_J5_row_groups_without_the_keys_are_not_read(place: LocalPlace, monkeypa
 
     monkeypatch.setattr(pq.ParquetFile, "read_row_group", read_row_group)
     assert read(place, description, [150_000, 150_001]) == {150_000: ["x"], 150_001: ["x"]}
-    assert set(groups) == {2}
+    assert groups.count(2) == 2, "its keys for the index, and its answers"
+    assert set(groups) == {0, 1, 2, 3}
+    groups.clear()
+    monkeypatch.setattr(later_keys, "MOST_BYTES", 0)
+    assert read(place, description, [150_000, 150_001]) == {150_000: ["x"], 150_001: ["x"]}
+    assert groups == [2, 2], "without an index: its keys, and its answers"
+
+
+@pytest.mark.parametrize("most", [0, 3000, 1 << 26])
+def test_J5_whatever_fits_into_the_index_the_answers_are_the_same(
+    place: LocalPlace, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(later_keys, "MOST_BYTES", most)
+    description = described(place)
+    reader = JournalReader(place, description, clock=lambda: NOW + 100)
+    expected: dict[int, list[str]] = {}
+    for number in range(4):
+        answers = {
+            key: [f"{number}/{key}/{row}" for row in range(key % 3)] for key in range(number, 40 * number + 40, 2)
+        }
+        expected |= answers
+        write(place, description, batch(answers, NOW + number, pa.int64()))
+        assert reader.refresh() == number + 1
+        for _ in range(2):
+            assert answers_of(reader.read(pa.array(range(200))), range(200)) == expected
 
 
 def test_J2_a_key_that_does_not_fit_is_an_error_and_not_another_key(place: LocalPlace) -> None:

@@ -287,7 +287,7 @@ class OnStore(JournalModel):
         self.store.refusals = self.store.lost_replies = 0
 
 
-SETTINGS = settings(max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
+SETTINGS = settings(max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
 
 TestJ2J4J7OnDisk = OnDisk.TestCase
 TestJ2J4J7OnDisk.settings = SETTINGS
