@@ -59,7 +59,7 @@ def items(header: str, values: Sequence[str]) -> list[tuple[str, dict[str, str]]
     """The items of a list of RFC 9651, each with its parameters. All of them are taken as text."""
     listed = []
     for item in _COMMAS.findall(",".join([_usable(header, value.strip()) for value in values])):
-        first, *more = (part.strip() for part in _SEMICOLONS.findall(item))
+        first, *more = [part.strip() for part in _SEMICOLONS.findall(item)] or [""]
         parameters = (part.partition("=") for part in more)
         listed.append((first.strip('"'), {name.strip(): value.strip(' "') for name, _, value in parameters}))
     return listed

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from enrichers.http.error_bodies import lasting_refusal, parsed_error
@@ -250,6 +250,8 @@ JSON = st.recursive(
 )
 
 
+@example(200, [("ratelimit", ";")], None, 0.0)
+@example(200, [("ratelimit-policy", ",;,"), ("ratelimit", "=;=")], None, 0.0)
 @given(
     st.sampled_from([200, 403, 429, 503]),
     st.lists(st.tuples(st.sampled_from(NAMES), VALUES), max_size=9),
