@@ -28,6 +28,7 @@ from asyncio_operator.engine.timing import COARSEST, Alarm, wake
 from asyncio_operator.errors import BudgetExceeded, CoordinatorError, ResultError
 from asyncio_operator.metrics import Histogram
 from asyncio_operator.policies.batching import splits
+from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.policies.limits import Limits
 from asyncio_operator.policies.window import RateWindow
 
@@ -47,7 +48,7 @@ class Attempts:
         name: of what is called, for messages.
         clock: gives the seconds of the loop: what is computed here is waited for there.
         keys: which keys are occupied, if elements have keys.
-        limiter, breaker_clock: see `Limits`.
+        limiter, breaker_clock: see `Limits`. `hedger` may be that of an earlier run with the same ``options.hedge``.
         allowance: what the run may take of a budget; None: there is none.
         weigh: estimates what a call weighs in the units of the budget.
         batch_method: what a call with several values is called in a message.
@@ -76,6 +77,7 @@ class Attempts:
         breaker_clock: Callable[[], float] | None = None,
         allowance: Allowance | None = None,
         weigh: Weigh | None = None,
+        hedger: Hedger | None = None,
         batch_method: str = "invoke_batch",
         random: Callable[[], float] = random,
     ) -> None:
@@ -114,7 +116,9 @@ class Attempts:
         self._waits = self._ends.waits
         self.hedging: Hedging | None = None
         if options.hedge is not None:
-            self.hedging = Hedging(options.hedge, recorder, clock=clock, news=self.news, leave=self._leave)
+            self.hedging = Hedging(
+                hedger or Hedger(options.hedge), recorder, clock=clock, news=self.news, leave=self._leave
+            )
         self._next: tuple[Call, Any] | None = None
         self._try_again = inf
         self._news: asyncio.Future[None] | None = None

@@ -20,12 +20,13 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 from asyncio_operator.engine.budgeted import BudgetedCalls
+from asyncio_operator.engine.deadlines import LAST_TURNS
 from asyncio_operator.engine.failures import is_ordinary
 from asyncio_operator.engine.flights import Call, Flight
 from asyncio_operator.engine.recorder import Recorder
 from asyncio_operator.engine.timing import COARSEST, Alarm
 from asyncio_operator.errors import BudgetExceeded, ResultError, said
-from asyncio_operator.policies.hedge import Hedge, Hedger
+from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.policies.retry import asked_wait
 
 
@@ -33,6 +34,7 @@ class Hedging:
     """The calls of a run that may get a copy, and the pairs of a call and its copy.
 
     Args:
+        hedger: of this run, or of an earlier one for the same calls.
         clock: gives the seconds of the loop.
         news: called when a call may get a copy now.
         leave: called with the other call of a pair, and the elements that do not need it any more.
@@ -44,7 +46,7 @@ class Hedging:
 
     def __init__(
         self,
-        hedge: Hedge,
+        hedger: Hedger,
         recorder: Recorder,
         *,
         clock: Callable[[], float],
@@ -53,7 +55,7 @@ class Hedging:
     ) -> None:
         self.hedged = 0
         self.won = 0
-        self._hedger = Hedger(hedge)
+        self._hedger = hedger
         self._recorder = recorder
         self._now = clock
         self._news = news
@@ -63,9 +65,13 @@ class Hedging:
         self._pairs: dict[Call, Call] = {}
         # The copies whose first call has failed, with its error.
         self._alone: dict[Call, BaseException] = {}
+        # Whether a copy is looked for, of a call that was due when the timer rang.
         self._wanted = False
+        self._rang = -inf
         self._armed = False
-        self._alarm = Alarm(asyncio.get_running_loop(), clock, self._ring)
+        self._delay = inf
+        self._loop = asyncio.get_running_loop()
+        self._alarm = Alarm(self._loop, clock, self._ring)
 
     def stop(self) -> None:
         """No call gets a copy any more."""
@@ -80,20 +86,24 @@ class Hedging:
         call.started = now
         self._single[call] = None
         if not self._armed and not self._wanted:
-            self._arm(now + self._hedger.delay)
+            self._watch_oldest()
 
     def next_copy(self, now: float, budget: BudgetedCalls | None) -> Call | None:
         """The copy that starts now; None if none may."""
         if not self._wanted:
             return None
-        due = self._due(now)
-        if due > now:
-            # Until enough calls have started a copy is looked for at each start. Else the timer brings it.
-            if due < inf or not self._single:
-                self._wanted = False
-                self._arm(due)
+        first = next(iter(self._single), None)
+        if first is None or first.started + self._hedger.delay > self._rang:
+            self._wanted = False
+            self._watch_oldest()
             return None
-        first = next(iter(self._single))
+        allowed = self._hedger.next_copy(now)
+        if allowed > now:
+            # Until enough calls have started, the share is looked at when each of them does. Else the timer says when.
+            if allowed < inf:
+                self._wanted = False
+                self._arm(allowed)
+            return None
         copy = Call(list(first.present), half=True)
         if budget is not None and not self._admitted(copy, first, now, budget):
             return None
@@ -126,6 +136,9 @@ class Hedging:
         if call in self._single:
             del self._single[call]
             self._hedger.lasted(now - call.started)
+            if self._hedger.delay < self._delay and not self._wanted:
+                # The timer was set for a later time than that of calls that run.
+                self._watch_oldest()
             return
         other = self._pairs.pop(call, None)
         if other is not None:
@@ -190,27 +203,28 @@ class Hedging:
 
     # -- the timer
 
-    def _due(self, now: float) -> float:
-        """When the oldest call without a copy may get one; infinity if there is none, or if that needs more calls."""
-        first = next(iter(self._single), None)
-        if first is None:
-            return inf
-        return max(first.started + self._hedger.delay, self._hedger.next_copy(now))
+    def _watch_oldest(self) -> None:
+        """Set the timer for the oldest call without a copy, if there is one."""
+        oldest = next(iter(self._single), None)
+        self._arm(inf if oldest is None else oldest.started + self._hedger.delay)
 
     def _arm(self, due: float) -> None:
+        self._delay = self._hedger.delay
         self._armed = due < inf
-        if self._armed:
-            self._alarm.set(due)
+        self._alarm.set(due) if self._armed else self._alarm.cancel()
 
     def _ring(self) -> None:
-        self._armed = False
-        now = self._now()
-        first = next(iter(self._single), None)
-        if first is None:
-            return
-        due = first.started + self._hedger.delay
+        oldest, now = next(iter(self._single), None), self._now()
+        due = inf if oldest is None else oldest.started + self._hedger.delay
         if due > now:
             self._arm(max(due, now + COARSEST))
         else:
-            self._wanted = True
-            self._news()
+            self._last_turn(now, LAST_TURNS)
+
+    def _last_turn(self, rang: float, turns: int) -> None:
+        # A result that has arrived wins. After the loop was blocked, nearly all that seem to be slow have one.
+        if turns:
+            self._loop.call_soon(self._last_turn, rang, turns - 1)
+            return
+        self._armed, self._wanted, self._rang = False, True, rang
+        self._news()

@@ -34,6 +34,7 @@ from asyncio_operator.lookup.pending import PendingKeys
 from asyncio_operator.lookup.plain import PlainIntake
 from asyncio_operator.lookup.whole_batches import WholeBatchIntake
 from asyncio_operator.metrics import Histogram
+from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.policies.window import RateWindow
 from asyncio_operator.trace.recording import Recording
 
@@ -54,12 +55,13 @@ def managed_calls(
     tables: AnswerTables | None = None,
     breaker_clock: Callable[[], float] | None = None,
     allowance: Allowance | None = None,
+    hedger: Hedger | None = None,
 ) -> Attempts:
     """Builds what makes the calls for the flights of a source, on the running loop.
 
     Args:
         clock: returns the seconds of the loop.
-        limiter, breaker_clock: see `Limits`.
+        limiter, breaker_clock, hedger: see `Attempts`.
         tables: see `invoked`.
         allowance: what the calls may take of a budget; None: there is none.
     """
@@ -76,6 +78,7 @@ def managed_calls(
         breaker_clock=breaker_clock,
         allowance=allowance,
         weigh=written(enricher.weigh, Enricher.weigh),
+        hedger=hedger,
         batch_method="lookup_many",
     )
 
@@ -91,7 +94,7 @@ class LookupPipeline:
         check: converts an answer to the form that is cached, or raises what is wrong with it.
         trace: records every call. It requires the managed way. Its elements are the called keys, which leave when they
             have their outcome.
-        limiter, tables, allowance: see `managed_calls`. An allowance requires the managed way.
+        limiter, tables, allowance, hedger: see `managed_calls`. An allowance requires the managed way.
     """
 
     def __init__(
@@ -106,6 +109,7 @@ class LookupPipeline:
         limiter: RateWindow | None = None,
         tables: AnswerTables | None = None,
         allowance: Allowance | None = None,
+        hedger: Hedger | None = None,
     ) -> None:
         self._options = options
         self._clock = clock = clock_of(asyncio.get_running_loop())
@@ -137,7 +141,18 @@ class LookupPipeline:
             )
             flights = BatchSource(self._reader, self._delivery, pending)
             self._attempts = attempts = managed_calls(
-                enricher, flights, self._reader, pending, options, clock, recorder, limiter, tables, None, allowance
+                enricher,
+                flights,
+                self._reader,
+                pending,
+                options,
+                clock,
+                recorder,
+                limiter,
+                tables,
+                None,
+                allowance,
+                hedger,
             )
             self._hedging = attempts.hedging
             self._lanes = attempts.lanes

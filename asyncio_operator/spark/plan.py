@@ -112,8 +112,8 @@ def plan(
 ) -> EnrichmentPlan:
     """How many lookups `enrich` would make with these options, and how long they take. Nothing is looked up.
 
-    It reads the key columns of `df` once. It does not account for errors and retries, for the time of Spark itself, for
-    answers that a cache holds at the start, or for answers that a cache or a task drops by time.
+    It reads the key columns of `df` once. It does not account for errors, retries and hedged calls, for the time of
+    Spark itself, for answers that a cache holds at the start, or for answers that a cache or a task drops by time.
 
     Args:
         df, enricher, on, cache, batching, rate_limit, retry, scope, remember: as for `enrich`.

@@ -103,6 +103,33 @@ async def test_L2_a_key_leaves_both_calls_of_its_batch() -> None:
 
 
 @virtual
+async def test_L2_when_the_copy_has_failed_the_first_call_is_cancelled() -> None:
+    async def answer(key: Any) -> Any:
+        await asyncio.sleep(1.0 if len(enricher.calls) == 2 else 100.0)
+        raise EnricherError("lost")
+
+    enricher = Recorded(answer)
+    async with Lookup(enricher, hedge=ALL) as lookup:
+        waiting = asyncio.ensure_future(lookup.get(7))
+        await asyncio.sleep(5.0)
+        assert enricher.running == 1
+        waiting.cancel()
+        await asyncio.sleep(0.5)
+        assert enricher.running == 0
+
+
+@virtual
+async def test_L2_a_key_that_has_left_its_batch_is_not_in_the_copy() -> None:
+    enricher = Slow(max_batch=2)
+    async with Lookup(enricher, hedge=ALL) as lookup:
+        leaving, staying = asyncio.ensure_future(lookup.get(1)), asyncio.ensure_future(lookup.get(2))
+        await asyncio.sleep(1.0)
+        leaving.cancel()
+        assert await staying == {"x": 2}
+    assert enricher.calls == [[1, 2], [2]]
+
+
+@virtual
 async def test_H1_the_answer_of_a_copy_is_cached() -> None:
     enricher = Slow()
     async with Lookup(enricher, hedge=ALL, cache=Cache()) as lookup:

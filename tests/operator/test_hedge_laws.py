@@ -103,6 +103,14 @@ async def test_H1_both_may_answer_in_the_same_turn_and_one_counts():
     assert figures(operator) == (1, 0)
 
 
+@virtual
+async def test_H1_a_call_whose_answer_has_arrived_is_not_hedged():
+    """All answer at the very time at which they would be made a second time."""
+    operator = hedged(Script(lambda value, attempt: Act(2.0)))
+    assert len(await collect(operator.process(range(100)))) == 100
+    assert figures(operator) == (0, 0)
+
+
 # -- how errors count
 
 
@@ -394,6 +402,16 @@ async def test_H1_no_call_is_hedged_while_there_are_too_few_latencies():
     operator = hedged(script, hedge=Hedge(extra=0.5))
     await collect(operator.process(range(41)))
     assert operator.metrics.hedged == 0
+
+
+@virtual
+async def test_H1_a_percentile_that_falls_is_heeded_at_once():
+    """The cap is 60 seconds until there are 50 latencies."""
+    script = Script(lambda value, attempt: Act(50.0 if value == 99 and not attempt else 1.0))
+    operator = hedged(script, hedge=Hedge(extra=0.5, cap=60.0), capacity=100)
+    ended = dict(await collect_timed(operator.process(range(150))))
+    assert ended[99] == pytest.approx(2.0, abs=0.01)
+    assert figures(operator)[1] == 1
 
 
 # -- what is one timer, what is copied, what is refused

@@ -27,7 +27,7 @@ from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark.worker.figures import EnrichmentFigures
 from asyncio_operator.spark.worker.rows import Enrichment
-from asyncio_operator.spark.worker.shared import IDLE, clients, limiters
+from asyncio_operator.spark.worker.shared import IDLE, clients, hedgers, limiters
 from asyncio_operator.trace import Trace
 
 if TYPE_CHECKING:
@@ -114,9 +114,12 @@ class Link:
         trace = None if task.tracing is None else Trace(task.tracing.limit)
         budget = task.options.budget
         allowance = None if budget is None else shares.seat(budget, IDLE)
-        with limiters.lent(task.fingerprint, task.options.rate_limit) as limiter:
+        with (
+            limiters.lent(task.fingerprint, task.options.rate_limit) as limiter,
+            hedgers.lent(task.fingerprint, task.options.hedge) as hedger,
+        ):
             self._pipeline = LookupPipeline(
-                enricher, source, deliver, task.options, cache, check, trace, limiter, task.tables, allowance
+                enricher, source, deliver, task.options, cache, check, trace, limiter, task.tables, allowance, hedger
             )
             try:
                 await self._pipeline.run()

@@ -1,5 +1,5 @@
-"""What tasks of a Python worker share: open enrichers, and the windows of rate limits. `lookup.cache_directories` has
-the caches that they share.
+"""What tasks of a Python worker share: open enrichers, the windows of rate limits, and what is known of slow calls.
+`lookup.cache_directories` has the caches that they share.
 
 A task leases an object and returns it; the next task with an equal specification gets the same one. Everything here
 runs on the loop, so it needs no lock.
@@ -30,6 +30,7 @@ from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import FunctionError, describe, describe_error
 from asyncio_operator.hints import remedy
+from asyncio_operator.policies.hedge import Hedge, Hedger
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.shutdown import CLIENT_CLOSE_TIMEOUT
 from asyncio_operator.policies.window import RateWindow
@@ -38,6 +39,9 @@ logger = logging.getLogger("asyncio_operator")
 
 IDLE = 60.0
 """Seconds: longer than the pause between two micro-batches of most streams, and shorter than a person's pause."""
+
+MOST_HEDGERS = 50
+"""Kept at a time; each has 8 KB of latencies. The one that was returned first is dropped."""
 
 
 class Client:
@@ -191,9 +195,38 @@ class Limiters:
 limiters = Limiters()
 
 
+class Hedgers:
+    """What decides about second calls, by the enricher and its `Hedge`: a task begins with the latencies, and the share
+    of copies, of the task before it. Tasks of a few calls would never know which call is slow."""
+
+    def __init__(self) -> None:
+        self._free: dict[tuple[str, Hedge], Hedger] = {}
+
+    @contextlib.contextmanager
+    def lent(self, owner: str, hedge: Hedge | None) -> Iterator[Hedger | None]:
+        """The one that was returned last, or a new one, while the task runs; None without a `Hedge`."""
+        if hedge is None:
+            yield None
+            return
+        hedger = self._free.pop((owner, hedge), None) or Hedger(hedge)
+        try:
+            yield hedger
+        finally:
+            self._free[owner, hedge] = hedger
+            if len(self._free) > MOST_HEDGERS:
+                del self._free[next(iter(self._free))]
+
+    def forget_all(self) -> None:
+        """Drop all of them in a forked child, whose loop has another time."""
+        self._free.clear()
+
+
+hedgers = Hedgers()
+
+
 def _forget_all() -> None:
     """In a forked child, whose loop has not run: what is open stays open for the parent."""
-    for pool in (clients, limiters):
+    for pool in (clients, limiters, hedgers):
         pool.forget_all()
 
 
