@@ -5,7 +5,7 @@
 | OpenAI, Azure | ``x-ratelimit-{limit,remaining,reset}-{requests,tokens}`` | ``6m0s``, ``12ms`` or seconds |
 | Anthropic | ``anthropic-ratelimit-{requests,tokens,...}-{limit,remaining,reset}`` | RFC 3339 |
 | IETF draft | ``RateLimit``, ``RateLimit-Policy``; before that ``RateLimit-{Limit,Remaining,Reset}`` | seconds |
-| GitHub and others | ``x-ratelimit-{limit,remaining,reset}`` | seconds, or the time since the epoch |
+| GitHub, Okta, X | ``x-ratelimit-{limit,remaining,reset}``, ``x-rate-limit-...`` | seconds, or time since the epoch |
 | all | ``Retry-After``, ``retry-after-ms``; ``RetryInfo`` in the body of an error (Google) | seconds, or an HTTP date |
 
 OpenAI, Azure and Anthropic give the time of a full refill: units come back all the time. The others give the end of a
@@ -64,11 +64,12 @@ FAMILIES = (
     *((unit, [f"x-ratelimit-{what}-{name}" for what in WHAT], True) for name, unit in UNITS.items()),
     *((unit, [f"anthropic-ratelimit-{name}-{what}" for what in WHAT], True) for name, unit in UNITS.items()),
     ("calls", [f"x-ratelimit-{what}" for what in WHAT], False),
+    ("calls", [f"x-rate-limit-{what}" for what in WHAT], False),
     ("calls", [f"ratelimit-{what}" for what in WHAT], False),
 )
 """Three headers that belong together: of which unit they speak, their names, and whether the reset is a full refill."""
 
-_PREFIXES = ("retry-after", "x-ratelimit-", "ratelimit", "anthropic-ratelimit-")
+_PREFIXES = ("retry-after", "x-ratelimit-", "x-rate-limit-", "ratelimit", "anthropic-ratelimit-")
 
 _EPOCH, _EPOCH_MS = 1e9, 1e12
 """From here on a plain number is a time since the epoch and no wait: 32 years, and 33,000 years."""

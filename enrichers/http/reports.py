@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from math import isfinite
 from typing import Any, NamedTuple
 
 from asyncio_operator import AsyncOperatorError, ConfigurationError
@@ -16,6 +15,7 @@ from asyncio_operator.enricher import describe, hint, settle
 from asyncio_operator.services.secrets import Secrets
 from enrichers.http.answers import Extract, UnreadableError, make_extract
 from enrichers.http.error_bodies import parsed_error
+from enrichers.http.header_values import LARGEST_NUMBER
 from enrichers.http.limit_headers import NOTHING, Hints, read_hints
 from enrichers.http.session import Answer
 
@@ -82,13 +82,13 @@ class Reports:
         for unit, read in self._usage.items():
             try:
                 value = read(parsed)
-                problem = f"it is {self._secrets.show(value, SHOWN)}, and must be a number of at least 0"
+                if (amount := _amount(value)) is not None:
+                    weights[unit] = amount
+                    continue
+                problem = f"it is {self._secrets.show(value, SHOWN)}, and must be a number from 0 to {LARGEST_NUMBER:g}"
             except (UnreadableError, AsyncOperatorError) as error:
-                value, problem = None, self._secrets.line(str(error), SHOWN)
-            amount = _amount(value)
-            if amount is not None:
-                weights[unit] = amount
-            elif required:
+                problem = self._secrets.line(str(error), SHOWN)
+            if required:
                 self._log(f"usage {unit}", f"usage[{unit!r}] is ignored, and the estimate counts: {problem}")
         if weights:
             settle(weights)
@@ -132,4 +132,4 @@ def _amount(value: Any) -> float | None:
         amount = None if isinstance(value, bool | str) or value is None else float(value)
     except (TypeError, ValueError, ArithmeticError):
         return None
-    return amount if amount is not None and isfinite(amount) and amount >= 0 else None
+    return amount if amount is not None and 0 <= amount <= LARGEST_NUMBER else None

@@ -121,6 +121,10 @@ ANTHROPIC = {
             {"X-RateLimit-Limit": "60", "X-RateLimit-Remaining": "2", "X-RateLimit-Reset": "17"},
             {"calls": fixed(60, 2, 17)},
         ),
+        (
+            {"x-rate-limit-limit": "15", "x-rate-limit-remaining": "14", "x-rate-limit-reset": str(int(STAMP) + 900)},
+            {"calls": fixed(15, 14, 900)},
+        ),
         ({"X-RateLimit-Limit": "60"}, {"calls": {"limit": 60}}),
         ({"X-RateLimit-Limit": "60", "X-RateLimit-Remaining": "5"}, {"calls": {"limit": 60}}),
         ({"X-RateLimit-Remaining": "5"}, {"calls": None}),

@@ -120,7 +120,7 @@ async def test_G4_a_batch_settles_once_for_all_of_its_keys(call: Call) -> None:
     assert call.settled == [{"tokens": 10.0, "usd": 0.25}]
 
 
-@pytest.mark.parametrize("value", [-1, "7", None, True, [], float("nan"), 1e999, 10**400])
+@pytest.mark.parametrize("value", [-1, "7", None, True, [], float("nan"), 1e999, 10**400, 1e16])
 async def test_G4_usage_that_cannot_be_read_keeps_the_estimate_and_is_logged_once(
     call: Call, value: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
