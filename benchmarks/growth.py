@@ -185,7 +185,7 @@ def _garbage(full: bool) -> Chart:
     """The CPU time of a garbage collection beside a cache of answers in columns, less that without the cache. PySpark
     collects garbage at the end of each task."""
     counts = [10**4, 10**5, 2 * 10**5] + ([10**6] if full else [])
-    chart = Chart("keys in a cache", "ms to collect garbage", "a price for each key", fit=counts[:1])
+    chart = Chart("keys cached", "ms of collection", "a price for each key", fit=counts[:1])
     without = _pause()
     pauses = []
     for count in counts:

@@ -13,7 +13,6 @@ the flights.
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -245,8 +244,11 @@ class PendingKeys:
     def _forget(self, pending: PendingKey) -> None:
         """Remove a key from the running ones, if its hash still finds it."""
         # A user may have changed a mutable key. It then stays in the dictionary, and `ask` sees that it has ended.
-        with contextlib.suppress(Exception):
+        # Not `contextlib.suppress`, which takes three times as long as the rest: this runs for every key.
+        try:  # noqa: SIM105
             self._running.pop(pending.name, None)
+        except Exception:
+            pass
 
     def _latency(self, pending: PendingKey) -> float:
         latency = self._key_failures.now() - pending.started
