@@ -17,7 +17,7 @@ import logging
 import math
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -41,6 +41,12 @@ BUCKET = 256 * MEGABYTE
 
 MOST_BUCKETS = 512
 """Files that are open at once, while rows are sorted into buckets."""
+
+PART_LIFE = 86_400.0
+"""Seconds after which a file that never got its name is deleted. No write takes a day."""
+
+SAMPLED = 8
+"""Files of which a row group is read to estimate the memory of all rows."""
 
 TRIES = 3
 """A compaction starts anew if another one deletes a file that it reads."""
@@ -150,7 +156,15 @@ class Compactor:
                     self._place.delete(name)
                 deleted += len(old)
                 there -= old
+        self._delete_parts(grace)
         return deleted
+
+    def _delete_parts(self, grace: float) -> None:
+        """Delete what killed writers have left, when no writer can still be at it."""
+        before = self._clock() - max(grace, PART_LIFE)
+        for name, time in list(self._place.parts()):
+            if time < before:
+                self._place.delete(name)
 
     def _holds(self, written: frozenset[str], listing: Listing, old: frozenset[str]) -> bool:
         """Whether the answers of old files are in others, which can be read now."""
@@ -207,7 +221,7 @@ def _compact(compactor: Compactor, grace: float, bucket: int, spill: str | Path 
     inputs = compactor.inputs()
     if not inputs or (len(inputs) == 1 and next(iter(inputs)).startswith(COMPACTED)):
         return Compacted(len(inputs), 0, deleted, 0, 0)
-    count = min(MOST_BUCKETS, math.ceil(max(1, sum(size for _, size in inputs.values())) / bucket))
+    count = min(MOST_BUCKETS, math.ceil(max(1, _bytes(compactor, inputs)) / bucket))
     written, rows = [], 0
     with tempfile.TemporaryDirectory(prefix="journal-", dir=spill) as directory:
         for table in _by_bucket(compactor, list(inputs), count, Path(directory), width):
@@ -220,6 +234,14 @@ def _compact(compactor: Compactor, grace: float, bucket: int, spill: str | Path 
     # With no grace, what has just been replaced goes at once.
     deleted += compactor.delete_replaced(grace) if not grace else 0
     return Compacted(len(inputs), len(written), deleted, read, rows)
+
+
+def _bytes(compactor: Compactor, inputs: Mapping[str, tuple[int, int]]) -> float:
+    """About the memory of all rows. Encoded, a text that repeats is much smaller than in memory."""
+    names = [*inputs]
+    sampled = [next(compactor.read(name), None) for name in names[:: max(1, len(names) // SAMPLED)]]
+    largest = max((table.nbytes / table.num_rows for table in sampled if table is not None), default=0.0)
+    return max(largest * sum(rows for rows, _ in inputs.values()), sum(size for _, size in inputs.values()))
 
 
 def _by_bucket(compactor: Compactor, names: list[str], count: int, directory: Path, width: int) -> Iterator[pa.Table]:

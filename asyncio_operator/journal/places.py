@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
@@ -54,6 +54,11 @@ class Place(Protocol):
 
     def delete(self, name: str) -> None:
         """Delete a file. An absent one is no error."""
+        ...
+
+    def parts(self) -> Iterator[tuple[str, float]]:
+        """What killed writers have left beside the files: names, and when they were written, in seconds since the
+        epoch. Writers that live have such files too."""
         ...
 
 
@@ -102,6 +107,10 @@ class Disk:
                     if entry.is_file():
                         entries.append(Entry(entry.name, entry.stat().st_size))
         return entries
+
+    def modified(self, path: str) -> float:
+        """When a file was last written, in seconds since the epoch."""
+        return os.stat(path).st_mtime
 
     def open(self, path: str) -> pa.NativeFile:
         """A file to read."""
@@ -164,6 +173,13 @@ class LocalPlace:
         with suppress(FileNotFoundError):
             self._disk.delete(os.path.join(self._path, name))
 
+    def parts(self) -> Iterator[tuple[str, float]]:
+        with suppress(FileNotFoundError):
+            for entry in self._disk.list(self._path):
+                if _is_part(entry.name):
+                    with suppress(FileNotFoundError):
+                        yield entry.name, self._disk.modified(os.path.join(self._path, entry.name))
+
 
 class RemotePlace:
     """A directory on one of Arrow's file systems.
@@ -218,6 +234,16 @@ class RemotePlace:
     def delete(self, name: str) -> None:
         with suppress(FileNotFoundError):
             self._files.delete_file(f"{self._path}/{name}")
+
+    def parts(self) -> Iterator[tuple[str, float]]:
+        if self._renames:
+            for one in self._files.get_file_info(pafs.FileSelector(self._path, allow_not_found=True)):
+                if one.type == pafs.FileType.File and _is_part(one.base_name):
+                    yield one.base_name, one.mtime_ns / 1e9
+
+
+def _is_part(name: str) -> bool:
+    return name.startswith(".") and name.endswith(".part")
 
 
 def open_place(location: Location) -> Place:

@@ -9,7 +9,7 @@ listings may leave out new objects and show deleted ones.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
@@ -75,6 +75,9 @@ class ModelDisk(Disk):
     def list(self, path: str) -> list[Entry]:
         path = path.rstrip("/")
         return [Entry(os.path.basename(n), len(i.data)) for n, i in self.names.items() if os.path.dirname(n) == path]
+
+    def modified(self, path: str) -> float:
+        return 0.0
 
     def open(self, path: str) -> pa.NativeFile:
         if path not in self.names:
@@ -144,6 +147,9 @@ class ModelStore:
         self.hidden.discard(name)
         if self.lags and data is not None:
             self.ghosts[name] = len(data)
+
+    def parts(self) -> Iterator[tuple[str, float]]:
+        return iter(())
 
     def settle(self) -> None:
         self.hidden.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -187,6 +188,24 @@ def test_J7_a_half_written_file_is_not_replaced(place: LocalPlace, tmp_path: Pat
     compact(place, description, grace=0, clock=lambda: NOW)
     path.write_bytes(data)  # A mounted store that shows a file before it is whole.
     assert read(place, description, [1, 2]) == {1: ["a"], 2: ["b"]}
+
+
+def test_J7_what_a_killed_writer_left_is_deleted_after_a_day(place: LocalPlace, tmp_path: Path) -> None:
+    description = described(place)
+    write(place, description, batch({1: ["a"]}))
+    for name, age in [(".old.part", 86_500), (".young.part", 86_000), (".other", 90_000)]:
+        (tmp_path / name).write_bytes(b"half")
+        os.utime(tmp_path / name, (NOW - age, NOW - age))
+    compact(place, description, clock=lambda: NOW)
+    assert {path.name for path in tmp_path.glob(".*")} == {".young.part", ".other"}
+
+
+def test_J5_buckets_are_counted_in_memory_and_not_in_files(place: LocalPlace) -> None:
+    description = described(place)
+    # A text that repeats takes a few bytes of a file, and 2 MB of memory.
+    write(place, description, batch({key: ["x" * 10_000] for key in range(200)}))
+    write(place, description, batch({1: ["y"]}, NOW + 1))
+    assert compact(place, description, bucket=1 << 20, clock=lambda: NOW).files_written > 1
 
 
 def test_J7_a_record_of_another_format_is_refused(place: LocalPlace, tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from asyncio_operator.journal.answers import AnswerBatch
 from asyncio_operator.journal.compaction import Compactor, compact
@@ -287,9 +288,16 @@ class OnStore(JournalModel):
         self.store.refusals = self.store.lost_replies = 0
 
 
-SETTINGS = settings(max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
+SETTINGS = settings(max_examples=50, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
 
 TestJ2J4J7OnDisk = OnDisk.TestCase
 TestJ2J4J7OnDisk.settings = SETTINGS
 TestJ2J4J7OnStore = OnStore.TestCase
 TestJ2J4J7OnStore.settings = SETTINGS
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("machine", [OnDisk, OnStore])
+def test_J2_J4_J7_in_a_thousand_histories(machine: type[JournalModel]) -> None:
+    run_state_machine_as_test(machine, settings=settings(SETTINGS, max_examples=1000))
