@@ -98,6 +98,7 @@ class Attempts:
         self._batched = options.batching is not None
         self._batch_method = batch_method
         self._limits = Limits(options.capacity, options.rate_limit, options.circuit_breaker, limiter, breaker_clock)
+        self._breaks = options.circuit_breaker is not None
         self._recorder = recorder
         self._now = clock
         self._loop = asyncio.get_running_loop()
@@ -256,7 +257,8 @@ class Attempts:
 
     def _started(self, call: Call, now: float) -> tuple[Call, Any]:
         self._limits.started(call, now)
-        self._recorder.circuit(self._limits.circuit, now)
+        if self._breaks:
+            self._recorder.circuit(self._limits.circuit, now)
         self.calls += 1
         if self._budget is None:
             return call, self.value_of(call)
@@ -315,7 +317,8 @@ class Attempts:
     def complete(self, call: Call, result: Any) -> None:
         now = self._now()
         self._limits.succeeded(call, now)
-        self._recorder.circuit(self._limits.circuit, now)
+        if self._breaks:
+            self._recorder.circuit(self._limits.circuit, now)
         self.returned(call)
         if self.hedging is not None:
             self.hedging.answered(call, now)
@@ -336,7 +339,8 @@ class Attempts:
     def failed(self, call: Call, error: BaseException, started: float) -> None:
         now = self._now()
         self._limits.failed(call, now, error)
-        self._recorder.circuit(self._limits.circuit, now)
+        if self._breaks:
+            self._recorder.circuit(self._limits.circuit, now)
         self.returned(call)
         flights = call.present
         if self.hedging is not None:
@@ -365,7 +369,8 @@ class Attempts:
             self.hedging.left(call, late, "timed_out", now)
         if not going_on:
             self._limits.failed(call, now, None)
-            self._recorder.circuit(self._limits.circuit, now)
+            if self._breaks:
+                self._recorder.circuit(self._limits.circuit, now)
         for flight in late:
             flight.late += 1
             if self._keys is not None:
