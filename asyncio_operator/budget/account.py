@@ -7,6 +7,7 @@ changed. None means that the coordinator has no state and may have had one; ``{}
 
 A message of a worker
     kind        "ask"
+    version     `terms.VERSION`
     worker      a text that no other worker has
     budget      the limits, as `spec.definition` gives them; with other limits than those of the state, the reply is an
                 error while other workers are there
@@ -47,7 +48,8 @@ granted are counted at the end of their lease, and slots and amounts are held un
 been silent for `FORGOTTEN` seconds. After that its amounts count as spent.
 
 A coordinator that has forgotten (another epoch than a worker has seen, or a time before what a worker has seen) counts
-every limit as used up until the end of the longest lease: so the limits hold over a restart too.
+every limit as used up until the end of the longest lease: so the limits hold over a restart too. What was spent cannot
+be counted so: a budget with a spend limit is then an error.
 """
 
 from __future__ import annotations
@@ -56,23 +58,27 @@ from typing import Any
 
 from asyncio_operator.budget import hints, sharing, workers
 from asyncio_operator.budget.report import statistics
-from asyncio_operator.budget.terms import GRAINS, RECOVERY, Terms, terms_of
+from asyncio_operator.budget.terms import GRAINS, RECOVERY, VERSION, Terms, terms_of
 from asyncio_operator.policies.window import RateWindow, rounded
 
 Json = dict[str, Any]
+
+LOST = (
+    "its coordinator has lost its state, and so what was spent. Let Redis write to disk (appendonly yes), or use "
+    "PostgreSQL; to go on, find out what was spent, and take another name and a lower limit"
+)
 
 
 def answer(state: Json | None, message: Json, now: float) -> tuple[Json, Json]:
     """The new state and the reply. See the head of this module."""
     if not state:
-        recovering = state is None and message["kind"] == "ask"
-        state = _new(message, now, now + RECOVERY if recovering else now)
+        state = _new(message, now, now + RECOVERY if state is None else now)
     before = state["time"]
     now = _advance(state, now)
     windows = _windows(state, now)
     if message["kind"] == "statistics":
         return state, {"statistics": statistics(state, windows, now)}
-    if error := _conflict(state, message, now):
+    if error := _other_version(message) or _conflict(state, message, now):
         return state, {"error": error, "now": now, "seq": message["seq"]}
     if state["budget"] != message["budget"]:
         windows = _adopt(state, message["budget"], now)
@@ -84,9 +90,12 @@ def answer(state: Json | None, message: Json, now: float) -> tuple[Json, Json]:
         known = False
     if not known and message["epoch"] not in state["former"]:
         state["former"].append(message["epoch"])
+        state["lost"] = bool(state["budget"]["spend"])
         for window, limit in zip(windows, state["budget"]["limits"], strict=True):
             # Workers that have ended meanwhile may have started as much.
             window.place(rounded(now + terms.lease, limit[2] / GRAINS), limit[1] + limit[3])
+    if state["lost"]:
+        return state, {"error": LOST, "now": now, "seq": message["seq"]}
     workers.sweep(state, now)
     reply = _reply(state, windows, message, terms, now, known)
     state["windows"] = [window.state() for window in windows]
@@ -127,15 +136,18 @@ def _apply(state: Json, windows: list[RateWindow], report: Json, now: float) -> 
                 window.place(rounded(now, per / GRAINS), units)
     for unit, count in report.get("refused", {}).items():
         state["refused"][unit] = state["refused"].get(unit, 0) + count
+    pause = report.get("pause", 0.0)
+    limited = {limit[0] for limit in limits}
     for unit, hint in report.get("hints", {}).items():
         hints.hear(state["caps"], unit, hint, workers.outstanding(state, unit), now)
-    if "pause" in report:
-        state["paused"] = max(state["paused"], now + report["pause"])
+        if unit not in limited:
+            pause = max(pause, hints.pause(hint))
+    state["paused"] = max(state["paused"], now + pause)
 
 
 def _new(message: Json, now: float, ready: float) -> Json:
     return {
-        "version": 1,
+        "version": VERSION,
         "epoch": _epoch(message, now),
         "time": now,
         "offset": 0.0,
@@ -151,6 +163,7 @@ def _new(message: Json, now: float, ready: float) -> Json:
         "shares": None,
         "claim": None,
         "former": [],
+        "lost": False,
         "swept": now,
     }
 
@@ -178,6 +191,13 @@ def _windows(state: Json, now: float) -> list[RateWindow]:
         window.forget(now)
         windows.append(window)
     return windows
+
+
+def _other_version(message: Json) -> str | None:
+    version = message["version"]
+    if version == VERSION:
+        return None
+    return f"this worker speaks version {version} of the protocol of budgets, and its coordinator version {VERSION}"
 
 
 def _conflict(state: Json, message: Json, now: float) -> str | None:

@@ -1,8 +1,9 @@
 """What a worker knows of its coordinator's clock: an interval in which it must be.
 
 Each exchange of messages gives one: the coordinator read its clock after the message was sent, and before the reply was
-received. Later exchanges make the interval smaller, and drift makes it larger. Only differences of the worker's own
-monotonic clock are used, so wrong wall clocks do no harm.
+received. The upper bound is the best of all exchanges, and drift raises it. The lower one is that of the last exchange:
+an older one would be too high if the coordinator's clock has been set back since, and calls would start too early. Only
+differences of the worker's own monotonic clock are used, so wrong wall clocks do no harm.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ class ClockBounds:
     def exchanged(self, sent: float, time: float, received: float) -> None:
         """The coordinator's clock showed `time` between these local times."""
         widened = DRIFT * max(0.0, received - self._at)
-        low, high = max(self._low - widened, time - received), min(self._high + widened, time - sent)
-        if low > high:
-            # One of the clocks was set. What was known before is wrong.
-            low, high = time - received, time - sent
-        self._low, self._high, self._at = low, high, received
+        on_the_way = DRIFT * (received - sent)
+        self._low, high = time - received - on_the_way, time - sent + on_the_way
+        # Where the best is below the low bound, the coordinator's clock was set forward.
+        best = self._high + widened
+        self._high = min(best, high) if best >= self._low else high
+        self._at = received
 
     def first_surely_after(self, time: float) -> float:
         """The first local time at which the coordinator's clock surely shows `time` or more."""

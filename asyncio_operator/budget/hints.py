@@ -43,31 +43,37 @@ def hear(caps: Json, unit: str, hint: Json, outstanding: float, now: float) -> N
         hint: the fields of a `Hint` that are not None, as JSON.
         outstanding: units that are granted and did not start.
     """
-    cap = caps.get(unit)
-    if cap is None or now >= cap["until"]:
-        cap = caps[unit] = {"left": math.inf, "rate": 0.0, "most": math.inf, "drop": 0.0, "since": now}
-    cap["hint"] = {name: value for name, value in hint.items() if name in ("limit", "remaining", "reset_after")}
     reset: float = hint["reset_after"] if "reset_after" in hint else hint.get("per", 0.0)
-    cap["heard"], cap["until"] = now, max(now + reset, cap.get("until", 0.0))
-    remaining = hint.get("remaining")
-    if remaining is None:
+    shown = {name: value for name, value in hint.items() if name in ("limit", "remaining", "reset_after")}
+    cap = caps.setdefault(unit, {"left": None, "until": 0.0, "since": 0.0, "drop": -1.0})
+    cap["hint"], cap["heard"], cap["shown_until"] = shown, now, now + reset
+    if "remaining" not in hint:
         return
-    left = remaining - outstanding
-    if left < 0:
-        # The permits that workers hold are more than what is left: they come back, and are granted again.
-        cap["drop"], left = now, remaining
+    # Permits that were granted before are used up first.
+    left = hint["remaining"] - outstanding
     if left < available(caps, unit, now) or now - cap["since"] > SETTLED:
-        cap["left"], cap["since"] = left, now
-        cap["rate"], cap["most"] = 0.0, math.inf
-        if hint.get("refills") and hint.get("limit", 0) > remaining and reset:
-            cap["rate"], cap["most"] = (hint["limit"] - remaining) / reset, hint["limit"]
-        cap["at"] = now
+        if left < 0:
+            # More than is left: workers give their permits back, and get others.
+            cap["drop"], left = now, hint["remaining"]
+        refills = hint.get("refills") and hint.get("limit", 0) > hint["remaining"] and reset
+        cap["rate"] = (hint["limit"] - hint["remaining"]) / reset if refills else 0.0
+        cap["most"] = hint["limit"] if refills else left
+        cap["left"], cap["since"], cap["at"], cap["until"] = left, now, now, now + reset
+
+
+def pause(hint: Json) -> float:
+    """The seconds for which nothing may start because of a unit that the budget has no limit for."""
+    if hint.get("remaining", 1) > 0:
+        return 0.0
+    reset: float = hint.get("reset_after", 0.0)
+    # Where units come back all the time, there will be some soon.
+    return min(reset, 1.0) if hint.get("refills") else reset
 
 
 def available(caps: Json, unit: str, now: float) -> float:
     """The units that may be granted now; infinity without a cap."""
     cap = caps.get(unit)
-    if cap is None or now >= cap["until"] or cap["left"] == math.inf:
+    if cap is None or cap["left"] is None or now >= cap["until"]:
         return math.inf
     left: float = min(cap["most"], cap["left"] + cap["rate"] * (now - cap["at"]))
     return left

@@ -19,7 +19,7 @@ from typing import Any
 from asyncio_operator.budget.clock_bounds import ClockBounds
 from asyncio_operator.budget.spec import Budget, definition
 from asyncio_operator.budget.stock import Amount, Slots, Stock
-from asyncio_operator.budget.terms import terms_of
+from asyncio_operator.budget.terms import VERSION, terms_of
 from asyncio_operator.budget.usage import HINT_FIELDS, Hint
 from asyncio_operator.errors import BudgetExceeded, ConfigurationError
 
@@ -73,7 +73,7 @@ class Permits:
         self._active = False
         # The last reply gave something; so another may give more.
         self._progress = True
-        self._urgent = False
+        self._urgent = self._rests = False
         self._calls = 0
         self._waits = False
         self._waits_since: float | None = None
@@ -175,6 +175,10 @@ class Permits:
             self._urgent = True
         self._active = True
 
+    def rest(self) -> None:
+        """No call will come for some time: give everything back with the next message, which is due at once."""
+        self._rests = self._urgent = self._is_active()
+
     # Messages
 
     def ask_at(self, now: float) -> float:
@@ -192,9 +196,12 @@ class Permits:
         self._look(now)
         horizon = self._terms.ahead(self._again, self._round_trip)
         elapsed = min(max(now - self._asked_at, 1e-3), 1.0)
-        recent = now - self._last_start < 1.0
+        recent = now - self._last_start < 1.0 and not self._rests
         for stock in self._stocks:
-            stock.estimate(horizon / elapsed, self._calls, recent)
+            if self._rests:
+                stock.rest()
+            else:
+                stock.estimate(horizon / elapsed, self._calls, recent)
             stock.give_back(stock.want)
         self._calls = 0
         self._valid_until = -math.inf
@@ -209,6 +216,7 @@ class Permits:
             self._waits_since = None
         message = {
             "kind": "ask",
+            "version": VERSION,
             "worker": self._worker,
             "budget": self._definition,
             "epoch": self._epoch,
@@ -224,7 +232,7 @@ class Permits:
             "spend": {amount.unit: amount.offer(horizon / elapsed) for amount in self._amounts},
         }
         self._active = self._holds_something(message)
-        self._progress = self._urgent = self._waits = False
+        self._progress = self._urgent = self._waits = self._rests = False
         for stock in self._stocks:
             stock.call = 0.0
         return message
@@ -306,8 +314,9 @@ class Permits:
         self._look(now)
         at = now
         for stock in self._stocks:
-            at = max(at, stock.ready_at(weights.get(stock.unit, stock.default), now))
-            stock.starved = True
+            ready_at = stock.ready_at(weights.get(stock.unit, stock.default), now)
+            stock.starved |= ready_at > now
+            at = max(at, ready_at)
         if self._slots is not None and self._slots.used >= self._slots.allowed:
             self._slots.starved = True
             at = math.inf

@@ -29,7 +29,7 @@ def statistics(state: Json, windows: list[RateWindow], now: float) -> Json:
         if unit in units:
             units[unit]["refused"] = refused
     for unit, cap in state["caps"].items():
-        if now < cap["until"]:
+        if now < cap["shown_until"]:
             hint = dict(cap["hint"])
             if "reset_after" in hint:
                 hint["reset_after"] -= now - cap["heard"]

@@ -178,6 +178,11 @@ class Stock:
         self.want = min(self.most, max(wish, self.call))
         self.starved = False
 
+    def rest(self) -> None:
+        """Want nothing."""
+        self.want = self.call = self._used_since_message = 0.0
+        self.starved = False
+
     def report(self) -> list[list[Any]]:
         """What became of permits, for a message."""
         moved = [[self.place, end, start, units] for (end, start), units in self.moved.items()]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+VERSION = 1
+"""Of the messages between workers and coordinators, and of the states of budgets."""
+
 GRAINS = 256
 """An entry of a window is rounded up to this part of it: so a state is small, and 0.4 % of a limit is lost at most."""
 

@@ -38,9 +38,11 @@ def heard(state: Json, message: Json, now: float, known: bool) -> Json | None:
     if not worker["slots"]:
         worker["turn"] = now
     worker["slots"], worker["wants"] = held, wanted
+    worker["idle"] = not (wanted or held or any(message["held"]) or any(message["want"]))
     worker["spend"] = {}
     for unit, (holds, _, _, total, confirmed) in message["spend"].items():
         worker["spend"][unit] = holds
+        worker["idle"] &= not holds
         # Of a worker that was silent for long, no record is left; it knows itself what was counted.
         counted = worker["totals"].get(unit, confirmed if known else 0.0)
         state["spent"][unit] = state["spent"].get(unit, 0.0) + total - counted
@@ -86,8 +88,11 @@ def _let_go(state: Json, name: str, worker: Json, now: float) -> None:
 
 
 def others(state: Json, name: str, now: float) -> bool:
-    """Whether workers other than this one were heard lately."""
-    return any(other != name and now - worker["seen"] <= FORGOTTEN for other, worker in state["workers"].items())
+    """Whether workers other than this one were heard lately, and did not say that they have nothing to do."""
+    return any(
+        other != name and not worker["idle"] and now - worker["seen"] <= FORGOTTEN
+        for other, worker in state["workers"].items()
+    )
 
 
 def outstanding(state: Json, unit: str) -> float:
