@@ -329,7 +329,7 @@ class Permits:
             stock.call = max(stock.call, weights.get(stock.unit, stock.default))
         for amount in self._amounts:
             amount.call = max(amount.call, weights.get(amount.unit, amount.default))
-        self._waits = True
+        self._waits, self._rests = True, False
         if self._waits_since is None:
             self._waits_since = now
         return math.inf

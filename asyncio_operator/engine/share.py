@@ -91,6 +91,7 @@ class Share:
         if self._waiting.pop(seat, None) is not None:
             self._tell()
         if not self._seats:
+            self.permits.rest()
             self._arrange()
 
     def drop(self, seat: Seat) -> None:
