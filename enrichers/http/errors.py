@@ -74,16 +74,17 @@ def cause_of_status(status: int) -> Cause:
 
 
 def status_error(
-    subject: str, status: int, body: bytes, secrets: Secrets, *, retry_after: float | None = None, lasting: str | None
+    subject: str, status: int, body: bytes, secrets: Secrets, *, wait: float | None, lasting: str | None
 ) -> EnricherError:
     """The error for an answer whose status is not a success.
 
     Args:
         subject: names the enricher and the key.
-        retry_after: the seconds after which the service asks to be called again, or None.
+        wait: the seconds after which the request may be repeated, if the answer says so.
         lasting: why no attempt helps, if the answer says so: then the status does not decide.
     """
-    cause = cause_of_status(status)
+    # GitHub refuses with 403 what others refuse with 429. Only a limit says when to return.
+    cause = cause_of_status(429 if status == 403 and wait is not None else status)
     with contextlib.suppress(ValueError):
         cause = cause._replace(text=f"{cause.text} ({status} {HTTPStatus(status).phrase})")
     if str(status) not in cause.text:
@@ -91,8 +92,9 @@ def status_error(
     if lasting is not None:
         # Every other key would get the same.
         cause = Cause(f"not retried, because {lasting} (status {status})")
-    again = None if cause.retryable is False else retry_after
-    return cause.error(f"{subject}: {cause.text}{said(body, secrets)}", retry_after=again)
+    return cause.error(
+        f"{subject}: {cause.text}{said(body, secrets)}", retry_after=None if cause.retryable is False else wait
+    )
 
 
 def failure(error: Exception, subject: str, secrets: Secrets) -> EnricherError:

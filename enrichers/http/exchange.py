@@ -219,7 +219,7 @@ class Exchange:
             status,
             body,
             self._plans.secrets,
-            retry_after=heard.hints.retry_after,
+            wait=heard.hints.wait,
             lasting=lasting_refusal(status, body, heard.error),
         )
 

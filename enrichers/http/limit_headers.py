@@ -91,6 +91,15 @@ class Hints(NamedTuple):
     retry_after: float | None
     ignored: Sequence[Ignored]
 
+    @property
+    def wait(self) -> float | None:
+        """The seconds until a refused request may be repeated: as the service asks, or else until a window ends in
+        which nothing is left. None if neither is known."""
+        if self.retry_after is not None:
+            return self.retry_after
+        empty = [hint for hint in self.limits.values() if hint.get("remaining") == 0 and not hint["refills"]]
+        return max((hint["reset_after"] for hint in empty), default=None)
+
 
 NOTHING = Hints({}, None, ())
 

@@ -106,3 +106,40 @@ async def test_the_delay_of_google_reaches_the_error() -> None:
         service.answer_next(FakeAnswer(PASSING[1][1], 429))
         error = await failure(enricher, "x")
     assert (error.retryable, error.retry_after, error.overload) == (True, 45.8, True)
+
+
+GITHUB = {"X-RateLimit-Limit": "60", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "17"}
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "retryable", "wait"),
+    [
+        (403, {}, False, None),
+        (403, GITHUB, True, 17),
+        (403, GITHUB | {"X-RateLimit-Remaining": "1"}, False, None),
+        (403, {"Retry-After": "60"}, True, 60),
+        (429, GITHUB, True, 17),
+        (429, GITHUB | {"Retry-After": "3"}, True, 3),
+        (429, {"RateLimit-Policy": '"a";q=5;w=9', "RateLimit": '"a";r=0;t=4'}, True, 4),
+        (
+            429,
+            {
+                "x-ratelimit-limit-tokens": "9",
+                "x-ratelimit-remaining-tokens": "0",
+                "x-ratelimit-reset-tokens": "6m0s",
+            },
+            True,
+            None,
+        ),
+        (401, GITHUB, False, None),
+    ],
+)
+async def test_an_empty_window_says_when_to_return_and_a_403_that_does_is_a_limit(
+    status: int, headers: dict[str, str], retryable: bool, wait: float | None
+) -> None:
+    async with FakeService() as service, asked(service) as enricher:
+        service.answer_next(FakeAnswer({"message": "no"}, status, headers))
+        error = await failure(enricher, "x")
+    assert (error.retryable, error.overload, error.retry_after) == (retryable, retryable, wait)
+    assert f"{status}" in str(error)
+    assert error.any_key is (not retryable)
