@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -83,6 +84,40 @@ class Source:
 
     def exhausted(self) -> None:
         self._ended = True
+
+    async def release(self) -> None:
+        """The batches are in memory."""
+
+
+class Trickle:
+    """An `Input` that gives one batch after the other, `pause` seconds apart."""
+
+    instant = True
+
+    def __init__(self, batches: Sequence[KeyBatch], pause: float) -> None:
+        self._left = deque(batches)
+        self._pause = pause
+        self._come: deque[KeyBatch] = deque()
+
+    async def ready(self) -> bool:
+        if not self._left:
+            return False
+        await asyncio.sleep(self._pause)
+        self._come.append(self._left.popleft())
+        return True
+
+    def has_some(self) -> bool:
+        return bool(self._come)
+
+    def read_ahead(self) -> list[KeyBatch]:
+        return []
+
+    def __iter__(self) -> Iterator[KeyBatch]:
+        while self._come:
+            yield self._come.popleft()
+
+    def exhausted(self) -> None:
+        """The next one comes later."""
 
     async def release(self) -> None:
         """The batches are in memory."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,44 +21,10 @@ from asyncio_operator.lookup.key_batch import PENDING, Answer, Failure, KeyBatch
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from enrichers import TableEnricher
-from tests.lookup.helpers import Consumer, Recorded, now
+from tests.lookup.helpers import Consumer, Recorded, Trickle, now
 from tests.operator.helpers import virtual
 
 CHECK = AnswerCheck(pa.schema([("x", pa.int64())]))
-
-
-class Trickle:
-    """An `Input` that gives one batch after the other, `pause` seconds apart."""
-
-    instant = True
-
-    def __init__(self, batches: Sequence[KeyBatch], pause: float) -> None:
-        self._left = deque(batches)
-        self._pause = pause
-        self._come: deque[KeyBatch] = deque()
-
-    async def ready(self) -> bool:
-        if not self._left:
-            return False
-        await asyncio.sleep(self._pause)
-        self._come.append(self._left.popleft())
-        return True
-
-    def has_some(self) -> bool:
-        return bool(self._come)
-
-    def read_ahead(self) -> list[KeyBatch]:
-        return []
-
-    def __iter__(self) -> Iterator[KeyBatch]:
-        while self._come:
-            yield self._come.popleft()
-
-    def exhausted(self) -> None:
-        """The next one comes later."""
-
-    async def release(self) -> None:
-        """The batches are in memory."""
 
 
 async def look_up(

@@ -20,8 +20,7 @@ from asyncio_operator.lookup.memory import Memory
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.testing import ManualClock, VirtualTimeLoop
-from tests.lookup.helpers import Consumer, Recorded
-from tests.lookup.test_cached_pipeline import Trickle
+from tests.lookup.helpers import Consumer, Recorded, Trickle
 from tests.operator.helpers import virtual
 
 WAYS: dict[str, dict[str, Any]] = {"plain": {}, "managed": {"retry": Retry(1)}}

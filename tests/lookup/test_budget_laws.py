@@ -1,0 +1,191 @@
+"""G for lookups: keys are weighed and counted, and no option of a lookup hides what a budget refuses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from asyncio_operator import Batching, Budget, BudgetExceeded, Cache, CoordinatorError, FixedBackoff, Limit, Retry
+from asyncio_operator.lookup import Lookup
+from asyncio_operator.lookup.cache_directories import open_cache
+from asyncio_operator.lookup.key_batch import Failure, KeyBatch
+from asyncio_operator.lookup.options import LookupOptions, batching_of
+from asyncio_operator.lookup.pipeline import LookupPipeline
+from tests.lookup.helpers import Consumer, Recorded, Trickle, now
+from tests.operator.helpers import virtual
+from tests.operator.meter import Meter
+
+
+class Weighing(Recorded):
+    """Answers with the key after `seconds`, and weighs the sum of the keys in tokens."""
+
+    def __init__(self, max_batch: int = 1, seconds: float = 0.0) -> None:
+        super().__init__(self._answer, max_batch)
+        self.seconds = seconds
+
+    async def _answer(self, keys: Any) -> Any:
+        await asyncio.sleep(self.seconds)
+        return [{"x": key} for key in keys] if isinstance(keys, list) else {"x": keys}
+
+    def weigh(self, keys: Sequence[Any]) -> Mapping[str, float]:
+        return {"tokens": sum(keys)}
+
+
+async def look_up(
+    enricher: Recorded,
+    meter: Any,
+    keys: Sequence[Sequence[Any]],
+    *,
+    cache: Cache | None = None,
+    pause: float = 0.0,
+    fail: bool = False,
+    **options: Any,
+) -> list[KeyBatch]:
+    """Run batches of keys through a pipeline whose calls take what they need of the meter."""
+    batches = [KeyBatch(list(some), len(some)) for some in keys]
+    batching = batching_of(enricher, options.pop("batching", None))
+    chosen = LookupOptions(fail=fail, cache=cache, batching=batching, **options)
+    consumer = Consumer(batches, chosen.ordered)
+    kept = None if cache is None else open_cache(cache, "s", now)
+    consumer.pipeline = LookupPipeline(
+        enricher, Trickle(batches, pause), consumer.deliver, chosen, kept, allowance=meter
+    )
+    async with asyncio.timeout(1e6):
+        await consumer.pipeline.run()
+    return batches
+
+
+@virtual
+async def test_G1_keys_of_calls_count_and_those_that_are_shared_do_not():
+    meter, enricher = Meter(keys=5), Weighing()
+    batches = await look_up(enricher, meter, [[1, 2, 3], [3, 2, 1, None], [4, 5, 6]], remember=60.0)
+    assert enricher.calls == [1, 2, 3, 4, 5, 6]
+    assert meter.times == [0, 0, 0, 0, 0, 10]
+    assert batches[1].outcomes[:3] == [{"x": 3}, {"x": 2}, {"x": 1}]
+
+
+@virtual
+async def test_G2_a_batch_is_one_call_and_counts_its_keys():
+    meter, enricher = Meter(keys=8), Weighing(max_batch=5)
+    await look_up(enricher, meter, [range(1, 13)])
+    assert meter.times == [0, 10, 10]
+    assert meter.weighed("calls") == [1, 1, 1]
+    assert meter.weighed("keys") == [5, 5, 2]
+    assert meter.weighed("tokens") == [15, 40, 23]
+
+
+@virtual
+async def test_G6_a_batch_that_can_never_fit_is_split_and_a_key_that_cannot_ends_the_run():
+    meter, enricher = Meter(tokens=12), Weighing(max_batch=4)
+    await look_up(enricher, meter, [[5, 6, 1, 2]])
+    assert enricher.calls == [[5, 6], [1, 2]]
+    with pytest.raises(BudgetExceeded, match="tokens are more than 12"):
+        await look_up(enricher, meter, [[5, 13, 1, 1]])
+
+
+@pytest.mark.parametrize("fail", [True, False])
+@pytest.mark.parametrize("options", [{}, {"retry": Retry(5, FixedBackoff(1.0))}, {"batching": Batching(3, linger=1.0)}])
+@virtual
+async def test_G6_no_option_hides_it(fail, options):
+    meter, enricher = Meter(tokens=12), Weighing(max_batch=3)
+    with pytest.raises(BudgetExceeded):
+        await look_up(enricher, meter, [[1, 2, 13]], fail=fail, **options)
+    assert now() <= 1
+
+
+@virtual
+async def test_G6_it_ends_the_run_also_in_a_later_attempt():
+    class Failing(Weighing):
+        async def _answer(self, keys: Any) -> Any:
+            raise ConnectionError
+
+    meter, enricher = Meter(tokens=12), Failing()
+
+    def spent(weights: Any, now: float) -> float:
+        raise BudgetExceeded("25 usd were spent", unit="usd")
+
+    async def spend() -> None:
+        await asyncio.sleep(2)
+        meter.next_start = spent  # type: ignore[method-assign]
+
+    spending = asyncio.ensure_future(spend())
+    with pytest.raises(BudgetExceeded, match="25 usd"):
+        await look_up(enricher, meter, [[1]], retry=Retry(5, FixedBackoff(3.0)))
+    assert now() == 3
+    await spending
+
+
+@pytest.mark.parametrize("error", [BudgetExceeded("25 usd were spent"), CoordinatorError("redis://x: refused")])
+@pytest.mark.parametrize("stale", [False, True])
+@virtual
+async def test_G6_it_ends_the_run_also_where_an_answer_is_only_refreshed(error, stale):
+    meter, enricher = Meter(), Weighing()
+    cache = Cache(refresh_after=1.0, expire_after_write=100.0, stale_if_error=stale)
+
+    def spent(weights: Any, now: float) -> float:
+        raise error
+
+    async def spend() -> None:
+        await asyncio.sleep(2.5)
+        meter.next_start = spent  # type: ignore[method-assign]
+
+    spending = asyncio.ensure_future(spend())
+    with pytest.raises(type(error), match=str(error)):
+        await look_up(enricher, meter, [[1]] * 5, cache=cache, pause=2.0)
+    # Batches come every 2 s, from 2 s on. The second finds an old answer.
+    assert now() == 4
+    await spending
+
+
+@virtual
+async def test_G6_a_stale_answer_does_not_hide_it():
+    enricher = Weighing()
+    spec = Budget("few", spend={"calls": 1})
+    cache = Cache(expire_after_write=5.0, stale_if_error=True)
+    async with Lookup(enricher, cache=cache, budget=spec) as lookup:
+        assert await lookup.get(1) == {"x": 1}
+        await asyncio.sleep(10)
+        with pytest.raises(BudgetExceeded):
+            await lookup.get(1)
+
+
+@virtual
+async def test_G4_a_key_that_cannot_be_weighed_fails_alone():
+    class Picky(Weighing):
+        def weigh(self, keys: Sequence[Any]) -> Mapping[str, float]:
+            return {"tokens": 1 / min(keys)}
+
+    enricher = Picky(max_batch=4)
+    (batch,) = await look_up(enricher, Meter(), [[1, 0, 2, 3]])
+    outcomes = dict(zip(batch.keys, batch.outcomes, strict=True))
+    assert type(outcomes.pop(0)) is Failure
+    assert outcomes == {1: {"x": 1}, 2: {"x": 2}, 3: {"x": 3}}
+
+
+@virtual
+async def test_G1_a_waiting_lookup_that_is_cancelled_takes_nothing():
+    enricher = Weighing()
+    async with Lookup(enricher, budget=Budget("cancelled", Limit(1, per=10.0))) as lookup:
+        assert await lookup.get(1) == {"x": 1}
+        waiting = [asyncio.ensure_future(lookup.get(key)) for key in (2, 3)]
+        await asyncio.sleep(5)
+        waiting[0].cancel()
+        assert await waiting[1] == {"x": 3}
+        assert 10 <= now() < 10.2
+    assert enricher.calls == [1, 3]
+
+
+@virtual
+async def test_O8_a_lookup_may_be_closed_while_a_key_waits_for_the_budget():
+    lookup = Lookup(Weighing(), budget=Budget("closed", Limit(1, per=10.0)))
+    await lookup.open()
+    await lookup.get(1)
+    waiting = asyncio.ensure_future(lookup.get(2))
+    await asyncio.sleep(1)
+    await lookup.close()
+    with pytest.raises(Exception, match="the lookup was closed"):
+        await waiting
+    assert now() < 2
