@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import threading
 from collections import Counter
 from typing import Any
 
@@ -27,7 +28,19 @@ from asyncio_operator.errors import BudgetExceeded
 from asyncio_operator.testing import VirtualTimeLoop
 from asyncio_operator.trace import Trace
 from tests.operator.attempts import Act, Batches, Script, retry
-from tests.operator.helpers import block, collect, collect_timed, late, now, others, process, run_on, same, virtual
+from tests.operator.helpers import (
+    REAL_LOOPS,
+    block,
+    collect,
+    collect_timed,
+    late,
+    now,
+    others,
+    process,
+    run_on,
+    same,
+    virtual,
+)
 from tests.operator.meter import Meter, metered
 
 ALL = Hedge(2.0, extra=0.5)
@@ -109,6 +122,48 @@ async def test_H1_a_call_whose_answer_has_arrived_is_not_hedged():
     operator = hedged(Script(lambda value, attempt: Act(2.0)))
     assert len(await collect(operator.process(range(100)))) == 100
     assert figures(operator) == (0, 0)
+
+
+@pytest.mark.parametrize("new_loop", REAL_LOOPS)
+def test_H1_on_real_loops_too(new_loop):
+    async def call(value):
+        calls.append(value)
+        await asyncio.sleep(60.0 if len(calls) == 1 else 0.0)
+        return value
+
+    async def main():
+        operator = hedged(call, hedge=Hedge(0.02, extra=0.5))
+        assert await collect(operator.process([0])) == [0]
+        assert figures(operator) == (1, 1)
+
+    calls: list[int] = []
+    run_on(new_loop, main())
+    assert calls == [0, 0]
+
+
+@pytest.mark.parametrize("new_loop", REAL_LOOPS)
+def test_O11_the_thread_of_the_call_that_lost_holds_its_place(new_loop):
+    asked: list[int] = []
+    free = threading.Event()
+
+    def blocked_at_first(value):
+        asked.append(value)
+        if len(asked) == 1:
+            assert free.wait(20.0)
+        return value
+
+    async def main():
+        function = BlockingFunction(blocked_at_first, max_workers=2)
+        operator = hedged(function, hedge=Hedge(0.02, extra=0.5))
+        run = operator.process(range(4))
+        # The other thread serves the copy, and then all others.
+        got = [await anext(run) for _ in range(4)]
+        assert sorted(got) == [0, 1, 2, 3]
+        assert operator.metrics.in_flight == 1
+        free.set()
+        assert await collect(run) == []
+
+    run_on(new_loop, main())
 
 
 # -- how errors count
