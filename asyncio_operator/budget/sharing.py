@@ -132,8 +132,11 @@ def slots(state: Json, message: Json, worker: Json, now: float) -> int | None:
     held, wanted = message["slots"]
     free = most - sum(other["slots"] for other in state["workers"].values())
     share = 1e300 if shares["slots"] is None else max(1, math.ceil(shares["slots"]))
-    if shares["wanting"] > most and held == 1 and now - worker["turn"] > TURN:
-        share = 0
+    if shares["wanting"] > most:
+        if held == 1 and now - worker["turn"] > TURN:
+            share, worker["passed"] = 0, now
+        elif not held and now - worker["passed"] < TURN / 2:
+            share = 0
     allowed = int(min(wanted, held + max(0, free), share))
     # Until the worker says that it has fewer, it may still use what it had.
     worker["slots"] = max(held, allowed)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 
@@ -46,4 +45,4 @@ class BudgetStatistics:
     def of(cls, reply: Mapping[str, Any]) -> BudgetStatistics:
         """From the JSON of a coordinator."""
         units = {unit: UnitStatistics(**values) for unit, values in reply["units"].items()}
-        return cls(MappingProxyType(units), reply["workers"], reply["paused_for"])
+        return cls(units, reply["workers"], reply["paused_for"])

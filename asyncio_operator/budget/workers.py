@@ -51,7 +51,7 @@ def heard(state: Json, message: Json, now: float, known: bool) -> Json | None:
 
 
 def _new(state: Json, name: str, now: float) -> Json:
-    worker: Json = {"applied": 0, "seen": now, "slots": 0, "turn": now, "totals": {}}
+    worker: Json = {"applied": 0, "seen": now, "slots": 0, "turn": now, "passed": now - REMEMBERED, "totals": {}}
     gone = state["gone"].pop(name, None)
     if gone is not None:
         _, worker["applied"], held, worker["totals"] = gone

@@ -1,61 +1,194 @@
-"""A worker and a coordinator that talk to each other: what is granted, started and reported."""
+"""A worker and its coordinator: what is granted, started and reported, in every order of messages."""
 
 from __future__ import annotations
 
-import json
 import math
-from bisect import bisect_left
-from typing import Any
 
 import pytest
 
-from asyncio_operator import Budget, BudgetExceeded, Limit
-from asyncio_operator.budget.account import answer
+from asyncio_operator import Budget, BudgetExceeded, ConfigurationError, Limit
 from asyncio_operator.budget.permits import Permits
+from tests.budget.helpers import Cluster, Coordinator, exchange, may_start, most_in_a_window
 
 
-class Coordinator:
-    """Keeps the state as text, as Redis and PostgreSQL do. Its clock is ahead of that of the workers."""
-
-    def __init__(self, ahead: float = 1000.0) -> None:
-        self.text = "{}"
-        self.ahead = ahead
-
-    def ask(self, message: dict[str, Any], now: float) -> dict[str, Any]:
-        state, reply = answer(json.loads(self.text), json.loads(json.dumps(message)), now + self.ahead)
-        self.text = json.dumps(state, allow_nan=False)
-        result: dict[str, Any] = json.loads(json.dumps(reply, allow_nan=False))
-        return result
+def granted(budget: Budget, calls: int, now: float = 0.0) -> tuple[Coordinator, Permits]:
+    """A coordinator, and a worker that may start at least so many calls."""
+    coordinator, permits = Coordinator(), Permits(budget, "w")
+    while sum(stock.held() for stock in permits._stocks) < calls:
+        permits.next_start({}, now)
+        for stock in permits._stocks:
+            stock.starved = True
+        exchange(coordinator, permits, now)
+    return coordinator, permits
 
 
-def exchange(coordinator: Coordinator, permits: Permits, now: float) -> None:
-    assert permits.answered(coordinator.ask(permits.message(now), now), now, now)
-
-
-def most_in_a_window(starts: list[float], per: float) -> int:
-    return max(bisect_left(starts, start + per) - place for place, start in enumerate(starts))
+def start(permits: Permits, now: float, calls: int = 1) -> None:
+    for _ in range(calls):
+        assert may_start(permits, now)
+        permits.started({}, now)
 
 
 def test_G2_G3_one_worker_uses_all_and_no_more() -> None:
-    coordinator, permits = Coordinator(), Permits(Budget("b", Limit(100, 1.0)), "w")
-    now, starts = 0.0, []
-    while now < 5.0:
-        while permits.next_start({}, now) <= now:
-            permits.started({}, now)
-            starts.append(now)
-        if permits.ask_at(now) <= now:
-            exchange(coordinator, permits, now)
-        now += 0.001
-    assert most_in_a_window(starts, 1.0) <= 100
-    assert len(starts) >= 485
+    cluster = Cluster(Budget("b", Limit(100, 1.0)), step=0.001)
+    cluster.run(5.0)
+    assert most_in_a_window(cluster.all_starts, 1.0) <= 100
+    assert len(cluster.all_starts) >= 485
+
+
+def test_G3_what_one_worker_does_not_need_goes_to_the_other() -> None:
+    cluster = Cluster(Budget("b", Limit(100, 1.0)), workers=2)
+    cluster.run(3.0)
+    before = len(cluster.starts[0]), len(cluster.starts[1])
+    assert min(before) >= 100
+    cluster.run(3.0, busy=[1])
+    assert len(cluster.starts[1]) - before[1] >= 280
 
 
 def test_G7_nothing_starts_without_a_grant_nor_after_its_end() -> None:
     coordinator, permits = Coordinator(), Permits(Budget("b", Limit(100)), "w")
     assert permits.next_start({}, 0.0) == math.inf
     exchange(coordinator, permits, 0.0)
-    assert permits.next_start({}, 0.0) == 0.0
+    assert may_start(permits, 0.0)
+    assert may_start(permits, 0.99)
     assert permits.next_start({}, 1.01) == math.inf
+
+
+@pytest.mark.parametrize("budget", [Budget("b", in_flight=5), Budget("b", spend={"usd": 5})])
+def test_G7_slots_and_amounts_end_with_their_lease_too(budget: Budget) -> None:
+    coordinator, permits = Coordinator(), Permits(budget, "w")
+    permits.next_start({"usd": 1.0}, 0.0)
+    exchange(coordinator, permits, 0.0)
+    assert may_start(permits, 0.99, {"usd": 1.0})
+    assert permits.next_start({"usd": 1.0}, 1.01) == math.inf
+
+
+def test_G7_a_reply_that_comes_after_the_end_of_its_lease_allows_nothing() -> None:
+    coordinator, permits = Coordinator(), Permits(Budget("b", Limit(100)), "w")
+    permits.next_start({}, 0.0)
+    reply = coordinator.ask(permits.message(0.0), 0.001)
+    assert permits.answered(reply, 0.0, 3.0)
+    assert permits.next_start({}, 3.0) == math.inf
+    assert permits.ask_at(3.0) <= 3.1
+
+
+def test_G7_a_reply_to_an_earlier_message_is_not_used() -> None:
+    coordinator, permits = Coordinator(), Permits(Budget("b", Limit(100)), "w")
+    permits.next_start({}, 0.0)
+    late = coordinator.ask(permits.message(0.0), 0.0)
+    permits.lost(0.1)
+    permits.next_start({}, 0.1)
+    message = permits.message(0.3)
+    assert not permits.answered(late, 0.0, 0.3)
+    assert permits.next_start({}, 0.3) == math.inf
+    assert permits.answered(coordinator.ask(message, 0.3), 0.3, 0.3)
+    assert may_start(permits, 0.3)
+
+
+def test_G2_calls_that_start_while_a_message_is_on_its_way_are_reported_with_the_next() -> None:
+    budget = Budget("b", Limit(10, 1.0))
+    coordinator, permits = granted(budget, 10)
+    start(permits, 0.05, 4)
+    message = permits.message(0.1)
+    start(permits, 0.1, 4)
+    assert permits.answered(coordinator.ask(message, 0.1), 0.1, 0.1)
+    assert coordinator.statistics(budget, 0.1)["units"]["calls"]["used"] == 4
+    exchange(coordinator, permits, 0.2)
+    assert coordinator.statistics(budget, 0.2)["units"]["calls"]["used"] == 8
+    permits.rest()
+    exchange(coordinator, permits, 0.3)
+    assert [coordinator.statistics(budget, now)["units"]["calls"]["used"] for now in (1.04, 1.06, 1.11)] == [8, 4, 0]
+
+
+def test_G2_a_report_whose_reply_was_lost_is_applied_once() -> None:
+    budget = Budget("b", Limit(10, 1.0))
+    coordinator, permits = granted(budget, 10)
+    start(permits, 0.1, 4)
+    coordinator.ask(permits.message(0.1), 0.1)
+    permits.lost(0.2)
+    start(permits, 0.2, 2)
+    message = permits.message(0.3)
+    assert [number for number, _ in message["reports"]][-2:] == [message["seq"] - 1, message["seq"]]
+    assert permits.answered(coordinator.ask(message, 0.3), 0.3, 0.3)
+    assert coordinator.statistics(budget, 0.3)["units"]["calls"]["used"] == 6
+    permits.rest()
+    last = permits.message(0.35)
+    assert {number for number, _ in last["reports"]} <= {last["seq"]}
+    coordinator.ask(last, 0.35)
+    # All is counted where it started, and gone a second later.
+    assert [coordinator.statistics(budget, now)["units"]["calls"]["used"] for now in (1.09, 1.11, 1.21)] == [6, 2, 0]
+
+
+def test_G2_a_message_that_comes_again_or_late_changes_nothing() -> None:
+    budget = Budget("b", Limit(10, 1.0))
+    coordinator, permits = granted(budget, 10)
+    start(permits, 0.1, 4)
+    early = permits.message(0.1)
+    coordinator.ask(early, 0.1)
+    permits.lost(0.1)
+    exchange(coordinator, permits, 0.3)
+    windows = coordinator.statistics(budget, 0.31)
+    assert coordinator.ask(early, 0.31)["permits"] == [[]]
+    assert coordinator.statistics(budget, 0.31) == windows
+
+
+def test_G2_what_a_lost_reply_has_granted_is_counted_until_its_lease_and_window_have_ended() -> None:
+    budget = Budget("b", Limit(10, 2.0))
+    coordinator, permits = Coordinator(), Permits(budget, "w")
+    permits.next_start({}, 0.0)
+    for stock in permits._stocks:
+        stock.call = 10
+    coordinator.ask(permits.message(0.0), 0.0)
+    other = Permits(budget, "v")
+    for now in (0.5, 1.0, 2.0, 2.9):
+        other.next_start({}, now)
+        exchange(coordinator, other, now)
+        assert not may_start(other, now), now
+    exchange(coordinator, other, 3.01)
+    assert may_start(other, 3.01)
+
+
+def test_G2_a_worker_that_stood_still_starts_nothing_with_what_it_held() -> None:
+    coordinator, permits = granted(Budget("b", Limit(100)), 5)
+    assert permits.next_start({}, 3.0) == math.inf
+    exchange(coordinator, permits, 3.0)
+    assert may_start(permits, 3.0)
+
+
+def test_G2_after_a_coordinator_has_lost_its_state_a_window_passes_without_starts() -> None:
+    cluster = Cluster(Budget("b", Limit(100, 2.0)), workers=2)
+    cluster.run(3.0)
+    cluster.coordinator.text = "null"
+    cluster.run(6.0)
+    assert most_in_a_window(cluster.all_starts, 2.0) <= 100
+    assert cluster.all_starts[-1] > 8.0
+
+
+def test_G2_an_older_state_that_comes_back_is_noticed() -> None:
+    cluster = Cluster(Budget("b", Limit(100, 2.0)), workers=2)
+    cluster.run(0.5)
+    old = cluster.coordinator.text
+    cluster.run(2.6)
+    cluster.coordinator.text = old
+    cluster.run(6.0)
+    assert most_in_a_window(cluster.all_starts, 2.0) <= 100
+    assert cluster.all_starts[-1] > 8.0
+
+
+def test_G2_a_coordinators_clock_that_goes_back_lets_nothing_through_and_stops_nothing() -> None:
+    cluster = Cluster(Budget("b", Limit(100, 1.0)), workers=2)
+    cluster.run(1.5)
+    cluster.coordinator.ahead -= 3600.0
+    cluster.run(3.0)
+    assert most_in_a_window(cluster.all_starts, 1.0) <= 100
+    assert len(cluster.all_starts) >= 400
+
+
+def test_G6_what_was_spent_is_lost_with_the_state_and_that_is_an_error() -> None:
+    coordinator, permits = Coordinator(), Permits(Budget("b", spend={"usd": 1.0}), "w")
+    exchange(coordinator, permits, 0.0)
+    coordinator.text = "null"
+    with pytest.raises(ConfigurationError, match="the budget 'b': its coordinator has lost its state"):
+        exchange(coordinator, permits, 1.0)
 
 
 def test_G6_what_would_pass_a_spend_limit_is_refused() -> None:
@@ -63,9 +196,150 @@ def test_G6_what_would_pass_a_spend_limit_is_refused() -> None:
     for _ in range(2):
         assert permits.next_start({"usd": 0.4}, 0.0) == math.inf
         exchange(coordinator, permits, 0.0)
-        assert permits.next_start({"usd": 0.4}, 0.0) == 0.0
+        assert may_start(permits, 0.0, {"usd": 0.4})
         permits.started({"usd": 0.4}, 0.0)
         permits.returned({"usd": 0.4}, {"usd": 0.5}, 0.0)
-    with pytest.raises(BudgetExceeded, match="may spend 1 usd; 1 were spent") as caught:
+    with pytest.raises(BudgetExceeded, match="may spend 1 usd; 1 were spent, and") as caught:
         permits.next_start({"usd": 0.4}, 0.0)
     assert (caught.value.unit, caught.value.limit, caught.value.spent) == ("usd", 1.0, 1.0)
+
+
+def test_G6_a_call_waits_while_other_calls_may_turn_out_cheaper() -> None:
+    budget = Budget("b", spend={"usd": 1.0})
+    coordinator, first, second = Coordinator(), Permits(budget, "v"), Permits(budget, "w")
+    first.next_start({"usd": 0.7}, 0.0)
+    exchange(coordinator, first, 0.0)
+    first.started({"usd": 0.7}, 0.0)
+    for now in (0.1, 0.2):
+        assert second.next_start({"usd": 0.6}, now) == math.inf
+        exchange(coordinator, second, now)
+        exchange(coordinator, first, now)
+    first.returned({"usd": 0.7}, {"usd": 0.1}, 0.3)
+    exchange(coordinator, first, 0.3)
+    second.next_start({"usd": 0.6}, 0.4)
+    exchange(coordinator, second, 0.4)
+    assert may_start(second, 0.4, {"usd": 0.6})
+
+
+def test_G6_what_a_dead_worker_held_counts_as_spent_until_it_comes_back() -> None:
+    budget = Budget("b", spend={"usd": 1.0})
+    coordinator, dead, other = Coordinator(), Permits(budget, "v"), Permits(budget, "w")
+    dead.next_start({"usd": 0.7}, 0.0)
+    exchange(coordinator, dead, 0.0)
+    dead.started({"usd": 0.7}, 0.0)
+    exchange(coordinator, other, 10.0)
+    assert coordinator.statistics(budget, 10.0)["units"]["usd"]["used"] == 0.7
+    with pytest.raises(BudgetExceeded):
+        other.next_start({"usd": 0.4}, 10.0)
+    dead.returned({"usd": 0.7}, {"usd": 0.2}, 11.0)
+    exchange(coordinator, dead, 11.0)
+    assert coordinator.statistics(budget, 11.0)["units"]["usd"]["used"] == 0.2
+
+
+def test_G6_a_call_that_no_window_can_hold_is_refused_at_once() -> None:
+    permits = Permits(Budget("b", Limit(1000.0, 60.0, "tokens", burst=50.0)), "w")
+    with pytest.raises(BudgetExceeded, match=r"allows 1050 tokens in 60 s, and one call needs 1051") as caught:
+        permits.next_start({"tokens": 1051.0}, 0.0)
+    assert (caught.value.unit, caught.value.limit) == ("tokens", 1050.0)
+    assert permits.misfit({"tokens": 1050.0}) is None
+
+
+def test_G4_an_estimate_that_was_too_low_is_paid_from_the_next_windows() -> None:
+    budget = Budget("b", Limit(100.0, 1.0, "tokens"))
+    coordinator, permits = Coordinator(), Permits(budget, "w")
+    permits.next_start({"tokens": 50.0}, 0.0)
+    exchange(coordinator, permits, 0.0)
+    permits.started({"tokens": 50.0}, 0.0)
+    permits.returned({"tokens": 50.0}, {"tokens": 120.0}, 0.1, 0.0)
+    exchange(coordinator, permits, 0.1)
+    assert coordinator.statistics(budget, 0.1)["units"]["tokens"]["used"] == 120
+    # 50 leave after the window of the start, 70 after that of the settlement.
+    assert coordinator.statistics(budget, 1.05)["units"]["tokens"]["used"] == 70
+
+
+def test_G4_what_an_estimate_was_too_high_comes_back() -> None:
+    budget = Budget("b", Limit(100.0, 1.0, "tokens"))
+    coordinator, permits = Coordinator(), Permits(budget, "w")
+    permits.next_start({"tokens": 90.0}, 0.0)
+    exchange(coordinator, permits, 0.0)
+    permits.started({"tokens": 90.0}, 0.0)
+    permits.returned({"tokens": 90.0}, {"tokens": 20.0}, 0.1, 0.0)
+    assert permits.next_start({"tokens": 75.0}, 0.1) == math.inf
+    exchange(coordinator, permits, 0.1)
+    assert may_start(permits, 0.101, {"tokens": 75.0})
+
+
+def test_G8_calls_between_grants_need_no_message() -> None:
+    _, permits = granted(Budget("b", Limit(1_000_000, 60.0)), 1000)
+    for _ in range(1000):
+        start(permits, 0.1)
+    assert permits._asked is None
+
+
+def test_G1_one_name_with_other_limits_at_a_time_is_an_error() -> None:
+    coordinator = Coordinator()
+    first, second = (Permits(Budget("b", Limit(rate)), f"w{rate}") for rate in (10, 20))
+    first.next_start({}, 0.0)
+    exchange(coordinator, first, 0.0)
+    with pytest.raises(
+        ConfigurationError, match=r"'b'.* in use with 10 calls per 60 s.* this worker has 20 calls per 60 s"
+    ):
+        exchange(coordinator, second, 1.0)
+
+
+@pytest.mark.parametrize("rests", [True, False])
+def test_G1_other_limits_may_follow_when_no_worker_is_left(rests: bool) -> None:
+    coordinator = Coordinator()
+    first, second = (Permits(Budget("b", Limit(rate)), f"w{rate}") for rate in (10, 20))
+    first.next_start({}, 0.0)
+    exchange(coordinator, first, 0.0)
+    start(first, 0.0)
+    if rests:
+        first.rest()
+        assert first.ask_at(0.1) == 0.1
+        exchange(coordinator, first, 0.1)
+        assert first.ask_at(0.2) == math.inf
+    now = 0.2 if rests else 4.1
+    exchange(coordinator, second, now)
+    # What has started counts under the new limits too.
+    assert coordinator.statistics(Budget("b", Limit(20)), now)["units"]["calls"]["used"] == 1
+
+
+def test_G1_another_version_of_the_protocol_is_an_error() -> None:
+    coordinator, permits = Coordinator(), Permits(Budget("b", Limit(10)), "w")
+    message = permits.message(0.0)
+    reply = coordinator.ask({**message, "version": 2}, 0.0)
+    with pytest.raises(ConfigurationError, match="speaks version 2 of the protocol"):
+        permits.answered(reply, 0.0, 0.0)
+
+
+def test_G1_few_slots_pass_from_worker_to_worker() -> None:
+    coordinator, workers = Coordinator(), [Permits(Budget("b", in_flight=1), f"w{number}") for number in range(3)]
+    starts, running, now = [0, 0, 0], -1, 0.0
+    while now < 20.0:
+        now += 0.01
+        for place, permits in enumerate(workers):
+            if running == place:
+                permits.returned({}, None, now)
+                running = -1
+            if may_start(permits, now):
+                assert running == -1
+                permits.started({}, now)
+                starts[place], running = starts[place] + 1, place
+            if permits.ask_at(now) <= now:
+                exchange(coordinator, permits, now)
+    assert min(starts) > 100
+    assert sum(starts) > 1900
+
+
+def test_G2_a_heavy_call_is_not_kept_waiting_by_light_ones() -> None:
+    budget = Budget("b", Limit(100.0, 2.0, "tokens"))
+    cluster = Cluster(budget, workers=2, step=0.01)
+    heavy = cluster.permits.pop()
+    cluster.run(3.0, weights={"tokens": 1.0})
+    began = cluster.now
+    while not may_start(heavy, cluster.now, {"tokens": 80.0}):
+        if heavy.ask_at(cluster.now) <= cluster.now:
+            exchange(cluster.coordinator, heavy, cluster.now)
+        cluster.run(0.01, weights={"tokens": 1.0})
+        assert cluster.now < began + 6.0

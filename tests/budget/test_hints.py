@@ -1,0 +1,128 @@
+"""Laws G4 and G5 for what sources say of their limits: all workers heed it soon, and it never raises a limit."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from asyncio_operator import Budget, Limit
+from asyncio_operator.budget.hints import problem
+from asyncio_operator.budget.usage import Hint
+from tests.budget.helpers import Cluster, Coordinator, exchange, may_start, most_in_a_window
+
+BUDGET = Budget("b", Limit(300, 1.0))
+
+
+def heard(cluster: Cluster, limits: dict[str, Hint], retry_after: float | None = None) -> list[float]:
+    """The seconds after the first worker hears this at which calls start, in the next five."""
+    cluster.run(1.5)
+    now, before = cluster.now, len(cluster.all_starts)
+    cluster.permits[0].hint(limits, retry_after, now)
+    cluster.run(5.0)
+    return [time - now for time in cluster.all_starts[before:]]
+
+
+def without_starts(starts: list[float], begin: float, end: float) -> bool:
+    return not any(begin < time < end for time in starts)
+
+
+@pytest.mark.parametrize(
+    ("limits", "retry_after"),
+    [
+        ({}, 2.0),
+        ({"calls": Hint(remaining=0, reset_after=2.0)}, None),
+        ({"calls": Hint(limit=300, remaining=0, reset_after=2.0)}, None),
+        # A unit for which the budget has no limit.
+        ({"tokens": Hint(remaining=0, reset_after=2.0)}, None),
+    ],
+)
+def test_G5_all_workers_stop_within_half_a_second_and_go_on_when_told(
+    limits: dict[str, Hint], retry_after: float | None
+) -> None:
+    starts = heard(Cluster(BUDGET, workers=3), limits, retry_after)
+    assert without_starts(starts, 0.3, 2.0)
+    assert not without_starts(starts, 2.0, 2.3)
+    assert len(starts) >= 600
+
+
+def test_G5_what_remains_is_shared_until_the_reset() -> None:
+    starts = heard(Cluster(BUDGET, workers=3), {"calls": Hint(limit=1000, remaining=60, reset_after=3.0)})
+    assert 30 <= len([time for time in starts if time < 3.0]) <= 60 + 15
+    assert not without_starts(starts, 3.0, 3.3)
+
+
+def test_G5_a_source_that_refills_is_followed_at_its_rate() -> None:
+    hint = Hint(limit=100, remaining=0, reset_after=2.0, refills=True)
+    starts = heard(Cluster(BUDGET, workers=3), {"calls": hint})
+    for end in (0.5, 1.0, 2.0):
+        assert len([time for time in starts if 0.3 < time < end]) <= 50 * end
+    assert len([time for time in starts if time < 2.0]) >= 60
+
+
+def test_G5_retry_after_0_means_at_once() -> None:
+    starts = heard(Cluster(BUDGET, workers=2), {}, 0.0)
+    assert len(starts) >= 1400
+
+
+def test_G4_no_hint_raises_a_limit() -> None:
+    cluster = Cluster(BUDGET, workers=3)
+    heard(cluster, {"calls": Hint(limit=1e6, remaining=1e6, reset_after=0.1, refills=True)})
+    assert most_in_a_window(cluster.all_starts, 1.0) <= 300
+
+
+def test_G5_answers_that_overtake_each_other_do_not_raise_what_remains() -> None:
+    coordinator, cluster = Coordinator(), Cluster(BUDGET)
+    [permits] = cluster.permits
+    for remaining in (0, 50):
+        permits.hint({"calls": Hint(remaining=remaining, reset_after=10.0)}, None, 0.0)
+        exchange(coordinator, permits, 0.0)
+    permits.next_start({}, 0.1)
+    exchange(coordinator, permits, 0.1)
+    assert not may_start(permits, 0.1)
+    # Later it is believed.
+    permits.hint({"calls": Hint(remaining=50, reset_after=10.0)}, None, 2.0)
+    permits.next_start({}, 2.0)
+    exchange(coordinator, permits, 2.0)
+    assert may_start(permits, 2.01)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"limit": 0},
+        {"limit": -1},
+        {"remaining": -1},
+        {"reset_after": -5.0},
+        {"reset_after": 3601.0},
+        {"reset_after": math.nan},
+        {"remaining": math.inf},
+        {"limit": 5, "remaining": 6},
+    ],
+)
+def test_G5_a_hint_that_cannot_be_right_is_found(wrong: dict[str, Any]) -> None:
+    assert problem(Hint(**wrong)) is not None
+
+
+@pytest.mark.parametrize(
+    "right", [{}, {"remaining": 0}, {"limit": 5, "remaining": 5, "reset_after": 0.0}, {"reset_after": 3600.0}]
+)
+def test_G5_any_other_hint_is_believed(right: dict[str, Any]) -> None:
+    assert problem(Hint(**right)) is None
+
+
+def test_G5_a_longer_reset_is_believed_where_the_window_is_longer() -> None:
+    assert problem(Hint(reset_after=80_000.0), longest=86_400.0) is None
+
+
+def test_G10_statistics_have_the_last_hint_of_each_unit() -> None:
+    coordinator, cluster = Coordinator(), Cluster(BUDGET)
+    [permits] = cluster.permits
+    permits.hint({"calls": Hint(limit=100, remaining=40, reset_after=10.0)}, 2.0, 0.0)
+    exchange(coordinator, permits, 1.0)
+    assert coordinator.statistics(BUDGET, 1.5)["paused_for"] == pytest.approx(0.5)
+    found = coordinator.statistics(BUDGET, 4.0)
+    assert found["units"]["calls"]["hint"] == {"limit": 100, "remaining": 40, "reset_after": 6.0}
+    assert found["paused_for"] == 0.0
+    assert coordinator.statistics(BUDGET, 11.0)["units"]["calls"]["hint"] is None
