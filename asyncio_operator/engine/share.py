@@ -71,6 +71,7 @@ class Share:
         self._exchange: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._due = math.inf
+        self._not_before = -math.inf
         self._unanswered_since: float | None = None
         self._problem = "no reply has come"
         self._gone: CoordinatorError | None = None
@@ -78,7 +79,7 @@ class Share:
         self._ask_alarm = Alarm(loop, clock, self._ask)
         self._turn_alarm = Alarm(loop, clock, self._pass_turns)
         self._patience_alarm = Alarm(loop, clock, self._lose_patience)
-        self._idle_alarm = Alarm(loop, clock, self._rest)
+        self._idle_alarm = Alarm(loop, clock, self._rest_if_idle)
 
     # -- runs
 
@@ -165,6 +166,7 @@ class Share:
         due = self.permits.ask_at(now)
         if due == math.inf and not self._seats:
             self._idle_alarm.set(now + self._idle)
+        due = max(due, self._not_before)
         # An alarm that rings too early looks again.
         if due < self._due:
             self._due = due
@@ -173,7 +175,7 @@ class Share:
     def _ask(self) -> None:
         self._due = math.inf
         now = self.now()
-        if self.permits.ask_at(now) > now:
+        if max(self.permits.ask_at(now), self._not_before) > now:
             # Something has changed since, or the timer has rung a little early.
             self._arrange()
         elif self._exchange is None and not self.over:
@@ -195,15 +197,21 @@ class Share:
             if not self._seats:
                 self.over = True
                 await self._close()
+            self._go_on()
             raise
         except ConfigurationError as error:
             self._end(error)
         except Exception as error:
             self._lost(error)
-        finally:
-            self._exchange = None
-            self._arrange()
-            self._tell()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """An exchange is over."""
+        self._exchange = None
+        self._tell()
+        # With the next message goes back what no run has taken by then.
+        self._not_before = self.now() + (A_TURN if self._waiting else 0.0)
+        self._arrange()
 
     def _answered(self, reply: dict[str, Any], sent: float) -> None:
         now = self.now()
@@ -240,8 +248,12 @@ class Share:
             seat.fail(error)
         self._rest()
 
+    def _rest_if_idle(self) -> None:
+        if not self._seats and self._exchange is None:
+            self._rest()
+
     def _rest(self) -> None:
-        """Nothing has run for some time."""
+        """Nothing more is asked."""
         self.over = True
         for alarm in (self._ask_alarm, self._turn_alarm, self._patience_alarm, self._idle_alarm):
             alarm.cancel()
@@ -257,18 +269,25 @@ class Share:
 
 
 class Seat:
-    """One run's place in a share: its `Allowance`."""
+    """One run's place in a share: its `Allowance`.
 
-    __slots__ = ("_permits", "_share", "fail", "news")
+    Args:
+        share: returns the share, when the run makes its first call. A share that rests may be closed before that.
+    """
 
-    def __init__(self, share: Share) -> None:
-        self._share = share
-        self._permits = share.permits
+    __slots__ = ("_find", "_permits", "_share", "fail", "news")
+
+    def __init__(self, share: Callable[[], Share]) -> None:
+        self._find = share
+        self._share: Share
+        self._permits: Permits
         self.news: Callable[[], None]
         self.fail: Callable[[BaseException], None]
 
     def join(self, news: Callable[[], None], fail: Callable[[BaseException], None]) -> None:
         self.news, self.fail = news, fail
+        self._share = self._find()
+        self._permits = self._share.permits
         self._share.join(self)
 
     def leave(self) -> None:
@@ -306,13 +325,19 @@ class Shares:
         Args:
             idle: seconds without runs after which the connections to the coordinator are closed.
         """
+        return Seat(partial(self._share, budget, idle))
+
+    def _share(self, budget: Budget, idle: float) -> Share:
         loop = asyncio.get_running_loop()
         key = loop, fingerprint((budget.name, definition(budget), budget.patience, budget.coordinator))
         share = self._shares.get(key)
         if share is None or share.over:
             self._shares = {place: one for place, one in self._shares.items() if not (one.over or place[0].is_closed())}
             share = self._shares[key] = Share(budget, self._coordinator(budget, loop), idle)
-        return Seat(share)
+        return share
+
+    def __len__(self) -> int:
+        return sum(not share.over for share in self._shares.values())
 
     def _coordinator(self, budget: Budget, loop: asyncio.AbstractEventLoop) -> Coordinator:
         if budget.coordinator is not None or budget.reach is not None:

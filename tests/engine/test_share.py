@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import time
 from itertools import pairwise
 from math import inf
 from typing import Any
@@ -28,7 +30,7 @@ from asyncio_operator.enricher import hint, settle
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.testing import FakeEnricher
 from tests.operator.attempts import stop
-from tests.operator.helpers import collect, collect_timed, collect_until, now, others, virtual
+from tests.operator.helpers import REAL_LOOPS, collect, collect_timed, collect_until, now, others, run_on, virtual
 
 
 class Coordinator:
@@ -72,8 +74,8 @@ class Coordinator:
 class Run:
     """Starts calls of one weight one after the other, as soon as it may, as a run does."""
 
-    def __init__(self, share: Share, seconds: float = 0.0, **weights: float) -> None:
-        self.seat = Seat(share)
+    def __init__(self, of: Share | Seat, seconds: float = 0.0, **weights: float) -> None:
+        self.seat = of if isinstance(of, Seat) else Seat(lambda: of)
         self.weights = {"calls": 1.0, "keys": 1.0, **weights}
         self.seconds = seconds
         self.times: list[float] = []
@@ -132,6 +134,16 @@ async def test_G7_one_message_is_on_its_way_at_a_time_and_none_while_nothing_run
     assert not others()
 
 
+@pytest.mark.parametrize("seconds", [0.0, 0.04, 0.2, 0.45])
+@virtual
+async def test_G2_what_a_reply_brings_is_taken_before_the_next_message_gives_it_back(seconds):
+    share = Share(budget(Limit(10, unit="tokens"), in_flight=1), Coordinator(seconds), 0.0)
+    run = Run(share, tokens=3.0)
+    await asyncio.wait_for(run.start(), 20)
+    assert now() <= 2 * seconds + 0.05
+    run.seat.leave()
+
+
 @virtual
 async def test_G8_calls_between_grants_send_no_message():
     coordinator = Coordinator()
@@ -177,14 +189,13 @@ async def test_G8_the_connection_is_closed_when_nothing_has_run_for_some_time():
 
 @virtual
 async def test_G8_equal_budgets_have_one_share_and_others_their_own():
-    async def call(value: int) -> int:
-        await asyncio.sleep(0.1)
-        return value
-
     one, same, other = Budget("x", Limit(5)), Budget("x", Limit(5)), Budget("y", Limit(5))
     seats = [shares.seat(spec) for spec in (one, same, other)]
-    assert seats[0]._share is seats[1]._share
-    assert seats[2]._share is not seats[0]._share
+    for seat in seats:
+        seat.join(lambda: None, lambda error: None)
+    assert len(shares) == 2
+    for seat in seats:
+        seat.leave()
 
 
 # -- runs that wait
@@ -389,7 +400,7 @@ async def test_G7_a_lookup_goes_on_when_its_coordinator_is_back(monkeypatch):
     coordinator.error = CoordinatorError("redis://cache.test/3: connection refused")
     spec = Budget("gone", Limit(10), patience=3.0)
     share = Share(spec, coordinator, 0.0)
-    monkeypatch.setattr(shares, "seat", lambda budget: Seat(share))
+    monkeypatch.setattr(shares, "seat", lambda budget: Seat(lambda: share))
     async with Lookup(FakeEnricher({1: {"x": 1}, 2: {"x": 2}}), budget=spec) as lookup:
         with pytest.raises(CoordinatorError, match="connection refused"):
             await lookup.get(1)
@@ -405,7 +416,7 @@ async def test_G7_a_run_of_an_operator_fails_whatever_on_error_says(monkeypatch)
     coordinator.error = CoordinatorError("redis://cache.test/3: connection refused")
     spec = Budget("gone", Limit(10), patience=3.0)
     share = Share(spec, coordinator, 0.0)
-    monkeypatch.setattr(shares, "seat", lambda budget: Seat(share))
+    monkeypatch.setattr(shares, "seat", lambda budget: Seat(lambda: share))
 
     async def call(value: int) -> int:
         return value
@@ -470,3 +481,89 @@ async def test_O8_a_run_that_is_closed_while_it_waits_leaves_no_task():
     await stop(run, step)
     await asyncio.sleep(3)
     assert not others()
+
+
+@virtual
+async def test_G8_a_run_whose_first_call_comes_after_the_share_was_closed_gets_another_one():
+    spec = Budget("late", Limit(10))
+    first, second = shares.seat(spec), shares.seat(spec)
+    first.join(lambda: None, lambda error: None)
+    first.leave()
+    await asyncio.sleep(10)
+    run = Run(second)
+    await asyncio.wait_for(run.calls(3), 10)
+    run.seat.leave()
+
+
+@virtual
+async def test_G8_a_call_that_returns_while_the_share_rests_is_still_reported():
+    coordinator = Coordinator(0.5)
+    share = Share(budget(Limit(10, unit="tokens"), in_flight=1), coordinator, 60.0)
+    run = Run(Seat(lambda: share), tokens=3.0)
+    start = asyncio.ensure_future(run.start())
+    await asyncio.sleep(5)
+    await start
+    started = run.times[0]
+    run.seat.started(run.weights, started)
+    run.seat.leave()
+    # The call ignored its cancellation: the run has left it behind. It holds its slot until it returns.
+    await asyncio.sleep(59.8)
+    assert not share.over
+    run.seat.returned(run.weights, {"tokens": 9.0}, started, now())
+    await asyncio.sleep(5)
+    assert not share.over
+    assert share.permits.ask_at(now()) == inf
+    await asyncio.sleep(65)
+    assert share.over
+    assert len(coordinator.closed) == 1
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.01, 0.3, 1.0, 1.5])
+def test_O8_a_loop_may_end_at_any_moment_of_an_exchange(moment, caplog):
+    coordinator = Coordinator(0.5)
+
+    @virtual
+    async def check():
+        share = Share(budget(Limit(10)), coordinator, 0.0)
+        run = Run(share, 0.1)
+        calls = asyncio.ensure_future(run.calls(3))
+        await asyncio.sleep(moment)
+        calls.cancel()
+        run.seat.leave()
+
+    check()
+    assert caplog.records == []
+    assert len(coordinator.closed) <= 1
+
+
+def test_G8_a_forked_child_has_no_share_of_its_parent():
+    async def main() -> int:
+        seat = shares.seat(Budget("forked", Limit(10)))
+        seat.join(lambda: None, lambda error: None)
+        child = os.fork()
+        if not child:
+            os._exit(len(shares))
+        assert len(shares) == 1
+        seat.leave()
+        return child
+
+    _, status = os.waitpid(asyncio.run(main()), 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+@pytest.mark.parametrize("loop_factory", REAL_LOOPS)
+def test_G2_on_real_loops(loop_factory):
+    starts: list[float] = []
+
+    async def call(value: int) -> int:
+        starts.append(time.monotonic())
+        return value
+
+    async def main() -> None:
+        spec = Budget("real", Limit(20, per=0.25), in_flight=5)
+        assert await collect(AsyncWaitOperator(call, budget=spec).process(range(70))) == list(range(70))
+
+    began = time.monotonic()
+    run_on(loop_factory, main())
+    assert most_in_a_window(starts, 0.245) <= 20
+    assert 0.74 <= starts[-1] - began < 5
