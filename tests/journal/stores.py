@@ -9,7 +9,7 @@ listings may leave out new objects and show deleted ones.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -62,7 +62,7 @@ class ModelDisk(Disk):
 
     def sync_directory(self, path: str) -> None:
         self.fuse.step()
-        for name in {*self.names, *self.synced}:
+        for name in self.all_names():
             if os.path.dirname(name) == path:
                 if name in self.names:
                     self.synced[name] = self.names[name]
@@ -89,10 +89,14 @@ class ModelDisk(Disk):
         if self.names.pop(path, None) is None:
             raise FileNotFoundError(path)
 
+    def all_names(self) -> Sequence[str]:
+        """By age: names are random."""
+        return [*dict.fromkeys([*self.synced, *self.names])]
+
     def cut_power(self, kept: Choice) -> None:
         """Of everything that was not synced, what `kept` chooses stays."""
         after = {}
-        for name in sorted({*self.names, *self.synced}):
+        for name in self.all_names():
             new, old = self.names.get(name), self.synced.get(name)
             inode = new if new is old or kept() else old
             if inode is not None:
