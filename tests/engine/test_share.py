@@ -567,3 +567,37 @@ def test_G2_on_real_loops(loop_factory):
     run_on(loop_factory, main())
     assert most_in_a_window(starts, 0.245) <= 20
     assert 0.74 <= starts[-1] - began < 5
+
+
+@pytest.mark.parametrize("turns", range(30))
+def test_G1_a_run_that_is_closed_at_any_turn_gives_everything_back(turns):
+    """Between any two turns of the loop: soon afterwards the coordinator has no slot and no amount of it."""
+
+    @virtual
+    async def check():
+        class Paid(AsyncFunction[Any, Any]):
+            def weigh(self, values):
+                return {"usd": 1.0}
+
+            async def invoke(self, value):
+                await asyncio.sleep(value % 3)
+                settle({"usd": 0.5})
+                await asyncio.sleep(0)
+                return value
+
+        spec = Budget("turns", Limit(4, per=2.0), in_flight=2, spend={"usd": 100.0})
+        run = AsyncWaitOperator(Paid(), budget=spec, capacity=3).process(range(12))
+        reading = asyncio.ensure_future(collect(run))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await asyncio.sleep(turns // 8)
+        await stop(run, reading)
+        await asyncio.sleep(3)
+        assert not others()
+        if not len(shares._shares):
+            return
+        figures = spec.statistics().units
+        assert (figures["in_flight"].used, figures["calls"].reserved, figures["usd"].reserved) == (0, 0, 0)
+        assert figures["usd"].used <= 12
+
+    check()

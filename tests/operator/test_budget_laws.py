@@ -8,24 +8,42 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given, settings
 
 from asyncio_operator import (
     AsyncFunction,
     AsyncWaitOperator,
+    BatchAsyncFunction,
     Batching,
     BlockingFunction,
     BudgetExceeded,
     CircuitBreaker,
     CircuitOpenError,
+    FixedBackoff,
     FunctionError,
     RateLimit,
     ResultError,
+    Retry,
 )
 from asyncio_operator.enricher import Hint, hint, settle
 from asyncio_operator.errors import ConfigurationError
+from asyncio_operator.testing import VirtualTimeLoop
 from tests.operator.attempts import BAD, OK, Batches, Script, retry, stop
-from tests.operator.helpers import Source, collect, collect_timed, fail, forever, late, now, others, same, virtual
+from tests.operator.helpers import (
+    Source,
+    collect,
+    collect_timed,
+    fail,
+    forever,
+    late,
+    now,
+    others,
+    run_on,
+    same,
+    virtual,
+)
 from tests.operator.meter import Meter, metered
 
 
@@ -524,3 +542,76 @@ async def test_G4_settle_and_hint_do_nothing_without_a_budget_or_a_call(mode):
 def test_G4_settle_and_hint_check_their_arguments(say, message):
     with pytest.raises(ConfigurationError, match=message):
         say()
+
+
+# -- all together
+
+ACTS = st.lists(
+    st.tuples(
+        st.sampled_from([0.0, 0.5, 1.0, 4.0]),
+        st.sampled_from(["result", "error", "deaf", "settles"]),
+        st.integers(0, 12),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    acts=ACTS,
+    batched=st.booleans(),
+    rates=st.fixed_dictionaries({"calls": st.integers(1, 4), "tokens": st.integers(12, 30)}),
+    in_flight=st.integers(1, 4),
+    options=st.fixed_dictionaries(
+        {
+            "mode": st.sampled_from(["ordered", "unordered"]),
+            "capacity": st.integers(1, 5),
+            "timeout": st.sampled_from([None, 3.0, 25.0]),
+            "attempt_timeout": st.sampled_from([None, 2.0]),
+            "retry": st.sampled_from([None, Retry(3, FixedBackoff(1.0))]),
+        }
+    ),
+)
+def test_G2_G4_in_any_run_limits_hold_and_every_call_is_reported_once(acts, batched, rates, in_flight, options):
+    """Whatever calls do. Every element ends once, and every call gives back what it took, also late ones."""
+    meter = Meter(per=5.0, in_flight=in_flight, **rates)
+
+    class Mixed(BatchAsyncFunction[Any, Any]):
+        def weigh(self, values: Sequence[Any]) -> Mapping[str, float]:
+            return {"tokens": sum(acts[value][2] for value in values)}
+
+        async def invoke_batch(self, values: Sequence[Any]) -> Sequence[Any]:
+            for value in values:
+                seconds, what, _ = acts[value]
+                if what == "settles":
+                    settle({"tokens": 1})
+                try:
+                    await asyncio.sleep(seconds)
+                except asyncio.CancelledError:
+                    if what != "deaf":
+                        raise
+                    await asyncio.sleep(1)
+                if what == "error":
+                    raise ValueError(value)
+            return values
+
+    class One(AsyncFunction[Any, Any]):
+        weigh = Mixed.weigh
+
+        async def invoke(self, value: Any) -> Any:
+            return (await Mixed().invoke_batch([value]))[0]
+
+    async def main() -> None:
+        function, more = (Mixed(), {"batching": Batching(3)}) if batched else (One(), {})
+        operator = under(meter, function, on_error=lambda value, error: value, grace_period=100.0, **options, **more)
+        got = await collect(operator.process(range(len(acts))))
+        assert sorted(got) == list(range(len(acts)))
+
+    run_on(VirtualTimeLoop, main())
+    assert meter.joined == meter.running == 0
+    assert meter.most <= in_flight
+    assert len(meter.starts) == len(meter.returns)
+    for window in {int(at // 5) for at in meter.times}:
+        inside = [weights for at, weights in meter.starts if int(at // 5) == window]
+        for unit, rate in rates.items():
+            assert sum(weights[unit] for weights in inside) <= rate
