@@ -70,6 +70,11 @@ class Flight:
         self.ended = False
         self.call: Call | None = None
 
+    @property
+    def awaited(self) -> bool:
+        """Whether a caller waits for its outcome."""
+        return True
+
     def limit(self, attempt_timeout: float) -> float:
         """Its deadline, or the end of its attempt."""
         if attempt_timeout == inf:

@@ -8,9 +8,9 @@ limit, and what ends them is handled once. The copy takes a place of its own in 
     both fail                 the attempt fails with the error of the first
     an element leaves         at its deadline, or because no caller wants it: it leaves both
 
-Only calls of elements that no call has failed for are hedged: no retries, and no halves of a batch. A run has one timer
-for all of this, for the oldest call without a copy. How long is long, and how many copies there may be, is decided in
-`policies.hedge`.
+Only calls of elements that no call has failed for are hedged: no retries, and no halves of a batch. Nor are calls that
+no caller waits for, such as refreshes of a cache. A run has one timer for all of this, for the oldest call without a
+copy. How long is long, and how many copies there may be, is decided in `policies.hedge`.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class Hedging:
     def started(self, call: Call, now: float) -> None:
         """A call starts that is not a copy."""
         self._hedger.called()
-        if call.half or any(flight.attempts for flight in call.flights):
+        flights = call.flights
+        if call.half or any(flight.attempts for flight in flights) or not any(flight.awaited for flight in flights):
             return
         call.started = now
         self._single[call] = None

@@ -56,6 +56,10 @@ class PendingKey(Flight):
         self.position = 0
         self.others: list[tuple[Waiter, int]] | None = None
 
+    @property
+    def awaited(self) -> bool:
+        return self.waiter is not None
+
     def add(self, waiter: Waiter, position: int) -> None:
         if self.waiter is None:
             self.waiter, self.position = waiter, position

@@ -138,6 +138,22 @@ async def test_H1_the_answer_of_a_copy_is_cached() -> None:
 
 
 @virtual
+async def test_L6_a_refresh_in_the_background_is_one_call() -> None:
+    async def answer(key: Any) -> Any:
+        await asyncio.sleep(1.0 if len(enricher.calls) == 1 else 30.0)
+        return {"x": len(enricher.calls)}
+
+    enricher = Recorded(answer)
+    async with Lookup(enricher, hedge=ALL, cache=Cache(refresh_after=10.0, expire_after_write=100.0)) as lookup:
+        assert await lookup.get(7) == {"x": 1}
+        await asyncio.sleep(20.0)
+        assert await lookup.get(7) == {"x": 1}
+        await asyncio.sleep(40.0)
+        assert enricher.calls == [7, 7]
+        assert await lookup.get(7) == {"x": 2}
+
+
+@virtual
 async def test_H2_an_error_of_the_first_call_is_not_seen_if_the_copy_answers() -> None:
     enricher = Slow(fails=2.5)
     async with Lookup(enricher, hedge=ALL) as lookup:

@@ -20,7 +20,7 @@ from asyncio_operator.testing import VirtualTimeLoop
 from asyncio_operator.trace import Trace
 from tests.operator.schedules import Part, Schedule
 from tests.operator.schedules_laws import Laws, number_of
-from tests.operator.schedules_model import ERRORS, HookError, InputError, LawError, law, result_of
+from tests.operator.schedules_model import ERRORS, BusyError, HookError, InputError, LawError, law, result_of
 
 GRACE = 1000.0
 MOST_TURNS = 20_000
@@ -122,6 +122,8 @@ class Explorer(Laws):
             self.note_failure(numbers)
         if ending == "cancelled":
             raise asyncio.CancelledError
+        if ending == "busy":
+            self.calm_until = self.now() + BusyError.retry_after
         if ending in ERRORS:
             raise ERRORS[ending](numbers)
         results = [self.result(number, copy) for number in numbers]

@@ -30,6 +30,7 @@ class Laws:
         self.uncut: dict[int, float] = {}  # calls, numbered, and when they end or are cancelled
         self.call_of: dict[int, int] = {}  # the number of the latest call of an input that is not a copy
         self.copies = 0
+        self.calm_until = 0.0
         self.returned: dict[int, float] = {}
         self.free_since = 0.0
         self.opened = 0
@@ -181,6 +182,7 @@ class Laws:
             return
         self.check_backing_off(now, metrics.backing_off)
         self.check_idleness(now)
+        self.check_hedging(now)
         if self.waiting:
             self.check_emission(now)
 
@@ -207,6 +209,18 @@ class Laws:
         unread = self.position < len(self.schedule.scripts) and self.schedule.gaps is None
         full = self.operator.metrics.buffered + self.watermarks >= options.buffer
         law(full or not unread, "O1: a slot is free, and the input is not read")
+
+    def check_hedging(self, now: float) -> None:
+        """With a free slot, and enough calls for another copy, no call is slow without one."""
+        hedge, since = self.options.hedge, now - LATE
+        if hedge is None or self.options.rate_limit is not None or isinstance(self.options.capacity, AdaptiveCapacity):
+            return
+        allowed = self.copies + 1 <= hedge.extra * (len(self.starts) + 1) and self.calm_until < since
+        if allowed and self.running < self.capacity and self.free_since < since:
+            for fate in self.model.fates.values():
+                runs = fate.first is not None and self.calling[fate.number] and fate.attempt_ends > now + LATE
+                slow = fate.begun + float(hedge.after) < since  # type: ignore[arg-type]
+                law(not (runs and slow), f"H1: {fate} is slow, and has no copy")
 
     def is_held(self, fate: Fate, since: float) -> bool:
         """Q7: whether its next attempt waits for a call of its own that was cut, or has done so until then."""

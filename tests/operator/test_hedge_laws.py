@@ -93,6 +93,19 @@ async def test_H1_a_call_that_is_fast_enough_is_made_once():
 
 
 @virtual
+async def test_H1_each_slow_call_has_a_copy_at_its_time():
+    script = Script({value: [Act(50.0), Act(1.0)] for value in (1, 3, 5)})
+
+    async def elements():
+        for value in range(6):
+            yield value
+            await asyncio.sleep(0.4)
+
+    await collect(hedged(script).process(elements()))
+    assert [script.times(value)[1] for value in (1, 3, 5)] == pytest.approx([2.4, 3.2, 4.0], abs=0.01)
+
+
+@virtual
 async def test_H1_a_call_is_hedged_once_however_long_both_take():
     script = Script({0: [Act(50.0), Act(90.0), Act(0.0)]})
     operator = hedged(script)
