@@ -12,6 +12,7 @@ Law J2: a kill costs the answers that were not acknowledged, which came less tha
 from __future__ import annotations
 
 import errno
+import logging
 import threading
 import uuid
 from collections.abc import Callable
@@ -23,6 +24,8 @@ from asyncio_operator.errors import StateError, describe_error
 from asyncio_operator.journal.answers import AnswerBatch, to_table
 from asyncio_operator.journal.format import ANSWERS, MEGABYTE, Description, JournalError, encode, file_name
 from asyncio_operator.journal.places import Place
+
+logger = logging.getLogger("asyncio_operator")
 
 FULL_FILE = 16 * MEGABYTE
 """Bytes in memory that are written without waiting: about two megabytes of a file, where a request costs little."""
@@ -212,9 +215,17 @@ class JournalWriter:
                     self._waiting_bytes = 0
                 self._changed.notify_all()
             if self._on_room is not None and (error is not None or (not had_room and self.has_room)):
-                self._on_room()
+                self._tell_of_room()
             if error is not None or self._aborted:
                 return
+
+    def _tell_of_room(self) -> None:
+        try:
+            assert self._on_room is not None
+            self._on_room()
+        except Exception as error:
+            # Such as a loop that was closed. The answers are written all the same.
+            logger.warning("on_room of the journal %s failed: %s", self._place.shown, describe_error(error))
 
     def _is_due(self) -> bool:
         if not self._waiting:

@@ -150,6 +150,24 @@ def test_J2_what_waits_is_bounded_and_room_is_reported(tmp_path: Path, monkeypat
     assert writer.acknowledged == key
 
 
+def test_J2_a_listener_that_fails_stops_no_writing(
+    place: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(writers, "MOST_WAITING", 1)
+
+    def closed() -> None:
+        raise RuntimeError("Event loop is closed")
+
+    description = described(place)
+    writer = JournalWriter(place, description, flush_every=3600, on_room=closed)
+    for key in range(3):
+        writer.append(batch({key: ["a"]}))
+        assert writer.flush(timeout=30)
+    writer.close()
+    assert read(place, description, [0, 1, 2]) == {0: ["a"], 1: ["a"], 2: ["a"]}
+    assert "on_room of the journal" in caplog.text
+
+
 def test_J2_a_full_file_is_written_before_its_time(place: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writers, "FULL_FILE", 1)
     description = described(place)
