@@ -59,6 +59,7 @@ def hear(caps: Json, unit: str, hint: Json, outstanding: float, now: float) -> N
         cap["rate"] = (hint["limit"] - hint["remaining"]) / reset if refills else 0.0
         cap["most"] = hint["limit"] if refills else left
         cap["left"], cap["since"], cap["at"], cap["until"] = left, now, now, now + reset
+        cap["limit"], cap["next"] = hint.get("limit"), max(reset, hint.get("per", 0.0), cap.get("next", 0.0))
 
 
 def pause(hint: Json) -> float:
@@ -73,8 +74,15 @@ def pause(hint: Json) -> float:
 def available(caps: Json, unit: str, now: float) -> float:
     """The units that may be granted now; infinity without a cap."""
     cap = caps.get(unit)
-    if cap is None or cap["left"] is None or now >= cap["until"]:
+    if cap is None or cap["left"] is None:
         return math.inf
+    if now >= cap["until"]:
+        # The next window holds no more than the last, until the source says something else.
+        if not cap["limit"] or now >= cap["until"] + cap["next"]:
+            return math.inf
+        if not cap["rate"]:
+            limit: float = cap["limit"]
+            return limit
     left: float = min(cap["most"], cap["left"] + cap["rate"] * (now - cap["at"]))
     return left
 
@@ -83,7 +91,10 @@ def take(caps: Json, unit: str, units: float, now: float) -> None:
     """Units were granted."""
     left = available(caps, unit, now)
     if left < math.inf:
-        caps[unit]["left"], caps[unit]["at"] = left - units, now
+        cap = caps[unit]
+        if now >= cap["until"] and not cap["rate"]:
+            cap["until"], cap["limit"], cap["most"] = cap["until"] + cap["next"], None, left
+        cap["left"], cap["at"] = left - units, now
 
 
 def dropped(caps: Json, since: float, now: float) -> list[str]:

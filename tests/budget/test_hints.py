@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asyncio_operator import Budget, Limit
-from asyncio_operator.budget.hints import problem
+from asyncio_operator.budget.hints import available, hear, problem, take
 from asyncio_operator.budget.usage import Hint
 from tests.budget.helpers import Cluster, Coordinator, exchange, may_start, most_in_a_window
 
@@ -126,3 +126,37 @@ def test_G10_statistics_have_the_last_hint_of_each_unit() -> None:
     assert found["units"]["calls"]["hint"] == {"limit": 100, "remaining": 40, "reset_after": 6.0}
     assert found["paused_for"] == 0.0
     assert coordinator.statistics(BUDGET, 11.0)["units"]["calls"]["hint"] is None
+
+
+def test_G5_a_fixed_window_that_follows_holds_no_more_than_the_source_allows() -> None:
+    caps: dict[str, Any] = {}
+    hear(caps, "calls", {"limit": 60, "remaining": 0, "reset_after": 20.0, "per": 60.0}, 0, 100.0)
+    assert available(caps, "calls", 119.9) == 0
+    assert available(caps, "calls", 120.0) == 60
+    take(caps, "calls", 50, 121.0)
+    assert available(caps, "calls", 179.9) == 10
+    assert available(caps, "calls", 180.0) == math.inf, "a source that says nothing more is not waited for"
+
+
+def test_G5_a_refill_ends_at_the_limit_of_the_source() -> None:
+    caps: dict[str, Any] = {}
+    hear(caps, "tokens", {"limit": 1000, "remaining": 0, "reset_after": 10.0, "refills": True}, 0, 0.0)
+    assert available(caps, "tokens", 5.0) == 500
+    assert available(caps, "tokens", 12.0) == 1000
+    take(caps, "tokens", 900, 12.0)
+    assert available(caps, "tokens", 14.0) == 300
+    assert available(caps, "tokens", 20.0) == math.inf
+
+
+def test_G5_another_hint_takes_the_place_of_the_next_window() -> None:
+    caps: dict[str, Any] = {}
+    hear(caps, "calls", {"limit": 60, "remaining": 0, "reset_after": 60.0}, 0, 0.0)
+    hear(caps, "calls", {"limit": 60, "remaining": 40, "reset_after": 55.0}, 0, 65.0)
+    assert available(caps, "calls", 66.0) == 40
+    assert available(caps, "calls", 120.0) == 60
+
+
+def test_G5_without_a_limit_a_cap_ends_with_its_window() -> None:
+    caps: dict[str, Any] = {}
+    hear(caps, "calls", {"remaining": 3, "reset_after": 10.0}, 0, 0.0)
+    assert (available(caps, "calls", 9.0), available(caps, "calls", 10.0)) == (3, math.inf)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator import Budget, Limit
+from asyncio_operator import Budget, Limit, Retry
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService, VirtualTimeLoop
 from enrichers.http import HttpEnricher
@@ -42,7 +42,9 @@ def chat(request: FakeRequest) -> Any:
 
 
 @asynccontextmanager
-async def lookups(service: FakeService, shared: Budget, count: int = 1, **options: Any) -> AsyncIterator[list[Lookup]]:
+async def lookups(
+    service: FakeService, shared: Budget, count: int = 1, retry: Any = "default", **options: Any
+) -> AsyncIterator[list[Lookup]]:
     """Lookups with clients of their own, which share a budget."""
     async with AsyncExitStack() as stack:
         yield [
@@ -57,6 +59,7 @@ async def lookups(service: FakeService, shared: Budget, count: int = 1, **option
                         **options,
                     ),
                     budget=shared,
+                    retry=retry,
                 )
             )
             for _ in range(count)
@@ -150,5 +153,25 @@ def test_G5_without_hints_nothing_stops() -> None:
             assert asyncio.get_running_loop().time() - began < 2
             await first
             assert asyncio.get_running_loop().time() - began == pytest.approx(9, abs=0.5)
+
+    on_virtual_time(main)
+
+
+@pytest.mark.parametrize("headers", ["openai", "azure", "anthropic", "ietf"])
+def test_G5_a_limit_that_was_not_known_is_learnt_from_the_service(headers: str) -> None:
+    """The budget is ten times too large. Of the requests that leave after the first answers, few are refused."""
+
+    async def main() -> None:
+        options: dict[str, Any] = {"limits": [Limit(20, 60.0)], "headers": headers, "latency": 0.3}
+        shared = budget(Limit(200, 60.0))
+        async with (
+            FakeService(handler=chat, **options) as service,
+            lookups(service, shared, retry=Retry(10, on="retryable")) as one,
+        ):
+            await all_of(one, [str(i) for i in range(100)])
+        refused = [request.time for request in service.requests if request.status == 429]
+        assert len([time for time in refused if time < 1.0]) == 80
+        assert len([time for time in refused if time > 1.0]) <= 10
+        assert max(request.time for request in service.requests) < 4 * 60 + 10
 
     on_virtual_time(main)
