@@ -228,6 +228,38 @@ def limits() -> str:
     return canvas.svg()
 
 
+def budget() -> str:
+    """Who asks whom under a budget."""
+    canvas = Canvas(
+        980,
+        330,
+        "Workers ask a coordinator some times a second, beside their calls: they report what started, and get permits "
+        "for the next second. With these they call the source without asking anyone. The coordinator is the driver of "
+        "the application, or a Redis or PostgreSQL that several applications share.",
+    )
+    canvas.box(350, 16, 280, 64, "the coordinator of the budget", "driver, Redis or PostgreSQL", look="ours")
+    canvas.words(
+        646, 42, "what has started when, who wants how much,", "what the source has said", look="small", anchor="start"
+    )
+    for left, name, held in (
+        (40, "worker 1", "30 permits"),
+        (360, "worker 2", "10 permits"),
+        (680, "worker 3", "none, it is idle"),
+    ):
+        canvas.box(left, 156, 260, 58, name, held)
+    canvas.arrow((170, 156), (400, 80), both=True)
+    canvas.arrow((490, 156), (490, 80), both=True)
+    canvas.arrow((810, 156), (580, 80), both=True)
+    canvas.words(
+        24, 112, "5 to 20 times a second:", "\u201c12 calls started, I want 40\u201d", look="small", anchor="start"
+    )
+    canvas.box(350, 268, 280, 46, "the source", look="outside")
+    canvas.arrow((170, 214), (170, 291), (350, 291))
+    canvas.arrow((490, 214), (490, 268))
+    canvas.words(182, 262, "calls, as long as permits last", look="small", anchor="start")
+    return canvas.svg()
+
+
 def chain() -> str:
     """A chain of enrichments."""
     canvas = Canvas(
@@ -293,6 +325,7 @@ def house() -> str:
 
 DIAGRAMS: dict[str, Callable[[], str]] = {
     "batch.svg": batch,
+    "budget.svg": budget,
     "chain.svg": chain,
     "deadline.svg": deadline,
     "house.svg": house,

@@ -13,6 +13,7 @@ import json
 from typing import Any
 
 from asyncio_operator.budget.coordinator import ASK_TIMEOUT, Answer, CoordinatorError, Json
+from asyncio_operator.clock import monotonic
 from asyncio_operator.hints import not_installed
 
 try:
@@ -24,7 +25,9 @@ from asyncio_operator.errors import function_name
 from asyncio_operator.policies.shutdown import CLOSE_TIMEOUT
 from asyncio_operator.services.causes import caused, own_words
 from asyncio_operator.services.postgres_causes import cause_of
-from asyncio_operator.services.postgres_dsn import DSN, Dsn, location, names_application, secrets_of
+from asyncio_operator.services.postgres_dsn import DSN, Dsn, check_dsn, location, names_application, secrets_of
+
+__all__ = ["CREATE", "PostgresCoordinator", "check_dsn"]
 
 CREATE = (
     "CREATE TABLE IF NOT EXISTS asyncio_operator_budgets "
@@ -104,7 +107,7 @@ class PostgresCoordinator:
 
     async def _ask(self, message: Json) -> Json:
         connection = self._connection
-        sent = asyncio.get_running_loop().time()
+        sent = monotonic()
         row = await connection.fetchrow(LOCK, self._name)
         if row is None:
             await connection.execute(INSERT, self._name)

@@ -16,6 +16,7 @@ import secrets
 from typing import Any
 
 from asyncio_operator.budget.coordinator import ASK_TIMEOUT, Answer, CoordinatorError, Json
+from asyncio_operator.clock import monotonic
 from asyncio_operator.hints import not_installed
 
 try:
@@ -26,7 +27,9 @@ except ImportError as error:
 from asyncio_operator.services.causes import caused, own_words
 from asyncio_operator.services.redis_causes import cause_of
 from asyncio_operator.services.redis_client import RedisClient
-from asyncio_operator.services.redis_url import Url, secrets_of, shown_source
+from asyncio_operator.services.redis_url import Url, check_url, secrets_of, shown_source
+
+__all__ = ["PREFIX", "RedisCoordinator", "check_url"]
 
 PREFIX = "asyncio-operator:budget:"
 
@@ -75,19 +78,18 @@ class RedisCoordinator:
         raise problem
 
     async def _ask(self, message: Json) -> Json:
-        time = asyncio.get_running_loop().time
         if self._client is None:
             client = RedisClient(self._source, connect_timeout=ASK_TIMEOUT, again=0)
             await client.open()
             self._client = client
-        sent = time()
+        sent = monotonic()
         found, now = await self._read()
         pause = PAUSE
         while True:
             version = b"" if found is None else found[:VERSION]
             state, reply = self._answer(None if found is None else json.loads(found[VERSION:]), message, _seconds(now))
             text = secrets.token_hex(VERSION // 2) + json.dumps(state, separators=(",", ":"))
-            next_sent = time()
+            next_sent = monotonic()
             swapped = await self._client.redis.eval(SWAP, 1, self._key, version, text, self._milliseconds)
             if swapped == 1:
                 return {**reply, "sent": sent}

@@ -24,6 +24,7 @@ from asyncio_operator.checks import (
     takes,
 )
 from asyncio_operator.errors import ConfigurationError, describe, function_name
+from asyncio_operator.lazy import member
 from asyncio_operator.policies.rate_limit import RateLimit
 
 SCHEMES = ("redis", "rediss", "postgresql", "postgres")
@@ -159,8 +160,8 @@ class Budget:
             StateError: no coordinator of this application has the budget, because no lookup with it was made.
             CoordinatorError: the coordinator gave no answer.
         """
-        from asyncio_operator.budget.registry import coordinators
-
+        # Asking needs more than a specification may know, and is loaded when it is needed.
+        coordinators = member("asyncio_operator.budget.places", "coordinators")
         reply = coordinators.ask(self.name, self.coordinator, {"kind": "statistics", "budget": definition(self)})
         return BudgetStatistics.of(reply["statistics"])
 

@@ -19,10 +19,10 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from asyncio_operator.budget.account import answer
 from asyncio_operator.budget.coordinator import ASK_TIMEOUT, Coordinator, LocalCoordinator, States
 from asyncio_operator.budget.hints import LONGEST_RESET, problem
 from asyncio_operator.budget.permits import Permits
+from asyncio_operator.budget.places import answer, coordinator_of, states
 from asyncio_operator.budget.registry import Running, coordinators
 from asyncio_operator.budget.spec import Budget, definition
 from asyncio_operator.budget.usage import Hint, Weights
@@ -316,7 +316,6 @@ class Shares:
 
     def __init__(self) -> None:
         self._shares: dict[tuple[asyncio.AbstractEventLoop, str], Share] = {}
-        self._states = States(answer)
         self._states_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, States] = WeakKeyDictionary()
 
     def seat(self, budget: Budget, idle: float = 0.0) -> Seat:
@@ -329,7 +328,8 @@ class Shares:
 
     def _share(self, budget: Budget, idle: float) -> Share:
         loop = asyncio.get_running_loop()
-        key = loop, fingerprint((budget.name, definition(budget), budget.patience, budget.coordinator))
+        where = budget.coordinator or repr(budget.reach)
+        key = loop, fingerprint((budget.name, definition(budget), budget.patience, where))
         share = self._shares.get(key)
         if share is None or share.over:
             self._shares = {place: one for place, one in self._shares.items() if not (one.over or place[0].is_closed())}
@@ -341,14 +341,14 @@ class Shares:
 
     def _coordinator(self, budget: Budget, loop: asyncio.AbstractEventLoop) -> Coordinator:
         if budget.coordinator is not None or budget.reach is not None:
-            raise ConfigurationError(f"{budget!r}: a coordinator outside of this process cannot be reached yet")
-        states = self._states
+            return coordinator_of(budget)
+        kept = states
         if clock_of(loop) is not monotonic:
             # A loop with a time of its own, as in tests.
-            states = self._states_of_loops.setdefault(loop, States(answer, loop.time))
+            kept = self._states_of_loops.setdefault(loop, States(answer, loop.time))
         if coordinators.reach(budget.name) is None:
-            coordinators.register(budget.name, Running(partial(states.ask, budget.name)))
-        return LocalCoordinator(states, budget.name)
+            coordinators.register(budget.name, Running(partial(kept.ask, budget.name)))
+        return LocalCoordinator(kept, budget.name)
 
     def forget_all(self) -> None:
         """In a forked child, where no loop of the parent runs."""

@@ -9,13 +9,13 @@ give the same rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType, StructField, StructType
 
+from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import Duration
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError
@@ -29,7 +29,7 @@ from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task
 from asyncio_operator.spark.driver.chain import extended
 from asyncio_operator.spark.driver.columns import On
-from asyncio_operator.spark.driver.job_limits import tasks_of_job
+from asyncio_operator.spark.driver.job_budget import check_budget, on_driver
 from asyncio_operator.spark.driver.refusals import refuse_unknown
 from asyncio_operator.spark.driver.reports import trace_of_tasks
 from asyncio_operator.spark.metrics import EnrichmentMetrics, report_of
@@ -56,6 +56,7 @@ def enrich(
     batching: Batching | None = None,
     rate_limit: RateLimit | None = None,
     circuit_breaker: CircuitBreaker | None = None,
+    budget: Budget | None = None,
     hedge: Hedge | None = None,
     on_error: str = "fail",
     status_column: str | None = None,
@@ -100,6 +101,8 @@ def enrich(
         batching: how calls with several keys are formed. Default: with as many keys as the enricher takes at once.
         rate_limit: the number of calls that may start in a period, per task; None: any number.
         circuit_breaker: refuses calls while too many fail, per task; None: never.
+        budget: what all tasks may use together, of this DataFrame and of all others with an equal budget; None: no such
+            limit. On Spark Connect it needs a coordinator of its own, or each task gets a part of it.
         hedge: when a slow call is made a second time, per task; None: never. For an enricher with `idempotent` only.
         on_error: "fail": a lookup that fails or times out fails the task; "null": its rows get nulls; "drop": its rows
             are dropped. `metrics` counts such rows, and the status column shows the error of each row that is kept.
@@ -115,11 +118,11 @@ def enrich(
             both times, and `metrics` counts keys, not rows. Not for streams.
         join_hint: with "distinct", how Spark joins: "broadcast", if the keys and their columns fit into the memory of
             the driver and of each executor; "merge" or "shuffle_hash" for more keys; None: Spark decides.
-        scope: "task": `capacity` and `rate_limit` are per task; "job": they are for all tasks together, and each task
-            gets its share, rounded down. Tasks that follow one another in a Python worker share the window of a rate
-            limit.
-        tasks_at_once: with "job", the number of tasks that run at the same time. Default: as many as the cluster has
-            slots. Required if the number of executors changes.
+        scope: "task": `capacity` and `rate_limit` are per task; "job": they are for all tasks of this DataFrame
+            together, as a `budget` is. On Spark Connect each task gets its share, rounded down. Tasks that follow one
+            another in a Python worker share the window of a rate limit.
+        tasks_at_once: on Spark Connect, the number of tasks that share these limits. Default: as many as the cluster
+            has slots. Required there if the number of executors changes.
         remember: seconds (or a timedelta) for which a task does not ask for an answered key again; None or 0: never. A
             `cache` takes its place. At most the last 100,000 keys, or 64 MB of answers, are remembered. The default is
             short for tables that change by the hour, and long for keys that come in every batch.
@@ -130,14 +133,15 @@ def enrich(
 
     Raises:
         ConfigurationError: an option, a column, a type or a name is wrong, or the enricher's source is not as declared.
+        BudgetExceeded: a call without keys would already pass a spend limit of the budget.
     """
     options = EnrichOptions.among(locals())
     if not isinstance(df, DataFrame):
         raise ConfigurationError(f"df is of type {type(df).__name__}; it must be a Spark DataFrame")
     spark = df.sparkSession
-    tasks_at_once = tasks_of_job(spark, scope, tasks_at_once)
+    options = on_driver(spark, options)
+    check_budget(enricher, options.budget)
     tracing = None if trace is None else trace_of_tasks(trace, spark)
-    options = replace(options, tasks_at_once=tasks_at_once)
     task, schema = enrich_task(df.schema, enricher, options, report_of(metrics), tracing)
     if strategy == "distinct":
         return enrich_distinct(df, task, schema, join_hint)

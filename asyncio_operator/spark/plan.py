@@ -7,11 +7,12 @@ asked only for its schema.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame
 
+from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import Duration, positive_duration, positive_int
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
@@ -23,8 +24,18 @@ from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
 from asyncio_operator.spark.driver.columns import On
-from asyncio_operator.spark.driver.forecast import Caches, Pace, Whole, mean_latency, worked_off
-from asyncio_operator.spark.driver.job_limits import cores, tasks_of_job
+from asyncio_operator.spark.driver.forecast import (
+    Caches,
+    Pace,
+    Total,
+    Whole,
+    budget_seconds,
+    mean_latency,
+    weights_of,
+    worked_off,
+)
+from asyncio_operator.spark.driver.job_budget import planned_limits, weights_of_a_key
+from asyncio_operator.spark.driver.job_limits import cores
 from asyncio_operator.spark.metrics import EnrichmentMetrics, EnrichmentStatistics
 from asyncio_operator.spark.worker.survey import SCHEMA, SIZE, Survey, TaskFigures, figures_of
 
@@ -50,7 +61,11 @@ class EnrichmentPlan:
         sampled_rows: input rows that were read. It equals `rows` if nothing was extrapolated.
         max_attempts: how often a key that fails is looked up. The other figures count one attempt.
         latency: seconds of a call, as given; None if not given.
-        seconds, cached_seconds: duration of the calls, without and with the cache; None without a latency.
+        seconds, cached_seconds: duration of the calls, without and with the cache; None without a latency. It is longer
+            if other jobs use the budget at the same time.
+        weights, cached_weights: with a budget, what the calls weigh by unit: calls, keys, and the units of the
+            enricher, estimated from some keys.
+        budget: as given.
     """
 
     rows: int
@@ -67,6 +82,9 @@ class EnrichmentPlan:
     latency: float | None = None
     seconds: float | None = None
     cached_seconds: float | None = None
+    weights: Mapping[str, float] = field(default_factory=dict)
+    cached_weights: Mapping[str, float] = field(default_factory=dict)
+    budget: Budget | None = None
 
     def show(self) -> None:
         """Print the figures."""
@@ -82,8 +100,19 @@ class EnrichmentPlan:
             f"{self.null_keys:,} without a key, {about}{_count(self.distinct_keys, 'distinct key')}; without a cache "
             f"{_count(self.lookups, 'key')} in {_count(self.calls, 'call')}{_duration(self.seconds)}, with a cache "
             f"{_count(self.cached_lookups, 'key')} in {_count(self.cached_calls, 'call')}"
-            f"{_duration(self.cached_seconds)}{pace}{retried}"
+            f"{_duration(self.cached_seconds)}{pace}{retried}{self._under_budget()}"
         )
+
+    def _under_budget(self) -> str:
+        units = [unit for unit in self.weights if unit not in ("calls", "keys")]
+        text = "".join(
+            f", {self.weights[unit]:,.6g} {unit} without a cache and {self.cached_weights[unit]:,.6g} with one"
+            for unit in units
+        )
+        for unit, limit in ({} if self.budget is None else self.budget.spend or {}).items():
+            if self.weights.get(unit, 0.0) > limit:
+                text += f"; without a cache that is more than the {limit:,.6g} {unit} that may be spent"
+        return text
 
 
 def _count(number: int, noun: str) -> str:
@@ -103,6 +132,7 @@ def plan(
     cache: Cache | None = None,
     batching: Batching | None = None,
     rate_limit: RateLimit | None = None,
+    budget: Budget | None = None,
     latency: Duration | EnrichmentMetrics | EnrichmentStatistics | None = None,
     retry: DefaultRetry = "default",
     scope: str = "task",
@@ -116,7 +146,7 @@ def plan(
     Spark itself, for answers that a cache holds at the start, or for answers that a cache or a task drops by time.
 
     Args:
-        df, enricher, on, cache, batching, rate_limit, retry, scope, remember: as for `enrich`.
+        df, enricher, on, cache, batching, rate_limit, budget, retry, scope, remember: as for `enrich`.
         capacity: as for `enrich`; an `AdaptiveCapacity` counts as its `maximum`.
         latency: average seconds (or a timedelta) of a call; or the metrics of an enrichment with the same enricher,
             from whose percentiles the average is computed.
@@ -137,11 +167,9 @@ def plan(
             "df is a streaming DataFrame, whose rows cannot be counted in advance; plan a batch of the same data, as "
             "from spark.read"
         )
-    tasks_at_once = tasks_of_job(df.sparkSession, scope, tasks_at_once)
     if tasks_at_once is not None:
         positive_int("tasks_at_once", tasks_at_once)
-    if scope == "job":
-        options = replace(options, tasks_at_once=tasks_at_once)
+    options = planned_limits(df.sparkSession, options, tasks_at_once)
     task, _ = enrich_task(df.schema, enricher, options)
     positive_int("sample", sample)
     average = None if latency is None else _average(latency)
@@ -155,6 +183,10 @@ def plan(
     at_once = max(1, min(len(tasks), tasks_at_once or cores(df.sparkSession)))
     plain = worked_off(tasks, at_once, pace, whole.asked)
     cached = worked_off(tasks, at_once, pace, Caches(whole, survey.cache_rows).asked)
+    per_key = {} if options.budget is None else weights_of_a_key(df, task, keys_in_a_call)
+    weights, cached_weights = (
+        {} if options.budget is None else weights_of(one.calls, one.lookups, per_key) for one in (plain, cached)
+    )
     return EnrichmentPlan(
         rows=whole.rows,
         null_keys=round(sum(one.nulls * whole.factor(one) for one in tasks)),
@@ -168,9 +200,18 @@ def plan(
         sampled_rows=sum(one.rows for one in tasks),
         max_attempts=1 if lookups.retry is None else lookups.retry.max_attempts,
         latency=average,
-        seconds=None if average is None else plain.seconds,
-        cached_seconds=None if average is None else cached.seconds,
+        seconds=_seconds(plain, options.budget, weights, average),
+        cached_seconds=_seconds(cached, options.budget, cached_weights, average),
+        weights=weights,
+        cached_weights=cached_weights,
+        budget=budget,
     )
+
+
+def _seconds(total: Total, budget: Budget | None, weights: Mapping[str, float], latency: float | None) -> float | None:
+    if latency is None:
+        return None
+    return total.seconds if budget is None else max(total.seconds, budget_seconds(budget, weights, latency))
 
 
 def _average(latency: object) -> float:

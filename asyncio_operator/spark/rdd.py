@@ -21,15 +21,17 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pyspark.serializers import AutoBatchedSerializer
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from asyncio_operator.checks import duration
 from asyncio_operator.errors import ConfigurationError, describe, function_name
+from asyncio_operator.function import as_async_function
 from asyncio_operator.loop.channels import AHEAD, PULSE
 from asyncio_operator.loop.portable_errors import portable_errors
 from asyncio_operator.loop.runner import pump
 from asyncio_operator.operator.wait_operator import AsyncWaitOperator
 from asyncio_operator.policies.shutdown import TASK_END, TASK_GRACE_PERIOD, WATCH_INTERVAL, longest_end
+from asyncio_operator.spark.driver.budgets import for_function
 from asyncio_operator.spark.driver.refusals import IN_ENRICH, refuse_unknown, require_portable
 from asyncio_operator.spark.worker.task_frame import outputs_of, spark_watch
 
@@ -41,7 +43,7 @@ OPTIONS = [name for name in [*inspect.signature(AsyncWaitOperator).parameters][1
 
 ELSEWHERE = IN_ENRICH | {
     "metrics": "EnrichmentMetrics are those of enrich",
-    "scope": "limits are per task here; enrich has limits for a whole job",
+    "scope": "limits are per task here; a Budget, as in budget=Budget(...), is for all tasks",
 }
 """Options of `enrich` that are missing here, and what replaces them."""
 
@@ -49,8 +51,8 @@ ELSEWHERE = IN_ENRICH | {
 def map_partitions(rdd: RDD[Any], function: Any, **options: Any) -> RDD[Any]:
     """The results of an asynchronous function for the elements of each partition.
 
-    Each task has its own operator: `capacity`, limits and circuit breakers are per task, and the function is opened and
-    closed with it. Elements and results may be `Record` and `Watermark`.
+    Each task has its own operator: `capacity`, limits and circuit breakers are per task, but not a `budget`. The
+    function is opened and closed with the task. Elements and results may be `Record` and `Watermark`.
 
     Args:
         rdd: an RDD of any elements.
@@ -73,8 +75,11 @@ def map_partitions(rdd: RDD[Any], function: Any, **options: Any) -> RDD[Any]:
             "on the driver, as in AsyncWaitOperator(function, trace=trace)(rdd.take(1000))"
         )
     refuse_unknown("map_partitions", options.keys() - {"trace"}, OPTIONS, ELSEWHERE)
+    PartitionTask(function, options).operator()  # Checks the options on the driver.
+    if options.get("budget") is not None:
+        session = SparkSession.builder.getOrCreate()
+        options |= {"budget": for_function(options["budget"], as_async_function(function), session)}
     task = PartitionTask(function, options)
-    task.operator()  # Checks the options on the driver.
     require_portable(describe(function), task)
     return rdd.mapPartitions(task)
 

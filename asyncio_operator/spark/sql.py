@@ -33,7 +33,7 @@ from asyncio_operator.enricher import Enricher, Found
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task
 from asyncio_operator.spark.driver.columns import spark_field
-from asyncio_operator.spark.driver.job_limits import tasks_of_job
+from asyncio_operator.spark.driver.job_budget import Place, check_budget, place_of_job, with_budget, with_job_limits
 from asyncio_operator.spark.driver.refusals import refuse_unknown
 from asyncio_operator.spark.driver.reports import trace_of_tasks
 from asyncio_operator.spark.metrics import report_of
@@ -58,7 +58,7 @@ def register_lookup(spark: SparkSession, name: str, enricher: Enricher, **option
         spark: the session whose SQL gets the function, classic or Spark Connect.
         name: the name in SQL. A table function that was registered under that name is replaced.
         options: those of `enrich`. A call in SQL may pass other values by name, except for `retry`, `batching`,
-            `rate_limit`, `circuit_breaker`, `hedge`, `cache`, `metrics` and `trace`.
+            `rate_limit`, `circuit_breaker`, `budget`, `hedge`, `cache`, `metrics` and `trace`.
 
     Raises:
         ConfigurationError: an option is wrong, the enricher's source is not as declared, or PySpark is older than 4.1.
@@ -75,10 +75,14 @@ def register_lookup(spark: SparkSession, name: str, enricher: Enricher, **option
         raise ConfigurationError(f"spark is {describe(spark)}; it must be a SparkSession")
     refuse_unknown("enrich", options, OPTIONS)
     _check_name(spark, name)
-    options["tasks_at_once"] = tasks_of_job(spark, options.get("scope"), options.get("tasks_at_once"))
+    place = place_of_job(spark, options.get("scope"), options.get("tasks_at_once"))
+    if options.get("budget") is not None:
+        limited = with_budget(spark, EnrichOptions(**options | {"on": ()}))
+        options |= {"budget": limited.budget, "tasks_at_once": limited.tasks_at_once}
+        check_budget(enricher, limited.budget)
     report, trace = report_of(options.pop("metrics", None)), options.pop("trace", None)
     tracing = None if trace is None else trace_of_tasks(trace, spark)
-    registration, task = _registered(name, enricher, options, report, tracing)
+    registration, task = _registered(name, enricher, options, place, report, tracing)
     # The class to register is in the same module as the registry, for classic Spark and for Spark Connect.
     of_session = importlib.import_module(type(registry).__module__).UserDefinedTableFunction
     registry.register(name, of_session(table_function(registration.analyze, task), None, name=name, evalType=kind))
@@ -98,6 +102,7 @@ def _registered(
     name: str,
     enricher: Enricher,
     options: dict[str, Any],
+    place: Place,
     report: Callable[[EnrichmentFigures], None] | None,
     tracing: Tracing | None,
 ) -> tuple[_Registration, bytes]:
@@ -109,9 +114,9 @@ def _registered(
     columns = _key_columns(key)
     checked = EnrichOptions(**options | OF_THE_TABLE | {"on": [column.name for column in columns]})
     _check_inline(checked)
-    task, _ = enrich_task(StructType(columns), enricher, checked, report, tracing)
+    task, _ = enrich_task(StructType(columns), enricher, with_job_limits(checked, place), report, tracing)
     known = _Known(describe(enricher), task.answers, key, enricher)
-    return _Registration(name, known, options), cloudpickle.dumps(task)  # type: ignore[no-untyped-call]
+    return _Registration(name, known, options, place), cloudpickle.dumps(task)  # type: ignore[no-untyped-call]
 
 
 def _check_inline(options: EnrichOptions) -> None:
@@ -136,11 +141,13 @@ class _Registration:
     Attributes:
         known: replaces the enricher in the analysis.
         options: defaults for the options of calls.
+        place: where limits with ``scope="job"`` are kept.
     """
 
     name: str
     known: _Known
     options: dict[str, Any]
+    place: Place
 
     def analyze(self, arguments: Sequence[AnalyzeArgument], named: Mapping[str, AnalyzeArgument]) -> AnalyzeResult:
         """The columns of a call, and what the workers need to run it."""
@@ -163,7 +170,7 @@ class _Registration:
             )
         options = EnrichOptions(**given)
         _check_inline(options)
-        task, schema = enrich_task(table, self.known, options)
+        task, schema = enrich_task(table, self.known, with_job_limits(options, self.place))
         return Analyzed(schema, call=Call(task, schema))
 
 

@@ -15,18 +15,21 @@ import contextlib
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, functions
+from pyspark.sql import Column, SparkSession, functions
 from pyspark.sql.types import DataType
 from pyspark.sql.utils import is_remote
 
 from asyncio_operator.arrow.schema import as_schema
+from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import Duration, flag, gives_coroutines, one_of
 from asyncio_operator.engine.options import calls_among
 from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.function import as_async_function
 from asyncio_operator.hints import failed_import
 from asyncio_operator.operator.wait_operator import AsyncWaitOperator
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
@@ -36,6 +39,7 @@ from asyncio_operator.policies.hedge import Hedge
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import TASK_GRACE_PERIOD
+from asyncio_operator.spark.driver.budgets import for_function
 from asyncio_operator.spark.driver.columns import spark_field
 from asyncio_operator.spark.driver.refusals import IN_ENRICH, refuse_unknown, require_portable
 from asyncio_operator.spark.worker.output_batches import arrow_type
@@ -66,6 +70,7 @@ def async_udf(
     batching: Batching | None = None,
     rate_limit: RateLimit | None = None,
     circuit_breaker: CircuitBreaker | None = None,
+    budget: Budget | None = None,
     hedge: Hedge | None = None,
     on_error: str = "fail",
     deterministic: bool = False,
@@ -90,6 +95,8 @@ def async_udf(
         batching: how batches are formed for a `BatchAsyncFunction`.
         rate_limit: how many calls may start in a period of time, per task; None for any number.
         circuit_breaker: refuses calls while too many fail, per task; None for never.
+        budget: what all tasks may use together, with those of other lookups that have an equal budget; None for no such
+            limit. On Spark Connect it needs a coordinator of its own, or each task gets a part of it.
         hedge: when a slow call is made a second time, per task; None for never. Not for a function with
             ``idempotent = False``.
         on_error: "fail": a call that fails or times out, or a result that does not fit, fails the task with
@@ -114,15 +121,26 @@ def async_udf(
                 f"function is {describe(function)}, an asynchronous generator; {ELSEWHERE['flatten']}"
             )
         spread = function if gives_coroutines(function) else None
-        operator = AsyncWaitOperator(
-            OfColumns(function) if spread is not None else function,
-            **calls,
-            buffer=buffer,
-            on_error="fail" if fail else _null,
-            grace_period=TASK_GRACE_PERIOD,
-        )
-        task = UdfTask(_name(function), operator, spread, arrow_type(spark_type), fail)
-        return ColumnFunction(function, task, spark_type, deterministic)
+        called = OfColumns(function) if spread is not None else function
+
+        def operator(budget: Budget | None) -> AsyncWaitOperator:
+            return AsyncWaitOperator(
+                called,
+                **calls | {"budget": budget},
+                buffer=buffer,
+                on_error="fail" if fail else _null,
+                grace_period=TASK_GRACE_PERIOD,
+            )
+
+        task = UdfTask(_name(function), operator(budget), spread, arrow_type(spark_type), fail)
+        if budget is None:
+            return ColumnFunction(function, task, spark_type, deterministic)
+
+        def limited() -> UdfTask:
+            reaching = for_function(budget, as_async_function(called), SparkSession.active())
+            return replace(task, operator=operator(reaching))
+
+        return ColumnFunction(function, task, spark_type, deterministic, limited)
 
     return decorate
 
@@ -183,12 +201,21 @@ class ColumnFunction:
     It has the attributes of Spark's own functions, so ``spark.udf.register(name, function)`` makes it known in SQL.
     """
 
-    def __init__(self, function: Any, task: UdfTask, spark_type: DataType, deterministic: bool) -> None:
+    def __init__(
+        self,
+        function: Any,
+        task: UdfTask,
+        spark_type: DataType,
+        deterministic: bool,
+        limited: Callable[[], UdfTask] | None = None,
+    ) -> None:
         self.__name__, self.__doc__ = task.name, function.__doc__
         self._function = function
         self._task = task
         self._type = spark_type
         self._deterministic = deterministic
+        # The task with a budget that its workers reach: that depends on the session.
+        self._limited = limited
         self._made: dict[bool, Any] = {}
 
     def __call__(self, *columns: Column | str) -> Column:
@@ -205,7 +232,7 @@ class ColumnFunction:
         """Spark's function, made for classic Spark or for Spark Connect. Only a running session decides which."""
         remote = is_remote()
         if remote not in self._made:
-            task = self._task
+            task = self._task if self._limited is None else self._limited()
 
             def run(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
                 return task(batches)
@@ -213,7 +240,10 @@ class ColumnFunction:
             run.__name__, run.__doc__ = task.name, self.__doc__
             require_portable(task.name, run)
             made = arrow_udf(run, self._type)
-            self._made[remote] = made if self._deterministic else made.asNondeterministic()
+            made = made if self._deterministic else made.asNondeterministic()
+            if self._limited is not None:
+                return made  # The next session may have another driver.
+            self._made[remote] = made
         return self._made[remote]
 
     def __getattr__(self, name: str) -> Any:

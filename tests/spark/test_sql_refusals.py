@@ -13,7 +13,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.util import PythonEvalType
 
-from asyncio_operator import AdaptiveCapacity, ConfigurationError, Enricher, RateLimit
+from asyncio_operator import AdaptiveCapacity, ConfigurationError, Enricher
 from asyncio_operator.spark import enrich, register_lookup
 from enrichers import FunctionEnricher
 from tests.spark.helpers import jobs
@@ -121,8 +121,9 @@ def test_X4_what_only_sql_can_get_wrong_is_told(spark: SparkSession, arguments: 
         {"trace": True},
         {"columns": ["z"]},
         {"prefix": None},
-        {"scope": "job", "capacity": 1},
-        {"scope": "job", "rate_limit": RateLimit(1)},
+        {"scope": "job", "capacity": 0},
+        {"scope": "job", "rate_limit": 7},
+        {"budget": 7},
         {"strategy": "all"},
     ],
     ids=str,

@@ -18,6 +18,7 @@ from pyspark.cloudpickle import cloudpickle
 from pyspark.sql.types import LongType, StructField, StructType, TimestampNTZType, TimestampType
 
 from asyncio_operator.arrow.answer_tables import AnswerTables
+from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import Duration, duration, one_of, positive_int
 from asyncio_operator.enricher import Enricher, require_enricher
 from asyncio_operator.errors import ConfigurationError, describe
@@ -71,6 +72,7 @@ class EnrichOptions:
     batching: Batching | None = None
     rate_limit: RateLimit | None = None
     circuit_breaker: CircuitBreaker | None = None
+    budget: Budget | None = None
     hedge: Hedge | None = None
     on_error: str = "fail"
     status_column: str | None = None

@@ -15,6 +15,8 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from asyncio_operator.budget.spec import Budget
+from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.trace import Trace
@@ -47,6 +49,8 @@ def extended(df: DataFrame, task: EnrichTask, trace: Trace | None, schema: Struc
         schema: schema of the output.
     """
     base, links = _unbroken(df)
+    for link in links:
+        _check_budgets(link.task.options.budget, task.options.budget)
     # A trace belongs to the last enrichment that got it, and so do the lookups before it that have the same one.
     kept = [
         Link(replace(link.task, tracing=task.tracing), trace) if trace is not None and link.trace is trace else link
@@ -56,6 +60,14 @@ def extended(df: DataFrame, task: EnrichTask, trace: Trace | None, schema: Struc
     output = _addressable(base).mapInArrow(ChainTask([link.task for link in chain.links]), schema)
     _chains[output] = chain
     return output
+
+
+def _check_budgets(earlier: Budget | None, budget: Budget | None) -> None:
+    if earlier is not None and budget is not None and earlier.name == budget.name and earlier != budget:
+        raise ConfigurationError(
+            f"the budget {budget.name!r} is {budget!r} here, and {earlier!r} in an earlier lookup of this DataFrame; "
+            "one name must have the same limits at a time"
+        )
 
 
 def _unbroken(df: DataFrame) -> Chain:

@@ -7,13 +7,14 @@ calls end in a second (Little's law); a rate limit may make it longer. This modu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from heapq import heappop, heappush
 from math import ceil
 from typing import NamedTuple
 
+from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import seconds
 from asyncio_operator.metrics import Latency
 from asyncio_operator.policies.rate_limit import RateLimit
@@ -135,6 +136,22 @@ def worked_off(
         until = since + pace.seconds(own_calls)
         heappush(free, (max(until, pace.limited(made[worker])) if own_calls else until, worker))
     return Total(lookups, calls, max(since for since, _ in free))
+
+
+def weights_of(calls: float, keys: float, per_key: Mapping[str, float]) -> dict[str, float]:
+    """What calls weigh, by unit. `per_key`: the average weights of a key."""
+    return {"calls": calls, "keys": keys, **{unit: keys * amount for unit, amount in per_key.items()}}
+
+
+def budget_seconds(budget: Budget, weights: Mapping[str, float], latency: float) -> float:
+    """When the last of all calls ends at the earliest under a budget, whatever the number of tasks."""
+    found = 0.0
+    for limit in budget.limits:
+        windows = ceil((weights.get(limit.unit, 0.0) - (limit.burst or 0)) / limit.rate) - 1
+        found = max(found, windows * seconds(limit.per) + latency if windows > 0 else 0.0)
+    if budget.in_flight is not None:
+        found = max(found, weights["calls"] / budget.in_flight * latency)
+    return found
 
 
 def mean_latency(latency: Latency) -> float:

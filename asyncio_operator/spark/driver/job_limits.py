@@ -1,4 +1,5 @@
-"""Limits for a whole job, divided by the number of tasks that run at the same time.
+"""Limits for a whole job, divided by the number of tasks that run at the same time: for tasks that do not reach the
+driver, as on Spark Connect. Elsewhere they are a budget (`job_budget`).
 
 Tasks do not know each other, so each gets a share, rounded down. Together, running tasks never exceed the limit. If
 fewer tasks run than expected, they use less than the limit. Tasks that follow one another in a Python worker share the
@@ -43,15 +44,6 @@ def slots(spark: SparkSession) -> int:
     except Exception:  # Spark Connect has no context.
         return cores(spark)
     return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
-
-
-def tasks_of_job(spark: SparkSession, scope: object, tasks_at_once: int | None) -> int | None:
-    """The number of tasks that share a job's limits: the given number, else as many as can run at the same time.
-
-    Raises:
-        ConfigurationError: no number is given, and the number of slots changes with the load.
-    """
-    return slots(spark) if scope == "job" and tasks_at_once is None else tasks_at_once
 
 
 def shared_out(options: LookupOptions, scope: str, tasks_at_once: int | None) -> LookupOptions:

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from asyncio_operator.budget.coordinator import ASK_TIMEOUT, CoordinatorError, Json
+from asyncio_operator.clock import monotonic
 from asyncio_operator.spark.worker.driver_wire import DriverAddress, Wire, WireError, connect_to_driver
 
 BUDGETS = "budgets"
@@ -20,7 +21,7 @@ class DriverClient:
         self._wire: Wire | None = None
 
     async def ask(self, topic: str, question: Any) -> tuple[Any, float]:
-        """The driver's answer, and the time of the loop at which the question was sent.
+        """The driver's answer, and the monotonic time at which the question was sent.
 
         Raises:
             CoordinatorError: there is none.
@@ -40,7 +41,7 @@ class DriverClient:
     async def _ask(self, topic: str, question: Any) -> tuple[Any, float]:
         if self._wire is None:
             self._wire = await connect_to_driver(self._address)
-        sent = asyncio.get_running_loop().time()
+        sent = monotonic()
         await self._wire.send({"topic": topic, "question": question})
         return (await self._wire.receive())["answer"], sent
 

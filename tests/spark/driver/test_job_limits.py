@@ -49,15 +49,26 @@ def test_R11_the_most_of_an_adaptive_capacity_is_shared_too(tasks: int, maximum:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"capacity": 3, "tasks_at_once": 4}, "capacity is 3 for the job, but 4 tasks run at once"),
-        ({"rate_limit": RateLimit(3), "tasks_at_once": 4}, "rate_limit.rate is 3 for the job"),
-        ({"capacity": AdaptiveCapacity(1, 1, 3), "tasks_at_once": 4}, "capacity.maximum is 3 for the job"),
+        ({"capacity": 3}, "capacity is 3 for the job, but 4 tasks run at once"),
+        ({"rate_limit": RateLimit(3)}, "rate_limit.rate is 3 for the job"),
+        ({"capacity": AdaptiveCapacity(1, 1, 3)}, "capacity.maximum is 3 for the job"),
+    ],
+)
+def test_X4_what_cannot_be_shared_is_told(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        shared_out(LookupOptions(**options), "job", 4)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
         ({"tasks_at_once": 0}, "tasks_at_once is 0; it must be"),
         ({"scope": "task", "tasks_at_once": 8}, 'tasks_at_once is 8, but it has no effect without scope="job"'),
         ({"scope": "all"}, 'scope is \'all\'; it must be "task" | "job"'),
     ],
 )
-def test_X4_what_cannot_be_shared_is_told(spark: SparkSession, options: dict[str, Any], message: str) -> None:
+def test_X4_a_wrong_scope_is_told(spark: SparkSession, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         enrich(spark.range(5), ENRICHER, on="id", **{"scope": "job", **options})
     assert message in str(caught.value)

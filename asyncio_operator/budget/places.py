@@ -1,0 +1,145 @@
+"""Which coordinator a budget has: this process, or a server whose address it names.
+
+The states of budgets without an address are kept in the memory of the process. On the driver of a Spark application,
+the workers reach the same states over its service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from asyncio_operator.budget.coordinator import (
+    ASK_TIMEOUT,
+    Coordinator,
+    CoordinatorError,
+    Json,
+    LocalCoordinator,
+    States,
+)
+from asyncio_operator.budget.registry import Address, coordinators
+from asyncio_operator.budget.spec import SCHEMES, Budget, definition, shown_address
+from asyncio_operator.errors import ConfigurationError
+from asyncio_operator.lazy import member
+from asyncio_operator.services.secret_source import SecretSource, checked_text
+
+# Loaded with the first message: most processes need few of them, and the last two need libraries.
+ACCOUNT = "asyncio_operator.budget.account"
+REDIS = "asyncio_operator.budget.redis"
+POSTGRES = "asyncio_operator.budget.postgres"
+
+KEPT = 60.0
+"""Seconds for which a server keeps the state of a budget that is no longer used, beside its longest window."""
+
+
+def answer(state: Json | None, message: Json, now: float) -> tuple[Json, Json]:
+    """See `account.answer`."""
+    decided: tuple[Json, Json] = member(ACCOUNT, "answer")(state, message, now)
+    return decided
+
+
+states = States(answer)
+"""The states of the budgets that this process coordinates."""
+
+
+def coordinator_of(budget: Budget) -> Coordinator:
+    """The coordinator of a budget: the server that it names, the driver of the application, or else this process.
+
+    Nothing is opened yet.
+    """
+    if budget.coordinator is None:
+        if budget.reach is not None:
+            reached: Coordinator = budget.reach(budget.name)
+            return reached
+        return LocalCoordinator(states, budget.name)
+    return _at(budget.name, budget.coordinator, definition(budget))
+
+
+def _at(name: str, source: Address, limits: Json) -> Coordinator:
+    return (
+        _served(name, source, source, limits) if isinstance(source, str) else FunctionCoordinator(name, source, limits)
+    )
+
+
+class FunctionCoordinator:
+    """A coordinator whose address a function returns. It is called in this process, when the first message is sent."""
+
+    def __init__(self, name: str, source: Callable[[], str], limits: Json) -> None:
+        self.shown = shown_address(source)
+        self._name = name
+        self._source = source
+        self._limits = limits
+        self._found: Coordinator | None = None
+
+    async def ask(self, message: Json) -> Json:
+        if self._found is None:
+            try:
+                address = await ADDRESS.get(self._source, ASK_TIMEOUT)
+            except ConfigurationError as error:
+                problem = CoordinatorError(f"the coordinator {self.shown}: {error}")
+            else:
+                self._found = _served(self._name, address, self._source, self._limits)
+                return await self._found.ask(message)
+            raise problem
+        return await self._found.ask(message)
+
+    async def close(self) -> None:
+        if self._found is not None:
+            await self._found.close()
+
+
+def _served(name: str, address: str, source: Address, limits: Json) -> Coordinator:
+    """The coordinator at a server. `source` is the address, or the function that returns it for each connection."""
+    if address.startswith("redis"):
+        longest = max((per for _, _, per, _ in limits["limits"]), default=0.0)
+        expire_after = None if limits["spend"] else KEPT + longest
+        in_redis: Coordinator = member(REDIS, "RedisCoordinator")(source, name, answer, expire_after=expire_after)
+        return in_redis
+    in_postgres: Coordinator = member(POSTGRES, "PostgresCoordinator")(source, name, answer)
+    return in_postgres
+
+
+def _checked(address: object) -> str:
+    return checked_text("coordinator", address, _problem)
+
+
+def _problem(address: str) -> str | None:
+    if not address.startswith(tuple(f"{scheme}://" for scheme in SCHEMES)):
+        return "it begins with neither redis://, rediss:// nor postgresql://"
+    return None
+
+
+ADDRESS = SecretSource("coordinator", "address", _checked)
+
+
+def check_address(budget: Budget) -> None:
+    """Check the address of a budget as far as that is possible without a connection.
+
+    Raises:
+        ConfigurationError: it cannot be read, or the library for it is not installed. It is not shown.
+    """
+    address = budget.coordinator
+    if not isinstance(address, str):
+        return
+    if address.startswith("redis"):
+        member(REDIS, "check_url")(address)
+    else:
+        member(POSTGRES, "check_dsn")(address)
+
+
+def _ask_once(name: str, address: Address, message: Json) -> Json:
+    """Ask the coordinator at an address, and disconnect. For any thread, also one whose loop runs."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    async def ask() -> Json:
+        coordinator = _at(name, address, message["budget"])
+        try:
+            return await coordinator.ask(message)
+        finally:
+            await coordinator.close()
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, ask()).result()
+
+
+coordinators.connect = _ask_once

@@ -1,0 +1,168 @@
+"""Budgets on the driver: they are checked here, and get the address at which their tasks ask.
+
+A budget without a coordinator of its own is kept in the memory of the driver, where the workers reach it over the
+driver's service. On Spark Connect there is no driver in this process: then each task gets a part of the limits.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from asyncio_operator.budget.places import check_address, states
+from asyncio_operator.budget.registry import Running, coordinators
+from asyncio_operator.budget.spec import Budget, Limit
+from asyncio_operator.engine.budgeted import written
+from asyncio_operator.errors import BudgetExceeded, ConfigurationError, describe
+from asyncio_operator.function import AsyncFunction
+from asyncio_operator.spark.driver.job_limits import slots
+from asyncio_operator.spark.driver.service import Topics, driver_service
+from asyncio_operator.spark.worker.driver_client import BUDGETS, DriverCoordinator
+from asyncio_operator.spark.worker.driver_wire import DriverAddress
+
+logger = logging.getLogger("asyncio_operator")
+
+_said: set[str] = set()
+"""What was logged, and is not logged again."""
+
+
+def driver_address(spark: SparkSession) -> DriverAddress | None:
+    """Where workers reach the budgets of this process; None on Spark Connect.
+
+    Raises:
+        ConfigurationError: the driver cannot listen there.
+    """
+    service = driver_service(spark, _topics)
+    return None if service is None else service.address
+
+
+def _topics() -> Topics:
+    # The spend of an earlier application is not that of the one that begins.
+    states.forget_all()
+    return {BUDGETS: lambda question: states.ask(question["name"], question["message"])}
+
+
+def require_budget(budget: object) -> None:
+    """Check that it is a budget."""
+    if not isinstance(budget, Budget):
+        raise ConfigurationError(f"budget is {describe(budget)}; it must be a Budget, or None")
+
+
+def reachable(spark: SparkSession, budget: Budget, tasks_at_once: Callable[[], int]) -> Budget:
+    """The budget as its tasks get it.
+
+    Args:
+        tasks_at_once: the number of tasks that share it where they cannot reach the driver.
+
+    Raises:
+        ConfigurationError: its address cannot be read, or it cannot be divided, or the driver cannot listen.
+    """
+    require_budget(budget)
+    if budget.coordinator is not None:
+        check_address(budget)
+        return budget
+    address = driver_address(spark)
+    if address is None:
+        return divided(budget, tasks_at_once())
+    reaching = with_reach(budget, address)
+    coordinators.register(budget.name, Running(partial(states.ask, budget.name), reaching.reach))
+    return reaching
+
+
+def with_reach(budget: Budget, address: DriverAddress) -> Budget:
+    """The budget with the address at which its tasks ask."""
+    reaching = copy.copy(budget)
+    object.__setattr__(reaching, "reach", partial(DriverCoordinator, address))
+    return reaching
+
+
+def divided(budget: Budget, tasks: int) -> Budget:
+    """The part of each task, rounded down: no task knows of the others (law G9).
+
+    Raises:
+        ConfigurationError: a part is less than one, or something is to be spent, which cannot be divided.
+    """
+    remedy = 'name a coordinator, as in Budget(..., coordinator="redis://host")'
+    if budget.spend:
+        raise ConfigurationError(
+            f"the budget {budget.name!r} has a spend limit, and on Spark Connect no task reaches the driver: {remedy}"
+        )
+    text = (
+        f"tasks on Spark Connect do not reach the driver: each of {tasks} tasks at once gets a part of the budget "
+        f"{budget.name!r}; {remedy}, and a task that needs more gets what others leave"
+    )
+    if text not in _said:
+        _said.add(text)
+        logger.warning("%s", text)
+    limits = [_part(budget.name, limit, tasks, remedy) for limit in budget.limits]
+    in_flight = budget.in_flight
+    if in_flight is not None:
+        in_flight = _whole(budget.name, "in_flight", in_flight, tasks, remedy)
+    return Budget(budget.name, *limits, in_flight=in_flight, patience=budget.patience)
+
+
+def _part(name: str, limit: Limit, tasks: int, remedy: str) -> Limit:
+    if limit.unit not in ("calls", "keys"):
+        burst = None if limit.burst is None else limit.burst / tasks
+        return replace(limit, rate=limit.rate / tasks, burst=burst)
+    burst = None if limit.burst is None else limit.burst // tasks
+    return replace(limit, rate=_whole(name, f"the rate of {limit.unit}", int(limit.rate), tasks, remedy), burst=burst)
+
+
+def _whole(name: str, what: str, total: int, tasks: int, remedy: str) -> int:
+    if total < tasks:
+        raise ConfigurationError(
+            f"{what} of the budget {name!r} is {total}, but {tasks} tasks run at once on Spark Connect: that is less "
+            f"than one for each. Raise it, run fewer tasks (df.coalesce, and tasks_at_once= to match), or {remedy}"
+        )
+    return total // tasks
+
+
+def for_function(budget: Budget, function: AsyncFunction[Any, Any], spark: SparkSession) -> Budget:
+    """The budget as tasks get it that call a function.
+
+    Raises:
+        ConfigurationError: see `reachable`.
+        BudgetExceeded: see `check_weights`.
+    """
+    reaching = reachable(spark, budget, lambda: slots(spark))
+    check_weights(budget, describe(function), written(function.weigh, AsyncFunction.weigh))
+    return reaching
+
+
+def check_weights(budget: Budget, called: str, weigh: Callable[[Any], Mapping[str, float]] | None) -> None:
+    """Check what a lookup weighs against its budget.
+
+    Args:
+        called: names the enricher.
+        weigh: how it weighs a call; None: it weighs in no unit.
+
+    Raises:
+        BudgetExceeded: a call without keys would already pass a spend limit (law G6).
+    """
+    weights = {"calls": 1.0, **(weigh([]) if weigh is not None else {})}
+    for unit, limit in (budget.spend or {}).items():
+        if weights.get(unit, 0.0) > limit:
+            raise BudgetExceeded(
+                f"{called}: a call without keys weighs {weights[unit]:g} {unit}, and the budget {budget.name!r} allows "
+                f"{limit:g} in total",
+                unit=unit,
+                limit=limit,
+                spent=0.0,
+            )
+    units = {limit.unit for limit in budget.limits} | (budget.spend or {}).keys()
+    unknown = sorted(units - weights.keys() - {"calls", "keys"})
+    if unknown and weigh is None:
+        text = (
+            f"{called} weighs its calls in no unit of its own, and the budget {budget.name!r} limits "
+            f"{', '.join(unknown)}: only what its calls settle is counted; give it `weigh`"
+        )
+        if text not in _said:
+            _said.add(text)
+            logger.warning("%s", text)

@@ -1,0 +1,307 @@
+"""A budget that several workers share, while workers are killed, tasks run twice, and coordinators pause or restart.
+
+Jobs run in processes of their own. Each call writes the time of its start and of its end to a file, by the monotonic
+clock that all processes of a machine share: that is what a source sees.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.redis_service import RedisServer, needs_redis
+from tests.services import PostgresServer
+from tests.spark.helpers import python_workers, wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.faults]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+RATE, PER = 40, 1.0
+
+IN_FLIGHT = 6
+
+JITTER = 0.03
+"""Seconds by which a busy machine delays the line of a start behind the start itself."""
+
+PROGRAM = """
+import json, sys
+from pyspark.sql import SparkSession
+from asyncio_operator import Budget, Limit
+from asyncio_operator.spark import enrich
+from enrichers import FunctionEnricher
+
+job = json.loads(sys.argv[1])
+builder = SparkSession.builder.master(job["master"])
+for name, value in job["settings"].items():
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
+spark.sparkContext.setLogLevel("OFF")
+
+
+def logged(path, latency, slow):
+    async def look(key):
+        import asyncio, os, time
+
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        try:
+            os.write(file, f"start {time.monotonic()} {os.getpid()} {key}\\n".encode())
+            await asyncio.sleep(10 * latency if key in slow else latency)
+            os.write(file, f"end {time.monotonic()} {os.getpid()} {key}\\n".encode())
+        finally:
+            os.close(file)
+        return {"answer": key}
+
+    return look
+
+
+lookup = FunctionEnricher(logged(job["log"], job["latency"], set(job["slow"])), "answer long")
+budget = Budget("shared", Limit(job["rate"], job["per"], "calls"), in_flight=job["in_flight"], coordinator=job["at"])
+rows = spark.range(0, job["rows"], 1, job["partitions"])
+frame = enrich(rows, lookup, on="id", budget=budget, timeout=120, remember=None)
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    print(json.dumps(sorted(row.answer for row in frame.collect())), flush=True)
+except Exception as error:
+    print(json.dumps(str(error)), flush=True)
+sys.stdin.readline()
+spark.stop()
+"""
+
+
+class Event(NamedTuple):
+    what: str
+    time: float
+    process: int
+    key: int
+
+
+class Job:
+    """A job that has a budget, in a process of its own."""
+
+    def __init__(self, log: Path, *, rows: int, at: str | None = None, **more: Any) -> None:
+        settings = {
+            "spark.ui.enabled": "false",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.sql.warehouse.dir": str(log.parent / "warehouse"),
+            **more.pop("settings", {}),
+        }
+        spec = {
+            "master": "local[2,1000]",
+            "settings": settings,
+            "log": str(log),
+            "rows": rows,
+            "partitions": 8,
+            "rate": RATE,
+            "per": PER,
+            "in_flight": None,
+            "latency": 0.02,
+            "slow": [],
+            "at": at,
+            **more,
+        }
+        self.rows = rows
+        self.log = log
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, json.dumps(spec)],
+            cwd=ROOT,
+            env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.outcome: Any = None
+        self._reading = threading.Thread(target=self._read)
+        assert self._line() == "ready"
+
+    def start(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+        self._reading.start()
+
+    def wait(self, seconds: float = 90) -> Any:
+        self._reading.join(seconds)
+        assert not self._reading.is_alive(), "the job hangs"
+        return self.outcome
+
+    def close(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGCONT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.communicate("\n", timeout=30)
+        self.process.kill()
+        self.process.wait()
+
+    def _read(self) -> None:
+        self.outcome = json.loads(self._line())
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().rstrip("\n")
+
+
+@contextlib.contextmanager
+def job(log: Path, **options: Any) -> Iterator[Job]:
+    made = Job(log, **options)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def events(log: Path) -> list[Event]:
+    lines = log.read_text().splitlines() if log.exists() else []
+    parts = (line.split() for line in lines)
+    return sorted(
+        (Event(what, float(when), int(process), int(key)) for what, when, process, key in parts),
+        key=lambda event: event.time,
+    )
+
+
+def starts(log: Path) -> list[float]:
+    return [event.time for event in events(log) if event.what == "start"]
+
+
+def assert_no_window_holds_more_than_allowed(log: Path, rate: int = RATE, per: float = PER) -> None:
+    times = starts(log)
+    above = [(a, b - a) for a, b in zip(times, times[rate:], strict=False) if b - a < per - JITTER]
+    assert not above, f"{len(above)} of {len(times)} windows hold more than {rate}: {above[:3]}"
+
+
+def most_in_flight(log: Path, dead: set[int] = frozenset()) -> int:  # type: ignore[assignment]
+    """The largest number of calls in flight at a time, without those of workers that were killed."""
+    running = most = 0
+    for event in events(log):
+        if event.process not in dead:
+            running += 1 if event.what == "start" else -1
+            most = max(most, running)
+    return most
+
+
+def begun(log: Path, at_least: int = RATE) -> None:
+    wait_until(lambda: len(starts(log)) >= at_least, 40, f"{at_least} calls")
+
+
+def pause_in_starts(log: Path) -> float:
+    times = starts(log)
+    return max(later - earlier for earlier, later in itertools.pairwise(times))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_G2_what_a_killed_worker_held_comes_back_and_is_never_given_out_twice(tmp_path: Path, seed: int) -> None:
+    drawn, dead = random.Random(seed), set()
+    log = tmp_path / "log"
+    with job(log, rows=600, in_flight=IN_FLIGHT, latency=0.1) as running:
+        running.start()
+        begun(log)
+        for _ in range(3):
+            for worker in drawn.sample(found := python_workers(running.process.pid), min(1, len(found))):
+                dead.add(worker.pid)
+                worker.kill()
+            time.sleep(drawn.uniform(1.0, 2.0))
+        assert running.wait() == list(range(600))
+    assert len(dead) == 3
+    assert_no_window_holds_more_than_allowed(log)
+    assert most_in_flight(log, dead) <= IN_FLIGHT
+    assert pause_in_starts(log) < 5.0
+
+
+def test_G2_tasks_that_are_run_twice_use_the_budget_twice_and_no_more(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    settings = {
+        "spark.executor.memory": "512m",
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.multiplier": "1.1",
+        "spark.speculation.quantile": "0.5",
+        "spark.speculation.minTaskRuntime": "100ms",
+    }
+    options = {"master": "local-cluster[2,2,512]", "settings": settings, "latency": 0.2, "slow": [0]}
+    with job(log, rows=300, partitions=4, **options) as running:
+        running.start()
+        assert running.wait() == list(range(300))
+    assert_no_window_holds_more_than_allowed(log)
+
+
+def test_G7_a_driver_that_pauses_stops_starts_within_a_second_and_goes_on(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with job(log, rows=300) as running:
+        running.start()
+        begun(log)
+        running.process.send_signal(signal.SIGSTOP)
+        paused = time.monotonic()
+        time.sleep(3)
+        resumed = time.monotonic()
+        running.process.send_signal(signal.SIGCONT)
+        assert running.wait() == list(range(300))
+    late = [start for start in starts(log) if paused + 1.1 < start < resumed]
+    assert not late, f"{len(late)} calls started without a driver"
+    assert_no_window_holds_more_than_allowed(log)
+
+
+@pytest.mark.parametrize("fault", ["restart", "pause"])
+def test_G7_a_redis_that_restarts_or_pauses_stops_starts_and_loses_no_limit(tmp_path: Path, fault: str) -> None:
+    needs_redis()
+    log = tmp_path / "log"
+    paused = resumed = 0.0
+    with RedisServer() as server, job(log, rows=300, at=server.url) as running:
+        running.start()
+        begun(log)
+        if fault == "restart":
+            server.restart()
+        else:
+            server.pause()
+            paused = time.monotonic()
+            time.sleep(3)
+            resumed = time.monotonic()
+            server.resume()
+        assert running.wait() == list(range(300))
+    if resumed:
+        assert not [start for start in starts(log) if paused + 1.1 < start < resumed]
+    assert_no_window_holds_more_than_allowed(log)
+
+
+def test_G7_a_postgres_that_restarts_loses_no_limit(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with PostgresServer() as server, job(log, rows=300, at=server.tcp_dsn()) as running:
+        running.start()
+        begun(log)
+        server.kill()
+        server.start()
+        assert running.wait() == list(range(300))
+    assert_no_window_holds_more_than_allowed(log)
+
+
+def test_G1_two_applications_share_a_budget_in_redis(tmp_path: Path) -> None:
+    needs_redis()
+    log = tmp_path / "log"
+    with (
+        RedisServer() as server,
+        job(log, rows=200, at=server.url, in_flight=IN_FLIGHT) as one,
+        job(log, rows=200, at=server.url, in_flight=IN_FLIGHT) as other,
+    ):
+        one.start()
+        other.start()
+        assert one.wait() == list(range(200))
+        assert other.wait() == list(range(200))
+    assert_no_window_holds_more_than_allowed(log)
+    assert most_in_flight(log) <= IN_FLIGHT
+    processes = {event.process for event in events(log)}
+    assert len(processes) >= 3, "only one application has made calls"

@@ -1,0 +1,157 @@
+"""A budget on the driver: checked there, registered there, and divided where tasks cannot reach it."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import socket
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from asyncio_operator import AdaptiveCapacity, Budget, BudgetExceeded, ConfigurationError, Limit, RateLimit
+from asyncio_operator.spark import enrich, register_lookup
+from asyncio_operator.spark.driver import budgets
+from asyncio_operator.spark.driver.budgets import divided, reachable
+from asyncio_operator.spark.driver.build_task import EnrichOptions
+from asyncio_operator.spark.driver.job_budget import with_job_limits
+from asyncio_operator.spark.driver.service import PORT, driver_service
+from asyncio_operator.spark.worker.driver_wire import DriverAddress
+from enrichers import FunctionEnricher
+
+ADDRESS = DriverAddress("driver.example", 1234, b"t" * 32)
+
+
+async def look_up(key: int) -> Any:
+    return {"x": key}
+
+
+class Weighing(FunctionEnricher):
+    def weigh(self, keys: Any) -> dict[str, float]:
+        return {"usd": 2.0 + len(keys)}
+
+
+ENRICHER = FunctionEnricher(look_up, "x long")
+
+
+@pytest.fixture(autouse=True)
+def nothing_said() -> None:
+    budgets._said.clear()
+
+
+def test_G9_a_divided_budget_never_exceeds_the_whole_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    whole = Budget("b", Limit(100, 60, "calls", 7), Limit(10.0, 1, "tokens"), in_flight=9)
+    parts = [divided(whole, 4) for _ in range(3)]
+    assert parts[0] == Budget("b", Limit(25, 60, "calls", 1), Limit(2.5, 1, "tokens"), in_flight=2)
+    [warning] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert "each of 4 tasks at once gets a part of the budget 'b'" in warning
+
+
+@pytest.mark.parametrize(
+    ("budget", "message"),
+    [
+        (Budget("b", Limit(3, 60)), "the rate of calls of the budget 'b' is 3, but 4 tasks run at once"),
+        (Budget("b", in_flight=3), "in_flight of the budget 'b' is 3"),
+        (Budget("b", spend={"usd": 1.0}), "has a spend limit"),
+    ],
+)
+def test_G9_what_cannot_be_divided_is_refused_with_the_remedy(budget: Budget, message: str) -> None:
+    with pytest.raises(ConfigurationError, match="coordinator") as caught:
+        divided(budget, 4)
+    assert message in str(caught.value)
+
+
+def test_scope_job_is_a_budget_of_the_limits_for_one_dataframe() -> None:
+    options = EnrichOptions(on="id", scope="job", capacity=200, rate_limit=RateLimit(1000, 2.0, 5), tasks_at_once=3)
+    one, other = (with_job_limits(options, ADDRESS) for _ in range(2))
+    assert one.budget is not None
+    assert other.budget is not None
+    assert one.budget.limits == (Limit(1000, 2.0, "calls", 5),)
+    assert one.budget.in_flight == 200
+    assert one.budget.name != other.budget.name
+    assert (one.scope, one.rate_limit, one.tasks_at_once, one.capacity) == ("task", None, None, 200)
+    adaptive = with_job_limits(EnrichOptions(on="id", scope="job", capacity=AdaptiveCapacity(5, 1, 50)), ADDRESS)
+    assert adaptive.budget is not None
+    assert adaptive.budget.in_flight == 50
+    shared = with_job_limits(options, 3)
+    assert (shared.budget, shared.tasks_at_once, shared.rate_limit) == (None, 3, options.rate_limit)
+
+
+def test_the_address_of_the_driver_travels_with_a_budget_and_is_not_shown() -> None:
+    budget = budgets.with_reach(Budget("b", in_flight=1), ADDRESS)
+    arrived = pickle.loads(pickle.dumps(budget))
+    assert arrived == budget == Budget("b", in_flight=1)
+    assert arrived.reach("b").shown == "the driver at driver.example:1234"
+    assert "tttt" not in repr(budget) + repr(arrived.reach)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"budget": 7}, "budget is 7; it must be a Budget, or None"),
+        ({"budget": Budget("b", in_flight=1), "scope": "job"}, 'budget is given with scope="job"'),
+        ({"budget": Budget("b", in_flight=1, coordinator="redis://:s3cret@x@y")}, "not shown, it may hold a password"),
+        ({"budget": Budget("b", in_flight=1, coordinator="postgresql://u:s3cret@y:x")}, "port"),
+        ({"scope": "job", "capacity": 0}, "capacity is 0"),
+        ({"scope": "job", "rate_limit": 7}, "rate_limit is 7; it must be a RateLimit"),
+        ({"scope": "job", "tasks_at_once": 0}, "tasks_at_once is 0"),
+    ],
+)
+def test_X4_a_wrong_budget_is_refused_on_the_driver(spark: SparkSession, options: dict[str, Any], message: str) -> None:
+    for face in (
+        lambda: enrich(spark.range(5), ENRICHER, on="id", **options),
+        lambda: register_lookup(spark, "with_budget", ENRICHER, on="id", **options),
+    ):
+        with pytest.raises(ConfigurationError) as caught:
+            face()
+        assert message in str(caught.value)
+        assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.spark
+def test_G6_a_call_without_keys_that_passes_a_spend_limit_is_refused_on_the_driver(spark: SparkSession) -> None:
+    with pytest.raises(BudgetExceeded, match=r"weighs 2 usd, and the budget 'b' allows 1\.5 in total") as caught:
+        enrich(spark.range(5), Weighing(look_up, "x long"), on="id", budget=Budget("b", spend={"usd": 1.5}))
+    assert (caught.value.unit, caught.value.limit, caught.value.spent) == ("usd", 1.5, 0.0)
+
+
+@pytest.mark.spark
+def test_a_unit_that_an_enricher_does_not_weigh_is_a_warning_once(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        enrich(spark.range(5), ENRICHER, on="id", budget=Budget("units", Limit(10, 1, "tokens"), Limit(5, 1, "keys")))
+        enrich(spark.range(5), Weighing(look_up, "x long"), on="id", budget=Budget("units", Limit(10, 1, "tokens")))
+    [warning] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert "weighs its calls in no unit of its own, and the budget 'units' limits tokens" in warning
+
+
+@pytest.mark.spark
+def test_the_service_of_the_driver_is_one_for_the_application_and_never_there_on_connect(spark: SparkSession) -> None:
+    def reach(budget: Budget) -> Any:
+        reached: Any = reachable(spark, budget, lambda: 1).reach
+        return reached.args
+
+    assert reach(Budget("one", in_flight=1)) == reach(Budget("other", in_flight=1))
+
+    class Remote:
+        @property
+        def sparkContext(self) -> Any:
+            raise RuntimeError("there is none")
+
+    remote: Any = Remote()
+    assert driver_service(remote, dict) is None
+    assert reachable(remote, Budget("one", Limit(8)), lambda: 4).limits == (Limit(2),)
+
+
+def test_a_port_that_is_taken_is_named_with_the_remedy() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        conf = {"spark.driver.host": "127.0.0.1"}
+        context = SimpleNamespace(getConf=lambda: conf, _jsc=object())
+        session: Any = SimpleNamespace(sparkContext=context, conf={PORT: str(port)})
+        with pytest.raises(ConfigurationError, match=f"cannot listen at 127.0.0.1:{port}.*set {PORT} to a free"):
+            driver_service(session, dict)
