@@ -25,7 +25,7 @@ from asyncio_operator.engine.failures import is_ordinary
 from asyncio_operator.engine.flights import Call, Flight
 from asyncio_operator.engine.recorder import Recorder
 from asyncio_operator.engine.timing import COARSEST, Alarm
-from asyncio_operator.errors import BudgetExceeded, ResultError, said
+from asyncio_operator.errors import BudgetExceeded, CoordinatorError, ResultError, said
 from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.policies.retry import asked_wait
 
@@ -123,7 +123,7 @@ class Hedging:
             copy.weights = first.weights
         try:
             start = budget.next_start(copy, now)
-        except (BudgetExceeded, ResultError):
+        except (BudgetExceeded, CoordinatorError, ResultError):
             # The first call goes on without a copy. What is exceeded ends the run at the next call that is needed.
             start = inf
         if now < start < inf:

@@ -24,7 +24,7 @@ from asyncio_operator import (
     Hedge,
     RateLimit,
 )
-from asyncio_operator.errors import BudgetExceeded
+from asyncio_operator.errors import BudgetExceeded, CoordinatorError
 from asyncio_operator.testing import VirtualTimeLoop
 from asyncio_operator.trace import Trace
 from tests.operator.attempts import Act, Batches, Script, retry
@@ -386,8 +386,9 @@ async def test_H1_a_copy_that_the_budget_does_not_admit_is_made_when_it_does():
     assert meter.most == 2
 
 
+@pytest.mark.parametrize("error", [BudgetExceeded("spent"), CoordinatorError("no answer")])
 @virtual
-async def test_H1_a_copy_that_the_budget_refuses_is_not_made():
+async def test_H1_a_copy_that_the_budget_refuses_is_not_made(error):
     class Weighing(AsyncFunction[Any, Any]):
         def weigh(self, values):
             return {"tokens": 6}
@@ -398,7 +399,7 @@ async def test_H1_a_copy_that_the_budget_refuses_is_not_made():
     class Spent(Meter):
         def next_start(self, weights, now):
             if self.starts:
-                raise BudgetExceeded("spent", unit="usd", limit=1.0)
+                raise error
             return super().next_start(weights, now)
 
         def started(self, weights, now):
