@@ -18,7 +18,7 @@ from asyncio_operator.engine.budgeted import Allowance, BudgetedCalls, Weigh
 from asyncio_operator.engine.contracts import Endings, Keys, Source
 from asyncio_operator.engine.failures import aligned
 from asyncio_operator.engine.flights import SLACK, Call, Flight
-from asyncio_operator.engine.hedging import Hedging
+from asyncio_operator.engine.hedging import hedging_of
 from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.recorder import SILENT, Recorder
@@ -115,11 +115,7 @@ class Attempts:
             fail=self.lanes.fail,
         )
         self._waits = self._ends.waits
-        self.hedging: Hedging | None = None
-        if options.hedge is not None:
-            self.hedging = Hedging(
-                hedger or Hedger(options.hedge), recorder, clock=clock, news=self.news, leave=self._leave
-            )
+        self.hedging = hedging_of(options.hedge, hedger, recorder, clock, self.news, self._leave)
         self._next: tuple[Call, Any] | None = None
         self._try_again = inf
         self._news: asyncio.Future[None] | None = None
@@ -226,10 +222,9 @@ class Attempts:
                 self._try_again = start
                 schedule.prepare(now)
                 return None
-            if self.hedging is not None and limits.circuit in (None, "closed"):
-                copy = self.hedging.next_copy(now, self._budget)
-                if copy is not None:
-                    return self._started(copy, now)
+            hedging = self.hedging if limits.circuit in (None, "closed") else None
+            if hedging is not None and (copy := hedging.next_copy(now, self._budget)) is not None:
+                return self._started(copy, now)
             call, self._try_again = schedule.next_call(now, limits.calls)
             if call is None:
                 return None
@@ -343,12 +338,10 @@ class Attempts:
             self._recorder.circuit(self._limits.circuit, now)
         self.returned(call)
         flights = call.present
-        if self.hedging is not None:
-            decisive = self.hedging.failed(call, error, now)
-            if decisive is None:
-                return
-            error = decisive
-        if len(flights) > 1 and isinstance(error, Exception) and splits(error):
+        decisive = error if self.hedging is None else self.hedging.failed(call, error, now)
+        if decisive is None:
+            return
+        if len(flights) > 1 and isinstance(decisive, Exception) and splits(decisive):
             # Law B4: the halves belong to this attempt, so its limit goes on while they wait for a place.
             self._schedule.split(flights)
             for flight in flights:
@@ -357,7 +350,7 @@ class Attempts:
             self._ends.set_alarm()
             self.news()
             return
-        self._ends.failed(flights, error, now)
+        self._ends.failed(flights, decisive, now)
 
     def timed_out(self, call: Call, started: float) -> float | None:
         now = self._now()
