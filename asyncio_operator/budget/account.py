@@ -20,7 +20,7 @@ A message of a worker
     want        for each limit, the units that the worker can use within this time
     call        for each limit, the weight of the call that waits now; 0 if none does
     waited      seconds that this call has waited
-    slots       calls in flight: how many the worker may have, and how many it wants
+    slots       calls in flight: how many the worker may have, how many it wants, and how many run
     spend       for each unit: how much the worker holds for running calls and ahead, how much it wants to hold, what it
                 must hold if the waiting call is to start, how much it has spent in its life, and how much of that the
                 last reply has confirmed
@@ -118,9 +118,10 @@ def _reply(state: Json, windows: list[RateWindow], message: Json, terms: Terms, 
     reply["drop"] = hints.dropped(state["caps"], worker["before"], now)
     starts = max(state["ready"], state["paused"])
     reply["pause"] = max(0.0, starts - now)
-    if starts <= now:
+    slots = reply["slots"] = sharing.slots(state, message, worker, now)
+    # A worker that may make no call would keep permits from those that may.
+    if starts <= now and (slots is None or slots > message["slots"][2]):
         reply["permits"] = sharing.grant(state, windows, message, worker, terms, now)
-    reply["slots"] = sharing.slots(state, message, worker, now)
     reply["spend"] = sharing.spend(state, message, worker, now)
     reply["again"] = terms.interval(len(state["workers"]))
     return reply
@@ -161,6 +162,7 @@ def _new(message: Json, now: float, ready: float) -> Json:
         "refused": {},
         "caps": {},
         "shares": None,
+        "slots": None,
         "claim": None,
         "former": [],
         "lost": False,
@@ -229,6 +231,6 @@ def _adopt(state: Json, definition: Json, now: float) -> list[RateWindow]:
     }
     state["budget"] = definition
     state["windows"] = [kept.get((unit, per), [[], [], None]) for unit, _, per, _ in definition["limits"]]
-    state["shares"] = state["claim"] = None
+    state["shares"] = state["slots"] = state["claim"] = None
     workers.forget_all(state, now)
     return _windows(state, now)

@@ -228,7 +228,7 @@ class Permits:
             "want": [stock.want for stock in self._stocks],
             "call": [stock.call for stock in self._stocks],
             "waited": waited,
-            "slots": [0, 0] if self._slots is None else self._slots.offer(recent),
+            "slots": [0, 0, 0] if self._slots is None else self._slots.offer(recent),
             "spend": {amount.unit: amount.offer(horizon / elapsed) for amount in self._amounts},
         }
         self._active = self._holds_something(message)

@@ -23,6 +23,9 @@ HEARD = 1.0
 REFRESH = 0.02
 """Seconds for which levels are kept: they cost a look at all workers."""
 
+NO_LEVEL = 1e300
+"""All get what they want."""
+
 CLAIM_AFTER = 1.0
 """Seconds after which a waiting call of one worker is served before the others, so that heavy calls do not starve."""
 
@@ -47,7 +50,7 @@ def grant(
     """The permits for a worker, for each limit. They are placed in the windows."""
     limits, calls = state["budget"]["limits"], message["call"]
     until, horizon = now + terms.lease, now + min(message["horizon"], terms.horizon)
-    levels = _levels(state, windows, horizon, until, now)["permits"]
+    levels = _levels(state, windows, horizon, until, now)
     claim = _claim(state, message, now)
     plans = []
     for place, (unit, _, _, _) in enumerate(limits):
@@ -102,25 +105,28 @@ def _claim(state: Json, message: Json, now: float) -> list[float] | None:
     return None if claim is None or claim[0] == message["worker"] else claim[1]
 
 
-def _levels(state: Json, windows: list[RateWindow], horizon: float, until: float, now: float) -> Json:
-    shares: Json | None = state["shares"]
-    if shares is not None and now - shares["at"] < REFRESH:
-        return shares
-    active = [worker for worker in state["workers"].values() if now - worker["seen"] <= HEARD]
-    permits = []
-    for place, window in enumerate(windows):
-        wishes = [worker["want"][place] for worker in active if worker["want"][place]]
-        pool = window.room(horizon, until) + sum(worker["held"][place] for worker in active)
-        permits.append(min(level(max(0.0, pool), wishes), 1e300))
-    wishes = [worker["wants"] for worker in active if worker["wants"]]
-    slots = state["budget"]["in_flight"]
-    shares = state["shares"] = {
-        "at": now,
-        "permits": permits,
-        "slots": None if slots is None else min(level(slots, wishes), 1e300),
-        "wanting": len(wishes),
-    }
-    return shares
+def _levels(state: Json, windows: list[RateWindow], horizon: float, until: float, now: float) -> list[float]:
+    shares = state["shares"]
+    if shares is None or now - shares[0] >= REFRESH:
+        levels = []
+        for place, window in enumerate(windows):
+            active = [worker for worker in state["workers"].values() if now - worker["seen"] <= HEARD]
+            wishes = [worker["want"][place] for worker in active if worker["want"][place]]
+            pool = window.room(horizon, until) + sum(worker["held"][place] for worker in active)
+            levels.append(min(level(max(0.0, pool), wishes), NO_LEVEL))
+        shares = state["shares"] = [now, levels]
+    found: list[float] = shares[1]
+    return found
+
+
+def _level_of_slots(state: Json, most: int, now: float) -> tuple[float, int]:
+    """The level, and how many workers want slots."""
+    shares = state["slots"]
+    if shares is None or now - shares[0] >= REFRESH:
+        active = [worker for worker in state["workers"].values() if now - worker["seen"] <= HEARD]
+        wishes = [worker["wants"] for worker in active if worker["wants"]]
+        shares = state["slots"] = [now, min(level(most, wishes), NO_LEVEL), len(wishes)]
+    return shares[1], shares[2]
 
 
 def slots(state: Json, message: Json, worker: Json, now: float) -> int | None:
@@ -128,11 +134,11 @@ def slots(state: Json, message: Json, worker: Json, now: float) -> int | None:
     most = state["budget"]["in_flight"]
     if most is None:
         return None
-    shares = state["shares"] or {"slots": 1e300, "wanting": 0}
-    held, wanted = message["slots"]
+    held, wanted, _ = message["slots"]
     free = most - sum(other["slots"] for other in state["workers"].values())
-    share = 1e300 if shares["slots"] is None else max(1, math.ceil(shares["slots"]))
-    if shares["wanting"] > most:
+    fair, wanting = _level_of_slots(state, most, now)
+    share = max(1, math.ceil(fair))
+    if wanting > most:
         if held == 1 and now - worker["turn"] > TURN:
             share, worker["passed"] = 0, now
         elif not held and now - worker["passed"] < TURN / 2:

@@ -219,14 +219,14 @@ class Slots:
         self.starved = False
 
     def offer(self, recent: bool) -> list[int]:
-        """How many calls this worker may have from now on, and how many it wants."""
+        """How many calls this worker may have from now on, how many it wants, and how many run."""
         if self.starved:
             self._wanted = max(2 * self._wanted, self.used + 1)
         else:
             self._wanted = max(self.used, self._wanted * 3 // 4 if recent else 0)
         self.starved = False
         self.allowed = max(self.used, min(self.allowed, self._wanted))
-        return [self.allowed, self._wanted]
+        return [self.allowed, self._wanted, self.used]
 
 
 class Amount:

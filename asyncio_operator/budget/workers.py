@@ -34,7 +34,7 @@ def heard(state: Json, message: Json, now: float, known: bool) -> Json | None:
     worker["before"], worker["seen"] = worker["seen"], now
     for field in ("held", "want"):
         worker[field] = message[field]
-    held, wanted = message["slots"]
+    held, wanted, _ = message["slots"]
     if not worker["slots"]:
         worker["turn"] = now
     worker["slots"], worker["wants"] = held, wanted
