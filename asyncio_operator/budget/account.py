@@ -134,7 +134,7 @@ def _apply(state: Json, windows: list[RateWindow], report: Json, now: float) -> 
     for unit, units in report.get("debts", {}).items():
         for window, (other, _, per, _) in zip(windows, limits, strict=True):
             if unit == other:
-                window.place(rounded(now, per / GRAINS), units)
+                window.owe(now, units, per / GRAINS)
     for unit, count in report.get("refused", {}).items():
         state["refused"][unit] = state["refused"].get(unit, 0) + count
     pause = report.get("pause", 0.0)

@@ -31,6 +31,10 @@ from typing import Any
 from asyncio_operator.checks import seconds
 from asyncio_operator.policies.rate_limit import RateLimit
 
+OWED_WINDOWS = 16
+"""The maximum number of windows that pay for what was used beyond estimates. More is a mistake in the unit of an
+estimate, and must not stop a job for hours."""
+
 
 class RateWindow:
     """The units of the last `per` seconds. For local use a start of one unit costs O(1).
@@ -145,6 +149,22 @@ class RateWindow:
             self._ends.insert(place, end)
             self._amounts.insert(place, units)
         self._used += units
+
+    def owe(self, now: float, units: float, grain: float) -> None:
+        """Units have started beyond what was granted. What this window has no room for is taken from the next ones."""
+        room = min(max(self.room(now, now), 0.0), units)
+        if room:
+            self.place(rounded(now, grain), room)
+            units -= room
+        first = bisect_right(self._ends, now + self._per / 2)
+        later = sum(self._amounts[place] for place in range(first, len(self._ends)))
+        for window in range(1 + int(later / self._most), OWED_WINDOWS):
+            if units <= 0:
+                return
+            part = min(units, window * self._most - later)
+            self.place(rounded(now + window * self._per, grain), part)
+            later += part
+            units -= part
 
     def move(self, end: float, start: float | None, units: float) -> bool:
         """Units of the entry at `end` have started by `start`, or, if that is None, never start. Both are rounded.

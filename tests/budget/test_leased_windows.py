@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from asyncio_operator.policies.window import RateWindow, rounded
+from asyncio_operator.policies.window import OWED_WINDOWS, RateWindow, rounded
 
 Starts = list[tuple[float, float]]
 """Times and units of real starts."""
@@ -136,3 +136,16 @@ def test_G2_starts_are_spread_as_earlier_ones_leave() -> None:
         window.place(end, units)
     assert window.plan(1.125, 1.5, 1.625, 100) == [[1.25, 4], [1.375, 4]]
     assert window.plan(1.125, 1.5, 1.625, 5) == [[1.25, 4], [1.375, 1]]
+
+
+def test_G4_what_a_window_has_no_room_for_is_taken_from_the_next_ones() -> None:
+    window = RateWindow(100, 10.0)
+    window.place(0.0, 100)
+    window.owe(1.0, 250, 0.0)
+    assert window.room(9.0, 9.0) <= 0
+    assert window.room(11.0, 11.0) <= 0
+    assert window.room(21.5, 21.5) <= 0
+    assert window.room(31.5, 31.5) == 50
+    assert window.room(41.5, 41.5) == 100
+    window.owe(50.0, 1e9, 0.0)
+    assert window.room(50.0 + 10.0 * OWED_WINDOWS, 300.0) == 100, "a wrong unit does not stop a job for ever"
