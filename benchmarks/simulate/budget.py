@@ -90,6 +90,7 @@ SCENARIOS = (
         45,
         target=0.97 * 2 / 3,
     ),
+    Scenario("16 workers, eight calls in flight", Budget("b", Limit(100, 1.0), in_flight=8), 16, always, 20),
     Scenario("100 workers, tokens", Budget("b", Limit(600_000, 10.0, "tokens")), 100, always, 4, {"weigh": _tokens}),
     Scenario(
         "100 workers, heavy and light calls",
@@ -136,7 +137,7 @@ def run(scenario: Scenario, seed: int = 1) -> tuple[Cluster, float, int]:
     cluster.run(scenario.windows * seconds(first.per))
     default = 1.0 if first.unit == "calls" else 0.0
     used = sum(weights.get(first.unit, default) for _, weights in cluster.starts[begin:])
-    broken = 0
+    broken = int(cluster.most_in_flight > (scenario.budget.in_flight or cluster.most_in_flight))
     for limit in scenario.budget.limits:
         burst, per = limit.burst or 0, seconds(limit.per)
         broken += exceeded(cluster.starts, limit.unit, per, limit.rate + burst)
