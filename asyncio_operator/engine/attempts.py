@@ -85,10 +85,10 @@ class Attempts:
         self.instant = reader.instant
         self.calls = 0
         self.retries = 0
-        self._budget: BudgetedCalls | None = None
+        self.budget: BudgetedCalls | None = None
         if allowance is not None:
-            self._budget = BudgetedCalls(allowance, weigh, name, clock, self.news, self._fail)
-            invoke = self._budget.within(invoke, self.value_of)
+            self.budget = BudgetedCalls(allowance, weigh, name, clock, self.news, self._fail)
+            invoke = self.budget.within(invoke, self.value_of)
         self.lanes = Lanes(invoke, self, options, clock=clock, name=name)
         self._source = source
         self._reader = reader
@@ -136,8 +136,8 @@ class Attempts:
         self._ends.stop()
         if self.hedging is not None:
             self.hedging.stop()
-        if self._budget is not None:
-            self._budget.leave()
+        if self.budget is not None:
+            self.budget.leave()
         self._reader.stop()
 
     def _fail(self, error: BaseException) -> None:
@@ -223,7 +223,7 @@ class Attempts:
                 schedule.prepare(now)
                 return None
             hedging = self.hedging if limits.circuit in (None, "closed") else None
-            if hedging is not None and (copy := hedging.next_copy(now, self._budget)) is not None:
+            if hedging is not None and (copy := hedging.next_copy(now, self.budget)) is not None:
                 return self._started(copy, now)
             call, self._try_again = schedule.next_call(now, limits.calls)
             if call is None:
@@ -240,7 +240,7 @@ class Attempts:
                 self._ends.failed(call.present, refusal, now)
                 continue
             # After the refusal: a call that is not made takes nothing of the budget, and does not wait for it.
-            if self._budget is not None and not self._admitted(call, now, self._budget):
+            if self.budget is not None and not self._admitted(call, now, self.budget):
                 if self._try_again > now:
                     return None
                 continue
@@ -255,9 +255,9 @@ class Attempts:
         if self._breaks:
             self._recorder.circuit(self._limits.circuit, now)
         self.calls += 1
-        if self._budget is None:
+        if self.budget is None:
             return call, self.value_of(call)
-        self._budget.started(call, now)
+        self.budget.started(call, now)
         return call, call
 
     def _in_time(self, call: Call, now: float) -> bool:
@@ -375,8 +375,8 @@ class Attempts:
     def returned(self, call: Call) -> None:
         """The call has returned, in time or late."""
         self._limits.returned()
-        if self._budget is not None:
-            self._budget.returned(call)
+        if self.budget is not None:
+            self.budget.returned(call)
         if self._limits.capacity is not None:
             self.lanes.resize(self._limits.capacity)
             self.news()

@@ -75,6 +75,9 @@ class BudgetedCalls:
         name: of what is called, for messages.
         clock: gives the seconds of the loop.
         news, fail: see `Allowance.join`.
+
+    Attributes:
+        waited: seconds in which a call waited for the budget, and no other could start before it.
     """
 
     def __init__(
@@ -93,6 +96,8 @@ class BudgetedCalls:
         self._news = news
         self._fail = fail
         self._joined = self._over = False
+        self._waits_since: float | None = None
+        self.waited = 0.0
         self._context = copy_context()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -116,7 +121,14 @@ class BudgetedCalls:
             self._allowance.join(self._news, self._fail)
         if call.weights is None:
             call.weights = self._weights(call)
-        return self._allowance.next_start(call.weights, now)
+        start = self._allowance.next_start(call.weights, now)
+        if start > now:
+            if self._waits_since is None:
+                self._waits_since = now
+        elif self._waits_since is not None:
+            self.waited += now - self._waits_since
+            self._waits_since = None
+        return start
 
     def _weights(self, call: Call) -> Weights:
         counted = {"calls": 1.0, "keys": float(len(call.flights))}

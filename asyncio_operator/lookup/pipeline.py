@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.engine.attempts import Attempts
-from asyncio_operator.engine.budgeted import Allowance, written
+from asyncio_operator.engine.budgeted import Allowance, BudgetedCalls, written
 from asyncio_operator.engine.contracts import Input, Source
 from asyncio_operator.engine.hedging import Hedging
 from asyncio_operator.engine.inputs import Reader
@@ -131,6 +131,7 @@ class LookupPipeline:
         # What counts calls and retries, and what counts keys without a call of their own: on the plain way one object.
         self._attempts: PlainIntake | WholeBatchIntake | Attempts
         self._hedging: Hedging | None = None
+        self._budget: BudgetedCalls | None = None
         self._keys: PlainIntake | WholeBatchIntake | PendingKeys
         way = options.way(enricher, traced=trace is not None or allowance is not None)
         if way is Way.MANAGED:
@@ -154,7 +155,7 @@ class LookupPipeline:
                 allowance,
                 hedger,
             )
-            self._hedging = attempts.hedging
+            self._hedging, self._budget = attempts.hedging, attempts.budget
             self._lanes = attempts.lanes
             self._latency = pending.latency
         elif way is Way.WHOLE_BATCHES:
@@ -187,6 +188,11 @@ class LookupPipeline:
     def retries(self) -> int:
         """Attempts beyond the first of a key."""
         return self._attempts.retries
+
+    @property
+    def budget_seconds(self) -> float:
+        """Seconds in which calls waited for the budget."""
+        return 0.0 if self._budget is None else self._budget.waited
 
     @property
     def hedged(self) -> int:

@@ -48,6 +48,7 @@ class EnrichmentStatistics(OperatorStatistics):
     calls: int = 0
     cache_hits: int = 0
     shared: int = 0
+    budget_seconds: float = 0.0
 
     def __str__(self) -> str:
         text = (
@@ -57,6 +58,8 @@ class EnrichmentStatistics(OperatorStatistics):
         )
         if self.hedged:
             text += f" ({self.hedged:,} hedged, {self.hedges_won:,} of these won)"
+        if self.budget_seconds:
+            text += f", {self.budget_seconds:,.1f} s of tasks waited for a budget"
         if not self.calls:
             return text
         latency = (f"{name} {getattr(self.latency, name) * 1000:.2f} ms" for name in ("p50", "p95", "p99", "max"))

@@ -83,3 +83,5 @@ def test_scope_job_limits_all_tasks_together(spark: SparkSession) -> None:
     out = enrich(rows, source, on="id", scope="job", capacity=1, rate_limit=RateLimit(1000), metrics=metrics)
     assert [row.x for row in out.collect()] == list(range(60))
     assert metrics.statistics().calls == 60
+    # One call at a time, and two tasks: one of them always waits.
+    assert metrics.statistics().budget_seconds > 0.1

@@ -39,6 +39,7 @@ class EnrichmentFigures:
         latency: seconds from a key's first call to its outcome, waits between attempts included.
         attempt_latency: seconds of each call.
         hedged: slow calls that were made a second time; they count as `calls`.
+        budget_seconds: seconds in which calls waited for a budget.
         hedges_won: second calls that gave the answer.
     """
 
@@ -55,6 +56,7 @@ class EnrichmentFigures:
     latency: Histogram = field(default_factory=Histogram)
     attempt_latency: Histogram = field(default_factory=Histogram)
     hedged: int = 0
+    budget_seconds: float = 0.0
     hedges_won: int = 0
 
     def add(self, other: EnrichmentFigures) -> None:

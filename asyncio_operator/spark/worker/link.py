@@ -162,5 +162,6 @@ class Link:
             latency=pipeline.latency,
             attempt_latency=pipeline.attempt_latency,
             hedged=pipeline.hedged,
+            budget_seconds=pipeline.budget_seconds,
             hedges_won=pipeline.hedges_won,
         )
