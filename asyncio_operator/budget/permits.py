@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from asyncio_operator.budget.clock_bounds import ClockBounds
+from asyncio_operator.budget.refusals import misfit, overspent
 from asyncio_operator.budget.spec import Budget, definition
 from asyncio_operator.budget.stock import Amount, Slots, Stock
 from asyncio_operator.budget.terms import VERSION, terms_of
@@ -147,16 +148,7 @@ class Permits:
 
     def misfit(self, weights: Mapping[str, float]) -> BudgetExceeded | None:
         """The error for a call that no window can ever hold, however long it waits; None for others."""
-        for stock in self._stocks:
-            units = weights.get(stock.unit, stock.default)
-            if units > stock.most:
-                return BudgetExceeded(
-                    f"the budget {self._budget.name!r} allows {stock.most:g} {stock.unit} in {stock.per:g} s, and one "
-                    f"call needs {units:g}: it can never start. Make the call smaller, or raise the limit",
-                    unit=stock.unit,
-                    limit=stock.most,
-                )
-        return None
+        return misfit(self._budget.name, self._stocks, weights)
 
     def hint(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
         """A source has said this: what is left, by unit, or that nothing may start for `retry_after` seconds.
@@ -304,7 +296,7 @@ class Permits:
         self._valid_until = valid_until
 
     def _wait(self, weights: Mapping[str, float], now: float) -> float:
-        error = self.misfit(weights) or self._overspent(weights)
+        error = self.misfit(weights) or overspent(self._budget.name, self._amounts, weights)
         if error is not None:
             self._refused[error.unit] = self._refused.get(error.unit, 0) + 1
             self._active = True
@@ -333,20 +325,6 @@ class Permits:
         if self._waits_since is None:
             self._waits_since = now
         return math.inf
-
-    def _overspent(self, weights: Mapping[str, float]) -> BudgetExceeded | None:
-        for amount in self._amounts:
-            units = weights.get(amount.unit, amount.default)
-            spent = amount.spent + amount.total - amount.confirmed
-            if spent + units > amount.most * (1 + 1e-9):
-                return BudgetExceeded(
-                    f"the budget {self._budget.name!r} may spend {amount.most:g} {amount.unit}; {spent:g} were spent, "
-                    f"and the next call needs {units:g}. Raise the limit, or take another name for a new budget",
-                    unit=amount.unit,
-                    limit=amount.most,
-                    spent=spent,
-                )
-        return None
 
     def _report(self, moved: list[list[Any]], now: float) -> Json:
         report: Json = {}
