@@ -70,11 +70,12 @@ class Share:
         self._waiting: dict[Seat, bool] = {}
         self._exchange: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
+        self._leaving = False
         self._due = math.inf
         self._not_before = -math.inf
         self._unanswered_since: float | None = None
         self._problem = "no reply has come"
-        self._gone: CoordinatorError | None = None
+        self._gone: str | None = None
         self._ignored: set[str] = set()
         self._ask_alarm = Alarm(loop, clock, self._ask)
         self._turn_alarm = Alarm(loop, clock, self._pass_turns)
@@ -85,6 +86,7 @@ class Share:
 
     def join(self, seat: Seat) -> None:
         self._idle_alarm.cancel()
+        self._leaving = False
         self._seats.add(seat)
 
     def leave(self, seat: Seat) -> None:
@@ -93,6 +95,7 @@ class Share:
             self._tell()
         if not self._seats:
             self.permits.rest()
+            self._leaving = True
             self._arrange()
 
     def drop(self, seat: Seat) -> None:
@@ -112,7 +115,8 @@ class Share:
             start = math.inf
         elif self._gone is not None:
             self.drop(seat)
-            raise self._gone
+            # A new one each time: an error keeps the frames through which it went.
+            raise CoordinatorError(self._gone)
         waiting[seat] = False
         self._arrange()
         return start
@@ -164,8 +168,13 @@ class Share:
             return
         now = self.now()
         due = self.permits.ask_at(now)
+        leaving, self._leaving = self._leaving, False
+        if leaving and due < math.inf:
+            # At once and not by a timer: the loop may end now, and the task that it cancels closes the connection.
+            self._exchange = start_task(self._exchanged())
+            return
         if due == math.inf and not self._seats:
-            self._idle_alarm.set(now + self._idle)
+            self._idle_alarm.set(now + self._idle) if self._idle else self._rest()
         due = max(due, self._not_before)
         # An alarm that rings too early looks again.
         if due < self._due:
@@ -236,7 +245,7 @@ class Share:
 
     def _give_up(self, since: str = "") -> None:
         """From now on every call that would have to wait fails, until there is a reply."""
-        self._gone = CoordinatorError(
+        self._gone = (
             f"no call may start: the coordinator of the budget {self._name!r} gives no answer{since}: {self._problem}"
         )
         self._tell()
