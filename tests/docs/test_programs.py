@@ -94,7 +94,16 @@ def test_only_the_programs_of_systems_that_are_not_here_are_run_by_no_test() -> 
 @pytest.mark.spark
 @pytest.mark.parametrize(
     "page",
-    ["howto/rate-limits.md", "howto/slow-calls.md", "howto/cache.md", "migrate.md", "rdd.md", "sql.md", "udf.md"],
+    [
+        "howto/rate-limits.md",
+        "howto/slow-calls.md",
+        "howto/cache.md",
+        "howto/models.md",
+        "migrate.md",
+        "rdd.md",
+        "sql.md",
+        "udf.md",
+    ],
 )
 def test_the_programs_of_the_page_run(page: str, spark: SparkSession) -> None:
     """They hold their own results against what is said."""
