@@ -61,6 +61,9 @@ class Allowance(Protocol):
     def leave(self) -> None:
         """The run starts no further call. It has asked before."""
 
+    async def settled(self) -> None:
+        """Wait for a limited time, at the end of the run, until what it held is given back."""
+
 
 def written(weigh: Weigh, unwritten: object) -> Weigh | None:
     """A method `weigh`; None if it is that of the base class, which weighs nothing."""

@@ -43,6 +43,10 @@ A_TURN = 0.01
 """Seconds that a woken run has for asking again, before runs behind it go first."""
 
 
+LAST_WAIT = 1.0
+"""Seconds that the end of the last run of a loop waits, so that what it held is given back before the loop ends."""
+
+
 class Share:
     """One budget on one loop.
 
@@ -97,6 +101,15 @@ class Share:
             self.permits.rest()
             self._leaving = True
             self._arrange()
+
+    async def settled(self) -> None:
+        """Wait until nothing is on its way to the coordinator, for `LAST_WAIT` at most, unless other runs go on."""
+        ends = self.now() + LAST_WAIT
+        while not self._seats and (left := ends - self.now()) > 0:
+            tasks = [task for task in (self._exchange, self._closing) if task is not None and not task.done()]
+            if not tasks:
+                return
+            await asyncio.wait(tasks, timeout=left)
 
     def drop(self, seat: Seat) -> None:
         """The seat's call will never start."""
@@ -284,10 +297,11 @@ class Seat:
         share: returns the share, when the run makes its first call. A share that rests may be closed before that.
     """
 
-    __slots__ = ("_find", "_permits", "_share", "fail", "news")
+    __slots__ = ("_find", "_joined", "_permits", "_share", "fail", "news")
 
     def __init__(self, share: Callable[[], Share]) -> None:
         self._find = share
+        self._joined = False
         self._share: Share
         self._permits: Permits
         self.news: Callable[[], None]
@@ -297,10 +311,16 @@ class Seat:
         self.news, self.fail = news, fail
         self._share = self._find()
         self._permits = self._share.permits
+        self._joined = True
         self._share.join(self)
 
     def leave(self) -> None:
         self._share.leave(self)
+
+    async def settled(self) -> None:
+        """See `Share.settled`. For the end of a run, on its loop."""
+        if self._joined:
+            await self._share.settled()
 
     def next_start(self, weights: Weights, now: float) -> float:
         try:

@@ -232,6 +232,7 @@ class _Engine:
         failures = KeyFailures(enricher, timeout=options.timeout, fail=None, remedy="", clock=clock)
         self._pending = PendingKeys(failures, cache, timed=False, check=self._checked)
         self._source = _Keys(self._pending)
+        self._allowance = None if options.budget is None else shares.seat(options.budget)
         self._attempts = managed_calls(
             enricher,
             self._source,
@@ -241,7 +242,7 @@ class _Engine:
             clock,
             breaker_clock=breaker_clock,
             tables=tables,
-            allowance=None if options.budget is None else shares.seat(options.budget),
+            allowance=self._allowance,
         )
         self._lanes = self._attempts.lanes
         self._failure: BaseException | None = None
@@ -307,6 +308,8 @@ class _Engine:
         self._lanes.stop()
         self._running.cancel()
         await asyncio.wait([self._running])
+        if self._allowance is not None:
+            await self._allowance.settled()
         try:
             await _closed(self._enricher)
         finally:

@@ -40,6 +40,7 @@ class Parts:
 
     Attributes:
         source, attempts: in the managed way; None in the plain way.
+        allowance: what it may take of a budget, if there is one.
     """
 
     now: Callable[[], float]
@@ -50,6 +51,7 @@ class Parts:
     life: Life
     source: ElementSource | None
     attempts: Attempts | None
+    allowance: Allowance | None
 
 
 class Run:
@@ -101,9 +103,9 @@ class Run:
         source: ElementSource | None = None
         attempts: Attempts | None = None
         recorder = SILENT
+        allowance: Allowance | None = None
         if options.managed or restored:
             recorder = recorder_of(options.trace, now())
-            allowance: Allowance | None = None
             if options.budget is not None:
                 # Imported here: few runs have a budget, and it loads all that decides about one.
                 from asyncio_operator.engine.share import shares
@@ -130,7 +132,7 @@ class Run:
             lanes = Lanes(self._invoke, intake, options, clock=now, name=describe(function))
         life = Life(function, lanes, reader, recorder, now, options.grace_period)
         life.task.add_done_callback(lambda _: wake(buffer.ready))
-        parts = self._parts = Parts(now, reader, buffer, outcomes, lanes, life, source, attempts)
+        parts = self._parts = Parts(now, reader, buffer, outcomes, lanes, life, source, attempts, allowance)
         return parts
 
     @property
@@ -262,7 +264,11 @@ class Run:
             # The traceback of a failure keeps this frame, and must not keep the last element with it.
             entry = element = output = None
             outputs = ()
-            await life.end()
+            try:
+                await life.end()
+            finally:
+                if parts.allowance is not None and asyncio.get_running_loop() is life.loop:
+                    await parts.allowance.settled()
 
 
 def _future_on(loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:

@@ -73,6 +73,9 @@ class Meter:
     def hint(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
         self.hints.append((dict(limits), retry_after, now))
 
+    async def settled(self) -> None:
+        """Nothing is on its way."""
+
     def set_closed(self, closed: bool) -> None:
         """Whether nothing may start, for now."""
         self.closed = closed
