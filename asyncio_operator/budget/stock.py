@@ -273,7 +273,9 @@ class Amount:
         """What this worker holds from now on, what it wants to hold, must hold for the waiting call, and has spent."""
         wanted = self.reserved + max(GROWTH * self.used * scale, self.call)
         needed = self.reserved + self.call
-        self._hold(max(self.reserved, min(self.held, wanted)))
+        # Two workers that each keep a part of what a call needs would wait for each other for ever.
+        enough = needed <= self.held_and_a_little
+        self._hold(max(self.reserved, min(self.held, wanted)) if enough else self.reserved)
         self.used = self.call = self._settled = 0.0
         self._sent = self.total
         return [self.held, wanted, needed, self.total, self.confirmed]

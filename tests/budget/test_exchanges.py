@@ -221,6 +221,24 @@ def test_G6_a_call_waits_while_other_calls_may_turn_out_cheaper() -> None:
     assert may_start(second, 0.4, {"usd": 0.6})
 
 
+def test_G6_two_workers_that_hold_a_part_of_what_a_call_needs_do_not_wait_for_each_other() -> None:
+    budget = Budget("b", spend={"usd": 1.0})
+    coordinator, first, second = Coordinator(), Permits(budget, "v"), Permits(budget, "w")
+    for permits in (first, second):
+        assert permits.next_start({"usd": 0.5}, 0.0) == math.inf
+        exchange(coordinator, permits, 0.0)
+        # A cheaper call starts instead, so a part stays with the worker.
+        assert may_start(permits, 0.0, {"usd": 0.2})
+        permits.started({"usd": 0.2}, 0.0)
+        permits.returned({"usd": 0.2}, None, 0.0)
+    started = False
+    for now in (0.1, 0.2, 0.3):
+        for permits in (first, second):
+            started = started or may_start(permits, now, {"usd": 0.6})
+            exchange(coordinator, permits, now)
+    assert started
+
+
 def test_G6_what_a_dead_worker_held_counts_as_spent_until_it_comes_back() -> None:
     budget = Budget("b", spend={"usd": 1.0})
     coordinator, dead, other = Coordinator(), Permits(budget, "v"), Permits(budget, "w")
