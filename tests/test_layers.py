@@ -45,7 +45,7 @@ LAYERS = (
     core("state", "asyncio random"),
     core("policies", "asyncio random"),
     core(
-        "budget.account budget.clock_bounds budget.hints budget.permits budget.registry budget.report budget.sharing "
+        "budget.account budget.clock_bounds budget.caps budget.permits budget.registry budget.report budget.sharing "
         "budget.refusals budget.spec budget.statistics budget.stock budget.terms budget.usage budget.workers",
         "asyncio random",
     ),
@@ -364,7 +364,7 @@ ALLOWED = [
         "asyncio_operator/__init__.py",
         "from asyncio_operator.operator.wait_operator import AsyncWaitOperator\nfrom . import trace",
     ),
-    ("asyncio_operator/testing/service.py", "from aiohttp import web\nfrom asyncio_operator import Retry"),
+    ("asyncio_operator/testing/fake_service.py", "from aiohttp import web\nfrom asyncio_operator import Retry"),
     (
         "asyncio_operator/spark/worker/enrich_task.py",
         "import pyarrow, pyspark\nfrom asyncio_operator.loop.thread import run",

@@ -29,7 +29,7 @@ A report
     moved       [limit, end, start, units]: units of the entry at `end` started by `start` (None: they never start)
     debts       units by unit that were used beyond an estimate, for each limit of the unit
     refused     refused calls by unit
-    hints       by unit, what the source said (`hints`)
+    hints       by unit, what the source said (`usage.Hint`)
     pause       seconds for which nothing may start, or absent
 
 A reply
@@ -56,7 +56,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from asyncio_operator.budget import hints, sharing, workers
+from asyncio_operator.budget import caps, sharing, workers
 from asyncio_operator.budget.report import statistics
 from asyncio_operator.budget.terms import GRAINS, RECOVERY, VERSION, Terms, terms_of
 from asyncio_operator.policies.window import RateWindow, rounded
@@ -115,7 +115,7 @@ def _reply(state: Json, windows: list[RateWindow], message: Json, terms: Terms, 
             # Entries of another epoch are not those that a report speaks of.
             _apply(state, windows, report if known else {**report, "moved": ()}, now)
     worker["applied"] = message["seq"]
-    reply["drop"] = hints.dropped(state["caps"], worker["before"], now)
+    reply["drop"] = caps.dropped(state["caps"], worker["before"], now)
     starts = max(state["ready"], state["paused"])
     reply["pause"] = max(0.0, starts - now)
     slots = reply["slots"] = sharing.slots(state, message, worker, now)
@@ -140,9 +140,9 @@ def _apply(state: Json, windows: list[RateWindow], report: Json, now: float) -> 
     pause = report.get("pause", 0.0)
     limited = {limit[0] for limit in limits}
     for unit, hint in report.get("hints", {}).items():
-        hints.hear(state["caps"], unit, hint, workers.outstanding(state, unit), now)
+        caps.hear(state["caps"], unit, hint, workers.outstanding(state, unit), now)
         if unit not in limited:
-            pause = max(pause, hints.pause(hint))
+            pause = max(pause, caps.pause(hint))
     state["paused"] = max(state["paused"], now + pause)
 
 

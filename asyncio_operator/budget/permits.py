@@ -153,7 +153,7 @@ class Permits:
     def hint(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
         """A source has said this: what is left, by unit, or that nothing may start for `retry_after` seconds.
 
-        Hints must have been checked (`hints.problem`).
+        Hints must have been checked (`caps.problem`).
         """
         for unit, hint in limits.items():
             fields = {name: getattr(hint, name) for name in HINT_FIELDS}

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from asyncio_operator.budget import hints
+from asyncio_operator.budget import caps
 from asyncio_operator.budget.terms import GRAINS, Terms
 from asyncio_operator.policies.window import RateWindow, rounded
 
@@ -58,7 +58,7 @@ def grant(
         target = max(min(worker["want"][place], levels[place]), call) - held
         if claim is not None:
             target = min(target, windows[place].room(horizon, until) - claim[place])
-        target = min(target, hints.available(state["caps"], unit, now))
+        target = min(target, caps.available(state["caps"], unit, now))
         plan = windows[place].plan(now, horizon, until, target) if target > 0 else []
         total = sum(units for _, units in plan)
         if call and held + total < call * (1 - 1e-9):
@@ -71,7 +71,7 @@ def grant(
             windows[place].place(rounded(until, per / GRAINS), total)
             worker["held"][place] += total
             if place == 0 or limits[place - 1][0] != unit:
-                hints.take(state["caps"], unit, total, now)
+                caps.take(state["caps"], unit, total, now)
     if state["claim"] is not None and state["claim"][0] == message["worker"]:
         state["claim"] = None
     return plans

@@ -161,7 +161,7 @@ class Budget:
             CoordinatorError: the coordinator gave no answer.
         """
         # Asking needs more than a specification may know, and is loaded when it is needed.
-        coordinators = member("asyncio_operator.budget.places", "coordinators")
+        coordinators = member("asyncio_operator.budget.addresses", "coordinators")
         reply = coordinators.ask(self.name, self.coordinator, {"kind": "statistics", "budget": definition(self)})
         return BudgetStatistics.of(reply["statistics"])
 

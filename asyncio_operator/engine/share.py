@@ -19,10 +19,10 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from asyncio_operator.budget.addresses import answer, coordinator_of, states
+from asyncio_operator.budget.caps import LONGEST_RESET, problem
 from asyncio_operator.budget.coordinator import ASK_TIMEOUT, Coordinator, LocalCoordinator, States
-from asyncio_operator.budget.hints import LONGEST_RESET, problem
 from asyncio_operator.budget.permits import Permits
-from asyncio_operator.budget.places import answer, coordinator_of, states
 from asyncio_operator.budget.registry import Running, coordinators
 from asyncio_operator.budget.spec import Budget, definition
 from asyncio_operator.budget.usage import Hint, Weights

@@ -32,7 +32,7 @@ from asyncio_operator.errors import StateError
 from asyncio_operator.journal.answers import worth_keeping
 from asyncio_operator.journal.files import Listing, list_journal, open_file, read_columns
 from asyncio_operator.journal.format import COMPACTED, DIRECTORY, FORMAT, MEGABYTE, Description, encode, file_name
-from asyncio_operator.journal.places import Place
+from asyncio_operator.journal.storage import Place
 
 logger = logging.getLogger("asyncio_operator")
 

@@ -26,7 +26,7 @@ from asyncio_operator.journal.format import (
     Description,
     read_json,
 )
-from asyncio_operator.journal.places import Entry, Place
+from asyncio_operator.journal.storage import Entry, Place
 
 logger = logging.getLogger("asyncio_operator")
 

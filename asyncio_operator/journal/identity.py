@@ -26,7 +26,7 @@ from asyncio_operator.journal.format import (
     ddl,
     stored_key_type,
 )
-from asyncio_operator.journal.places import Place
+from asyncio_operator.journal.storage import Place
 
 REMEDY = 'use another path for it, or, if the answers are the same, the name that the journal has: identity="..."'
 

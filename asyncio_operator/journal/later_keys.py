@@ -16,7 +16,7 @@ from asyncio_operator.arrow.key_arrays import Ints, key_array
 from asyncio_operator.arrow.key_index import KeyIndex
 from asyncio_operator.journal.files import open_file, read_columns
 from asyncio_operator.journal.format import MEGABYTE, Description
-from asyncio_operator.journal.places import Place
+from asyncio_operator.journal.storage import Place
 
 MOST_BYTES = 64 * MEGABYTE
 """Of keys and of their index: about three million numbers."""

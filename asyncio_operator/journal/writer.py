@@ -23,7 +23,7 @@ from asyncio_operator.clock import Clock, monotonic, wall
 from asyncio_operator.errors import StateError, describe_error
 from asyncio_operator.journal.answers import AnswerBatch, to_table
 from asyncio_operator.journal.format import ANSWERS, MEGABYTE, Description, JournalError, encode, file_name
-from asyncio_operator.journal.places import Place
+from asyncio_operator.journal.storage import Place
 
 logger = logging.getLogger("asyncio_operator")
 

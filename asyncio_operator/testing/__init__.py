@@ -11,8 +11,8 @@ from asyncio_operator.lazy import lazy
 
 if TYPE_CHECKING:
     from asyncio_operator.testing.fake_enricher import FakeCall, FakeEnricher, check_enricher
+    from asyncio_operator.testing.fake_service import ExceededWindow, FakeAnswer, FakeRequest, FakeService
     from asyncio_operator.testing.queue_contract import check_element_queue
-    from asyncio_operator.testing.service import ExceededWindow, FakeAnswer, FakeRequest, FakeService
     from asyncio_operator.testing.state_contract.check import check_state_backend
     from asyncio_operator.testing.time import ManualClock, VirtualTimeLoop
 
@@ -36,9 +36,9 @@ if not TYPE_CHECKING:
         {
             "asyncio_operator.testing.fake_enricher": "FakeCall FakeEnricher check_enricher",
             "asyncio_operator.testing.queue_contract": "check_element_queue",
-            "asyncio_operator.testing.service": "ExceededWindow FakeAnswer FakeRequest FakeService",
+            "asyncio_operator.testing.fake_service": "ExceededWindow FakeAnswer FakeRequest FakeService",
             "asyncio_operator.testing.state_contract.check": "check_state_backend",
             "asyncio_operator.testing.time": "ManualClock VirtualTimeLoop",
         },
-        needs={"asyncio_operator.testing.service": ("aiohttp", "http")},
+        needs={"asyncio_operator.testing.fake_service": ("aiohttp", "http")},
     )

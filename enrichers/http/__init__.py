@@ -4,12 +4,14 @@
 | --- | --- |
 | `enricher` | `HttpEnricher`: its arguments |
 | `exchange` | a lookup from key to row: request, answer, errors; a batch of them |
-| `request_plan`, `places`, `template` | what is sent for a key, made ready once |
+| `request_plan`, `url_parts`, `template` | what is sent for a key, made ready once |
 | `keys` | how a key is written in a URL, in a header, in JSON |
 | `headers`, `proxies` | headers that expire; proxies of the environment |
 | `session` | the session: connections, redirects, bounded bodies |
 | `answers` | what is in an answer: JSON, rows, the entries of a batch |
-| `errors` | what statuses and aiohttp's errors mean |
+| `errors`, `error_bodies` | what statuses, bodies of refusals and aiohttp's errors mean |
+| `limit_headers`, `header_values` | what headers say about the limits of the service |
+| `budget_reports` | what answers report to the budget of the lookup |
 """
 
 from asyncio_operator.enricher import not_installed

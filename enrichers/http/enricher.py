@@ -29,9 +29,9 @@ from asyncio_operator.enricher import (
 )
 from asyncio_operator.services.secrets import Secrets
 from enrichers.http.answers import Answers, Extract
+from enrichers.http.budget_reports import Usage, readers
 from enrichers.http.exchange import Exchange
 from enrichers.http.headers import HEADERS, HeaderFunction, check_headers
-from enrichers.http.reports import Usage, readers
 from enrichers.http.request_plan import Arguments, Plans, make_plans
 from enrichers.http.session import Client
 from enrichers.http.template import KEYS

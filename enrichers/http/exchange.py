@@ -20,11 +20,11 @@ from asyncio_operator.enricher import Found
 from asyncio_operator.enricher import describe as shown
 from asyncio_operator.services.secrets import of_header
 from enrichers.http.answers import Answers, UnreadableError
+from enrichers.http.budget_reports import Heard, Reports, Usage
 from enrichers.http.error_bodies import lasting_refusal
 from enrichers.http.errors import failure, status_error
 from enrichers.http.headers import HeaderSource
 from enrichers.http.keys import UnsendableError, text_of
-from enrichers.http.reports import Heard, Reports, Usage
 from enrichers.http.request_plan import Plan, Plans, Request
 from enrichers.http.session import Answer, Client, RefusedError
 

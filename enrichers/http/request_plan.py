@@ -19,8 +19,8 @@ from asyncio_operator import ConfigurationError
 from asyncio_operator.services.secrets import Secrets, of_header, of_named
 from enrichers.http.headers import check_headers
 from enrichers.http.keys import UnsendableError, header_list, header_text, json_of, quoted, quoted_list, text_of
-from enrichers.http.places import Place, path_pieces, query_pieces, read_url, shown_url
 from enrichers.http.template import KEYS, Names, Piece, Slot, Values, fill, json_pieces, merged, slots
+from enrichers.http.url_parts import Place, path_pieces, query_pieces, read_url, shown_url
 
 
 class Request(NamedTuple):

@@ -28,7 +28,7 @@ from asyncio_operator.budget.coordinator import (
 from asyncio_operator.budget.postgres import CREATE, PostgresCoordinator
 from asyncio_operator.budget.redis import PREFIX, RedisCoordinator
 from asyncio_operator.clock import monotonic
-from asyncio_operator.spark.driver.service import DriverService
+from asyncio_operator.spark.driver.driver_service import DriverService
 from asyncio_operator.spark.worker.driver_client import BUDGETS, DriverCoordinator
 from asyncio_operator.spark.worker.driver_wire import LARGEST, DriverAddress, connect_to_driver
 from tests.faults.proxy import Mode, Proxy

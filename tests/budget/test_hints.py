@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asyncio_operator import Budget, Limit
-from asyncio_operator.budget.hints import available, hear, problem, take
+from asyncio_operator.budget.caps import available, hear, problem, take
 from asyncio_operator.budget.usage import Hint
 from tests.budget.helpers import Cluster, Coordinator, exchange, may_start, most_in_a_window
 

@@ -18,7 +18,7 @@ from pyspark import cloudpickle
 
 from asyncio_operator import ConfigurationError, Enricher
 from asyncio_operator.fingerprint import fingerprint
-from asyncio_operator.testing.service import FakeService
+from asyncio_operator.testing.fake_service import FakeService
 from enrichers.http import HttpEnricher
 from tests.ids import shown
 

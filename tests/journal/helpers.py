@@ -11,8 +11,8 @@ import pyarrow as pa
 from asyncio_operator.journal.answers import AnswerBatch
 from asyncio_operator.journal.format import Description
 from asyncio_operator.journal.identity import open_journal, wanted_description
-from asyncio_operator.journal.places import LocalPlace, Place
-from asyncio_operator.journal.reader import JournalReader, KnownAnswers
+from asyncio_operator.journal.later_answers import JournalReader, KnownAnswers
+from asyncio_operator.journal.storage import LocalPlace, Place
 from asyncio_operator.journal.writer import JournalWriter
 
 NOW = 1_800_000_000.0

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 
 from asyncio_operator.journal.format import JournalError
-from asyncio_operator.journal.places import Disk, Entry
+from asyncio_operator.journal.storage import Disk, Entry
 
 Choice = Callable[[], bool]
 

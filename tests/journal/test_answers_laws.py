@@ -18,8 +18,8 @@ from asyncio_operator.journal import later_keys
 from asyncio_operator.journal.answers import AnswerBatch, weights_array
 from asyncio_operator.journal.files import list_journal
 from asyncio_operator.journal.identity import open_journal, wanted_description
-from asyncio_operator.journal.places import LocalPlace
-from asyncio_operator.journal.reader import JournalReader
+from asyncio_operator.journal.later_answers import JournalReader
+from asyncio_operator.journal.storage import LocalPlace
 from tests.journal.helpers import NOW, Watched, answers_of, batch, described, read, write
 
 

@@ -19,7 +19,7 @@ from asyncio_operator.journal.compaction import Compactor, compact
 from asyncio_operator.journal.files import list_journal
 from asyncio_operator.journal.format import ABOUT
 from asyncio_operator.journal.identity import wanted_description
-from asyncio_operator.journal.places import LocalPlace
+from asyncio_operator.journal.storage import LocalPlace
 from asyncio_operator.testing import ManualClock
 from tests.journal.helpers import NOW, batch, described, read, write
 
@@ -137,7 +137,7 @@ def test_J7_a_task_that_knows_the_replaced_files_does_not_read_their_successor(p
 
 
 def test_J7_a_reader_finds_the_successor_of_a_file_that_is_gone(place: LocalPlace) -> None:
-    from asyncio_operator.journal.reader import JournalReader
+    from asyncio_operator.journal.later_answers import JournalReader
     from tests.journal.helpers import answers_of
 
     description = described(place)

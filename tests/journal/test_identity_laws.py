@@ -11,7 +11,7 @@ import pytest
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, StateError
 from asyncio_operator.journal.identity import identity_of, open_journal, read_description, wanted_description
-from asyncio_operator.journal.places import Entry, LocalPlace
+from asyncio_operator.journal.storage import Entry, LocalPlace
 from enrichers import BlockingEnricher, FunctionEnricher, HttpEnricher, PostgresEnricher, RedisEnricher, TableEnricher
 
 KEYS = pa.schema([("id", pa.int32())])

@@ -17,8 +17,8 @@ from asyncio_operator.journal.compaction import Compactor, compact
 from asyncio_operator.journal.files import Seen, list_journal
 from asyncio_operator.journal.format import JournalError
 from asyncio_operator.journal.identity import open_journal, wanted_description
-from asyncio_operator.journal.places import LocalPlace, Place
-from asyncio_operator.journal.reader import JournalReader
+from asyncio_operator.journal.later_answers import JournalReader
+from asyncio_operator.journal.storage import LocalPlace, Place
 from asyncio_operator.journal.writer import JournalWriter
 from asyncio_operator.testing import ManualClock
 from tests.journal.stores import Fuse, ModelDisk, ModelStore

@@ -14,7 +14,7 @@ import pytest
 from asyncio_operator.errors import StateError
 from asyncio_operator.journal import writer as writers
 from asyncio_operator.journal.format import JournalError
-from asyncio_operator.journal.places import LocalPlace
+from asyncio_operator.journal.storage import LocalPlace
 from asyncio_operator.journal.writer import JournalWriter
 from tests.journal.helpers import Watched, batch, described, read
 

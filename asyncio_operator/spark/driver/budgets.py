@@ -15,14 +15,14 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from asyncio_operator.budget.places import check_address, states
+from asyncio_operator.budget.addresses import check_address, states
 from asyncio_operator.budget.registry import Running, coordinators
 from asyncio_operator.budget.spec import Budget, Limit
 from asyncio_operator.engine.budgeted import written
 from asyncio_operator.errors import BudgetExceeded, ConfigurationError, describe
 from asyncio_operator.function import AsyncFunction
+from asyncio_operator.spark.driver.driver_service import Topics, driver_service
 from asyncio_operator.spark.driver.job_limits import slots
-from asyncio_operator.spark.driver.service import Topics, driver_service
 from asyncio_operator.spark.worker.driver_client import BUDGETS, DriverCoordinator
 from asyncio_operator.spark.worker.driver_wire import DriverAddress
 

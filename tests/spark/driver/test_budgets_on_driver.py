@@ -16,8 +16,8 @@ from asyncio_operator.spark import enrich, register_lookup
 from asyncio_operator.spark.driver import budgets
 from asyncio_operator.spark.driver.budgets import divided, reachable
 from asyncio_operator.spark.driver.build_task import EnrichOptions
+from asyncio_operator.spark.driver.driver_service import PORT, driver_service
 from asyncio_operator.spark.driver.job_budget import with_job_limits
-from asyncio_operator.spark.driver.service import PORT, driver_service
 from asyncio_operator.spark.worker.driver_wire import DriverAddress
 from enrichers import FunctionEnricher
 

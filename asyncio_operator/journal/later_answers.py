@@ -27,7 +27,7 @@ from asyncio_operator.journal.answers import key_parts, latest, living
 from asyncio_operator.journal.files import Listing, Seen, list_journal, open_file, read_columns
 from asyncio_operator.journal.format import Description
 from asyncio_operator.journal.later_keys import LaterKeys
-from asyncio_operator.journal.places import Entry, Place
+from asyncio_operator.journal.storage import Entry, Place
 
 ABOUT_ROWS = ["_found", "_time", "_run", "_expires", "_row", "_call"]
 
