@@ -33,7 +33,7 @@ CALLS = 400 * 12
 
 LATENCY = 0.02
 
-JOURNEY = 0.02
+JOURNEY = 0.05
 """Seconds by which the line of one call may be later behind its start than that of another, on a busy machine."""
 
 START = struct.Struct("d")
