@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from asyncio_operator import AdaptiveCapacity, Budget, BudgetExceeded, ConfigurationError, Limit, RateLimit
-from asyncio_operator.spark import enrich, register_lookup
+from asyncio_operator.spark import enrich, plan, register_lookup
 from asyncio_operator.spark.driver import budgets
 from asyncio_operator.spark.driver.budgets import divided, reachable
 from asyncio_operator.spark.driver.build_task import EnrichOptions
@@ -116,6 +116,15 @@ def test_G6_a_call_without_keys_that_passes_a_spend_limit_is_refused_on_the_driv
     with pytest.raises(BudgetExceeded, match=r"weighs 2 usd, and the budget 'b' allows 1\.5 in total") as caught:
         enrich(spark.range(5), Weighing(look_up, "x long"), on="id", budget=Budget("b", spend={"usd": 1.5}))
     assert (caught.value.unit, caught.value.limit, caught.value.spent) == ("usd", 1.5, 0.0)
+
+
+@pytest.mark.spark
+def test_a_plan_tells_calls_time_and_weight_under_a_budget(spark: SparkSession) -> None:
+    budget = Budget("planned", Limit(100, 1.0), in_flight=50, spend={"usd": 2000.0})
+    told = plan(spark.range(0, 1000, 1, 1), Weighing(look_up, "x long"), on="id", budget=budget, latency=0.02)
+    assert told.weights == {"calls": 1000, "keys": 1000, "usd": 3000.0}
+    assert told.seconds == pytest.approx(9.02)
+    assert "that is more than the 2,000 usd that may be spent" in str(told)
 
 
 @pytest.mark.spark
