@@ -10,12 +10,19 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from asyncio_operator.budget.usage import Hint
+from asyncio_operator.budget.usage import LARGEST_AMOUNT, Hint
+from asyncio_operator.errors import describe
 
 Json = dict[str, Any]
 
 LONGEST_RESET = 3600.0
 """Seconds. A source that asks for more is not believed, unless the budget has a longer window of the unit."""
+
+SHORTEST_REFILL = 1e-3
+"""Seconds. A shorter one is none."""
+
+MOST_UNITS = 64
+"""Units that caps are kept for. A source that names others all the time must not fill the state of the budget."""
 
 SETTLED = 1.0
 """Seconds after which a hint may say that more is left than the cap holds."""
@@ -25,8 +32,8 @@ def problem(hint: Hint, longest: float = LONGEST_RESET) -> str | None:
     """Why a hint cannot be right, or None."""
     for name in ("limit", "remaining", "reset_after", "per"):
         value = getattr(hint, name)
-        if value is not None and not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
-            return f"{name} is {value!r}; it must be a finite number of at least 0"
+        if value is not None and not (isinstance(value, int | float) and 0 <= value <= LARGEST_AMOUNT):
+            return f"{name} is {describe(value)}; it must be a number from 0 to {LARGEST_AMOUNT:g}"
     if hint.limit == 0:
         return "the limit is 0"
     if hint.reset_after is not None and hint.reset_after > longest:
@@ -45,6 +52,8 @@ def hear(caps: Json, unit: str, hint: Json, outstanding: float, now: float) -> N
     """
     reset: float = hint["reset_after"] if "reset_after" in hint else hint.get("per", 0.0)
     shown = {name: value for name, value in hint.items() if name in ("limit", "remaining", "reset_after")}
+    if unit not in caps and len(caps) >= MOST_UNITS:
+        del caps[min(caps, key=lambda one: caps[one]["heard"])]
     cap = caps.setdefault(unit, {"left": None, "until": 0.0, "since": 0.0, "drop": -1.0})
     cap["hint"], cap["heard"], cap["shown_until"] = shown, now, now + reset
     if "remaining" not in hint:
@@ -55,7 +64,7 @@ def hear(caps: Json, unit: str, hint: Json, outstanding: float, now: float) -> N
         if left < 0:
             # More than is left: workers give their permits back, and get others.
             cap["drop"], left = now, hint["remaining"]
-        refills = hint.get("refills") and hint.get("limit", 0) > hint["remaining"] and reset
+        refills = hint.get("refills") and hint.get("limit", 0) > hint["remaining"] and reset >= SHORTEST_REFILL
         cap["rate"] = (hint["limit"] - hint["remaining"]) / reset if refills else 0.0
         cap["most"] = hint["limit"] if refills else left
         cap["left"], cap["since"], cap["at"], cap["until"] = left, now, now, now + reset

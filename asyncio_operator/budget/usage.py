@@ -18,6 +18,11 @@ from asyncio_operator.errors import ConfigurationError, describe
 COUNTED = ("calls", "keys")
 """Units that are counted, and that nothing else may weigh."""
 
+LARGEST_AMOUNT = 1e15
+"""Of one unit in one call. Larger amounts are mistakes, and their sums would soon be infinite."""
+
+ALLOWED = f"from 0 to {LARGEST_AMOUNT:g}"
+
 Weights = Mapping[str, float]
 """Amounts by unit, such as ``{"calls": 1, "keys": 20, "tokens": 1300}``."""
 
@@ -74,7 +79,7 @@ def settle(weights: Weights) -> None:
     settled keep their estimate. Call it before the call returns.
 
     Args:
-        weights: amounts by unit, finite and not negative; not "calls" and "keys", which are counted.
+        weights: amounts by unit, from 0 to 1e15; not "calls" and "keys", which are counted.
 
     Raises:
         ConfigurationError: a unit or an amount is wrong.
@@ -120,7 +125,7 @@ def checked_weights(what: str, weights: object) -> dict[str, float]:
                 '"tokens", "bytes" or "usd"'
             )
     return {
-        unit: number(f"{what}[{describe(unit)}]", amount, "that is finite and not negative", lambda one: one >= 0)
+        unit: number(f"{what}[{describe(unit)}]", amount, ALLOWED, lambda one: 0 <= one <= LARGEST_AMOUNT)
         for unit, amount in weights.items()
     }
 

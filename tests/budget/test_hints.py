@@ -98,6 +98,8 @@ def test_G5_answers_that_overtake_each_other_do_not_raise_what_remains() -> None
         {"reset_after": 3601.0},
         {"reset_after": math.nan},
         {"remaining": math.inf},
+        {"remaining": 10**400},
+        {"limit": 1e308},
         {"limit": 5, "remaining": 6},
     ],
 )
@@ -160,3 +162,18 @@ def test_G5_without_a_limit_a_cap_ends_with_its_window() -> None:
     caps: dict[str, Any] = {}
     hear(caps, "calls", {"remaining": 3, "reset_after": 10.0}, 0, 0.0)
     assert (available(caps, "calls", 9.0), available(caps, "calls", 10.0)) == (3, math.inf)
+
+
+def test_G5_a_source_that_names_other_units_all_the_time_does_not_fill_the_state() -> None:
+    caps: dict[str, Any] = {}
+    for number in range(1000):
+        hear(caps, "calls", {"remaining": 3, "reset_after": 10.0}, 0, float(number))
+        hear(caps, f"unit {number}", {"remaining": 3, "reset_after": 10.0}, 0, float(number))
+    assert len(caps) <= 64
+    assert available(caps, "calls", 999.0) == 3
+
+
+def test_G5_a_refill_in_no_time_is_no_refill() -> None:
+    caps: dict[str, Any] = {}
+    hear(caps, "calls", {"limit": 1e15, "remaining": 1, "reset_after": 5e-324, "refills": True}, 0, 0.0)
+    assert math.isfinite(caps["calls"]["rate"])

@@ -394,7 +394,7 @@ BROKEN = [
     ("rule_max_batch", NoBatch, "it is 0"),
     ("rule_max_batch", BatchOfText, "it is 'many'"),
     ("rule_weigh", WeighsNothingGood, "for 0 keys it is 5; it must be a mapping"),
-    ("rule_weigh", WeighsBelowZero, "must be a number that is finite and not negative"),
+    ("rule_weigh", WeighsBelowZero, "must be a number from 0 to 1e+15"),
     ("rule_weigh", WeighsCalls, "has the unit 'calls', which is counted"),
     ("rule_weigh", WeighsLater, "must be an ordinary function"),
     ("rule_weigh", WeighsLessForMore, "which is what any call weighs"),
