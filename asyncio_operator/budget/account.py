@@ -59,7 +59,7 @@ from typing import Any
 from asyncio_operator.budget import caps, sharing, workers
 from asyncio_operator.budget.report import statistics
 from asyncio_operator.budget.terms import GRAINS, RECOVERY, VERSION, Terms, terms_of
-from asyncio_operator.policies.window import RateWindow, rounded
+from asyncio_operator.policies.rate_limit import RateWindow, rounded
 
 Json = dict[str, Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from asyncio_operator.budget.terms import FORGOTTEN
-from asyncio_operator.policies.window import RateWindow
+from asyncio_operator.policies.rate_limit import RateWindow
 
 Json = dict[str, Any]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from asyncio_operator.budget import caps
 from asyncio_operator.budget.terms import GRAINS, Terms
-from asyncio_operator.policies.window import RateWindow, rounded
+from asyncio_operator.policies.rate_limit import RateWindow, rounded
 
 Json = dict[str, Any]
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from asyncio_operator.budget.clock_bounds import ClockBounds
 from asyncio_operator.budget.spec import WHOLE_UNITS
 from asyncio_operator.budget.terms import GRAINS
-from asyncio_operator.policies.window import rounded
+from asyncio_operator.policies.rate_limit import rounded
 
 GROWTH = 2.0
 """How fast the wishes of a worker grow whose calls wait."""

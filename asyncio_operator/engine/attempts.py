@@ -30,7 +30,7 @@ from asyncio_operator.metrics import Histogram
 from asyncio_operator.policies.batching import splits
 from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.policies.limits import Limits
-from asyncio_operator.policies.window import RateWindow
+from asyncio_operator.policies.rate_limit import RateWindow
 
 if TYPE_CHECKING:
     from asyncio_operator.engine.options import CallOptions

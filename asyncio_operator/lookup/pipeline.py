@@ -35,7 +35,7 @@ from asyncio_operator.lookup.plain import PlainIntake
 from asyncio_operator.lookup.whole_batches import WholeBatchIntake
 from asyncio_operator.metrics import Histogram
 from asyncio_operator.policies.hedge import Hedger
-from asyncio_operator.policies.window import RateWindow
+from asyncio_operator.policies.rate_limit import RateWindow
 from asyncio_operator.trace.recording import Recording
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from typing import Protocol
 from asyncio_operator.errors import CircuitOpenError, said
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, Controller
 from asyncio_operator.policies.circuit_breaker import Breaker, CircuitBreaker
-from asyncio_operator.policies.rate_limit import RateLimit
-from asyncio_operator.policies.window import RateWindow
+from asyncio_operator.policies.rate_limit import RateLimit, RateWindow
 
 
 class Call(Protocol):

@@ -1,14 +1,43 @@
-"""How many calls may start in a period of time: the specification. `window` has the limiter that keeps it."""
+"""How many calls, or units of a budget, may start in a period of time: `RateLimit`, and the one limiter of the project.
+
+Two rules hold at the same time (laws R10 and G2). The log: all units that start within `per` seconds, wherever this
+window begins, are at most ``rate + burst``. The bucket: it holds ``rate + burst`` units, each start takes some, and
+they return at `rate` per `per`. So starts after a burst are slower, and the mean never exceeds `rate` per `per`. A
+bucket alone would let twice its size through in one window.
+
+A local limiter (`next_start`, `start`) knows every start when it happens. A coordinator (`plan`, `place`, `move`) does
+not: it grants units to a worker, which may start them at any time from `start` to `until`. So an entry of the log is
+the latest time at which its units can have started. A grant that may start at time `a` is allowed if the units of all
+entries after ``a - per`` and its own are at most ``rate + burst``. Proof that no window then holds more: of all grants
+with starts in one window, look at the one that was placed last. Its start `a` is before the end of the window, so
+``a - per`` is before its beginning; the others were placed before, and their entries are not before their real starts,
+so all of them were counted. A report of the real start moves an entry back to it, and units that never started are
+removed: both keep what the proof needs.
+
+The bucket is stored as the time at which it will be full again. Source: the generic cell rate algorithm, ITU-T I.371.
+Leased starts come up to `lease` seconds before their entries. So what other entries take from the bucket counts as
+larger by what returns in this time, and the mean is kept for real starts too.
+
+This module knows neither clocks nor calls.
+"""
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left, bisect_right
+from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
-from asyncio_operator.checks import Duration, natural, positive_duration, positive_int
+from asyncio_operator.checks import Duration, natural, positive_duration, positive_int, seconds
 from asyncio_operator.errors import ConfigurationError, describe
 
 MOST_STARTS = 10_000_000
 """The maximum of starts in a window, each remembered in 40 bytes: enough for a daily quota, in 0.4 GB."""
+
+OWED_WINDOWS = 16
+"""The maximum number of windows that pay for what was used beyond estimates. More is a mistake in the unit of an
+estimate, and must not stop a job for hours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +69,212 @@ class RateLimit:
                 f"{'rate + burst' if self.burst else 'rate'} is {describe(most)}; it must be at most {MOST_STARTS:,}, "
                 "because each start of a window is remembered; for more, make the window shorter, with per="
             )
+
+
+class RateWindow:
+    """The units of the last `per` seconds. For local use a start of one unit costs O(1).
+
+    Args:
+        rate: units per `per`, on average over a long time.
+        burst: how many more may start in one window.
+        grain: entries that are leased are rounded up to multiples of it, so that there are few; 0 keeps them exact.
+        lease: the longest time from a leased start to its entry.
+    """
+
+    def __init__(self, rate: float, per: float, burst: float = 0, *, grain: float = 0.0, lease: float = 0.0) -> None:
+        self._per = per
+        self._interval = per / rate
+        self._most = rate + burst
+        self._grain = grain
+        # The rounding makes an entry later too.
+        self._stretch = lease + grain
+        # Without a burst the log alone keeps the mean, without rounding errors.
+        self._has_bucket = bool(burst)
+        self._ends: deque[float] = deque()
+        self._amounts: deque[float] = deque()
+        self._used: float = 0
+        self._full = -math.inf
+
+    @classmethod
+    def of(cls, limit: RateLimit) -> RateWindow:
+        """The window of a limit on calls, for local use."""
+        return cls(limit.rate, seconds(limit.per), limit.burst or 0)
+
+    # Local use: starts are known at once, in the order of time.
+
+    def next_start(self, now: float, units: float = 1) -> float:
+        """The earliest time, not before `now`, at which `units` may start if nothing else starts until then.
+
+        They must be at most ``rate + burst``.
+        """
+        excess = self._used + units - self._most
+        if excess <= 0:
+            return now
+        end = self._ends[0] if excess <= self._amounts[0] else self._end_of(excess)
+        earliest = end + self._per
+        while earliest - end < self._per:
+            # The sum was rounded down: one start would be too early.
+            earliest = math.nextafter(earliest, math.inf)
+        if earliest < now:
+            earliest = now
+        if self._has_bucket:
+            return max(earliest, self._full - (self._most - units) * self._interval)
+        return earliest
+
+    def start(self, now: float, units: float = 1) -> None:
+        """Units start now. They are counted even if they were not allowed."""
+        ends, amounts, used = self._ends, self._amounts, self._used + units
+        ends.append(now)
+        amounts.append(units)
+        # The entries after these fill a window alone, so these never matter again.
+        while used - amounts[0] >= self._most:
+            ends.popleft()
+            used -= amounts.popleft()
+        self._used = used
+        if self._has_bucket:
+            self._full = (max(self._full, now)) + units * self._interval
+
+    def rested_at(self) -> float:
+        """From when on it acts like a new one, if nothing starts until then; minus infinity if nothing ever started."""
+        return max(self._ends[-1] + self._per, self._full) if self._ends else -math.inf
+
+    # Leased use: entries are the latest possible starts, and are corrected by reports.
+
+    def used(self) -> float:
+        """The units of all entries."""
+        return self._used
+
+    def room(self, at: float, until: float) -> float:
+        """The units that may be leased to start from `at` to `until`. Less than 0 if there are too many already."""
+        gone = sum(self._amounts[place] for place in range(bisect_right(self._ends, at - self._per)))
+        return min(self._most - self._used + gone, self._bucket_room(until))
+
+    def plan(self, now: float, horizon: float, until: float, units: float) -> list[list[float]]:
+        """When how many of `units` may start: pairs of the earliest start, from `now` to `horizon`, and an amount.
+
+        All must have started at `until`. Nothing changes: `place` what is granted.
+        """
+        units = min(units, self._bucket_room(until))
+        found: list[list[float]] = []
+        if units <= 0:
+            return found
+        free, at = self._most - self._used, now
+        # The plan's own units are at `until`, after all others that leave before `horizon`.
+        for end, amount in zip(self._ends, self._amounts, strict=True):
+            if free > 0:
+                found.append([at, min(free, units)])
+                units -= found[-1][1]
+                free = 0.0
+            if units <= 0:
+                return found
+            at = max(at, self._leaves(end))
+            if at > horizon:
+                return found
+            free += amount
+        if free > 0:
+            found.append([at, min(free, units)])
+        return found
+
+    def place(self, end: float, units: float) -> None:
+        """Units may start until `end`, which is rounded."""
+        place = bisect_left(self._ends, end)
+        if place < len(self._ends) and self._ends[place] == end:
+            self._amounts[place] += units
+        else:
+            self._ends.insert(place, end)
+            self._amounts.insert(place, units)
+        self._used += units
+
+    def owe(self, now: float, units: float, grain: float) -> None:
+        """Units have started beyond what was granted. What this window has no room for is taken from the next ones."""
+        room = min(max(self.room(now, now), 0.0), units)
+        if room:
+            self.place(rounded(now, grain), room)
+            units -= room
+        first = bisect_right(self._ends, now + self._per / 2)
+        later = sum(self._amounts[place] for place in range(first, len(self._ends)))
+        for window in range(1 + int(later / self._most), OWED_WINDOWS):
+            if units <= 0:
+                return
+            part = min(units, window * self._most - later)
+            self.place(rounded(now + window * self._per, grain), part)
+            later += part
+            units -= part
+
+    def move(self, end: float, start: float | None, units: float) -> bool:
+        """Units of the entry at `end` have started by `start`, or, if that is None, never start. Both are rounded.
+
+        Returns whether the entry was there. One that has left the log is not missed.
+        """
+        place = bisect_left(self._ends, end)
+        if place == len(self._ends) or self._ends[place] != end:
+            return False
+        units = min(units, self._amounts[place])
+        self._amounts[place] -= units
+        self._used -= units
+        if self._amounts[place] <= 1e-12 * self._most:
+            self._used -= self._amounts[place]
+            del self._ends[place], self._amounts[place]
+        if start is not None:
+            self.place(min(start, end), units)
+        return True
+
+    def forget(self, now: float) -> None:
+        """Drop the entries that no window from now on can hold."""
+        while self._ends and now - self._ends[0] >= self._per:
+            end, units = self._ends.popleft(), self._amounts.popleft()
+            self._used -= units
+            if self._has_bucket:
+                self._full = max(self._full, end) + units * self._interval
+        if not self._ends:
+            self._used = 0
+
+    def state(self) -> list[Any]:
+        """The window as JSON."""
+        return [list(self._ends), list(self._amounts), None if self._full == -math.inf else self._full]
+
+    def restore(self, state: list[Any]) -> None:
+        """Take over the state of another window."""
+        ends, amounts, full = state
+        self._ends, self._amounts = deque(ends), deque(amounts)
+        self._used = math.fsum(amounts)
+        self._full = -math.inf if full is None else full
+
+    def _end_of(self, units: float) -> float:
+        """The entry with which so much leaves the log, from the oldest on."""
+        for end, amount in zip(self._ends, self._amounts, strict=True):
+            units -= amount
+            if units <= 0:
+                return end
+        return math.inf
+
+    def _leaves(self, end: float) -> float:
+        """The first time whose window does not hold the entry."""
+        time = end + self._per
+        while time - end < self._per:
+            time = math.nextafter(time, math.inf)
+        return time
+
+    def _bucket_room(self, until: float) -> float:
+        """The units that the bucket has for an entry at `until`."""
+        if not self._has_bucket:
+            return math.inf
+        full, after, peak = self._full, 0.0, -math.inf
+        for end, units in zip(self._ends, self._amounts, strict=True):
+            if end <= until:
+                full = max(full, end) + units * self._interval
+            else:
+                after += units * self._interval
+                peak = max(peak, after - (end - until))
+        missing = max(0.0, full - until + self._stretch) + max(0.0, peak + self._stretch)
+        return self._most - missing / self._interval
+
+
+def rounded(time: float, grain: float) -> float:
+    """The first multiple of `grain` that is not before `time`; `time` itself for a grain of 0."""
+    if not grain:
+        return time
+    end = math.ceil(time / grain) * grain
+    while end < time:
+        end = math.nextafter(end, math.inf)
+    return end

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from asyncio_operator.policies.window import OWED_WINDOWS, RateWindow, rounded
+from asyncio_operator.policies.rate_limit import OWED_WINDOWS, RateWindow, rounded
 
 Starts = list[tuple[float, float]]
 """Times and units of real starts."""

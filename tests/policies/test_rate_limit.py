@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncio_operator.policies.rate_limit import RateLimit
-from asyncio_operator.policies.window import RateWindow
+from asyncio_operator.policies.rate_limit import RateLimit, RateWindow
 
 
 def run(spec, wanted):

@@ -31,9 +31,8 @@ from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import FunctionError, describe, describe_error
 from asyncio_operator.hints import remedy
 from asyncio_operator.policies.hedge import Hedge, Hedger
-from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.policies.rate_limit import RateLimit, RateWindow
 from asyncio_operator.policies.shutdown import CLIENT_CLOSE_TIMEOUT
-from asyncio_operator.policies.window import RateWindow
 
 logger = logging.getLogger("asyncio_operator")
 

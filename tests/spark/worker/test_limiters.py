@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from asyncio_operator import RateLimit
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.lookup.pipeline import LookupPipeline
-from asyncio_operator.policies.window import RateWindow
+from asyncio_operator.policies.rate_limit import RateWindow
 from asyncio_operator.spark import enrich
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.links import ChainTask
