@@ -13,7 +13,7 @@ from math import inf, nextafter
 from random import random
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.engine.attempt_ends import AttemptEnds
+from asyncio_operator.engine.attempt_ends import AttemptEnds, Retries
 from asyncio_operator.engine.budgeted import Allowance, BudgetedCalls, Weigh
 from asyncio_operator.engine.contracts import Endings, Keys, Source
 from asyncio_operator.engine.failures import aligned
@@ -22,7 +22,6 @@ from asyncio_operator.engine.hedging import hedging_of
 from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.recorder import SILENT, Recorder
-from asyncio_operator.engine.retries import Retries
 from asyncio_operator.engine.schedule import A_TURN_LATER, Schedule
 from asyncio_operator.engine.timing import COARSEST, Alarm, wake
 from asyncio_operator.errors import BudgetExceeded, CoordinatorError, ResultError
