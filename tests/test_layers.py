@@ -45,7 +45,7 @@ LAYERS = (
     core("state", "asyncio random"),
     core("policies", "asyncio random"),
     core(
-        "budget.account budget.clock_bounds budget.caps budget.permits budget.registry budget.report budget.sharing "
+        "budget.account budget.clock_bounds budget.caps budget.permits budget.registry budget.sharing "
         "budget.refusals budget.spec budget.statistics budget.stock budget.terms budget.usage budget.workers",
         "asyncio random",
     ),

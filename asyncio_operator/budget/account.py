@@ -57,7 +57,7 @@ from __future__ import annotations
 from typing import Any
 
 from asyncio_operator.budget import caps, sharing, workers
-from asyncio_operator.budget.report import statistics
+from asyncio_operator.budget.statistics import statistics
 from asyncio_operator.budget.terms import GRAINS, RECOVERY, VERSION, Terms, terms_of
 from asyncio_operator.policies.rate_limit import RateWindow, rounded
 
