@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from asyncio_operator.lazy import lazy
 
 if TYPE_CHECKING:
-    from asyncio_operator.journal.spec import Journal
+    from asyncio_operator.journal.options import Journal
 
 __all__ = ["Journal"]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy(__name__, {"asyncio_operator.journal.spec": "Journal"})
+    __getattr__, __dir__ = lazy(__name__, {"asyncio_operator.journal.options": "Journal"})

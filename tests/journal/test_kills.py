@@ -22,7 +22,7 @@ from asyncio_operator.journal.compaction import compact
 from asyncio_operator.journal.files import list_journal
 from asyncio_operator.journal.format import Description
 from asyncio_operator.journal.later_answers import JournalReader
-from asyncio_operator.journal.spec import Journal
+from asyncio_operator.journal.options import Journal
 from asyncio_operator.journal.storage import Place, open_place
 from tests.journal.helpers import described
 from tests.object_store import ObjectStore
@@ -35,7 +35,7 @@ import numpy as np, pyarrow as pa
 from asyncio_operator.journal.answers import AnswerBatch
 from asyncio_operator.journal.identity import read_description
 from asyncio_operator.journal.storage import open_place
-from asyncio_operator.journal.spec import Journal
+from asyncio_operator.journal.options import Journal
 from asyncio_operator.journal.writer import JournalWriter
 
 place = open_place(Journal(sys.argv[1]).location)
@@ -60,7 +60,7 @@ import sys
 from asyncio_operator.journal.compaction import compact
 from asyncio_operator.journal.identity import read_description
 from asyncio_operator.journal.storage import open_place
-from asyncio_operator.journal.spec import Journal
+from asyncio_operator.journal.options import Journal
 
 place = open_place(Journal(sys.argv[1]).location)
 description = read_description(place)

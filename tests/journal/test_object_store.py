@@ -9,7 +9,7 @@ import pytest
 from asyncio_operator.journal.compaction import compact
 from asyncio_operator.journal.files import list_journal
 from asyncio_operator.journal.format import JournalError
-from asyncio_operator.journal.spec import Journal
+from asyncio_operator.journal.options import Journal
 from asyncio_operator.journal.storage import Place, open_place
 from asyncio_operator.journal.writer import JournalWriter
 from tests.journal.helpers import NOW, batch, described, read, write

@@ -16,7 +16,7 @@ from asyncio_operator.journal.compaction import compact
 from asyncio_operator.journal.files import list_journal
 from asyncio_operator.journal.format import ABOUT, ddl
 from asyncio_operator.journal.identity import open_journal, wanted_description
-from asyncio_operator.journal.spec import Journal
+from asyncio_operator.journal.options import Journal
 from asyncio_operator.journal.storage import open_place
 from tests.journal.helpers import NOW, write
 
