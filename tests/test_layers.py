@@ -46,7 +46,7 @@ LAYERS = (
     core("policies", "asyncio random"),
     core(
         "budget.account budget.clock_bounds budget.caps budget.permits budget.registry budget.sharing "
-        "budget.refusals budget.spec budget.statistics budget.stock budget.terms budget.usage budget.workers",
+        "budget.spec budget.statistics budget.stock budget.terms budget.usage budget.workers",
         "asyncio random",
     ),
     core("queues", "asyncio random asyncio_operator.clock"),

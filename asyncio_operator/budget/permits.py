@@ -17,9 +17,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from asyncio_operator.budget.clock_bounds import ClockBounds
-from asyncio_operator.budget.refusals import misfit, overspent
 from asyncio_operator.budget.spec import Budget, definition
-from asyncio_operator.budget.stock import Amount, Slots, Stock
+from asyncio_operator.budget.stock import Amount, Slots, Stock, misfit, overspent
 from asyncio_operator.budget.terms import VERSION, terms_of
 from asyncio_operator.budget.usage import HINT_FIELDS, Hint
 from asyncio_operator.errors import BudgetExceeded, ConfigurationError

@@ -1,15 +1,20 @@
-"""What a worker holds of one limit, of the calls in flight, and of one amount to spend. Only `Permits` uses it."""
+"""What a worker holds of one limit, of the calls in flight, and of one amount to spend, and which calls these refuse.
+
+Only `Permits` uses it.
+"""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from asyncio_operator.budget.clock_bounds import ClockBounds
 from asyncio_operator.budget.spec import WHOLE_UNITS
 from asyncio_operator.budget.terms import GRAINS
+from asyncio_operator.errors import BudgetExceeded
 from asyncio_operator.policies.rate_limit import rounded
 
 GROWTH = 2.0
@@ -286,6 +291,36 @@ class Amount:
         # Calls that have ended since the message have spent their part of what is held.
         self._hold(max(held - self._settled, self.reserved))
         self.spent = spent
+
+
+def misfit(name: str, stocks: Iterable[Stock], weights: Mapping[str, float]) -> BudgetExceeded | None:
+    """The error for a call that no window can ever hold."""
+    for stock in stocks:
+        units = weights.get(stock.unit, stock.default)
+        if units > stock.most:
+            return BudgetExceeded(
+                f"the budget {name!r} allows {stock.most:g} {stock.unit} in {stock.per:g} s, and one "
+                f"call needs {units:g}: it can never start. Make the call smaller, or raise the limit",
+                unit=stock.unit,
+                limit=stock.most,
+            )
+    return None
+
+
+def overspent(name: str, amounts: Iterable[Amount], weights: Mapping[str, float]) -> BudgetExceeded | None:
+    """The error for a call that would pass a spend limit, whatever running calls turn out to cost."""
+    for amount in amounts:
+        units = weights.get(amount.unit, amount.default)
+        spent = amount.spent + amount.total - amount.confirmed
+        if spent + units > amount.most * (1 + 1e-9):
+            return BudgetExceeded(
+                f"the budget {name!r} may spend {amount.most:g} {amount.unit}; {spent:g} were spent, "
+                f"and the next call needs {units:g}. Raise the limit, or take another name for a new budget",
+                unit=amount.unit,
+                limit=amount.most,
+                spent=spent,
+            )
+    return None
 
 
 def _since(permit: Permit) -> float:
