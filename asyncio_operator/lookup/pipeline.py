@@ -9,8 +9,9 @@ knows neither rows nor threads.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.engine.attempts import Attempts
@@ -23,7 +24,6 @@ from asyncio_operator.engine.recorder import SILENT, Recorder, recorder_of
 from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import describe
-from asyncio_operator.lookup.column_calls import Invoke, asked_whole, invoked
 from asyncio_operator.lookup.delivery import Delivery
 from asyncio_operator.lookup.key_batch import Answer, KeyBatch
 from asyncio_operator.lookup.key_failures import KeyFailures
@@ -43,6 +43,42 @@ if TYPE_CHECKING:
     from asyncio_operator.lookup.cache import LookupCache
 
 
+Invoke = Callable[[Any], Awaitable[Any]]
+
+
+def invoked(enricher: Enricher, options: LookupOptions, tables: AnswerTables | None) -> Invoke:
+    """A function of a key, or of a list of keys if ``options.batching`` is set.
+
+    Args:
+        tables: what the tables of an enricher that answers in columns look like.
+    """
+    if tables is None:
+        return enricher.lookup if options.batching is None else enricher.lookup_many
+    # Imported here: it loads pyarrow, as the maker of `tables` has.
+    from asyncio_operator.arrow.answer_tables import ask
+    from asyncio_operator.arrow.table_rows import rows_of_answers
+
+    as_rows = options.retry is not None and options.retry.if_result is not None
+
+    async def many(keys: Sequence[Any]) -> Sequence[Any]:
+        answers = await ask(enricher, tables, keys)
+        # A function of the user reads them.
+        return rows_of_answers(answers) if as_rows else answers
+
+    async def one(key: Any) -> Any:
+        return (await many([key]))[0]
+
+    return one if options.batching is None else many
+
+
+def asked_whole(enricher: Enricher, tables: AnswerTables | None) -> Invoke:
+    """A function of `ArrowKeys`, for an enricher in memory."""
+    from asyncio_operator.arrow.answer_tables import ask_whole
+
+    assert tables is not None
+    return partial(ask_whole, enricher, tables)
+
+
 def managed_calls(
     enricher: Enricher,
     source: Source,
@@ -53,9 +89,9 @@ def managed_calls(
     recorder: Recorder = SILENT,
     limiter: RateWindow | None = None,
     tables: AnswerTables | None = None,
-    breaker_clock: Callable[[], float] | None = None,
     allowance: Allowance | None = None,
     hedger: Hedger | None = None,
+    breaker_clock: Callable[[], float] | None = None,
 ) -> Attempts:
     """Builds what makes the calls for the flights of a source, on the running loop.
 
@@ -142,18 +178,7 @@ class LookupPipeline:
             )
             flights = BatchSource(self._reader, self._delivery, pending)
             self._attempts = attempts = managed_calls(
-                enricher,
-                flights,
-                self._reader,
-                pending,
-                options,
-                clock,
-                recorder,
-                limiter,
-                tables,
-                None,
-                allowance,
-                hedger,
+                enricher, flights, self._reader, pending, options, clock, recorder, limiter, tables, allowance, hedger
             )
             self._hedging, self._budget = attempts.hedging, attempts.budget
             self._lanes = attempts.lanes
