@@ -29,7 +29,7 @@ REDIS = "asyncio_operator.budget.redis"
 POSTGRES = "asyncio_operator.budget.postgres"
 
 KEPT = 60.0
-"""Seconds for which a server keeps the state of a budget that is no longer used, beside its longest window."""
+"""Seconds for which the state of a budget is kept that is no longer used, beside its longest window."""
 
 
 def answer(state: Json | None, message: Json, now: float) -> tuple[Json, Json]:
@@ -38,7 +38,18 @@ def answer(state: Json | None, message: Json, now: float) -> tuple[Json, Json]:
     return decided
 
 
-states = States(answer)
+def unused(state: Json, now: float) -> bool:
+    """Whether a budget has no spend limit, and was not used for so long that its windows are empty."""
+    limits = state["budget"]
+    return not limits["spend"] and now > state["time"] + _kept(limits)
+
+
+def _kept(limits: Json) -> float:
+    longest: float = max((per for _, _, per, _ in limits["limits"]), default=0.0)
+    return KEPT + longest
+
+
+states = States(answer, unused=unused)
 """The states of the budgets that this process coordinates."""
 
 
@@ -91,8 +102,7 @@ class FunctionCoordinator:
 def _served(name: str, address: str, source: Address, limits: Json) -> Coordinator:
     """The coordinator at a server. `source` is the address, or the function that returns it for each connection."""
     if address.startswith("redis"):
-        longest = max((per for _, _, per, _ in limits["limits"]), default=0.0)
-        expire_after = None if limits["spend"] else KEPT + longest
+        expire_after = None if limits["spend"] else _kept(limits)
         in_redis: Coordinator = member(REDIS, "RedisCoordinator")(source, name, answer, expire_after=expire_after)
         return in_redis
     in_postgres: Coordinator = member(POSTGRES, "PostgresCoordinator")(source, name, answer)

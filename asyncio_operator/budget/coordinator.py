@@ -27,6 +27,10 @@ ASK_TIMEOUT = 2.0
 """Seconds in which a coordinator must answer. Leases end after one second, so a later answer is worth nothing."""
 
 
+MANY_STATES = 256
+"""States that a process keeps without a look at which of them are still used."""
+
+
 class Coordinator(Protocol):
     """One budget at one coordinator, used by one process. Nothing is opened before the first `ask`.
 
@@ -49,20 +53,42 @@ class Coordinator(Protocol):
         ...
 
 
-class States:
-    """The states of budgets in the memory of a process, by name. Any thread may use it."""
+def _never(state: Json, now: float) -> bool:
+    return False
 
-    def __init__(self, answer: Answer, clock: Clock = monotonic) -> None:
+
+class States:
+    """The states of budgets in the memory of a process, by name. Any thread may use it.
+
+    Args:
+        unused: whether a state says no more than none would. Such states go when there are many: with ``scope="job"``
+            each DataFrame has a budget of its own.
+    """
+
+    def __init__(
+        self, answer: Answer, clock: Clock = monotonic, unused: Callable[[Json, float], bool] = _never
+    ) -> None:
         self._answer = answer
         self._clock = clock
+        self._unused = unused
         self._states: dict[str, Json | None] = {}
+        self._room = MANY_STATES
         self._lock = threading.Lock()
 
     def ask(self, name: str, message: Json) -> Json:
         """The reply to a message for the budget with that name."""
         with self._lock:
-            self._states[name], reply = self._answer(self._states.get(name, {}), message, self._clock())
+            now = self._clock()
+            if name not in self._states and len(self._states) >= self._room:
+                self._states = {
+                    name: state for name, state in self._states.items() if not (state and self._unused(state, now))
+                }
+                self._room = max(MANY_STATES, 2 * len(self._states))
+            self._states[name], reply = self._answer(self._states.get(name, {}), message, now)
             return reply
+
+    def __len__(self) -> int:
+        return len(self._states)
 
     def forget_all(self) -> None:
         """Drop all states, as when a new application begins while leases of the last one may still hold."""

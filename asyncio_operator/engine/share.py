@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from asyncio_operator.budget.addresses import answer, coordinator_of, states
+from asyncio_operator.budget.addresses import answer, coordinator_of, states, unused
 from asyncio_operator.budget.caps import LONGEST_RESET, problem
 from asyncio_operator.budget.coordinator import ASK_TIMEOUT, Coordinator, LocalCoordinator, States
 from asyncio_operator.budget.permits import Permits
@@ -374,7 +374,7 @@ class Shares:
         kept = states
         if clock_of(loop) is not monotonic:
             # A loop with a time of its own, as in tests.
-            kept = self._states_of_loops.setdefault(loop, States(answer, loop.time))
+            kept = self._states_of_loops.setdefault(loop, States(answer, loop.time, unused))
         if coordinators.reach(budget.name) is None:
             coordinators.register(budget.name, Running(partial(kept.ask, budget.name)))
         return LocalCoordinator(kept, budget.name)

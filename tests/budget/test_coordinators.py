@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from asyncio_operator import Budget, Limit
+from asyncio_operator.budget.addresses import answer, unused
 from asyncio_operator.budget.coordinator import (
     ASK_TIMEOUT,
     Coordinator,
@@ -25,12 +27,14 @@ from asyncio_operator.budget.coordinator import (
     LocalCoordinator,
     States,
 )
+from asyncio_operator.budget.permits import Permits
 from asyncio_operator.budget.postgres import CREATE, PostgresCoordinator
 from asyncio_operator.budget.redis import PREFIX, RedisCoordinator
 from asyncio_operator.clock import monotonic
 from asyncio_operator.spark.driver.driver_service import DriverService
 from asyncio_operator.spark.worker.driver_client import BUDGETS, DriverCoordinator
 from asyncio_operator.spark.worker.driver_wire import LARGEST, DriverAddress, connect_to_driver
+from asyncio_operator.testing import ManualClock
 from tests.faults.proxy import Mode, Proxy
 from tests.redis_service import RedisServer, needs_redis
 from tests.services import PostgresServer
@@ -546,3 +550,19 @@ def test_a_fork_opens_nothing_and_keeps_no_port(driver: Driver) -> None:
         os._exit(0 if service._listening.fileno() == -1 else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert service.running
+
+
+def test_states_of_budgets_that_are_no_longer_used_are_dropped() -> None:
+    clock = ManualClock()
+    states = States(answer, clock, unused)
+    used = [
+        Budget("spends", spend={"usd": 5.0}),
+        Budget("daily", Limit(10, 86_400.0)),
+        Budget("all the time", Limit(10)),
+    ]
+    for number in range(3000):
+        for budget in [Budget(f"job {number}", Limit(10), in_flight=4), *(used if number < 2 else used[2:])]:
+            states.ask(budget.name, Permits(budget, "w").message(clock()))
+        clock.advance(1.0)
+    assert len(states) < 600
+    assert {budget.name for budget in used} < states._states.keys()
