@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ from asyncio_operator.enricher import (
     takes,
 )
 from asyncio_operator.services.causes import import_error
-from enrichers.weighing import Weigh, check_weigh
+from enrichers.weighing import Weigh, weigh_with
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,7 +109,7 @@ class BlockingEnricher(Enricher):
             raise ConfigurationError(
                 f"max_batch is {describe(max_batch)}; it needs function_many, a function of many keys"
             )
-        check_weigh(weigh)
+        weigh_with(self, weigh)
         batch = 1 if function_many is None else 1000 if max_batch is None else positive_int("max_batch", max_batch)
         sizes = {"max_workers": positive_int("max_workers", max_workers), "max_batch": batch}
         others = {"idempotent": idempotent, "_weigh": weigh, "_schema": as_schema(schema), "_threads": None}
@@ -119,10 +119,6 @@ class BlockingEnricher(Enricher):
     def schema(self) -> pa.Schema:
         """The columns that a found row adds."""
         return self._schema
-
-    def weigh(self, keys: Sequence[Any]) -> Mapping[str, float]:
-        """What a call for these keys is likely to weigh, by the function of the user."""
-        return {} if self._weigh is None else self._weigh(keys)
 
     async def open(self) -> None:
         """Make the pool, and with a `setup` also the first client. Other threads start when they are needed.

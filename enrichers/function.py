@@ -12,12 +12,12 @@ lookups on its loop: use `BlockingEnricher` for that.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator import ConfigurationError, Enricher
 from asyncio_operator.enricher import Found, as_schema, describe, function_name, gives_coroutines, takes
-from enrichers.weighing import Weigh, check_weigh
+from enrichers.weighing import Weigh, weigh_with
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,7 +56,7 @@ class FunctionEnricher(Enricher):
                 "`async def` that awaits it"
             )
         takes("async_function", async_function, "the key: one value, or a tuple if `on` names several columns")
-        check_weigh(weigh)
+        weigh_with(self, weigh)
         self._schema = as_schema(schema)
         self._weigh = weigh
         self.idempotent = idempotent
@@ -70,10 +70,6 @@ class FunctionEnricher(Enricher):
     def schema(self) -> pa.Schema:
         """The columns that a found row adds."""
         return self._schema
-
-    def weigh(self, keys: Sequence[Any]) -> Mapping[str, float]:
-        """What a call for these keys is likely to weigh, by the function of the user."""
-        return {} if self._weigh is None else self._weigh(keys)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, FunctionEnricher):

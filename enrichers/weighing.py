@@ -6,13 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from asyncio_operator import ConfigurationError
-from asyncio_operator.enricher import describe, gives_coroutines, takes
+from asyncio_operator.enricher import Enricher, describe, gives_coroutines, takes
 
 Weigh = Callable[[Sequence[Any]], Mapping[str, float]]
 
 
-def check_weigh(weigh: Weigh | None) -> None:
-    """Check that a function can weigh a list of keys.
+def weigh_with(enricher: Enricher, weigh: Weigh | None) -> None:
+    """Put a function in the place of an enricher's method `weigh`.
+
+    Without a function the method of `Enricher` stays, which the calls of a run can do without.
 
     Raises:
         ConfigurationError: it is not an ordinary function of one argument.
@@ -25,3 +27,4 @@ def check_weigh(weigh: Weigh | None) -> None:
             'unit, such as {"tokens": 1300}'
         )
     takes("weigh", weigh, "the list of keys")
+    object.__setattr__(enricher, "weigh", weigh)  # Some enrichers are frozen.

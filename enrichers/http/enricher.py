@@ -23,7 +23,6 @@ from asyncio_operator.enricher import (
     describe,
     duration,
     function_name,
-    gives_coroutines,
     positive_int,
     takes,
 )
@@ -36,6 +35,7 @@ from enrichers.http.request_plan import Arguments, Plans, make_plans
 from enrichers.http.session import Client
 from enrichers.http.template import KEYS
 from enrichers.names import names_of
+from enrichers.weighing import Weigh, weigh_with
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 REDIRECTS = ("same_host", "any", "never")
@@ -135,7 +135,7 @@ class HttpEnricher(Enricher):
         redirects: str = "same_host",
         ssl: str | os.PathLike[str] | Callable[[], SSLContext] | None = None,
         trust_env: bool = False,
-        weigh: Callable[[Sequence[Any]], Mapping[str, float]] | None = None,
+        weigh: Weigh | None = None,
         usage: Usage | None = None,
         hints: bool = True,
     ) -> None:
@@ -162,7 +162,7 @@ class HttpEnricher(Enricher):
         self._redirects = _one_of("redirects", redirects, REDIRECTS)
         self._tls = os.fspath(ssl) if isinstance(ssl, str | os.PathLike) else ssl
         self._trust_env = _switch("trust_env", trust_env)
-        self._weigh = weigh
+        weigh_with(self, weigh)
         self._usage = {} if usage is None else usage
         self._hints = _switch("hints", hints)
         self.max_batch = self._batch_size(max_batch)
@@ -179,10 +179,6 @@ class HttpEnricher(Enricher):
         as text, and the metadata say so."""
         sent_as = {"sent_as": "text"} if self._json_body is None else None
         return pa.schema([pa.field(name, pa.null(), metadata=sent_as) for name in self._parts])
-
-    def weigh(self, keys: Sequence[Any]) -> Mapping[str, float]:
-        """What a request for these keys is likely to weigh, by the function of the user."""
-        return {} if self._weigh is None else self._weigh(keys)
 
     async def open(self) -> None:
         """Make the session. It connects on the first lookup.
@@ -247,13 +243,6 @@ class HttpEnricher(Enricher):
         """Check arguments that are used only later."""
         self._answers(Secrets())
         self._usage = dict(self._usage) if readers(self._usage) else {}
-        if self._weigh is not None:
-            if not callable(self._weigh) or gives_coroutines(self._weigh):
-                raise ConfigurationError(
-                    f"weigh is {describe(self._weigh)}; it must be an ordinary function of a list of keys, with "
-                    'amounts by unit as its result, such as {"tokens": 1300}'
-                )
-            takes("weigh", self._weigh, "the list of keys")
         if self._batch_url is None and (self._batch_json_body is not None or self._batch_extract is not None):
             raise ConfigurationError("batch_json_body and batch_extract are for requests to a batch_url; pass one")
         if self._tls is not None and not isinstance(self._tls, str) and not callable(self._tls):

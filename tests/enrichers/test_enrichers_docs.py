@@ -105,5 +105,6 @@ def test_every_option_is_documented(section: str, documented: Any) -> None:
     for name, parameter in parameters.items():
         default = parameter.default
         if section != "Testing it" and isinstance(default, str | int | float):
-            shown = f'"{default}"' if isinstance(default, str) else f"{default:g}"
+            plain = isinstance(default, int | float) and not isinstance(default, bool)
+            shown = f"{default:g}" if plain else f'"{default}"' if isinstance(default, str) else str(default)
             assert rows[name].strip("`").removesuffix(" s") == shown

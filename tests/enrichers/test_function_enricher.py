@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from asyncio_operator import ConfigurationError, Enricher
-from enrichers import BlockingEnricher, FunctionEnricher, enricher
+from asyncio_operator.engine.budgeted import written
+from enrichers import BlockingEnricher, FunctionEnricher, HttpEnricher, enricher
 
 
 async def weather(key: str) -> Mapping[str, Any] | None:
@@ -181,6 +182,7 @@ def test_G4_a_function_takes_its_weight_beside_it() -> None:
     [
         lambda weigh: FunctionEnricher(nothing, "x int", weigh=weigh),
         lambda weigh: BlockingEnricher(lambda key: None, "x int", weigh=weigh),
+        lambda weigh: HttpEnricher("http://localhost/{key}", schema="x int", weigh=weigh),
     ],
 )
 def test_G4_a_weight_is_an_ordinary_function_of_the_keys(make: Any) -> None:
@@ -191,6 +193,7 @@ def test_G4_a_weight_is_an_ordinary_function_of_the_keys(make: Any) -> None:
     with pytest.raises(ConfigurationError, match="it must take one argument, the list of keys"):
         make(lambda: {"tokens": 2})
     assert make(lambda keys: {"tokens": 2}).weigh([1]) == {"tokens": 2}
+    assert written(make(None).weigh, Enricher.weigh) is None, "each call is weighed although it weighs nothing"
 
 
 async def nothing(key: Any) -> None:
