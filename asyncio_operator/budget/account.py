@@ -54,14 +54,10 @@ be counted so: a budget with a spend limit is then an error.
 
 from __future__ import annotations
 
-from typing import Any
-
 from asyncio_operator.budget import caps, sharing, workers
 from asyncio_operator.budget.statistics import statistics
-from asyncio_operator.budget.terms import GRAINS, RECOVERY, VERSION, Terms, terms_of
+from asyncio_operator.budget.terms import GRAINS, RECOVERY, VERSION, Json, Terms, terms_of
 from asyncio_operator.policies.rate_limit import RateWindow, rounded
-
-Json = dict[str, Any]
 
 LOST = (
     "its coordinator has lost its state, and so what was spent. Let Redis write to disk (appendonly yes), or use "

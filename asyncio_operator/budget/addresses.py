@@ -12,14 +12,13 @@ from collections.abc import Callable
 from asyncio_operator.budget.coordinator import (
     ASK_TIMEOUT,
     Coordinator,
-    CoordinatorError,
-    Json,
     LocalCoordinator,
     States,
 )
 from asyncio_operator.budget.registry import Address, coordinators
 from asyncio_operator.budget.spec import SCHEMES, Budget, definition, shown_address
-from asyncio_operator.errors import ConfigurationError
+from asyncio_operator.budget.terms import Json
+from asyncio_operator.errors import ConfigurationError, CoordinatorError
 from asyncio_operator.lazy import member
 from asyncio_operator.services.secret_source import SecretSource, checked_text
 

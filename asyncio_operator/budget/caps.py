@@ -8,12 +8,10 @@ answers overtake each other, so a hint that says that more is left is believed o
 from __future__ import annotations
 
 import math
-from typing import Any
 
+from asyncio_operator.budget.terms import Json
 from asyncio_operator.budget.usage import LARGEST_AMOUNT, Hint
 from asyncio_operator.errors import describe
-
-Json = dict[str, Any]
 
 LONGEST_RESET = 3600.0
 """Seconds. A source that asks for more is not believed, unless the budget has a longer window of the unit."""

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
+from asyncio_operator.budget.terms import Json
 from asyncio_operator.clock import Clock, monotonic
-from asyncio_operator.errors import CoordinatorError
 
-__all__ = ["ASK_TIMEOUT", "Answer", "Coordinator", "CoordinatorError", "Json", "LocalCoordinator", "States"]
-
-Json = dict[str, Any]
-"""A JSON object: its values are texts, numbers, booleans, None, lists and objects."""
+__all__ = ["ASK_TIMEOUT", "Answer", "Coordinator", "LocalCoordinator", "States"]
 
 Answer = Callable[[Json | None, Json, float], tuple[Json, Json]]
 """State, message and the coordinator's seconds; the new state and the reply. The state is None if it may have been

@@ -19,11 +19,9 @@ from typing import Any
 from asyncio_operator.budget.clock_bounds import ClockBounds
 from asyncio_operator.budget.spec import Budget, definition
 from asyncio_operator.budget.stock import Amount, Slots, Stock, misfit, overspent
-from asyncio_operator.budget.terms import VERSION, terms_of
+from asyncio_operator.budget.terms import VERSION, Json, terms_of
 from asyncio_operator.budget.usage import HINT_FIELDS, Hint
 from asyncio_operator.errors import BudgetExceeded, ConfigurationError
-
-Json = dict[str, Any]
 
 EAGER = 0.1
 """A worker whose calls wait, and had permits, asks again after this part of the interval."""

@@ -12,8 +12,10 @@ import contextlib
 import json
 from typing import Any
 
-from asyncio_operator.budget.coordinator import ASK_TIMEOUT, Answer, CoordinatorError, Json
+from asyncio_operator.budget.coordinator import ASK_TIMEOUT, Answer
+from asyncio_operator.budget.terms import Json
 from asyncio_operator.clock import monotonic
+from asyncio_operator.errors import CoordinatorError, function_name
 from asyncio_operator.hints import not_installed
 
 try:
@@ -21,7 +23,6 @@ try:
 except ImportError as error:
     raise not_installed("a budget in PostgreSQL", "asyncpg", "postgres") from error
 
-from asyncio_operator.errors import function_name
 from asyncio_operator.policies.shutdown import CLOSE_TIMEOUT
 from asyncio_operator.services.causes import caused, own_words
 from asyncio_operator.services.postgres_causes import cause_of
@@ -52,7 +53,7 @@ INSERT = "INSERT INTO asyncio_operator_budgets (name, state) VALUES ($1, '') ON 
 
 UPDATE = "UPDATE asyncio_operator_budgets SET state = $2 WHERE name = $1"
 
-POOLER_STATES = {"26000", "42P05"}
+LOST_STATEMENTS = {"26000", "42P05"}
 """Prepared statements went to another session: a pooler is in between."""
 
 
@@ -73,7 +74,7 @@ class PostgresCoordinator:
             async with asyncio.timeout(ASK_TIMEOUT):
                 return await self._with_table(message)
         except Exception as error:
-            if getattr(error, "sqlstate", None) in POOLER_STATES:
+            if getattr(error, "sqlstate", None) in LOST_STATEMENTS:
                 self._prepares = False
             problem = self._problem(error)
             self._drop()

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from asyncio_operator.budget import caps
-from asyncio_operator.budget.terms import GRAINS, Terms
+from asyncio_operator.budget.terms import GRAINS, Json, Terms
 from asyncio_operator.policies.rate_limit import RateWindow, rounded
-
-Json = dict[str, Any]
 
 HEARD = 1.0
 """Seconds after its last message in which the wishes of a worker count."""

@@ -112,7 +112,9 @@ class Budget:
         patience: Duration = 30.0,
     ) -> None:
         _check_name(name)
-        checked = tuple(sorted((_as_limit(one) for one in limits), key=lambda one: (one.unit, one.per)))
+        checked = tuple(
+            sorted((as_limit("a limit of a budget", one) for one in limits), key=lambda one: (one.unit, one.per))
+        )
         windows = [(one.unit, one.per) for one in checked]
         for window in windows:
             if windows.count(window) > 1:
@@ -207,11 +209,12 @@ def _check_name(name: object) -> None:
         )
 
 
-def _as_limit(limit: object) -> Limit:
+def as_limit(name: str, limit: object) -> Limit:
+    """A `Limit`, or a `RateLimit` as one. `name` is what a message calls it."""
     if isinstance(limit, RateLimit):
         return Limit(limit.rate, limit.per, "calls", limit.burst)
     if not isinstance(limit, Limit):
-        raise ConfigurationError(f"a limit of a budget is {describe(limit)}; it must be a Limit or a RateLimit")
+        raise ConfigurationError(f"{name} is {describe(limit)}; it must be a Limit or a RateLimit")
     return limit
 
 

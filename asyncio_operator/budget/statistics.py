@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.budget.terms import FORGOTTEN
+from asyncio_operator.budget.terms import FORGOTTEN, Json
 
 if TYPE_CHECKING:
     from asyncio_operator.policies.rate_limit import RateWindow
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

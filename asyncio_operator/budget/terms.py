@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+Json = dict[str, Any]
+"""A JSON object: its values are texts, numbers, booleans, None, lists and objects."""
+
 VERSION = 1
 """Of the messages between workers and coordinators, and of the states of budgets."""
 

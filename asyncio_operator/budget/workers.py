@@ -6,11 +6,7 @@ spent, because its calls may have been made. If it comes back, its own figures c
 
 from __future__ import annotations
 
-from typing import Any
-
-from asyncio_operator.budget.terms import FORGOTTEN
-
-Json = dict[str, Any]
+from asyncio_operator.budget.terms import FORGOTTEN, Json
 
 REMEMBERED = 120.0
 """Seconds for which a gone worker may come back and repeat a report that was applied before."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from asyncio_operator.budget.spec import Limit
+from asyncio_operator.budget.spec import Limit, as_limit
 from asyncio_operator.checks import number, one_of, seconds, takes
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.policies.rate_limit import RateLimit
@@ -67,7 +67,7 @@ class ServiceLimits:
         usage: Mapping[str, str] | None,
         journey: float,
     ) -> None:
-        self._windows = [_Window(_as_limit(limit), journey) for limit in _listed(limits)]
+        self._windows = [_Window(as_limit("a limit", limit), journey) for limit in _listed(limits)]
         self._style: Style | None = None if headers is None else STYLES[one_of("headers", headers, tuple(STYLES))]
         if headers is not None and not self._windows:
             raise ConfigurationError(f"headers is {headers!r}, but there are no limits to report; pass limits=")
@@ -224,14 +224,6 @@ def _listed(limits: object) -> Sequence[object]:
     if isinstance(limits, str) or not isinstance(limits, Sequence):
         raise ConfigurationError(f"limits is {describe(limits)}; it must be a list of Limit objects")
     return limits
-
-
-def _as_limit(limit: object) -> Limit:
-    if isinstance(limit, RateLimit):
-        return Limit(limit.rate, limit.per, "calls", limit.burst)
-    if not isinstance(limit, Limit):
-        raise ConfigurationError(f"a limit is {describe(limit)}; it must be a Limit or a RateLimit")
-    return limit
 
 
 def _amounts(paths: Mapping[str, str], body: bytes) -> dict[str, float]:

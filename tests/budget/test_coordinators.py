@@ -22,15 +22,15 @@ from asyncio_operator.budget.addresses import answer, unused
 from asyncio_operator.budget.coordinator import (
     ASK_TIMEOUT,
     Coordinator,
-    CoordinatorError,
-    Json,
     LocalCoordinator,
     States,
 )
 from asyncio_operator.budget.permits import Permits
 from asyncio_operator.budget.postgres import CREATE, PostgresCoordinator
 from asyncio_operator.budget.redis import PREFIX, RedisCoordinator
+from asyncio_operator.budget.terms import Json
 from asyncio_operator.clock import monotonic
+from asyncio_operator.errors import CoordinatorError
 from asyncio_operator.spark.driver.driver_service import DriverService
 from asyncio_operator.spark.worker.driver_client import BUDGETS, DriverCoordinator
 from asyncio_operator.spark.worker.driver_wire import LARGEST, DriverAddress, connect_to_driver

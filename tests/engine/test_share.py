@@ -24,7 +24,8 @@ from asyncio_operator import (
     StateError,
 )
 from asyncio_operator.budget.account import answer
-from asyncio_operator.budget.coordinator import Json, LocalCoordinator, States
+from asyncio_operator.budget.coordinator import LocalCoordinator, States
+from asyncio_operator.budget.terms import Json
 from asyncio_operator.budget.usage import Hint
 from asyncio_operator.engine.share import LONGEST_ASK, Seat, Share, shares
 from asyncio_operator.enricher import hint, settle
