@@ -48,7 +48,7 @@ class Permits:
         self._terms = terms_of(self._definition)
         self._clock = ClockBounds()
         self._stocks = tuple(Stock(place, *limit) for place, limit in enumerate(self._definition["limits"]))
-        self._slots = None if budget.in_flight is None else Slots()
+        self._slots = None if budget.in_flight is None else Slots(budget.in_flight)
         self._amounts = tuple(Amount(unit, most) for unit, most in self._definition["spend"].items())
         # Stocks, slots and amounts are as they were looked at until then.
         self._valid_until = -math.inf
@@ -186,6 +186,11 @@ class Permits:
         horizon = self._terms.ahead(self._again, self._round_trip)
         elapsed = min(max(now - self._asked_at, 1e-3), 1.0)
         recent = now - self._last_start < 1.0 and not self._rests
+        if self._rests:
+            if self._slots is not None:
+                self._slots.rest()
+            for amount in self._amounts:
+                amount.rest()
         for stock in self._stocks:
             if self._rests:
                 stock.rest()

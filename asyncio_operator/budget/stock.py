@@ -210,28 +210,33 @@ class Stock:
 
 
 class Slots:
-    """Calls in flight.
+    """Calls in flight, at most `most` in all workers.
 
     Attributes:
         used: calls that run.
         allowed: calls that may run.
     """
 
-    __slots__ = ("_wanted", "allowed", "starved", "used")
+    __slots__ = ("_most", "_wanted", "allowed", "starved", "used")
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self.used = self.allowed = self._wanted = 0
         self.starved = False
 
     def offer(self, recent: bool) -> list[int]:
         """How many calls this worker may have from now on, how many it wants, and how many run."""
         if self.starved:
-            self._wanted = max(2 * self._wanted, self.used + 1)
+            self._wanted = min(self._most, max(2 * self._wanted, self.used + 1))
         else:
             self._wanted = max(self.used, self._wanted * 3 // 4 if recent else 0)
         self.starved = False
         self.allowed = max(self.used, min(self.allowed, self._wanted))
         return [self.allowed, self._wanted, self.used]
+
+    def rest(self) -> None:
+        """Want nothing."""
+        self._wanted, self.starved = 0, False
 
 
 class Amount:
@@ -284,6 +289,10 @@ class Amount:
         self.used = self.call = self._settled = 0.0
         self._sent = self.total
         return [self.held, wanted, needed, self.total, self.confirmed]
+
+    def rest(self) -> None:
+        """Want nothing."""
+        self.used = self.call = 0.0
 
     def answered(self, held: float, spent: float, total: float) -> None:
         """The coordinator says what this worker may hold, and what all have spent and hold."""

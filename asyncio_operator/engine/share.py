@@ -59,7 +59,8 @@ class Share:
     """
 
     def __init__(self, budget: Budget, coordinator: Coordinator, idle: float) -> None:
-        loop = asyncio.get_running_loop()
+        # A run may leave when its loop has ended: asyncio.run cancels what is left, and then runs it to its end.
+        self._loop = loop = asyncio.get_running_loop()
         self.over = False
         self.now = clock = clock_of(loop)
         self.permits = Permits(budget, os.urandom(16).hex())
@@ -184,7 +185,7 @@ class Share:
         leaving, self._leaving = self._leaving, False
         if leaving and due < math.inf:
             # At once and not by a timer: the loop may end now, and the task that it cancels closes the connection.
-            self._exchange = start_task(self._exchanged())
+            self._exchange = start_task(self._exchanged(), loop=self._loop)
             return
         if due == math.inf and not self._seats:
             self._idle_alarm.set(now + self._idle) if self._idle else self._rest()
@@ -201,7 +202,7 @@ class Share:
             # Something has changed since, or the timer has rung a little early.
             self._arrange()
         elif self._exchange is None and not self.over:
-            self._exchange = start_task(self._exchanged())
+            self._exchange = start_task(self._exchanged(), loop=self._loop)
 
     async def _exchanged(self) -> None:
         sent = self.now()
@@ -279,7 +280,7 @@ class Share:
         self.over = True
         for alarm in (self._ask_alarm, self._turn_alarm, self._patience_alarm, self._idle_alarm):
             alarm.cancel()
-        self._closing = start_task(self._close())
+        self._closing = start_task(self._close(), loop=self._loop)
 
     async def _close(self) -> None:
         where = f"the connection to {self._coordinator.shown}"

@@ -47,13 +47,15 @@ class Alarm:
 T = TypeVar("T")
 
 
-def start_task(coroutine: Coroutine[Any, Any, T], context: Context | None = None) -> asyncio.Task[T]:
-    """A task of the running loop that takes its first step in a later turn.
+def start_task(
+    coroutine: Coroutine[Any, Any, T], context: Context | None = None, loop: asyncio.AbstractEventLoop | None = None
+) -> asyncio.Task[T]:
+    """A task of the running loop, or of `loop`, that takes its first step in a later turn.
 
     It does not use the loop's task factory: the one for eager tasks would run the first step inside of the code that
     starts the task, before that code has stored the task.
     """
-    return asyncio.Task(coroutine, loop=asyncio.get_running_loop(), context=context)
+    return asyncio.Task(coroutine, loop=loop or asyncio.get_running_loop(), context=context)
 
 
 def wake(waiter: asyncio.Future[None] | None) -> None:

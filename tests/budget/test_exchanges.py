@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -361,3 +362,31 @@ def test_G2_a_heavy_call_is_not_kept_waiting_by_light_ones() -> None:
             exchange(cluster.coordinator, heavy, cluster.now)
         cluster.run(0.01, weights={"tokens": 1.0})
         assert cluster.now < began + 6.0
+
+
+@pytest.mark.parametrize("budget", [Budget("b", in_flight=2), Budget("b", spend={"calls": 10})])
+def test_G2_a_worker_that_rests_gives_all_back_also_if_calls_had_to_wait(budget: Budget) -> None:
+    coordinator, permits = Coordinator(), Permits(budget, "w")
+    while not may_start(permits, 0.0):
+        exchange(coordinator, permits, 0.0)
+    permits.started({}, 0.0)
+    permits.next_start({}, 0.0)
+    permits.returned({}, None, 0.0)
+    permits.rest()
+    exchange(coordinator, permits, 0.0)
+    assert permits.ask_at(0.0) == math.inf
+    worker = json.loads(coordinator.text)["workers"]["w"]
+    assert worker["slots"] == 0
+    assert not any(worker["spend"].values())
+
+
+def test_G1_a_worker_never_wants_more_calls_in_flight_than_there_may_be() -> None:
+    coordinator, first, second = Coordinator(), *(Permits(Budget("b", in_flight=1), name) for name in "vw")
+    first.next_start({}, 0.0)
+    exchange(coordinator, first, 0.0)
+    first.started({}, 0.0)
+    for number in range(200):
+        second.next_start({}, number / 10)
+        message = second.message(number / 10)
+        assert message["slots"][1] <= 1
+        assert second.answered(coordinator.ask(message, number / 10), number / 10, number / 10)

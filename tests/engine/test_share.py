@@ -605,3 +605,17 @@ def test_G1_a_run_that_is_closed_at_any_turn_gives_everything_back(turns):
         assert figures["usd"].used <= 12
 
     check()
+
+
+def test_O8_a_loop_that_ends_while_a_run_under_a_budget_is_open_ends_it(capfd: pytest.CaptureFixture[str]) -> None:
+    async def main() -> None:
+        async def call(value: int) -> int:
+            await asyncio.sleep(0.01)
+            return value
+
+        budget = Budget("a loop that ends", in_flight=2)
+        outputs = AsyncWaitOperator(call, mode="ordered", budget=budget).process(range(10))
+        assert await anext(outputs) == 0
+
+    asyncio.run(main())
+    assert "never awaited" not in capfd.readouterr().err
