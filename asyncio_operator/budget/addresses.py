@@ -15,7 +15,7 @@ from asyncio_operator.budget.coordinator import (
     LocalCoordinator,
     States,
 )
-from asyncio_operator.budget.registry import Address, coordinators
+from asyncio_operator.budget.registry import coordinators
 from asyncio_operator.budget.spec import SCHEMES, Budget, definition, shown_address
 from asyncio_operator.budget.terms import Json
 from asyncio_operator.errors import ConfigurationError, CoordinatorError
@@ -26,6 +26,9 @@ from asyncio_operator.services.secret_source import SecretSource, checked_text
 ACCOUNT = "asyncio_operator.budget.account"
 REDIS = "asyncio_operator.budget.redis"
 POSTGRES = "asyncio_operator.budget.postgres"
+
+Address = str | Callable[[], str]
+"""Of a server, or a function that returns it."""
 
 KEPT = 60.0
 """Seconds for which the state of a budget is kept that is no longer used, beside its longest window."""
@@ -136,12 +139,22 @@ def check_address(budget: Budget) -> None:
         member(POSTGRES, "check_dsn")(address)
 
 
-def _ask_once(name: str, address: Address, message: Json) -> Json:
-    """Ask the coordinator at an address, and disconnect. For any thread, also one whose loop runs."""
+def ask_once(budget: Budget, message: Json) -> Json:
+    """The reply of the coordinator of a budget: at its address, where this disconnects again, or in this process.
+
+    For any thread, also one whose loop runs.
+
+    Raises:
+        StateError: the budget has no address, and no coordinator of this process has it.
+        CoordinatorError: the coordinator gave no answer.
+    """
+    source = budget.coordinator
+    if source is None:
+        return coordinators.ask(budget.name, message)
     from concurrent.futures import ThreadPoolExecutor
 
     async def ask() -> Json:
-        coordinator = _at(name, address, message["budget"])
+        coordinator = _at(budget.name, source, definition(budget))
         try:
             return await coordinator.ask(message)
         finally:
@@ -149,6 +162,3 @@ def _ask_once(name: str, address: Address, message: Json) -> Json:
 
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, ask()).result()
-
-
-coordinators.connect = _ask_once

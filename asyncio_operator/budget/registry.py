@@ -11,8 +11,6 @@ from asyncio_operator.errors import StateError
 
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
 
-Address = str | Callable[[], str]
-
 
 @dataclass(frozen=True)
 class Running:
@@ -28,15 +26,9 @@ class Running:
 
 
 class Coordinators:
-    """Register one with ``coordinators.register(name, Running(...))`` before a budget is pickled for its workers.
-
-    Attributes:
-        connect: called with a name, an address and a message; asks the coordinator there once, and disconnects. It is
-            set by the module that knows how.
-    """
+    """Register one with ``coordinators.register(name, Running(...))`` before a budget is pickled for its workers."""
 
     def __init__(self) -> None:
-        self.connect: Callable[[str, Address, dict[str, Any]], dict[str, Any]] | None = None
         self._running: dict[str, Running] = {}
         self._lock = threading.Lock()
 
@@ -55,14 +47,12 @@ class Coordinators:
         running = self._running.get(name)
         return None if running is None else running.reach
 
-    def ask(self, name: str, address: Address | None, message: dict[str, Any]) -> dict[str, Any]:
-        """The reply of the coordinator of a budget: at its address, or, if that is None, in this process.
+    def ask(self, name: str, message: dict[str, Any]) -> dict[str, Any]:
+        """The reply of the coordinator that has the budget in this process.
 
         Raises:
             StateError: no coordinator of this process has the budget.
         """
-        if address is not None and self.connect is not None:
-            return self.connect(name, address, message)
         running = self._running.get(name)
         if running is not None:
             return running.ask(message)

@@ -163,8 +163,8 @@ class Budget:
             CoordinatorError: the coordinator gave no answer.
         """
         # Asking needs more than a specification may know, and is loaded when it is needed.
-        coordinators = member("asyncio_operator.budget.addresses", "coordinators")
-        reply = coordinators.ask(self.name, self.coordinator, {"kind": "statistics", "budget": definition(self)})
+        ask_once = member("asyncio_operator.budget.addresses", "ask_once")
+        reply = ask_once(self, {"kind": "statistics", "budget": definition(self)})
         return BudgetStatistics.of(reply["statistics"])
 
 
