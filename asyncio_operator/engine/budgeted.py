@@ -65,9 +65,9 @@ class Allowance(Protocol):
         """Wait for a limited time, at the end of the run, until what it held is given back."""
 
 
-def written(weigh: Weigh, unwritten: object) -> Weigh | None:
-    """A method `weigh`; None if it is that of the base class, which weighs nothing."""
-    return None if getattr(weigh, "__func__", None) is unwritten else weigh
+def overridden(weigh: Weigh, base: object) -> Weigh | None:
+    """A method `weigh`; None if it is `base`, that of the base class, which weighs nothing."""
+    return None if getattr(weigh, "__func__", None) is base else weigh
 
 
 class BudgetedCalls:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.engine.attempts import Attempts
-from asyncio_operator.engine.budgeted import Allowance, BudgetedCalls, written
+from asyncio_operator.engine.budgeted import Allowance, BudgetedCalls, overridden
 from asyncio_operator.engine.contracts import Input, Source
 from asyncio_operator.engine.hedging import Hedging
 from asyncio_operator.engine.inputs import Reader
@@ -113,7 +113,7 @@ def managed_calls(
         limiter=limiter,
         breaker_clock=breaker_clock,
         allowance=allowance,
-        weigh=written(enricher.weigh, Enricher.weigh),
+        weigh=overridden(enricher.weigh, Enricher.weigh),
         hedger=hedger,
         batch_method="lookup_many",
     )

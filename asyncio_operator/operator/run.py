@@ -17,7 +17,7 @@ from typing import Any
 
 from asyncio_operator.elements import OperatorSnapshot, Record, Watermark
 from asyncio_operator.engine.attempts import Attempts
-from asyncio_operator.engine.budgeted import Allowance, written
+from asyncio_operator.engine.budgeted import Allowance, overridden
 from asyncio_operator.engine.contracts import Consumer, Input
 from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.lanes import Lanes
@@ -124,7 +124,7 @@ class Run:
                 keys=source.keyed,
                 breaker_clock=options.clock,
                 allowance=allowance,
-                weigh=written(function.weigh, AsyncFunction.weigh),
+                weigh=overridden(function.weigh, AsyncFunction.weigh),
             )
             lanes = attempts.lanes
         else:

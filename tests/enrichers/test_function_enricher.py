@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from asyncio_operator import ConfigurationError, Enricher
-from asyncio_operator.engine.budgeted import written
+from asyncio_operator.engine.budgeted import overridden
 from enrichers import BlockingEnricher, FunctionEnricher, HttpEnricher, enricher
 
 
@@ -193,7 +193,7 @@ def test_G4_a_weight_is_an_ordinary_function_of_the_keys(make: Any) -> None:
     with pytest.raises(ConfigurationError, match="it must take one argument, the list of keys"):
         make(lambda: {"tokens": 2})
     assert make(lambda keys: {"tokens": 2}).weigh([1]) == {"tokens": 2}
-    assert written(make(None).weigh, Enricher.weigh) is None, "each call is weighed although it weighs nothing"
+    assert overridden(make(None).weigh, Enricher.weigh) is None, "each call is weighed although it weighs nothing"
 
 
 async def nothing(key: Any) -> None:

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from asyncio_operator.budget.addresses import check_address, states
 from asyncio_operator.budget.registry import Running, coordinators
 from asyncio_operator.budget.spec import Budget, Limit
-from asyncio_operator.engine.budgeted import written
+from asyncio_operator.engine.budgeted import overridden
 from asyncio_operator.errors import BudgetExceeded, ConfigurationError, describe
 from asyncio_operator.function import AsyncFunction
 from asyncio_operator.spark.driver.driver_service import Topics, driver_service
@@ -132,7 +132,7 @@ def for_function(budget: Budget, function: AsyncFunction[Any, Any], spark: Spark
         BudgetExceeded: see `check_weights`.
     """
     reaching = reachable(spark, budget, lambda: slots(spark))
-    check_weights(budget, describe(function), written(function.weigh, AsyncFunction.weigh))
+    check_weights(budget, describe(function), overridden(function.weigh, AsyncFunction.weigh))
     return reaching
 
 

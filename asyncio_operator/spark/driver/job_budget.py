@@ -16,7 +16,7 @@ from asyncio_operator.arrow.key_identity import canonical_key
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.budget.usage import checked_weights
 from asyncio_operator.checks import of_kind, positive_int
-from asyncio_operator.engine.budgeted import written
+from asyncio_operator.engine.budgeted import overridden
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, calls_at_most
@@ -42,7 +42,7 @@ def check_budget(enricher: Enricher, budget: Budget | None) -> None:
         BudgetExceeded: a call without keys would already pass a spend limit.
     """
     if budget is not None:
-        check_weights(budget, describe(enricher), written(enricher.weigh, Enricher.weigh))
+        check_weights(budget, describe(enricher), overridden(enricher.weigh, Enricher.weigh))
 
 
 Place = DriverAddress | int | None
@@ -113,7 +113,7 @@ WEIGHED = 100
 
 def weights_of_a_key(df: DataFrame, task: EnrichTask, keys_in_a_call: int) -> dict[str, float]:
     """What a key weighs on average, in the units of the enricher, estimated from some keys of a DataFrame."""
-    weigh = written(task.enricher.weigh, Enricher.weigh)
+    weigh = overridden(task.enricher.weigh, Enricher.weigh)
     if weigh is None:
         return {}
     parts = df.toDF(*(f"_{i}" for i in range(len(df.columns)))).select(*(f"_{i}" for i in task.layout.keys))
