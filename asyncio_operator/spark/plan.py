@@ -7,13 +7,17 @@ asked only for its schema.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame
 
+from asyncio_operator.arrow.key_identity import canonical_key
 from asyncio_operator.budget.spec import Budget
+from asyncio_operator.budget.usage import checked_weights
 from asyncio_operator.checks import Duration, positive_duration, positive_int
+from asyncio_operator.engine.budgeted import overridden
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.lookup.memory import MOST_KEYS
@@ -34,13 +38,17 @@ from asyncio_operator.spark.driver.forecast import (
     weights_of,
     worked_off,
 )
-from asyncio_operator.spark.driver.job_budget import planned_limits, weights_of_a_key
+from asyncio_operator.spark.driver.job_budget import planned_limits
 from asyncio_operator.spark.driver.job_limits import cores
 from asyncio_operator.spark.metrics import EnrichmentMetrics, EnrichmentStatistics
+from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.survey import SCHEMA, SIZE, Survey, TaskFigures, figures_of
 
 SAMPLE = 1_000_000
 """Default of `sample`: half a second of work for each task, and all rows of most partitions."""
+
+WEIGHED = 100
+"""The number of keys that are weighed, to estimate the weight of all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +191,7 @@ def plan(
     at_once = max(1, min(len(tasks), tasks_at_once or cores(df.sparkSession)))
     plain = worked_off(tasks, at_once, pace, whole.asked)
     cached = worked_off(tasks, at_once, pace, Caches(whole, survey.cache_rows).asked)
-    per_key = {} if options.budget is None else weights_of_a_key(df, task, keys_in_a_call)
+    per_key = {} if options.budget is None else _weights_of_a_key(df, task, keys_in_a_call)
     weights, cached_weights = (
         {} if options.budget is None else weights_of(one.calls, one.lookups, per_key) for one in (plain, cached)
     )
@@ -206,6 +214,20 @@ def plan(
         cached_weights=cached_weights,
         budget=budget,
     )
+
+
+def _weights_of_a_key(df: DataFrame, task: EnrichTask, keys_in_a_call: int) -> dict[str, float]:
+    """What a key weighs on average, in the units of the enricher, estimated from some keys of a DataFrame."""
+    weigh = overridden(task.enricher.weigh, Enricher.weigh)
+    if weigh is None:
+        return {}
+    parts = df.toDF(*(f"_{i}" for i in range(len(df.columns)))).select(*(f"_{i}" for i in task.layout.keys))
+    rows = parts.dropna().distinct().limit(max(WEIGHED, keys_in_a_call)).collect()
+    keys = [canonical_key(row[0] if len(row) == 1 else tuple(row)) for row in rows]
+    total: Counter[str] = Counter()
+    for start in range(0, len(keys), keys_in_a_call):
+        total.update(checked_weights("weigh(keys)", weigh(keys[start : start + keys_in_a_call])))
+    return {unit: amount / len(keys) for unit, amount in total.items()}
 
 
 def _seconds(total: Total, budget: Budget | None, weights: Mapping[str, float], latency: float | None) -> float | None:

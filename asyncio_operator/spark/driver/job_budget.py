@@ -6,15 +6,12 @@ do not reach the driver, they are divided by the tasks at once (`job_limits`).
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from uuid import uuid4
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from asyncio_operator.arrow.key_identity import canonical_key
 from asyncio_operator.budget.spec import Budget
-from asyncio_operator.budget.usage import checked_weights
 from asyncio_operator.checks import of_kind, positive_int
 from asyncio_operator.engine.budgeted import overridden
 from asyncio_operator.enricher import Enricher
@@ -32,7 +29,6 @@ from asyncio_operator.spark.driver.budgets import (
 from asyncio_operator.spark.driver.build_task import EnrichOptions
 from asyncio_operator.spark.driver.job_limits import slots
 from asyncio_operator.spark.worker.driver_wire import DriverAddress
-from asyncio_operator.spark.worker.enrich_task import EnrichTask
 
 
 def check_budget(enricher: Enricher, budget: Budget | None) -> None:
@@ -105,24 +101,6 @@ def _is_classic(spark: SparkSession) -> bool:
         return spark.sparkContext is not None
     except Exception:  # Spark Connect has none.
         return False
-
-
-WEIGHED = 100
-"""The number of keys that are weighed, to estimate the weight of all."""
-
-
-def weights_of_a_key(df: DataFrame, task: EnrichTask, keys_in_a_call: int) -> dict[str, float]:
-    """What a key weighs on average, in the units of the enricher, estimated from some keys of a DataFrame."""
-    weigh = overridden(task.enricher.weigh, Enricher.weigh)
-    if weigh is None:
-        return {}
-    parts = df.toDF(*(f"_{i}" for i in range(len(df.columns)))).select(*(f"_{i}" for i in task.layout.keys))
-    rows = parts.dropna().distinct().limit(max(WEIGHED, keys_in_a_call)).collect()
-    keys = [canonical_key(row[0] if len(row) == 1 else tuple(row)) for row in rows]
-    total: Counter[str] = Counter()
-    for start in range(0, len(keys), keys_in_a_call):
-        total.update(checked_weights("weigh(keys)", weigh(keys[start : start + keys_in_a_call])))
-    return {unit: amount / len(keys) for unit, amount in total.items()}
 
 
 def with_job_limits(options: EnrichOptions, place: Place) -> EnrichOptions:
