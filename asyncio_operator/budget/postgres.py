@@ -13,9 +13,10 @@ import json
 from typing import Any
 
 from asyncio_operator.budget.coordinator import ASK_TIMEOUT, Answer
+from asyncio_operator.budget.spec import shown_address
 from asyncio_operator.budget.terms import Json
 from asyncio_operator.clock import monotonic
-from asyncio_operator.errors import CoordinatorError, function_name
+from asyncio_operator.errors import CoordinatorError
 from asyncio_operator.hints import not_installed
 
 try:
@@ -26,7 +27,7 @@ except ImportError as error:
 from asyncio_operator.policies.shutdown import CLOSE_TIMEOUT
 from asyncio_operator.services.causes import caused, own_words
 from asyncio_operator.services.postgres_causes import cause_of
-from asyncio_operator.services.postgres_dsn import DSN, Dsn, check_dsn, location, names_application, secrets_of
+from asyncio_operator.services.postgres_dsn import DSN, Dsn, check_dsn, names_application, secrets_of
 
 __all__ = ["CREATE", "PostgresCoordinator", "check_dsn"]
 
@@ -61,7 +62,7 @@ class PostgresCoordinator:
     """One budget in one PostgreSQL."""
 
     def __init__(self, source: Dsn, name: str, answer: Answer) -> None:
-        self.shown = repr(f"postgresql://{location(source)}") if isinstance(source, str) else function_name(source)
+        self.shown = shown_address(source)
         self._source = source
         self._name = name
         self._answer = answer

@@ -16,6 +16,7 @@ import secrets
 from typing import Any
 
 from asyncio_operator.budget.coordinator import ASK_TIMEOUT, Answer
+from asyncio_operator.budget.spec import shown_address
 from asyncio_operator.budget.terms import Json
 from asyncio_operator.clock import monotonic
 from asyncio_operator.errors import CoordinatorError
@@ -29,7 +30,7 @@ except ImportError as error:
 from asyncio_operator.services.causes import caused, own_words
 from asyncio_operator.services.redis_causes import cause_of
 from asyncio_operator.services.redis_client import RedisClient
-from asyncio_operator.services.redis_url import Url, check_url, secrets_of, shown_source
+from asyncio_operator.services.redis_url import Url, check_url, secrets_of
 
 __all__ = ["PREFIX", "RedisCoordinator", "check_url"]
 
@@ -64,7 +65,7 @@ class RedisCoordinator:
     """
 
     def __init__(self, source: Url, name: str, answer: Answer, *, expire_after: float | None) -> None:
-        self.shown = shown_source(source)
+        self.shown = shown_address(source)
         self._source = source
         self._key = PREFIX + name
         self._answer = answer

@@ -33,6 +33,9 @@ _UNIT = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 
 _NAME = re.compile(r"[A-Za-z0-9_.:/ -]{1,200}")
 
+_HOST = r"(?:[^:\[\]@,]*|\[[^\[\]@,]*\])(?::[0-9]*)?"
+_HOSTS = re.compile(f"{_HOST}(?:,{_HOST})*")
+
 WHOLE_UNITS = ("calls", "keys")
 """Units that are counted, and not weighed by an enricher."""
 
@@ -186,10 +189,11 @@ def shown_address(coordinator: str | Callable[[], str]) -> str:
         parts = urlsplit(coordinator)
     except ValueError:
         return repr(f"{scheme}://***")
-    # With two @ it is not known which of them ends the password.
-    if rest.count("@") > 1:
+    before, _, hosts = parts.netloc.rpartition("@")
+    # With an @ elsewhere, or a host that is none, it is not known where the password ends.
+    if rest.count("@") != parts.netloc.count("@") or "@" in before or not _HOSTS.fullmatch(hosts):
         return repr(f"{scheme}://***")
-    return repr(f"{scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}")
+    return repr(f"{scheme}://{hosts}{parts.path}")
 
 
 def check_unit(name: str, unit: object) -> str:

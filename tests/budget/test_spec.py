@@ -97,6 +97,11 @@ def test_the_order_of_limits_does_not_matter() -> None:
         ("postgresql://user:hunter2@host/db", "'postgresql://host/db'"),
         ("postgresql://user:hunt@er2@host/db", "'postgresql://***'"),
         ("redis://u:hunter2@[::1/0", "'redis://***'"),
+        ("redis://u:hun/ter2@host/0", "'redis://***'"),
+        ("redis://u:hunter2?x@host/0", "'redis://***'"),
+        ("postgresql://u:hunter2#x@host/0", "'postgresql://***'"),
+        ("redis://u:hunter2", "'redis://***'"),
+        ("postgresql://u:hunter2@one:5432,[::1]:5433/db", "'postgresql://one:5432,[::1]:5433/db'"),
         (lambda: "redis://:hunter2@host", "lambda"),
     ],
 )
