@@ -81,7 +81,7 @@ class Permits:
     def next_start(self, weights: Mapping[str, float], now: float) -> float:
         """When a call of these weights may start: now; a later time; or infinity, if a reply must come before.
 
-        Units that are not named weigh 1 if they are ``calls`` or ``keys``, else 0.
+        Units that are not named weigh 1 if they are ``calls`` or ``keys``, else next to nothing (`LEAST_OF_WINDOW`).
 
         Raises:
             BudgetExceeded: the call can never start.
@@ -91,25 +91,25 @@ class Permits:
         if not self._open:
             return self._wait(weights, now)
         for stock in self._stocks:
-            if weights.get(stock.unit, stock.default) > stock.ready:
+            if (weights.get(stock.unit) or stock.default) > stock.ready:
                 return self._wait(weights, now)
         if self._slots is not None and self._slots.used >= self._slots.allowed:
             return self._wait(weights, now)
         for amount in self._amounts:
-            if amount.reserved + weights.get(amount.unit, amount.default) > amount.held_and_a_little:
+            if amount.reserved + (weights.get(amount.unit) or amount.default) > amount.held_and_a_little:
                 return self._wait(weights, now)
         return now
 
     def started(self, weights: Mapping[str, float], now: float) -> None:
         """The call starts now, as `next_start` has allowed for the same time."""
         for stock in self._stocks:
-            units = weights.get(stock.unit, stock.default)
+            units = weights.get(stock.unit) or stock.default
             stock.ready -= units
             stock.used += units
         if self._slots is not None:
             self._slots.used += 1
         for amount in self._amounts:
-            units = weights.get(amount.unit, amount.default)
+            units = weights.get(amount.unit) or amount.default
             amount.reserved += units
             amount.used += units
         self._calls += 1
@@ -132,11 +132,11 @@ class Permits:
         if self._slots is not None:
             self._slots.used -= 1
         for amount in self._amounts:
-            estimate = weights.get(amount.unit, amount.default)
+            estimate = weights.get(amount.unit) or amount.default
             amount.settle(estimate, settled.get(amount.unit, estimate))
         for stock in self._stocks:
             if stock.unit in settled:
-                excess = settled[stock.unit] - weights.get(stock.unit, stock.default)
+                excess = settled[stock.unit] - (weights.get(stock.unit) or stock.default)
                 if excess > 0:
                     stock.debt += excess
                 elif excess < 0 and started is not None:
@@ -308,21 +308,21 @@ class Permits:
         self._look(now)
         at = now
         for stock in self._stocks:
-            ready_at = stock.ready_at(weights.get(stock.unit, stock.default), now)
+            ready_at = stock.ready_at(weights.get(stock.unit) or stock.default, now)
             stock.starved |= ready_at > now
             at = max(at, ready_at)
         if self._slots is not None and self._slots.used >= self._slots.allowed:
             self._slots.starved = True
             at = math.inf
         for amount in self._amounts:
-            if amount.reserved + weights.get(amount.unit, amount.default) > amount.held_and_a_little:
+            if amount.reserved + (weights.get(amount.unit) or amount.default) > amount.held_and_a_little:
                 at = math.inf
         if at < math.inf and self._open:
             return at
         for stock in self._stocks:
-            stock.call = max(stock.call, weights.get(stock.unit, stock.default))
+            stock.call = max(stock.call, weights.get(stock.unit) or stock.default)
         for amount in self._amounts:
-            amount.call = max(amount.call, weights.get(amount.unit, amount.default))
+            amount.call = max(amount.call, weights.get(amount.unit) or amount.default)
         self._waits, self._rests = True, False
         if self._waits_since is None:
             self._waits_since = now

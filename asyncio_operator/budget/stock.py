@@ -26,6 +26,10 @@ AHEAD = 1.5
 KEPT_CALLS = 2
 """Calls that a worker holds ahead if it has made one in the last second."""
 
+LEAST_OF_WINDOW, LEAST_OF_SUM = 1e-6, 1e-8
+"""The part of a limit that a call weighs which says nothing of its unit, or 0: more than rounding errors, so it waits
+while a window is in debt, and is refused when all is spent. What it has used may be said later, by `settle`."""
+
 
 class Permit:
     """Units that may start between two local times. `end` is their entry in the coordinator's window."""
@@ -67,7 +71,7 @@ class Stock:
         self.unit = unit
         self.most = rate + burst
         self.per = per
-        self.default = float(unit in WHOLE_UNITS)
+        self.default = 1.0 if unit in WHOLE_UNITS else LEAST_OF_WINDOW * self.most
         self.ready = self.used = self.call = self.debt = self.want = 0.0
         self.starved = False
         self.moved: dict[tuple[float, float | None], float] = {}
@@ -258,7 +262,7 @@ class Amount:
     def __init__(self, unit: str, most: float) -> None:
         self.unit = unit
         self.most = most
-        self.default = float(unit in WHOLE_UNITS)
+        self.default = 1.0 if unit in WHOLE_UNITS else LEAST_OF_SUM * most
         self.reserved = self.used = self.spent = self.total = self.confirmed = self.call = 0.0
         self._sent = self._settled = 0.0
         self._hold(0.0)
@@ -305,7 +309,7 @@ class Amount:
 def misfit(name: str, stocks: Iterable[Stock], weights: Mapping[str, float]) -> BudgetExceeded | None:
     """The error for a call that no window can ever hold."""
     for stock in stocks:
-        units = weights.get(stock.unit, stock.default)
+        units = weights.get(stock.unit) or stock.default
         if units > stock.most:
             return BudgetExceeded(
                 f"the budget {name!r} allows {stock.most:g} {stock.unit} in {stock.per:g} s, and one "
@@ -319,7 +323,7 @@ def misfit(name: str, stocks: Iterable[Stock], weights: Mapping[str, float]) -> 
 def overspent(name: str, amounts: Iterable[Amount], weights: Mapping[str, float]) -> BudgetExceeded | None:
     """The error for a call that would pass a spend limit, whatever running calls turn out to cost."""
     for amount in amounts:
-        units = weights.get(amount.unit, amount.default)
+        units = weights.get(amount.unit) or amount.default
         spent = amount.spent + amount.total - amount.confirmed
         if spent + units > amount.most * (1 + 1e-9):
             return BudgetExceeded(

@@ -619,3 +619,17 @@ def test_O8_a_loop_that_ends_while_a_run_under_a_budget_is_open_ends_it(capfd: p
 
     asyncio.run(main())
     assert "never awaited" not in capfd.readouterr().err
+
+
+@virtual
+async def test_G6_calls_that_only_settle_end_when_all_is_spent():
+    calls = []
+
+    async def call(value):
+        calls.append(value)
+        settle({"usd": 0.02})
+
+    budget = Budget("only spent", Limit(1000), spend={"usd": 0.05})
+    with pytest.raises(BudgetExceeded, match="usd"):
+        await collect(AsyncWaitOperator(call, capacity=1, budget=budget).process(range(10)))
+    assert calls == [0, 1, 2]
