@@ -204,7 +204,7 @@ def _conflict(state: Json, message: Json, now: float) -> str | None:
         return None
     return (
         f"the budget is in use with {_shown(state['budget'])}, and this worker has {_shown(message['budget'])}; one "
-        "name must have the same limits everywhere at a time"
+        "name must have the same limits everywhere at a time: take another name, or wait until the others have ended"
     )
 
 

@@ -218,7 +218,8 @@ def as_limit(name: str, limit: object) -> Limit:
     if isinstance(limit, RateLimit):
         return Limit(limit.rate, limit.per, "calls", limit.burst)
     if not isinstance(limit, Limit):
-        raise ConfigurationError(f"{name} is {describe(limit)}; it must be a Limit or a RateLimit")
+        hint = "; pass several one by one, not as a list" if isinstance(limit, list | tuple) else ""
+        raise ConfigurationError(f"{name} is {describe(limit)}; it must be a Limit or a RateLimit{hint}")
     return limit
 
 
