@@ -29,6 +29,7 @@ def test_each_text_is_asked_once_and_the_service_refuses_nothing() -> None:
     assert spent == earned > "0.0"
 
 
+@pytest.mark.faults
 def test_G6_the_job_ends_before_it_spends_more_than_it_may() -> None:
     with temporary_directory() as directory:
         done = start_example("model_calls", "--rows", ROWS, "--spend", "0.005", directory=directory)

@@ -146,10 +146,14 @@ def settings_of_logs(directory: Path, level: str) -> Path:
     return path
 
 
-# `make faults` runs the third: the other two have its face, and its level.
+# Each takes 20 seconds. `make faults` runs those on Connect.
 @pytest.mark.parametrize(
     ("face", "level"),
-    [("classic", "info"), ("connect", "debug"), pytest.param("connect", "info", marks=pytest.mark.faults)],
+    [
+        ("classic", "info"),
+        pytest.param("connect", "info", marks=pytest.mark.faults),
+        pytest.param("connect", "debug", marks=pytest.mark.faults),
+    ],
 )
 def test_X5_a_password_is_in_nothing_that_spark_keeps_logs_or_says(face: str, level: str, tmp_path: Path) -> None:
     if face == "connect":
