@@ -70,8 +70,14 @@ def test_the_programs_about_streams_run(spark: SparkSession) -> None:
 def test_the_programs_about_metrics_run(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     run_programs("metrics.md", spark=spark)
     told = capsys.readouterr().out
+
+    def listened() -> bool:
+        nonlocal told
+        told += capsys.readouterr().out
+        return "prices.missing:8|c" in told
+
+    wait_until(listened, 30, "the listener has printed its figure")
     assert "old prices: 3 rows: 2 found" in told
-    assert "prices.missing:8|c" in told
     assert "10 rows: 2 found, 8 missing" in told
 
 

@@ -140,6 +140,8 @@ class Clients:
             client.timer = asyncio.get_running_loop().call_later(IDLE, self._forget, fingerprint, client)
 
     def _forget(self, fingerprint: str, client: Client) -> None:
+        if self._clients.get(fingerprint) is not client:
+            return  # `forget_all` was called, and it belongs to another process.
         del self._clients[fingerprint]
         closing = self._closing[fingerprint] = asyncio.ensure_future(client.close())
         closing.add_done_callback(lambda task: self._closed(fingerprint, task))

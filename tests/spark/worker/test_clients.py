@@ -257,6 +257,17 @@ async def test_what_goes_wrong_when_closing_is_logged_and_disturbs_nobody(
     assert await clients.lease("1", again) is again
 
 
+@virtual
+async def test_the_timer_of_a_client_that_was_forgotten_does_nothing() -> None:
+    clients, problems = Clients(), list[Any]()
+    await clients.lease("1", Life())
+    clients.release("1")
+    clients.forget_all()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
+    await asyncio.sleep(IDLE + 1)
+    assert problems == []
+
+
 def test_X8_a_forked_child_does_not_take_over_the_clients_of_its_parent() -> None:
     worker_clients.forget_all()  # other files may have left some in this process
     with asyncio.Runner() as runner:
