@@ -13,7 +13,7 @@ from tests.budget.helpers import Cluster, Coordinator, exchange, may_start, most
 
 
 def granted(budget: Budget, calls: int, now: float = 0.0) -> tuple[Coordinator, Permits]:
-    """A coordinator, and a worker that may start at least so many calls."""
+    """A coordinator, and a worker that may start at least `calls` calls."""
     coordinator, permits = Coordinator(), Permits(budget, "w")
     while sum(stock.held() for stock in permits._stocks) < calls:
         permits.next_start({}, now)

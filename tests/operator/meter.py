@@ -12,7 +12,7 @@ from asyncio_operator.budget.usage import Hint, Weights
 
 
 class Meter:
-    """An `Allowance`. In each window of `per` seconds so many units may start.
+    """An `Allowance`. In each window of `per` seconds `rates` units may start.
 
     Attributes:
         starts: (time, weights) of each call.

@@ -17,7 +17,7 @@ HEDGE = Hedge(extra=0.1)
 
 
 async def task(hedgers: Hedgers, owner: str, keys: int, slow: int = -1) -> int:
-    """A task with so many calls, of which the one for a key takes long; its copies."""
+    """The number of copies that a task makes of the one call that takes long."""
     asked: list[Any] = []
 
     async def answer(key: Any) -> Any:
