@@ -49,7 +49,8 @@ class Mode:
             held back when the mode changes; "cut" closes, "reset" resets (RST); "half_close" tells the client that
             nothing more will come, and goes on reading what it sends.
         after: bytes of answers that still pass on a connection before any of this happens to it.
-        times: connections that this happens to at most, all others pass; None: all.
+        times: connections that are ended or held at most, all others pass; None: all. A connection that ends before
+            it is struck does not count: a request to cancel a query is one.
     """
 
     kind: Kind = "pass"
@@ -81,7 +82,7 @@ class Proxy:
         self.struck = 0
         self.mode = Mode()
         self._target = target
-        self._under_mode = 0
+        self._left: int | None = None
         self._changed = asyncio.Event()
         self._connections: set[_Connection] = set()
         self._server: asyncio.Server | None = None
@@ -158,16 +159,20 @@ class Proxy:
 
     async def _change(self, mode: Mode) -> None:
         self.mode = mode
-        self._under_mode = 0
+        self._left = mode.times
         for connection in list(self._connections):
-            connection.change(self._next_mode())
+            connection.change(mode)
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _next_mode(self) -> Mode:
-        """The mode for one connection more."""
-        self._under_mode += 1
-        return self.mode if self.mode.times is None or self._under_mode <= self.mode.times else Mode()
+    def strikes_again(self) -> bool:
+        """Whether the mode strikes one connection more; counts it."""
+        if self._left == 0:
+            return False
+        if self._left is not None:
+            self._left -= 1
+        self.struck += 1
+        return True
 
     async def until_changed(self) -> None:
         await self._changed.wait()
@@ -180,7 +185,7 @@ class Proxy:
         self._connections.add(connection)
         try:
             with suppress(asyncio.CancelledError, OSError):
-                connection.change(self._next_mode())
+                connection.change(self.mode)
                 await connection.run(self._target)
         finally:
             connection.abort()
@@ -235,8 +240,10 @@ class _Connection:
         kind = self._mode.kind
         if self._answered < self._mode.after or self._struck or kind not in ("cut", "reset", "half_close", "blackhole"):
             return
+        if not self._proxy.strikes_again():
+            self._mode = Mode()
+            return
         self._struck = True
-        self._proxy.struck += 1
         if kind == "half_close":
             self._half_closed = True
             self._writer.write_eof()

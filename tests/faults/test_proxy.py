@@ -172,6 +172,17 @@ async def test_it_may_strike_in_the_middle_of_an_answer_and_some_connections_onl
     assert (proxy.accepted, proxy.struck) == (3, 2)
 
 
+async def test_a_connection_that_ends_before_it_is_struck_does_not_count(proxy: Proxy) -> None:
+    await set_mode(proxy, "cut", after=700, times=1)
+    async with connected(proxy) as (_, writer):
+        writer.write(TEXT[:10])
+    await until_closed(proxy)
+    async with connected(proxy) as (reader, writer):
+        writer.write(TEXT)
+        assert await reader.read() == TEXT[:700]
+    assert (proxy.accepted, proxy.struck) == (2, 1)
+
+
 async def test_a_target_that_is_not_there_ends_the_connection(echo: tuple[str, int], tmp_path: Path) -> None:
     with Proxy(tmp_path / "no such socket") as proxy:
         async with connected(proxy) as (reader, _):
