@@ -30,6 +30,7 @@ from asyncio_operator.state.ttl import TtlCells
 from asyncio_operator.state.ttl_config import StateTtlConfig
 
 if TYPE_CHECKING:
+    from asyncio_operator.lookup.known import KnownAnswers
     from asyncio_operator.state.backend import StateBackend
 
 logger = logging.getLogger("asyncio_operator")
@@ -78,6 +79,7 @@ class LookupCache:
 
     Attributes:
         refreshes: whether old answers are refreshed.
+        known: what is asked for answers that are not here, before calls are made.
 
     Args:
         make_order: makes the order of use, for a backend, the table of the answers, and that of their uses.
@@ -100,6 +102,7 @@ class LookupCache:
         self._renew = renew
         self._told: set[str] = set()
         self.refreshes = options.refresh_after is not None
+        self.known: Sequence[KnownAnswers] = ()
         self._attach(backend)
 
     def _attach(self, backend: StateBackend) -> None:

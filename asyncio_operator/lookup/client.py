@@ -34,6 +34,7 @@ from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import cache_owner, open_cache
 from asyncio_operator.lookup.key_batch import Failure
 from asyncio_operator.lookup.key_failures import KeyFailures
+from asyncio_operator.lookup.known_first import KnownFirst
 from asyncio_operator.lookup.options import DefaultRetry, LookupOptions, checked
 from asyncio_operator.lookup.pending import PendingKeys
 from asyncio_operator.lookup.pipeline import managed_calls
@@ -43,7 +44,7 @@ from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.hedge import Hedge
 from asyncio_operator.policies.rate_limit import RateLimit
-from asyncio_operator.policies.shutdown import CLIENT_CLOSE_TIMEOUT
+from asyncio_operator.policies.shutdown import CLIENT_CLOSE_TIMEOUT, LOOKUP_GRACE_PERIOD
 from asyncio_operator.state.cells import ABSENT
 
 if TYPE_CHECKING:
@@ -191,6 +192,10 @@ class _Keys:
             return self._pending.background.popleft()
         return self.flights.popitem(last=False)[0] if self.flights else None
 
+    def abandon(self, flight: Flight) -> bool:
+        """Forget a flight. Returns False if it was taken already."""
+        return self.flights.pop(flight, flight) is None
+
     def prepare(self, now: float) -> None:
         """Does nothing: the flights are ready."""
 
@@ -230,12 +235,14 @@ class _Engine:
         self._cache = cache
         self._now = clock = clock_of(self.loop)
         failures = KeyFailures(enricher, timeout=options.timeout, fail=None, remedy="", clock=clock)
-        self._pending = PendingKeys(failures, cache, timed=False, check=self._checked)
+        known = () if cache is None else cache.known
+        self._pending = PendingKeys(failures, cache, timed=False, check=self._checked, known=known)
         self._source = _Keys(self._pending)
+        self._known_first = KnownFirst(self._source, known, self._pending) if known else None
         self._allowance = None if options.budget is None else shares.seat(options.budget)
         self._attempts = managed_calls(
             enricher,
-            self._source,
+            self._known_first or self._source,
             Reader(as_input(())),
             self._pending,
             options,
@@ -293,7 +300,8 @@ class _Engine:
             return await waiter.outcome
         except asyncio.CancelledError:
             abandoned = self._pending.leave(key, waiter)
-            if abandoned is not None and self._source.flights.pop(abandoned, abandoned) is abandoned:
+            sources = (self._source, self._known_first)
+            if abandoned is not None and not any(one is not None and one.abandon(abandoned) for one in sources):
                 self._attempts.abandon(abandoned)
             raise
 
@@ -308,6 +316,8 @@ class _Engine:
         self._lanes.stop()
         self._running.cancel()
         await asyncio.wait([self._running])
+        if self._known_first is not None:
+            await self._known_first.close(LOOKUP_GRACE_PERIOD)
         if self._allowance is not None:
             await self._allowance.settled()
         try:

@@ -31,6 +31,7 @@ from asyncio_operator.state.cells import ABSENT
 
 if TYPE_CHECKING:
     from asyncio_operator.lookup.cache import LookupCache
+    from asyncio_operator.lookup.known import KnownAnswers
 
 
 class Waiter(Protocol):
@@ -83,6 +84,7 @@ class PendingKeys:
     Args:
         timed: outcomes say where they came from and how long they took (`Answer`).
         check: converts an answer to the form that is cached and returned, or raises what is wrong with it.
+        known: places that note the answers of calls.
 
     Attributes:
         latency: seconds from the start of a key's first call to its outcome.
@@ -101,6 +103,7 @@ class PendingKeys:
         timed: bool,
         check: Callable[[Any, Any], Any] | None = None,
         recorder: Recorder = SILENT,
+        known: Sequence[KnownAnswers] = (),
     ) -> None:
         self.latency = Histogram()
         self.cache_hits = 0
@@ -113,6 +116,7 @@ class PendingKeys:
         self._timed = timed
         self._check = check
         self._recorder = recorder
+        self._known = known
         self._numbered = 0
         self._running: dict[Any, PendingKey] = {}
 
@@ -154,10 +158,15 @@ class PendingKeys:
         if answer is ABSENT:
             return ABSENT
         self.cache_hits += 1
-        # Law L6: no refresh while a call for the key runs, which will bring a new answer anyway.
-        if cache.refreshes and cache.is_old(key) and (name := identity(key)) not in self._running:
-            self.background.append(self._want(key, name, now, refreshing=True))
+        if cache.refreshes:
+            self._refresh(key, cache, now)
         return Answer(answer, "cache", 0, None) if self._timed else answer
+
+    def _refresh(self, key: Any, cache: LookupCache, now: float) -> None:
+        """Start a refresh of a cached answer that is old enough."""
+        # Law L6: no refresh while a call for the key runs, which will bring a new answer anyway.
+        if cache.is_old(key) and (name := identity(key)) not in self._running:
+            self.background.append(self._want(key, name, now, refreshing=True))
 
     def ask(self, key: Any, waiter: Waiter, position: int, now: float) -> Flight | None:
         """Wait for a key that is not in the cache. Returns its flight, or None if a call for it already runs."""
@@ -210,8 +219,30 @@ class PendingKeys:
         outcome = Answer(answer, "call", attempts + pending.copies, latency) if self._timed else answer
         if self._memory is not None:
             self._memory.note(pending.value, outcome)
+        for known in self._known:
+            known.note(pending.value, answer, attempts, latency)
         self._end(pending, outcome)
         return "result"
+
+    def found(self, pending: PendingKey, answer: Any, source: str) -> None:
+        """An answer that is known elsewhere. No call was made for the key."""
+        outcome = Answer(answer, source, 0, None) if self._timed else answer
+        if self._memory is not None:
+            self._memory.note(pending.value, outcome)
+        self._end_uncalled(pending, outcome)
+        if self._cache is not None and self._cache.refreshes:
+            self._refresh(pending.value, self._cache, self._key_failures.now())
+
+    def drop(self, pending: PendingKey) -> None:
+        """End a refresh without an answer: no row waits for it."""
+        self._end_uncalled(pending, None)
+
+    def _end_uncalled(self, pending: PendingKey, outcome: Any) -> None:
+        pending.ended = True
+        now = self._key_failures.now()
+        self._recorder.completed(pending, "result", now)
+        self._recorder.emitted(None, pending, now)
+        self._end(pending, outcome)
 
     def failed(self, pending: PendingKey, error: BaseException, attempts: int) -> str:
         return self._fail(pending, error, attempts)

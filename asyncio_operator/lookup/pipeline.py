@@ -27,6 +27,8 @@ from asyncio_operator.errors import describe
 from asyncio_operator.lookup.delivery import Delivery
 from asyncio_operator.lookup.key_batch import Answer, KeyBatch
 from asyncio_operator.lookup.key_failures import KeyFailures
+from asyncio_operator.lookup.known import KnownAnswers
+from asyncio_operator.lookup.known_first import KnownFirst
 from asyncio_operator.lookup.managed import BatchSource
 from asyncio_operator.lookup.memory import Memory
 from asyncio_operator.lookup.options import LookupOptions, Way
@@ -101,7 +103,7 @@ def managed_calls(
         tables: see `invoked`.
         allowance: what the calls may take of a budget; None: there is none.
     """
-    return Attempts(
+    attempts = Attempts(
         source,
         reader,
         pending,
@@ -117,6 +119,9 @@ def managed_calls(
         hedger=hedger,
         batch_method="lookup_many",
     )
+    if isinstance(source, KnownFirst):
+        source.attach(attempts.news, attempts.lanes.fail)
+    return attempts
 
 
 class LookupPipeline:
@@ -131,6 +136,7 @@ class LookupPipeline:
         trace: records every call. It requires the managed way. Its elements are the called keys, which leave when they
             have their outcome.
         limiter, tables, allowance, hedger: see `managed_calls`. An allowance requires the managed way.
+        known: asked for answers before calls are made, after the places behind the cache. It requires the managed way.
     """
 
     def __init__(
@@ -146,6 +152,7 @@ class LookupPipeline:
         tables: AnswerTables | None = None,
         allowance: Allowance | None = None,
         hedger: Hedger | None = None,
+        known: Sequence[KnownAnswers] = (),
     ) -> None:
         self._options = options
         self._clock = clock = clock_of(asyncio.get_running_loop())
@@ -168,15 +175,20 @@ class LookupPipeline:
         self._attempts: PlainIntake | WholeBatchIntake | Attempts
         self._hedging: Hedging | None = None
         self._budget: BudgetedCalls | None = None
+        self._known_first: KnownFirst | None = None
         self._keys: PlainIntake | WholeBatchIntake | PendingKeys
-        way = options.way(enricher, traced=trace is not None or allowance is not None)
+        known = known if cache is None else (*cache.known, *known)
+        way = options.way(enricher, traced=trace is not None or allowance is not None or bool(known))
         if way is Way.MANAGED:
-            # Without a cache an answer is checked later, when its columns are built.
-            checks = None if cache is None or check is None else lambda _key, answer: check(answer)
+            # An answer that is not kept is checked later, when its columns are built.
+            kept = cache is not None or known
+            checks = None if check is None or not kept else lambda _key, answer: check(answer)
             self._keys = pending = PendingKeys(
-                failures, cache, memory, timed=options.timed, check=checks, recorder=recorder
+                failures, cache, memory, timed=options.timed, check=checks, recorder=recorder, known=known
             )
-            flights = BatchSource(self._reader, self._delivery, pending)
+            flights: Source = BatchSource(self._reader, self._delivery, pending)
+            if known:
+                flights = self._known_first = KnownFirst(flights, known, pending)
             self._attempts = attempts = managed_calls(
                 enricher, flights, self._reader, pending, options, clock, recorder, limiter, tables, allowance, hedger
             )
@@ -237,7 +249,11 @@ class LookupPipeline:
     @property
     def cache_hits(self) -> int:
         """Keys that were answered from the cache."""
-        return self._keys.cache_hits
+        return self._keys.cache_hits + self.known_hits("cache")
+
+    def known_hits(self, source: str) -> int:
+        """Keys that were answered by `KnownAnswers` with this source."""
+        return 0 if self._known_first is None else self._known_first.hits[source]
 
     @property
     def latency(self) -> Histogram:
@@ -260,9 +276,17 @@ class LookupPipeline:
             self._delivery.flush()
         finally:
             self._delivery.close()
+            failure = await self._close_known()
             self._memory.clear()
             self._recorder.ended(self._clock())
             await self._reader.close(self._options.grace_period)
+        if failure is not None:
+            raise failure
+
+    async def _close_known(self) -> BaseException | None:
+        if self._known_first is None:
+            return None
+        return await self._known_first.close(self._options.grace_period)
 
     def forget(self, key: Any) -> None:
         """Ask for the key again in later batches: its answer is of no use."""

@@ -1,0 +1,36 @@
+"""Places with answers outside of the task, such as a cache that workers share: what a task asks of them.
+
+`KnownFirst` asks them before calls are made, and `PendingKeys` passes on the answers of calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+HELD: Any = object()
+"""In place of an answer of `renew`: another worker looks the key up."""
+
+
+class KnownAnswers(Protocol):
+    """A place with answers. All methods are called on the loop of the run.
+
+    Attributes:
+        source: what the outcomes say of where they came from.
+        most: the maximum number of keys in one question.
+    """
+
+    source: str
+    most: int
+
+    async def find(self, keys: Sequence[Any]) -> Sequence[Any]:
+        """The answers for canonical keys, aligned with them: as `AnswerCheck` returns them, or ABSENT."""
+
+    async def renew(self, keys: Sequence[Any]) -> Sequence[Any]:
+        """The same for keys whose old answer is to be replaced: a new answer, `HELD`, or ABSENT to call for it."""
+
+    def note(self, key: Any, answer: Any, attempts: int, latency: float) -> None:
+        """A call has answered. Called for every answer, so it must not take long: writing goes on in the background."""
+
+    async def flush(self) -> None:
+        """Write what was noted. The run has ended. It limits its own time."""

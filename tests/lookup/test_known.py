@@ -1,0 +1,181 @@
+"""Answers that are known elsewhere: asked for before calls are made, on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from asyncio_operator import Cache
+from asyncio_operator.lookup.answers import AnswerCheck
+from asyncio_operator.lookup.cache_directories import open_cache
+from asyncio_operator.lookup.key_batch import KeyBatch
+from asyncio_operator.lookup.known import HELD
+from asyncio_operator.lookup.options import LookupOptions, batching_of
+from asyncio_operator.lookup.pipeline import LookupPipeline
+from asyncio_operator.state.cells import ABSENT
+from tests.lookup.helpers import Consumer, Recorded, Trickle, now
+from tests.operator.helpers import virtual
+
+CHECK = AnswerCheck(pa.schema([("x", pa.int64())]))
+
+
+class Elsewhere:
+    """Knows some answers, after `delay` seconds; notes what it is asked and told."""
+
+    source = "cache"
+
+    def __init__(self, answers: dict[Any, Any], delay: float = 0.1, most: int = 1000, held: Sequence[Any] = ()) -> None:
+        self.answers = answers
+        self.most = most
+        self.delay = delay
+        self.held = held
+        self.asked: list[list[Any]] = []
+        self.renewed: list[list[Any]] = []
+        self.noted: dict[Any, Any] = {}
+        self.flushed = 0
+
+    async def find(self, keys: Sequence[Any]) -> list[Any]:
+        self.asked.append(list(keys))
+        await asyncio.sleep(self.delay)
+        return [self.answers.get(key, ABSENT) for key in keys]
+
+    async def renew(self, keys: Sequence[Any]) -> list[Any]:
+        self.renewed.append(list(keys))
+        await asyncio.sleep(self.delay)
+        return [HELD if key in self.held else ABSENT for key in keys]
+
+    def note(self, key: Any, answer: Any, attempts: int, latency: float) -> None:
+        self.noted[key] = answer
+
+    async def flush(self) -> None:
+        self.flushed += 1
+
+
+async def look_up(
+    enricher: Recorded,
+    keys: Sequence[Sequence[Any]],
+    *known: Elsewhere,
+    pause: float = 0.0,
+    cache: Cache | None = None,
+    **options: Any,
+) -> tuple[list[KeyBatch], LookupPipeline]:
+    batches = [KeyBatch(list(some), len(some)) for some in keys]
+    defaults = {"fail": False, "timed": True, "cache": cache, "batching": batching_of(enricher, None)}
+    chosen = LookupOptions(**(defaults | options))
+    consumer = Consumer(batches, chosen.ordered)
+    kept = None if cache is None else open_cache(cache, "s", now)
+    consumer.pipeline = LookupPipeline(
+        enricher, Trickle(batches, pause), consumer.deliver, chosen, kept, CHECK, known=known
+    )
+    async with asyncio.timeout(1e6):
+        await consumer.pipeline.run()
+    await asyncio.sleep(1)
+    assert sorted(consumer.ended()) == list(range(len(batches)))
+    assert consumer.left == [len(some) for some in keys]
+    return batches, consumer.pipeline
+
+
+def sources(batches: Sequence[KeyBatch]) -> list[list[str]]:
+    return [[outcome.source for outcome in batch.outcomes] for batch in batches]
+
+
+async def in_a_second(key: Any) -> Any:
+    await asyncio.sleep(1)
+    return [{"x": k} for k in key] if isinstance(key, list) else {"x": key}
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("max_batch", [1, 4])
+@virtual
+async def test_L1_what_is_known_elsewhere_is_not_called_for(ordered: bool, max_batch: int) -> None:
+    elsewhere = Elsewhere({2: {"x": 20}, 3: None})
+    enricher = Recorded(in_a_second, max_batch)
+    batches, pipeline = await look_up(enricher, [[1, 2, 3, 4]], elsewhere, ordered=ordered)
+    assert [outcome.answer for outcome in batches[0].outcomes] == [{"x": 1}, {"x": 20}, None, {"x": 4}]
+    assert sources(batches) == [["call", "cache", "cache", "call"]]
+    assert enricher.calls == ([1, 4] if max_batch == 1 else [[1, 4]])
+    assert (pipeline.cache_hits, pipeline.calls, pipeline.shared) == (2, len(enricher.calls), 0)
+    assert elsewhere.noted == {1: {"x": 1}, 4: {"x": 4}}
+    assert elsewhere.asked == [[1, 2, 3, 4]]
+    assert elsewhere.flushed == 1
+
+
+@virtual
+async def test_L2_keys_that_are_asked_for_at_the_same_time_are_asked_once() -> None:
+    elsewhere = Elsewhere({1: {"x": 10}}, delay=1.0)
+    enricher = Recorded(in_a_second)
+    batches, pipeline = await look_up(enricher, [[1, 2], [1, 2]], elsewhere, pause=0.5)
+    assert sources(batches) == [["cache", "call"], ["shared", "shared"]]
+    assert (elsewhere.asked, enricher.calls, pipeline.shared) == ([[1, 2]], [2], 2)
+
+
+@virtual
+async def test_keys_are_asked_for_in_groups_and_no_lane_is_taken_meanwhile() -> None:
+    keys = list(range(2_000))
+    elsewhere = Elsewhere({key: {"x": key} for key in keys if key % 2}, delay=0.1, most=500)
+    enricher = Recorded(in_a_second)
+    batches, pipeline = await look_up(enricher, [keys], elsewhere, capacity=1000, buffer=4000)
+    assert [len(some) for some in elsewhere.asked] == [500] * 4
+    assert (pipeline.calls, pipeline.cache_hits) == (1000, 1000)
+    # Two questions at a time, two rounds, and the calls of the first round meanwhile.
+    assert now() <= 1 + 2.4
+    assert [outcome.answer["x"] for outcome in batches[0].outcomes] == keys
+
+
+@virtual
+async def test_several_places_are_asked_one_after_the_other_for_what_is_left() -> None:
+    first, second = Elsewhere({1: {"x": 10}}), Elsewhere({2: {"x": 20}})
+    second.source = "journal"
+    enricher = Recorded(in_a_second)
+    batches, pipeline = await look_up(enricher, [[1, 2, 3]], first, second)
+    assert sources(batches) == [["cache", "journal", "call"]]
+    assert (first.asked, second.asked, enricher.calls) == ([[1, 2, 3]], [[2, 3]], [3])
+    assert (pipeline.cache_hits, pipeline.known_hits("journal")) == (1, 1)
+    assert first.noted == second.noted == {3: {"x": 3}}
+
+
+@virtual
+async def test_L12_a_task_remembers_what_was_known_elsewhere() -> None:
+    elsewhere = Elsewhere({1: {"x": 10}})
+    batches, _ = await look_up(Recorded(in_a_second), [[1], [1]], elsewhere, pause=5.0, remember=60.0)
+    assert sources(batches) == [["cache"], ["shared"]]
+    assert elsewhere.asked == [[1]]
+
+
+@virtual
+async def test_L6_a_refresh_that_another_worker_does_is_dropped() -> None:
+    elsewhere = Elsewhere({}, held=[1])
+    enricher = Recorded(in_a_second)
+    cache = Cache(refresh_after=2)
+    batches, pipeline = await look_up(enricher, [[1, 2]] * 3, elsewhere, pause=4.0, cache=cache)
+    assert sources(batches) == [["call", "call"], ["cache", "cache"], ["cache", "cache"]]
+    assert elsewhere.renewed == [[1, 2], [1, 2]]
+    assert (enricher.calls, pipeline.calls) == ([1, 2, 2, 2], 4)
+
+
+@virtual
+async def test_an_error_of_a_place_with_known_answers_ends_the_run() -> None:
+    class Broken(Elsewhere):
+        async def find(self, keys: Sequence[Any]) -> list[Any]:
+            raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        await look_up(Recorded(in_a_second), [[1, 2]], Broken({}))
+
+
+@virtual
+async def test_nothing_is_asked_for_after_the_end() -> None:
+    elsewhere = Elsewhere({}, delay=100.0)
+    enricher = Recorded(in_a_second)
+    running = asyncio.ensure_future(look_up(enricher, [[1, 2]], elsewhere))
+    await asyncio.sleep(1)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert (elsewhere.flushed, enricher.calls) == (1, [])
