@@ -1,8 +1,9 @@
 """One budget for 16 Python workers of Spark, through the driver: how much of it is used, and whether it is exceeded.
 
-The load is skewed: one task has work until the end, the others have a sixteenth of it. Each call writes the time at
-which it starts to a file, by the monotonic clock that all processes of a machine share. A source that counts on the
-other side of a network would see the same, less what the network varies.
+The load is skewed: one task has work until the end, the others have a sixteenth of it. Each call writes two times to a
+file, by the monotonic clock that all processes of a machine share: when the budget let it start, and when it ran. The
+first must hold the law exactly. The second is what a source sees, which is later by the journey: on a busy machine a
+process may be off the processor for more than half a second between the two.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 from asyncio_operator import Budget, Limit
 from asyncio_operator.budget.account import answer
 from asyncio_operator.budget.permits import Permits
+from asyncio_operator.budget.usage import running
 from asyncio_operator.spark import enrich
 from benchmarks import Row, Rows
 from benchmarks.measuring import passed, seconds_of
@@ -33,10 +35,10 @@ CALLS = 400 * 12
 
 LATENCY = 0.02
 
-JOURNEY = 0.05
-"""Seconds by which the line of one call may be later behind its start than that of another, on a busy machine."""
+START = struct.Struct("dd")
+"""When the budget let a call start, and when it ran."""
 
-START = struct.Struct("d")
+Starts = list[tuple[float, float]]
 
 
 def s16() -> Rows:
@@ -53,30 +55,26 @@ def s16() -> Rows:
         budget = Budget("S16", Limit(RATE, PER, "calls"))
         seconds_of(enrich(frame, lookup, on="id", budget=budget, remember=None))
         starts = _starts(log)
-    used, above = _used(starts), _windows_above(starts)
-    allowed = f"{RATE / PER:.0f}/s"
+    started, ran = sorted(start for start, _ in starts), sorted(ran for _, ran in starts)
+    used, above, seen = _used(started), _windows_above(started), _windows_above(ran)
     yield (
         "S16",
         f"{WORKERS} workers, skewed: calls started / allowed",
         f"{used * RATE / PER:.0f}/s",
-        allowed,
+        f"{RATE / PER:.0f}/s",
         used,
         ">= 0.97",
     )
-    yield (
-        "S16",
-        "windows with more than allowed / windows",
-        f"{above:,}",
-        f"{len(starts):,}",
-        above / len(starts),
-        "= 0",
-    )
+    yield "S16", "windows above the limit / windows", f"{above:,}", f"{len(starts):,}", above / len(starts), "= 0"
+    yield "S16", "the same by the time when calls ran", f"{seen:,}", f"{len(starts):,}", seen / len(starts), ""
+    latest = max(ran - start for start, ran in starts)
+    yield "S16", "longest time until a call ran / window", f"{latest * 1e3:.0f} ms", f"{PER:.0f} s", latest / PER, ""
     yield _between_grants()
 
 
 async def _logged(path: str, key: int) -> dict[str, Any]:
-    file = _opened(path)
-    os.write(file, START.pack(time.monotonic()))
+    call: Any = running.get()
+    os.write(_opened(path), START.pack(call._call.admitted, time.monotonic()))
     await asyncio.sleep(LATENCY)
     return {"answer": key}
 
@@ -86,8 +84,8 @@ def _opened(path: str) -> int:
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 
-def _starts(log: Path) -> list[float]:
-    return sorted(start for (start,) in START.iter_unpack(log.read_bytes()))
+def _starts(log: Path) -> Starts:
+    return [(started, ran) for started, ran in START.iter_unpack(log.read_bytes())]
 
 
 def _used(starts: list[float]) -> float:
@@ -99,7 +97,7 @@ def _used(starts: list[float]) -> float:
 
 def _windows_above(starts: list[float]) -> int:
     """The number of windows, one for each start, in which more calls start than are allowed."""
-    return sum(later - earlier < PER - JOURNEY for earlier, later in zip(starts, starts[RATE:], strict=False))
+    return sum(later - earlier < PER for earlier, later in zip(starts, starts[RATE:], strict=False))
 
 
 def _between_grants() -> Row:
