@@ -163,7 +163,15 @@ class Memory:
 
 
 def _size(outcomes: Sequence[Any]) -> int:
-    """The bytes of answers, about."""
+    """The bytes of answers, about. Answers that cannot be measured count as none."""
+    try:
+        return _measured(outcomes)
+    except Exception:
+        # A class of the user's, or a value that contains itself: whether it is a row is decided elsewhere.
+        return 0
+
+
+def _measured(outcomes: Sequence[Any]) -> int:
     kinds = set(map(type, outcomes))
     if Answer in kinds:
         outcomes = [outcome.answer if type(outcome) is Answer else outcome for outcome in outcomes]
@@ -172,11 +180,14 @@ def _size(outcomes: Sequence[Any]) -> int:
         # In C: this is done for every answer.
         values = list(chain.from_iterable(map(dict.values, outcomes)))
         return sum(map(getsizeof, values)) + sum(map(_inside, values) if _CONTAINERS & set(map(type, values)) else ())
+    # Imported here: it loads pyarrow, which a task has loaded already.
+    from asyncio_operator.arrow.table_rows import TableRows
+
     # Asking a table takes longer than all the rest of an answer, so each is asked once.
-    tables = {id(outcome.table): outcome.table for outcome in outcomes if hasattr(outcome, "table")}
+    tables = {id(outcome.table): outcome.table for outcome in outcomes if type(outcome) is TableRows}
     rows = {name: table.nbytes / table.num_rows for name, table in tables.items()}
     return sum(
-        int(rows[id(outcome.table)] * outcome.count) if hasattr(outcome, "table") else _inside(outcome)
+        int(rows[id(outcome.table)] * outcome.count) if type(outcome) is TableRows else _inside(outcome)
         for outcome in outcomes
         if outcome is not None
     )

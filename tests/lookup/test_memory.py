@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -48,6 +49,39 @@ def test_L12_errors_are_not_remembered() -> None:
     memory = Memory(60, False, ManualClock())
     memory.learn(["a", "b", "c"], [{}, Failure(ValueError(), 0.0), None])
     assert recalled(memory, "a", "b", "c") == [{}, PENDING, None]
+
+
+class Attributes(dict[str, Any]):
+    """A row whose values are attributes too, as many clients give: it has every attribute."""
+
+    __getattr__ = dict.get
+
+
+class Unreadable(Mapping[str, Any]):
+    """A row of which only single columns can be read."""
+
+    def __getitem__(self, name: str) -> Any:
+        return name
+
+    def __iter__(self) -> Iterator[str]:
+        raise RuntimeError("only by name")
+
+    def __len__(self) -> int:
+        return 1
+
+
+def in_itself() -> dict[str, Any]:
+    row: dict[str, Any] = {"x": []}
+    row["x"].append(row["x"])
+    return row
+
+
+@pytest.mark.parametrize("answer", [Attributes(x=1), [Attributes(x=1)], Unreadable(), in_itself()], ids=type)
+def test_L12_answers_of_any_class_are_remembered(answer: Any) -> None:
+    memory = Memory(60, False, ManualClock())
+    memory.learn(["a", "b"], [answer, None])
+    [outcome] = recalled(memory, "a")
+    assert outcome is answer
 
 
 def test_L12_an_answer_of_no_use_is_asked_again() -> None:
