@@ -8,20 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from asyncio_operator.engine.inputs import NOTHING, Reader
 from asyncio_operator.lookup.delivery import Delivery
 from asyncio_operator.lookup.key_batch import KeyBatch
 from asyncio_operator.lookup.key_failures import KeyFailures
 from asyncio_operator.policies.batching import splits
-
-
-class Failed(NamedTuple):
-    """What a key of a divided batch failed with, and when its call started."""
-
-    error: Exception
-    started: float
 
 
 class BatchWindow:
@@ -43,15 +36,11 @@ class BatchWindow:
             yield None, self._batch
 
     def complete(self, slot: None, outcomes: Any) -> None:
-        if type(outcomes) is list:
-            keys, failure = self._batch.keys, self._failures.failure
-            outcomes = [
-                failure(keys[i], one.error, one.started) if type(one) is Failed else one
-                for i, one in enumerate(outcomes)
-            ]
         self._batch.outcomes = outcomes
 
     def failed(self, slot: None, error: BaseException, started: float) -> None:
+        if isinstance(error, Exception):
+            raise error  # The intake has judged the errors of calls, and this one ends the run.
         self._batch.outcomes = [self._failures.failure(key, error, started) for key in self._batch.keys]
 
     def timed_out(self, slot: None, started: float) -> None:
@@ -118,26 +107,22 @@ class WholeBatchIntake:
         self._reader.stop()
 
     async def call(self, batch: KeyBatch) -> Any:
-        """The outcomes of a batch, `Failed` for a key that fails alone."""
+        """The outcomes of a batch. Raises what ends the run, if a failure has to end it."""
         return await self._outcomes(batch.keys)
 
     async def _outcomes(self, keys: Any) -> Any:
         if len(keys) <= self._most:
+            started = self._clock()
             self.calls += 1
             try:
                 return await self._ask(keys)
             except Exception as error:
                 if len(keys) == 1 or not splits(error):
-                    raise
+                    return [self._failures.failure(key, error, started) for key in keys]
+            # What failed may have awaited nothing, and so may all its parts: other code has its turn.
+            await asyncio.sleep(0)
         half = len(keys) // 2
-        return [*await self._part(keys[:half]), *await self._part(keys[half:])]
-
-    async def _part(self, keys: Any) -> Any:
-        started = self._clock()
-        try:
-            return await self._outcomes(keys)
-        except Exception as error:
-            return [Failed(error, started)] * len(keys)
+        return [*await self._outcomes(keys[:half]), *await self._outcomes(keys[half:])]
 
     def _take(self, batch: KeyBatch) -> None:
         self._delivery.take(batch)

@@ -72,10 +72,12 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-def rows(enricher: Enricher, keys: list[int | None], way: str, layout: dict[str, bool], **options: Any) -> list[Any]:
-    given = LookupOptions(**WAYS[way], timed=layout["status"], fail=False, **options)
+def rows(
+    enricher: Enricher, keys: list[int | None], way: str, layout: dict[str, bool], *, fail: bool = False, **options: Any
+) -> list[Any]:
+    given = LookupOptions(**WAYS[way], timed=layout["status"], fail=fail, **options)
     batching = batching_of(enricher, given.batching if enricher.max_batch > 1 else None)
-    made = LookupOptions(**WAYS[way] | {"batching": batching}, timed=layout["status"], fail=False, **options)
+    made = LookupOptions(**WAYS[way] | {"batching": batching}, timed=layout["status"], fail=fail, **options)
     name = f"columns {next(_numbers)}"
     tables = None if enricher.lookup_columns is None else AnswerTables(KEYS, ADDED)
     task = EnrichTask(enricher, name, Layout((0,), ADDED, **layout), made, ADDED, name, tables=tables)
@@ -131,6 +133,23 @@ def test_O6_the_error_of_a_batch_in_memory_names_a_key() -> None:
     batch = pa.RecordBatch.from_pydict({"id": pa.array([1, 13, 2], pa.int64())})
     with pytest.raises(FunctionError, match=r"^InMemory failed for key 13: EnricherError: thirteen"):
         list(ChainTask([task])(iter([batch])))
+
+
+class Failing(InMemory):
+    def __init__(self) -> None:
+        super().__init__(1000)
+        self.calls: list[int] = []
+
+    async def lookup_columns(self, keys: pa.Array) -> pa.Table:
+        self.calls.append(len(keys))
+        raise ValueError("whatever the key")
+
+
+def test_O6_the_first_failure_in_memory_ends_the_task_at_once() -> None:
+    failing = Failing()
+    with pytest.raises(FunctionError, match=r"^Failing failed for key 0: ValueError: whatever the key"):
+        rows(failing, [0, 1, 2, 4], "nothing", dict.fromkeys(("inner", "drop_failed", "status"), False), fail=True)
+    assert failing.calls == [4, 2, 1]
 
 
 class Wrong(InColumns):
