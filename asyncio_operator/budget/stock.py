@@ -148,11 +148,15 @@ class Stock:
     def credit(self, units: float, started: float) -> None:
         """A call that started at this local time used so much less than it had reserved."""
         place = bisect_left(self._groups, started, key=_last)
-        if place < len(self._groups):
+        # What started between two looks was taken from several permits, of which the first may be too small.
+        together = self._groups[place].last if place < len(self._groups) else 0.0
+        while units > 0 and place < len(self._groups) and self._groups[place].last == together:
             last, entry, counted = self._groups[place]
-            units = min(units, counted)
-            self._groups[place] = Group(last, entry, counted - units)
-            self._note(entry, None, units)
+            less = min(units, counted)
+            self._groups[place] = Group(last, entry, counted - less)
+            self._note(entry, None, less)
+            units -= less
+            place += 1
 
     def held(self) -> float:
         """The units that may still start."""

@@ -34,9 +34,14 @@ class Scenario:
     options: dict[str, Any] = field(default_factory=dict)
     target: float = USED
 
-    def smaller(self, workers: int, windows: int) -> Scenario:
-        """The same with fewer workers, for a shorter time."""
-        return replace(self, workers=min(workers, self.workers), windows=min(windows, self.windows))
+    def smaller(self, workers: int, windows: int, calls: int) -> Scenario:
+        """The same with fewer workers, for a shorter time, with at most this many calls in a window."""
+        limits = (
+            replace(limit, rate=min(limit.rate, calls)) if limit.unit == "calls" else limit
+            for limit in self.budget.limits
+        )
+        budget = Budget(self.budget.name, *limits, in_flight=self.budget.in_flight)
+        return replace(self, budget=budget, workers=min(workers, self.workers), windows=min(windows, self.windows))
 
 
 def always(worker: Worker, now: float) -> bool:
