@@ -168,15 +168,10 @@ def gives_coroutines(function: object) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
-FROM_INT = ("retry", "batching", "rate_limit")
-"""Options whose specification can be made of a single number."""
-
-
 def of_kind(name: str, value: object, kind: type) -> None:
     """Check that `value` is a specification of this kind, or None."""
     if value is not None and not isinstance(value, kind):
-        made = f", such as {kind.__name__}({value})" if type(value) is int and name in FROM_INT else ""
-        raise ConfigurationError(f"{name} is {describe(value)}; it must be a {kind.__name__}, or None{made}")
+        raise ConfigurationError(f"{name} is {describe(value)}; it must be a {kind.__name__}, or None")
 
 
 def check_directory(directory: str | Path) -> Path:

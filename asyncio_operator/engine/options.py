@@ -6,7 +6,7 @@ and costs a fraction of a microsecond. Any option that it cannot honour takes th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Protocol
 
@@ -16,6 +16,7 @@ from asyncio_operator.checks import timeout as optional_duration
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
+from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.hedge import Hedge
 from asyncio_operator.policies.rate_limit import RateLimit
@@ -30,6 +31,26 @@ KINDS: dict[str, type] = {
     "hedge": Hedge,
     "budget": Budget,
 }
+
+SHORT: dict[str, tuple[type, Callable[[Any], object]]] = {
+    "retry": (int, Retry),
+    "batching": (int, Batching),
+    "rate_limit": (int, RateLimit),
+    "cache": (bool, lambda given: Cache() if given else None),
+}
+"""Options that may be given in short, as values of a type: attempts, keys in a batch, calls in a second, whether."""
+
+
+def meant(name: str, value: Any) -> Any:
+    """The value of an option that may have been given in short: ``retry=3`` is ``Retry(3)``, ``cache=True`` is
+    ``Cache()``. Other values are returned as they are.
+
+    Raises:
+        ConfigurationError: the number is out of range.
+    """
+    short, make = SHORT.get(name, (None, None))
+    # Not isinstance: a bool is an int, and ``retry=True`` says nothing.
+    return make(value) if make is not None and type(value) is short else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,5 +125,6 @@ CALL_OPTIONS = tuple(field.name for field in fields(CallOptions) if field.name !
 
 
 def calls_among(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of calls among the arguments of a function, by name. Other arguments are left out."""
-    return {name: arguments[name] for name in CALL_OPTIONS if name in arguments}
+    """The options of calls among the arguments of a function, by name. Other arguments are left out, and short forms
+    become what they mean."""
+    return {name: meant(name, arguments[name]) for name in CALL_OPTIONS if name in arguments}

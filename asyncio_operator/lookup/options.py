@@ -8,7 +8,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Literal
 
 from asyncio_operator.checks import of_kind
-from asyncio_operator.engine.options import CallOptions, calls_among, check_hedge
+from asyncio_operator.engine.options import CallOptions, calls_among, check_hedge, meant
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from asyncio_operator.enricher import Enricher
 
 
-DefaultRetry = Retry | None | Literal["default"]
-"""When lookups are repeated: as given, never (None), or as the enricher says ("default")."""
+DefaultRetry = Retry | int | None | Literal["default"]
+"""When lookups are repeated: as given (a number of attempts is enough), never (None), or as the enricher says
+("default")."""
 
 
 class Way(Enum):
@@ -77,24 +78,25 @@ def checked(enricher: Enricher, arguments: Mapping[str, Any]) -> LookupOptions:
     """
     calls = calls_among(arguments)
     calls["retry"] = retry_of(enricher, calls["retry"])
-    options = LookupOptions(**calls, cache=arguments["cache"])
+    options = LookupOptions(**calls, cache=meant("cache", arguments["cache"]))
     check_hedge(options.hedge, enricher)
     return replace(options, batching=batching_of(enricher, options.batching))
 
 
-def retry_of(enricher: Enricher, retry: object) -> Retry | None:
+def retry_of(enricher: Enricher, retry: Any) -> Retry | None:
     """When lookups of an enricher are repeated: as `retry` says, or by "default" as the enricher does.
 
     Raises:
         ConfigurationError: `retry`, or the enricher's default, is something else.
     """
     if retry == "default":
-        retry, name = enricher.default_retry, f"{describe(enricher)}.default_retry"
-        of_kind(name, retry, Retry)
+        retry = meant("retry", enricher.default_retry)
+        of_kind(f"{describe(enricher)}.default_retry", retry, Retry)
     elif retry is not None and not isinstance(retry, Retry):
-        made = f", such as Retry({retry})" if type(retry) is int else ""
-        raise ConfigurationError(f'retry is {describe(retry)}; it must be a Retry, None or "default"{made}')
-    return retry
+        raise ConfigurationError(
+            f'retry is {describe(retry)}; it must be a Retry, a number of attempts, None or "default"'
+        )
+    return retry  # type: ignore[no-any-return]
 
 
 def batching_of(enricher: Enricher, batching: Batching | None) -> Batching | None:

@@ -98,13 +98,13 @@ class AsyncWaitOperator:
         buffer: int | None = None,
         timeout: Duration | None = None,
         attempt_timeout: Duration | None = None,
-        retry: Retry | None = None,
+        retry: Retry | int | None = None,
         on_timeout: Callable[[Any], Any] | None = None,
         on_error: OnError = "fail",
         key: Callable[[Any], Any] | None = None,
         flatten: bool = False,
-        batching: Batching | None = None,
-        rate_limit: RateLimit | None = None,
+        batching: Batching | int | None = None,
+        rate_limit: RateLimit | int | None = None,
         circuit_breaker: CircuitBreaker | None = None,
         hedge: Hedge | None = None,
         budget: Budget | None = None,
@@ -126,8 +126,8 @@ class AsyncWaitOperator:
             grace_period=grace_period,  # type: ignore[arg-type]
         )
         of_kind("trace", trace, Trace)
-        check_hedge(hedge, self._function)
-        self._options = replace(options, batching=checked_batching(self._function, batching))
+        check_hedge(options.hedge, self._function)
+        self._options = replace(options, batching=checked_batching(self._function, options.batching))
         self._buffer = BUFFER_FACTOR * calls_at_most(capacity) if buffer is None else positive_int("buffer", buffer)
         if on_timeout is not None and timeout is None:
             raise ConfigurationError(

@@ -137,9 +137,9 @@ def plan(
     *,
     on: On,
     capacity: int | AdaptiveCapacity = 100,
-    cache: Cache | None = None,
-    batching: Batching | None = None,
-    rate_limit: RateLimit | None = None,
+    cache: Cache | bool | None = None,
+    batching: Batching | int | None = None,
+    rate_limit: RateLimit | int | None = None,
     budget: Budget | None = None,
     latency: Duration | EnrichmentMetrics | EnrichmentStatistics | None = None,
     retry: DefaultRetry = "default",
@@ -185,7 +185,7 @@ def plan(
     pace = Pace(calls_at_most(lookups.capacity), lookups.rate_limit, average or 1.0)
     keys_in_a_call = 1 if lookups.batching is None else lookups.batching.max_size
     remembered = MOST_KEYS if lookups.remember else 0
-    survey = Survey(sample, keys_in_a_call, (cache or Cache()).max_rows, remembered)
+    survey = Survey(sample, keys_in_a_call, (options.cache or Cache()).max_rows, remembered)
     tasks = _surveyed(df, task.layout.keys, survey)
     whole = Whole(tasks, df.count() if any(one.cut for one in tasks) else None, remembered)
     at_once = max(1, min(len(tasks), tasks_at_once or cores(df.sparkSession)))

@@ -128,9 +128,11 @@ def test_the_others_have_none() -> None:
     )
 
 
-@pytest.mark.parametrize("retry", ["never", 3, True, Retry])
+@pytest.mark.parametrize("retry", ["never", 2.5, True, Retry])
 def test_another_value_is_refused(retry: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r'retry is .*; it must be a Retry, None or "default"'):
+    with pytest.raises(
+        ConfigurationError, match=r'retry is .*; it must be a Retry, a number of attempts, None or "default"'
+    ):
         Lookup(Picky(True), retry=retry)
     broken = Picky(True)
     broken.default_retry = retry

@@ -551,6 +551,20 @@ def test_a_wrong_option_is_told_when_it_is_made(options: dict[str, Any], message
         Lookup(Recorded(slowly), **options)
 
 
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        ({"cache": True}, {"cache": Cache()}),
+        ({"cache": False}, {"cache": None}),
+        ({"retry": 2}, {"retry": Retry(2)}),
+        ({"rate_limit": 9}, {"rate_limit": RateLimit(9)}),
+    ],
+    ids=repr,
+)
+def test_an_option_in_short_is_taken_for_what_it_means(short: dict[str, Any], long: dict[str, Any]) -> None:
+    assert Lookup(Recorded(slowly), **short)._options == Lookup(Recorded(slowly), **long)._options
+
+
 def test_what_is_no_enricher_is_told_when_it_is_made() -> None:
     with pytest.raises(ConfigurationError, match="it must be an Enricher"):
         Lookup(slowly)  # type: ignore[arg-type]

@@ -50,12 +50,10 @@ WRONG: list[tuple[str, list[Any], str]] = [
     ("grace_period", [-1, NAN, INFINITE, "1", None, timedelta(seconds=-1)], SECONDS),
     ("attempt_timeout", [-1, -0.1, NAN, INFINITE, "1", True, timedelta(seconds=-1)], SECONDS),
     ("capacity", [0], "an int of at least 1, or an AdaptiveCapacity"),
-    ("retry", [3], "a Retry, or None, such as Retry(3)"),
-    ("rate_limit", [100], "a RateLimit, or None, such as RateLimit(100)"),
     ("retry", [True, RateLimit(1), Retry, {"max_attempts": 3}], "a Retry, or None"),
     ("rate_limit", [1.5, Retry(), RateLimit], "a RateLimit, or None"),
     ("circuit_breaker", [0.5, True, RateLimit(1), CircuitBreaker], "a CircuitBreaker, or None"),
-    ("batching", [100, True, Retry(), Batching], "a Batching, or None"),
+    ("batching", [1.5, True, Retry(), Batching], "a Batching, or None"),
     ("trace", [True, "trace.png"], "a Trace, or None"),
     ("on_timeout", [1, "skip"], "a function of the value"),
     ("on_error", ["ignore", None, 1], '"fail", "skip", or a function of value and error'),
@@ -77,6 +75,26 @@ def test_a_wrong_option_names_the_argument_the_value_and_what_is_allowed(name, v
     assert message.startswith(f"{name} is {value!r}")
     assert allowed in message
     assert isinstance(failure.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [({"retry": 3}, {"retry": Retry(3)}), ({"rate_limit": 100}, {"rate_limit": RateLimit(100)})],
+    ids=repr,
+)
+def test_a_number_is_taken_for_what_it_means(short, long):
+    assert AsyncWaitOperator(same, **short)._options == AsyncWaitOperator(same, **long)._options
+
+
+def test_a_number_is_taken_for_the_size_of_a_batch():
+    batched = AsyncWaitOperator(Many(), batching=500)
+    assert batched._options == AsyncWaitOperator(Many(), batching=Batching(500))._options
+
+
+@pytest.mark.parametrize(("name", "value"), [("retry", 0), ("rate_limit", -1), ("batching", 0)])
+def test_a_number_that_is_out_of_range_is_refused(name, value):
+    with pytest.raises(ConfigurationError, match=rf"is {value}; it must be an int of at least 1"):
+        AsyncWaitOperator(Many(), **{name: value})
 
 
 # -- in combination

@@ -20,6 +20,7 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampNTZTyp
 from asyncio_operator.arrow.answer_tables import AnswerTables
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import Duration, duration, one_of, positive_int
+from asyncio_operator.engine.options import SHORT, meant
 from asyncio_operator.enricher import Enricher, require_enricher
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.fingerprint import fingerprint
@@ -56,7 +57,8 @@ REMEDY = '; on_error="null" or "drop" lets the job go on without'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnrichOptions:
-    """The options of `enrich`, as the user gave them; their meaning and their checks are those of `enrich`."""
+    """The options of `enrich`, as the user gave them, short forms replaced by what they mean. Their meaning and
+    their checks are those of `enrich`."""
 
     on: On
     how: str = "left"
@@ -83,6 +85,10 @@ class EnrichOptions:
     scope: str = "task"
     tasks_at_once: int | None = None
     remember: Duration | None = 60.0
+
+    def __post_init__(self) -> None:
+        for name in SHORT:
+            object.__setattr__(self, name, meant(name, getattr(self, name)))
 
     @classmethod
     def among(cls, arguments: Mapping[str, Any]) -> EnrichOptions:

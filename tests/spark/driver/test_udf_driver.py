@@ -67,9 +67,9 @@ def test_X4_a_type_that_is_none_is_refused(given: Any, says: str) -> None:
         ("buffer", 0),
         ("timeout", -1),
         ("attempt_timeout", "5"),
-        ("retry", 3),
+        ("retry", 2.5),
         ("batching", Batching()),
-        ("rate_limit", 10),
+        ("rate_limit", 0),
         ("circuit_breaker", True),
     ],
 )
