@@ -54,9 +54,7 @@ class AnswerTables:
             ]
         )
         parts = array.flatten() if len(columns) > 1 else [array]
-        # In the declared type, which may have another zone than UTC.
-        fields = zip(self._keys.types, parts, strict=True)
-        return self._joined([part if kinds.is_null(kind) else part.cast(kind) for kind, part in fields]), places
+        return self._declared_keys(parts), places
 
     def asked_array(self, keys: pa.Array) -> tuple[pa.Array, Ints | None]:
         """The same for distinct keys in an array; None in place of places if all keys fit, in their order."""
@@ -73,8 +71,7 @@ class AnswerTables:
             # Two keys may fall together, and some may not fit.
             array, places = distinct(fitted)
             fitted = array.flatten() if len(parts) > 1 else [array]
-        fields = zip(known, fitted, strict=True)
-        return self._joined([part if kinds.is_null(kind) else part.cast(kind) for kind, part in fields]), places
+        return self._declared_keys(fitted), places
 
     def read(self, answer: object, asked: pa.Array) -> WholeAnswers:
         """The answer, in a table of the wanted columns in which the rows of a key are neighbours.
@@ -112,6 +109,11 @@ class AnswerTables:
         # From the end, because of several rows of a key the first one counts.
         starts[of_key[::-1]] = np.arange(len(of_key))[::-1]
         return WholeAnswers(table.combine_chunks(), starts, counts)
+
+    def _declared_keys(self, parts: Sequence[pa.Array]) -> pa.Array:
+        """Canonical keys in the declared types: with the zone, and as the dictionary, that the enricher says."""
+        fields = zip(self._keys.types, parts, strict=True)
+        return self._joined([part if kinds.is_null(kind) else _spelled(part, kind) for kind, part in fields])
 
     def _joined(self, parts: Sequence[pa.Array]) -> pa.Array:
         if len(self._keys) == 1:
@@ -161,6 +163,11 @@ def _read(enricher: Any, tables: AnswerTables, answer: object, asked: pa.Array) 
         problem = ResultError(f"{describe(enricher)}: {error}")
         problem.any_key = True  # type: ignore[attr-defined]
         raise problem from error
+
+
+def _spelled(keys: pa.Array, kind: pa.DataType) -> pa.Array:
+    # Arrow casts only texts to a dictionary.
+    return (keys.cast(kind.value_type).dictionary_encode() if kinds.is_dictionary(kind) else keys).cast(kind)
 
 
 def _shown(value: pa.Scalar) -> Any:

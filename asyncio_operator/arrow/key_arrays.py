@@ -23,7 +23,8 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def canonical_array(array: pa.Array) -> pa.Array:
-    """The same keys in canonical form: timestamps with a zone in UTC, 0.0 for -0.0, one NaN.
+    """The same keys in canonical form: timestamps with a zone in UTC, 0.0 for -0.0, one NaN, no dictionary, and
+    decimals of at least 128 bits.
 
     Then two keys of one type are the same if their bytes are equal. Decimals of different scales are different types:
     cast them first. Fields of structs are made canonical too. Lists and maps cannot be keys.
@@ -33,6 +34,9 @@ def canonical_array(array: pa.Array) -> pa.Array:
         return canonical_array(array.dictionary_decode())
     if kinds.is_float64(kind) or kinds.is_float32(kind):
         return _canonical_floats(array)
+    if kinds.is_decimal(kind) and kind.bit_width < 128:
+        # Arrow cannot compare the smaller ones.
+        return array.cast(pa.decimal128(kind.precision, kind.scale))
     if kinds.is_struct(kind):
         parts = list(map(canonical_array, array.flatten()))
         fields = [field.with_type(part.type) for field, part in zip(kind, parts, strict=True)]

@@ -245,7 +245,6 @@ def _words(array: pa.Array) -> list[Words] | None:
     """The values as words of 64 bits, or None for values of several lengths."""
     kind = array.type
     if kinds.is_decimal(kind):
-        array = array.cast(pa.decimal256(kind.precision, kind.scale)) if kind.bit_width < 128 else array
         size = array.type.bit_width // 64
         if not len(array):
             return [np.zeros(0, dtype=np.uint64)] * size

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from asyncio_operator.arrow.key_arrays import Ints
+from asyncio_operator.errors import ResultError, describe_error
 
 
 class TableRows:
@@ -22,8 +23,12 @@ class TableRows:
         self.count = count
 
     def answer(self) -> dict[str, Any] | list[dict[str, Any]]:
-        """The same as a mapping, or a list of mappings. Raises ValueError if Python cannot hold a value."""
-        rows: list[dict[str, Any]] = self.table.slice(self.start, self.count).to_pylist()
+        """The same as a mapping, or a list of mappings.
+
+        Raises:
+            ResultError: Python cannot hold a value.
+        """
+        rows = _rows(self.table.slice(self.start, self.count))
         return rows[0] if self.count == 1 else rows
 
 
@@ -71,9 +76,13 @@ def compacted(answers: Sequence[TableRows]) -> list[TableRows]:
 
 
 def rows_of_answers(answers: Sequence[TableRows | None]) -> list[Any]:
-    """The answers of one call as mappings or lists of mappings. Raises ValueError if Python cannot hold a value."""
+    """The answers of one call as mappings or lists of mappings.
+
+    Raises:
+        ResultError: Python cannot hold a value.
+    """
     table = next((answer.table for answer in answers if answer is not None), None)
-    rows = [] if table is None else table.to_pylist()
+    rows = [] if table is None else _rows(table)
     return [
         None
         if answer is None
@@ -82,3 +91,23 @@ def rows_of_answers(answers: Sequence[TableRows | None]) -> list[Any]:
         else rows[answer.start : answer.start + answer.count]
         for answer in answers
     ]
+
+
+def _rows(table: pa.Table) -> list[dict[str, Any]]:
+    try:
+        rows: list[dict[str, Any]] = table.to_pylist()
+    except (ValueError, OverflowError) as error:
+        name = next((name for name in table.column_names if not _is_readable(table.column(name))), "")
+        raise ResultError(
+            f"column {name!r} of the table of lookup_columns has a value that Python cannot hold "
+            f"({describe_error(error)}): leave it out, or give it as text"
+        ) from error
+    return rows
+
+
+def _is_readable(column: pa.ChunkedArray) -> bool:
+    try:
+        column.to_pylist()
+    except (ValueError, OverflowError):
+        return False
+    return True

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
@@ -231,12 +232,11 @@ class _Engine:
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self._enricher = enricher
-        self._check = check
         self._cache = cache
         self._now = clock = clock_of(self.loop)
         failures = KeyFailures(enricher, timeout=options.timeout, fail=None, remedy="", clock=clock)
         known = () if cache is None else cache.known
-        self._pending = PendingKeys(failures, cache, timed=False, check=self._checked, known=known)
+        self._pending = PendingKeys(failures, cache, timed=False, check=partial(_valid, check), known=known)
         self._source = _Keys(self._pending)
         self._known_first = KnownFirst(self._source, known, self._pending) if known else None
         self._allowance = None if options.budget is None else shares.seat(options.budget)
@@ -284,8 +284,7 @@ class _Engine:
                 # The caller was not cancelled, so it must not see a CancelledError.
                 raise EnricherError(f"the lookup of key {describe(key)} cancelled itself") from outcome.error
             raise outcome.error.with_traceback(outcome.traceback)
-        own: Found = _own(outcome)
-        return own
+        return _valid(_own, key, outcome)
 
     async def _ask(self, key: Any, now: float) -> Any:
         waiter = _Waiter()
@@ -304,12 +303,6 @@ class _Engine:
             if abandoned is not None and not any(one is not None and one.abandon(abandoned) for one in sources):
                 self._attempts.abandon(abandoned)
             raise
-
-    def _checked(self, key: Any, answer: Any) -> Found:
-        try:
-            return self._check(answer)
-        except ResultError as error:
-            raise ResultError(f"the answer for key {describe(key)} is invalid: {error}") from error
 
     async def close(self) -> None:
         # Any task may close the lookup, also one that a call has started.
@@ -383,6 +376,14 @@ def _discard(opening: asyncio.Task[LookupCache]) -> None:
     """Close a cache whose caller was cancelled while it was opened."""
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()
+
+
+def _valid(read: Callable[[Any], Found], key: Any, answer: Any) -> Found:
+    """What `read` makes of the answer for a key. Raises ResultError, with the key."""
+    try:
+        return read(answer)
+    except ResultError as error:
+        raise ResultError(f"the answer for key {describe(key)} is invalid: {error}") from error
 
 
 def _own(answer: Any) -> Any:

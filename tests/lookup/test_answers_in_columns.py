@@ -7,6 +7,7 @@ import datetime as dt
 import gc
 import weakref
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -92,6 +93,54 @@ def test_A1_several_key_columns_are_a_struct_and_match_whatever_the_zone() -> No
         {"name": "a", "n": 0},
         None,
     ]
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pa.array([Decimal("1.10"), Decimal("-2.00")], pa.decimal32(5, 2)),
+        pa.array([Decimal("1.10"), Decimal("-2.00")], pa.decimal64(12, 2)),
+        pa.array([Decimal("1.10"), Decimal("-2.00")], pa.decimal256(40, 2)),
+        pa.array([1, 2**40]).dictionary_encode().cast(pa.dictionary(pa.int8(), pa.int64())),
+        pa.array([b"a", b"b"], pa.large_binary()).dictionary_encode(),
+    ],
+    ids=lambda keys: str(keys.type),
+)
+def test_A1_keys_may_have_any_type_that_can_be_a_key(keys: pa.Array, parts: int) -> None:
+    """The keys are asked in the declared type, and matched in the table."""
+    names = ["k", "l"][:parts]
+
+    def answer(asked: pa.Array) -> pa.Table:
+        columns = asked.flatten() if parts > 1 else [asked]
+        assert [column.type for column in columns] == [keys.type] * parts
+        table = pa.table(dict.fromkeys(names, keys) | {"name": ["x", "y"], "n": pa.array([1, 2], pa.int32())})
+        return table.filter([value in columns[0].to_pylist() for value in keys.to_pylist()])
+
+    enricher = Columns(answer, pa.schema([(name, keys.type) for name in names]))
+    asked = [value if parts == 1 else (value, value) for value in keys.to_pylist()]
+    assert [found["n"] for found in looked_up(enricher, *asked)] == [1, 2]
+
+
+@pytest.mark.parametrize("cache", [None, Cache()], ids=["called", "cached"])
+@pytest.mark.parametrize(
+    "value",
+    [pa.array([2_932_900], pa.int32()).cast(pa.date32()), pa.array([b"\xff"]).view(pa.string())],
+    ids=["date", "text"],
+)
+def test_A3_a_value_that_python_cannot_hold_is_an_error_that_names_key_and_column(
+    value: pa.Array, cache: Cache | None
+) -> None:
+    class Distant(Columns):
+        def schema(self) -> pa.Schema:
+            return pa.schema([("n", pa.int64()), ("distant", value.type)])
+
+    enricher = Distant(lambda keys: pa.table({"k": keys, "n": pa.array([1]), "distant": value}))
+    for retry in (None, Retry(2, if_result=lambda row: False)):
+        [error] = looked_up(enricher, 7, cache=cache, retry=retry)
+        assert isinstance(error, ResultError)
+        assert "column 'distant'" in str(error)
+        assert retry or "key 7" in str(error)
 
 
 def test_A1_a_column_that_is_key_and_added_stands_once() -> None:
