@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         StateMigrationError,
     )
     from asyncio_operator.function import AsyncFunction, BatchAsyncFunction, BlockingFunction
+    from asyncio_operator.journal.options import Journal
     from asyncio_operator.metrics import Latency, OperatorStatistics
     from asyncio_operator.operator.wait_operator import AsyncWaitOperator
     from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
@@ -66,6 +67,7 @@ __all__ = [
     "FixedBackoff",
     "FunctionError",
     "Hedge",
+    "Journal",
     "Latency",
     "Limit",
     "MissingKeyError",
@@ -96,6 +98,7 @@ if not TYPE_CHECKING:
                 "StateMigrationError"
             ),
             "asyncio_operator.function": "AsyncFunction BatchAsyncFunction BlockingFunction",
+            "asyncio_operator.journal.options": "Journal",
             "asyncio_operator.metrics": "Latency OperatorStatistics",
             "asyncio_operator.operator.wait_operator": "AsyncWaitOperator",
             "asyncio_operator.policies.adaptive_capacity": "AdaptiveCapacity",

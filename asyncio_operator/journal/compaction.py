@@ -17,7 +17,7 @@ import logging
 import math
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -104,6 +104,13 @@ class Compactor:
         with file:
             for group in range(file.num_row_groups):
                 yield read_columns(file, group, self._description.schema.names, self._description)
+
+    def memory(self, inputs: Mapping[str, tuple[int, int]]) -> float:
+        """About the bytes of all rows of `inputs` in memory. Encoded, a text that repeats is much smaller."""
+        names = [*inputs]
+        sampled = [next(self.read(name), None) for name in names[:: max(1, len(names) // SAMPLED)]]
+        largest = max((table.nbytes / table.num_rows for table in sampled if table is not None), default=0.0)
+        return max(largest * sum(rows for rows, _ in inputs.values()), sum(size for _, size in inputs.values()))
 
     def write(self, table: pa.Table) -> tuple[str | None, int]:
         """Write what a reader may need of rows in which each key is complete. Returns the file's name, None if nothing
@@ -219,9 +226,9 @@ def compact(
 def _compact(compactor: Compactor, grace: float, bucket: int, spill: str | Path | None, width: int) -> Compacted:
     deleted = compactor.delete_replaced(grace)
     inputs = compactor.inputs()
-    if not inputs or (len(inputs) == 1 and next(iter(inputs)).startswith(COMPACTED)):
+    if is_compact(inputs):
         return Compacted(len(inputs), 0, deleted, 0, 0)
-    count = min(MOST_BUCKETS, math.ceil(max(1, _bytes(compactor, inputs)) / bucket))
+    count = min(MOST_BUCKETS, math.ceil(max(1, compactor.memory(inputs)) / bucket))
     written, rows = [], 0
     with tempfile.TemporaryDirectory(prefix="journal-", dir=spill) as directory:
         for table in _by_bucket(compactor, list(inputs), count, Path(directory), width):
@@ -236,12 +243,9 @@ def _compact(compactor: Compactor, grace: float, bucket: int, spill: str | Path 
     return Compacted(len(inputs), len(written), deleted, read, rows)
 
 
-def _bytes(compactor: Compactor, inputs: Mapping[str, tuple[int, int]]) -> float:
-    """About the memory of all rows. Encoded, a text that repeats is much smaller than in memory."""
-    names = [*inputs]
-    sampled = [next(compactor.read(name), None) for name in names[:: max(1, len(names) // SAMPLED)]]
-    largest = max((table.nbytes / table.num_rows for table in sampled if table is not None), default=0.0)
-    return max(largest * sum(rows for rows, _ in inputs.values()), sum(size for _, size in inputs.values()))
+def is_compact(inputs: Collection[str]) -> bool:
+    """Whether a compaction of these files would change nothing."""
+    return not inputs or (len(inputs) == 1 and next(iter(inputs)).startswith(COMPACTED))
 
 
 def _by_bucket(compactor: Compactor, names: list[str], count: int, directory: Path, width: int) -> Iterator[pa.Table]:

@@ -169,6 +169,21 @@ def open_file(place: Place, name: str, description: Description) -> pq.ParquetFi
     raise StateError(f"the file {place.shown}/{name} {about}: remove it, or use another path for the journal")
 
 
+_END = b"PAR1"
+
+
+def is_whole(place: Place, entry: Entry) -> bool:
+    """Whether a data file ends as a Parquet file does. A file that is gone is not whole."""
+    if entry.size < 2 * len(_END):
+        return False
+    try:
+        with place.open(entry.name) as file:
+            file.seek(entry.size - len(_END))
+            return bytes(file.read()) == _END
+    except FileNotFoundError:
+        return False
+
+
 def read_columns(file: pq.ParquetFile, group: int, columns: list[str], description: Description) -> pa.Table:
     """Some columns of a row group, in the types of the journal."""
     table = file.read_row_group(group, columns=columns)

@@ -9,6 +9,7 @@ for _needed in ("pyspark", "pyarrow"):
         raise not_installed("asyncio_operator.spark", _needed, "spark")
 
 from asyncio_operator.spark.enrich import enrich, enrich_with  # noqa: E402
+from asyncio_operator.spark.journal import compact_journal, read_journal  # noqa: E402
 from asyncio_operator.spark.metrics import EnrichmentMetrics, EnrichmentStatistics  # noqa: E402
 from asyncio_operator.spark.plan import EnrichmentPlan, plan  # noqa: E402
 from asyncio_operator.spark.rdd import map_partitions  # noqa: E402
@@ -20,9 +21,11 @@ __all__ = [
     "EnrichmentPlan",
     "EnrichmentStatistics",
     "async_udf",
+    "compact_journal",
     "enrich",
     "enrich_with",
     "map_partitions",
     "plan",
+    "read_journal",
     "register_lookup",
 ]

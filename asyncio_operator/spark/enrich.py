@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import Duration
@@ -28,7 +28,7 @@ from asyncio_operator.policies.hedge import Hedge
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task
 from asyncio_operator.spark.driver.chain import extended
-from asyncio_operator.spark.driver.columns import On
+from asyncio_operator.spark.driver.columns import On, plain_text
 from asyncio_operator.spark.driver.job_budget import check_budget, on_driver
 from asyncio_operator.spark.driver.refusals import refuse_unknown
 from asyncio_operator.spark.driver.reports import trace_of_tasks
@@ -179,7 +179,7 @@ def enrich_distinct(df: DataFrame, task: EnrichTask, schema: StructType, join_hi
     positions = task.layout.keys
     keys = numbered.select(
         *(
-            _plain(F.col(f"_{position}"), df.schema.fields[position]).alias(f"k{i}")
+            plain_text(F.col(f"_{position}"), df.schema.fields[position].dataType).alias(f"k{i}")
             for i, position in enumerate(positions)
         )
     )
@@ -191,7 +191,7 @@ def enrich_distinct(df: DataFrame, task: EnrichTask, schema: StructType, join_hi
         found = found.hint(join_hint)
     # Null keys must match too: they are misses, which may be dropped or have a status.
     same = [
-        _plain(numbered[f"_{position}"], df.schema.fields[position]).eqNullSafe(found[f"k{i}"])
+        plain_text(numbered[f"_{position}"], df.schema.fields[position].dataType).eqNullSafe(found[f"k{i}"])
         for i, position in enumerate(positions)
     ]
     condition = same[0]
@@ -202,10 +202,3 @@ def enrich_distinct(df: DataFrame, task: EnrichTask, schema: StructType, join_hi
     joined = numbered.join(found, condition, how)
     columns = [*(numbered[f"_{i}"] for i in range(len(df.columns))), *(found[f"a{i}"] for i in range(len(added)))]
     return joined.select(*columns).toDF(*schema.names)
-
-
-def _plain(column: Column, field: StructField) -> Column:
-    """The column without a collation: Spark then compares texts character by character, as the enricher does."""
-    if isinstance(field.dataType, StringType) and getattr(field.dataType, "collation", "UTF8_BINARY") != "UTF8_BINARY":
-        return F.collate(column, "UTF8_BINARY")
-    return column

@@ -16,6 +16,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
+from pyspark.sql import Column, functions
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import (
     ArrayType,
@@ -143,6 +144,13 @@ def _nullable(data_type: DataType) -> DataType:
     if isinstance(data_type, StructType):
         return StructType([StructField(f.name, _nullable(f.dataType)) for f in data_type.fields])
     return data_type
+
+
+def plain_text(column: Column, kind: DataType) -> Column:
+    """A column of this type without a collation: Spark then compares texts character by character, as enrichers do."""
+    if isinstance(kind, StringType) and getattr(kind, "collation", "UTF8_BINARY") != "UTF8_BINARY":
+        return functions.collate(column, "UTF8_BINARY")
+    return column
 
 
 On = str | Sequence[str] | Mapping[str, str]

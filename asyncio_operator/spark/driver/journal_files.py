@@ -1,0 +1,185 @@
+"""What a journal holds, as the driver sees it: its description, and the files that count.
+
+The driver of a classic session lists the place itself. On Spark Connect the path is the server's, so one task of the
+server does it, and returns JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from asyncio_operator.errors import AsyncOperatorError, ConfigurationError, StateError, describe_error
+from asyncio_operator.journal.files import is_whole, list_journal
+from asyncio_operator.journal.format import ABOUT, Description, JournalError, ddl
+from asyncio_operator.journal.identity import open_journal, read_description
+from asyncio_operator.journal.locations import LOCAL, Location, locate
+from asyncio_operator.journal.options import Journal
+from asyncio_operator.journal.storage import open_place
+
+logger = logging.getLogger("asyncio_operator")
+
+ERRORS: dict[str, type[AsyncOperatorError]] = {
+    kind.__name__: kind for kind in (ConfigurationError, StateError, JournalError)
+}
+
+
+MOST_NAMED = 32
+"""Files that are named to Spark one by one. For more, it would start a job that looks for each of them; for the whole
+directory it makes one listing."""
+
+DATA_FILES = "{answers,compacted}-*.parquet"
+"""A pattern for the names of data files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """A journal at one moment.
+
+    Attributes:
+        live: the names of the files that must be read, older ones first.
+        nbytes: their size.
+        seen: the names of all whole files: `live` has their answers.
+        is_whole: whether all files are whole.
+    """
+
+    location: Location
+    description: Description
+    live: tuple[str, ...]
+    nbytes: int
+    seen: tuple[str, ...]
+    is_whole: bool = True
+
+    def rows(self, spark: SparkSession) -> DataFrame:
+        """All rows of its live files, and perhaps of replaced and of later ones: equal rows of one answer are one."""
+        description = self.description
+        schema = spark_types(description.keys, description.answers, ABOUT)
+        if not self.live:
+            return spark.createDataFrame([], schema)
+        # Spark takes a path for a pattern, and a directory may have a [ in its name.
+        reader = spark.read.schema(schema).option("__globPaths__", "false")
+        if len(self.live) <= MOST_NAMED or not self.is_whole:
+            return reader.parquet(*(f"{self.location.for_spark}/{name}" for name in self.live))
+        return reader.option("pathGlobFilter", DATA_FILES).parquet(self.location.for_spark)
+
+
+def spark_types(*schemas: pa.Schema) -> StructType:
+    """The columns of a journal in Spark's types."""
+    columns = StructType.fromDDL(", ".join(map(ddl, schemas)))
+    assert isinstance(columns, StructType)
+    return columns
+
+
+def quoted(name: str) -> str:
+    """The name of a column, as an expression of Spark."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def location_of(path: str | Path | Journal) -> Location:
+    """The location of a journal, which may be given as a `Journal`.
+
+    Raises:
+        ConfigurationError: it is no such path.
+    """
+    return path.location if isinstance(path, Journal) else locate(path)
+
+
+def contents_of(spark: SparkSession, location: Location, wanted: Description | None = None) -> Contents:
+    """What a journal holds.
+
+    Args:
+        wanted: makes the journal if there is none, and is checked against it; None: there must be one.
+
+    Raises:
+        ConfigurationError: there is none, or it holds something else.
+        StateError: a file of it is damaged or of another format.
+        JournalError: the place does not answer.
+    """
+    found = at_place(spark, location, partial(_contents, location, None if wanted is None else wanted.text))
+    description = Description.read(found["description"].encode(), str(location))
+    return Contents(location, description, tuple(found["live"]), found["bytes"], tuple(found["seen"]), found["whole"])
+
+
+def _contents(location: Location, wanted: str | None) -> dict[str, Any]:
+    place = open_place(location)
+    if wanted is None:
+        description = read_description(place)
+        if description is None:
+            raise ConfigurationError(f"there is no journal at {location}: check the path")
+    else:
+        description = open_journal(place, Description.read(wanted.encode(), str(location)))
+    listing = list_journal(place)
+    # Where files get their names by a rename of this package, or by a put, they are whole. A path may be a copy.
+    broken = {entry.name for entry in listing.files if location.kind == LOCAL and not is_whole(place, entry)}
+    for name in broken:
+        logger.warning("the journal's file %s/%s is not complete and is ignored", location, name)
+    live = [entry for entry in listing.live if entry.name not in broken]
+    return {
+        "description": description.text,
+        "live": [entry.name for entry in live],
+        "bytes": sum(entry.size for entry in live),
+        "whole": not broken,
+        "seen": [entry.name for entry in listing.files if entry.name not in broken],
+    }
+
+
+def at_place(spark: SparkSession, location: Location, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The result of a function that is called where the location is: here, or on the server of Spark Connect.
+
+    Raises:
+        ConfigurationError, StateError, JournalError: as the function raised. Errors of the system are `JournalError`.
+    """
+    if is_classic(spark):
+        found = _answer(location, ask)
+    else:
+        task = spark.range(0, 1, 1, 1).mapInArrow(_Remote(location, ask), "found string")
+        [row] = task.collect()
+        found = json.loads(row["found"])
+    if "error" in found:
+        raise ERRORS[found["error"]](found["message"])
+    return found
+
+
+def is_classic(spark: SparkSession) -> bool:
+    """Whether the session has a driver in this process. Spark Connect has none."""
+    try:
+        return spark.sparkContext is not None
+    except Exception:
+        return False
+
+
+def _answer(location: Location, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return ask()
+    except (ConfigurationError, StateError, JournalError) as error:
+        kind = next(name for name, one in ERRORS.items() if isinstance(error, one))
+        return {"error": kind, "message": str(error)}
+    except (OSError, pa.ArrowException) as error:
+        first = describe_error(error).partition("\n")[0]
+        return {
+            "error": "JournalError",
+            "message": f"the journal {location} cannot be read or made ({first}): check that the place exists, and "
+            "that this user may write there",
+        }
+
+
+class _Remote:
+    """Calls the function in a task. It is sent to a worker of the server."""
+
+    def __init__(self, location: Location, ask: Callable[[], dict[str, Any]]) -> None:
+        self._location = location
+        self._ask = ask
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            """The function takes nothing from them."""
+        yield pa.RecordBatch.from_pydict({"found": [json.dumps(_answer(self._location, self._ask))]})

@@ -1,0 +1,157 @@
+"""`read_journal` and `compact_journal`: the answers of a journal as a DataFrame, and few files in place of many.
+
+Spark does both, in its own memory. `asyncio_operator.journal` has the format and the commit protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from math import ceil
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from asyncio_operator.arrow.key_arrays import in_utc
+from asyncio_operator.checks import Duration, duration
+from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.journal.compaction import TRIES, Compacted, Compactor, is_compact
+from asyncio_operator.journal.format import MEGABYTE, Description
+from asyncio_operator.journal.locations import Location
+from asyncio_operator.journal.options import Journal
+from asyncio_operator.journal.storage import open_place
+from asyncio_operator.spark.driver.journal_files import Contents, at_place, contents_of, location_of, quoted
+from asyncio_operator.spark.driver.known_answers import latest
+
+BUCKET = 64 * MEGABYTE
+"""Bytes of rows that one task of a compaction has in memory. Ordering them takes about four times as much."""
+
+
+def read_journal(spark: SparkSession, path: str | Path | Journal) -> DataFrame:
+    """The latest living answer of each key in a journal.
+
+    It reads the files that are there now. An answer with several rows has one row for each, and a miss has one row,
+    with `_found` false.
+
+    Args:
+        spark: the session, classic or Spark Connect. On Connect the path is the server's.
+        path: of the journal; or a `Journal`, whose `expire_after` and `keep_missing` then count too.
+
+    Returns:
+        The key columns, the columns of the enricher, and `_found`, `_time`, `_attempts`, `_latency_ms`, `_weights`,
+        `_run`, `_expires`, `_row` and `_call`, in any order of rows.
+
+    Raises:
+        ConfigurationError: there is no journal at the path.
+        StateError: the journal is damaged, or of another format.
+        JournalError: its place does not answer.
+    """
+    contents = contents_of(_session(spark), location_of(path))
+    expire_after = path.expire_after if isinstance(path, Journal) else None
+    found = latest(contents.rows(spark), contents.description.keys.names, expire_after).drop("_ends")  # type: ignore[arg-type]
+    return found.where("_found") if isinstance(path, Journal) and not path.keep_missing else found
+
+
+def compact_journal(spark: SparkSession, path: str | Path | Journal, *, grace: Duration = 3600.0) -> Compacted:
+    """Make few files of the many of a journal, without the answers that no reader needs any more.
+
+    Jobs may read and write the journal meanwhile. Replaced files stay readable for `grace`, so a plain
+    ``spark.read.parquet`` of the directory gives answers twice until then; `read_journal` and `enrich` do not. The call
+    after that deletes them.
+
+    Args:
+        spark: the session, classic or Spark Connect. On Connect the path is the server's.
+        path: of the journal, or a `Journal`.
+        grace: seconds (or a timedelta). It must be longer than a job takes from `enrich` to the end of its tasks; a
+            stream needs no more than other jobs.
+
+    Returns:
+        The numbers of files that were read, written and deleted, and of rows that were read and written.
+
+    Raises:
+        ConfigurationError: there is no journal at the path, or `grace` is no duration.
+        StateError: the journal is damaged, or of another format.
+        JournalError: its place does not answer.
+    """
+    seconds = duration("grace", grace)
+    location = location_of(path)
+    for attempt in range(TRIES):
+        contents = contents_of(_session(spark), location)
+        try:
+            return _compacted(spark, contents, seconds)
+        except Exception as error:
+            # Another compaction has deleted a file that this one reads.
+            if attempt == TRIES - 1 or not any(word in str(error) for word in ("FILE_NOT_EXIST", "FileNotFound")):
+                raise
+    raise AssertionError
+
+
+def _session(spark: object) -> SparkSession:
+    if not (hasattr(spark, "range") and hasattr(spark, "sql")):
+        raise ConfigurationError(f"spark is {describe(spark)}; it must be a SparkSession")
+    return cast(SparkSession, spark)
+
+
+def _compacted(spark: SparkSession, contents: Contents, grace: float) -> Compacted:
+    location, description = contents.location, contents.description
+    ask = partial(at_place, spark, location)
+    begun = ask(partial(_begin, location, description.text, grace))
+    inputs = {name: tuple(sizes) for name, sizes in begun["inputs"].items()}
+    if is_compact(inputs):
+        return Compacted(len(inputs), 0, begun["deleted"], 0, 0)
+    read = replace(contents, live=tuple(inputs)).rows(spark)
+    keys = [F.col(quoted(name)) for name in description.keys.names]
+    together = read.repartition(max(1, ceil(begun["memory"] / BUCKET)), *keys)
+    write = _Write(location, description.text)
+    written = together.mapInArrow(write, "name string, rows bigint").collect()
+    names = [row["name"] for row in written]
+    ended = ask(partial(_end, location, description.text, names, list(inputs), grace))
+    rows = sum(rows for rows, _ in inputs.values()), sum(row["rows"] for row in written)
+    return Compacted(len(inputs), len(names), begun["deleted"] + ended["deleted"], *rows)
+
+
+def _compactor(location: Location, description: str) -> Compactor:
+    return Compactor(open_place(location), Description.read(description.encode(), str(location)))
+
+
+def _begin(location: Location, description: str, grace: float) -> dict[str, Any]:
+    compactor = _compactor(location, description)
+    deleted = compactor.delete_replaced(grace)
+    inputs = compactor.inputs()
+    return {"deleted": deleted, "inputs": inputs, "memory": compactor.memory(inputs)}
+
+
+def _end(location: Location, description: str, written: list[str], replaced: list[str], grace: float) -> dict[str, Any]:
+    compactor = _compactor(location, description)
+    compactor.commit(written, replaced)
+    # With no grace, what has just been replaced goes at once.
+    return {"deleted": compactor.delete_replaced(grace) if not grace else 0}
+
+
+class _Write:
+    """Writes the rows of a partition, which has all rows of its keys. It is sent to the workers."""
+
+    __name__ = "compact_journal"
+
+    def __init__(self, location: Location, description: str) -> None:
+        self._location = location
+        self._description = description
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        schema = Description.read(self._description.encode(), str(self._location)).schema
+        tables = [
+            pa.Table.from_arrays(
+                [in_utc(array).cast(field.type) for array, field in zip(batch.columns, schema, strict=True)],
+                schema=schema,
+            )
+            for batch in batches
+            if batch.num_rows
+        ]
+        if tables:
+            name, rows = _compactor(self._location, self._description).write(pa.concat_tables(tables))
+            if name is not None:
+                yield pa.RecordBatch.from_pydict({"name": [name], "rows": [rows]})

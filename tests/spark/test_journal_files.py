@@ -1,0 +1,108 @@
+"""`read_journal` and `compact_journal`: which answers count, and what a compaction changes (laws J4, J5, J7)."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from asyncio_operator import ConfigurationError, Journal, StateError
+from asyncio_operator.journal.files import list_journal
+from asyncio_operator.journal.later_answers import JournalReader
+from asyncio_operator.journal.storage import Place, open_place
+from asyncio_operator.spark import compact_journal, read_journal
+from tests.journal.helpers import answers_of, batch, described, write
+
+pytestmark = pytest.mark.spark
+
+HALF = "answers-1800000000000-0123456789abcdef-000000.parquet"
+
+
+def values(frame: DataFrame) -> dict[int, list[str]]:
+    """The answers by key; a miss is an empty list."""
+    found: dict[int, list[str]] = {}
+    for row in sorted(frame.collect(), key=lambda row: (row["id"], row["_row"])):
+        found.setdefault(row["id"], []).extend([row["v"]] if row["_found"] else [])
+    return found
+
+
+def random_journal(path: Path, seed: int) -> Place:
+    """Answers of few keys by many writers, at few different times, some expired, some in two files."""
+    drawn, now = random.Random(seed), time.time()
+    place = open_place(Journal(path).location)
+    description = described(place)
+    for number in range(40):
+        keys = drawn.sample(range(12), 3)
+        answers = {key: [f"{number}/{row}" for row in range(drawn.choice([0, 1, 1, 3]))] for key in keys}
+        life = drawn.choice([None, None, 50.0, 5000.0])
+        write(place, description, batch(answers, now - drawn.choice([10, 20, 30, 100])), expire_after=life)
+    return place
+
+
+@pytest.mark.parametrize("expire_after", [None, 15.0])
+def test_J4_read_journal_gives_each_key_its_latest_living_answer_as_a_task_reads_it(
+    spark: SparkSession, tmp_path: Path, expire_after: float | None
+) -> None:
+    place = random_journal(tmp_path / "with [brackets]", 1)
+    journal = Journal(tmp_path / "with [brackets]", expire_after=expire_after)
+    keys = list(range(12))
+    reader = JournalReader(place, described(place), expire_after=expire_after)
+    expected = answers_of(reader.read(pa.array(keys)), keys)
+    assert values(read_journal(spark, journal)) == expected
+    assert len(expected) > 0
+    assert any(not rows for rows in expected.values())
+    # Some replaced files are still there.
+    compact_journal(spark, journal)
+    assert values(read_journal(spark, journal)) == expected
+
+
+def test_J7_a_compaction_makes_few_files_of_many_and_deletes_the_replaced_ones_after_the_grace(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    place = random_journal(tmp_path, 2)
+    before, listed = values(read_journal(spark, tmp_path)), read_journal(spark, tmp_path)
+    made = compact_journal(spark, tmp_path)
+    assert (made.files_read, made.files_deleted) == (40, 0)
+    assert 0 < made.files_written < 4
+    assert 0 < made.rows_written < made.rows_read
+    assert values(listed) == before, "a job that listed files can still read them"
+    rows = spark.read.parquet(str(tmp_path)).count()
+    assert rows == made.rows_read + made.rows_written, "a plain reader sees replaced files too"
+    # The second one merges what the first has written, if that is more than one file.
+    again = compact_journal(spark, tmp_path, grace=0)
+    assert made.files_written + again.files_written + 40 == again.files_deleted + len(list_journal(place).files)
+    assert len(list_journal(place).files) < 4
+    assert values(read_journal(spark, tmp_path)) == before
+
+
+def test_J4_a_half_written_file_is_ignored(spark: SparkSession, tmp_path: Path) -> None:
+    place = open_place(Journal(tmp_path).location)
+    write(place, described(place), batch({1: ["a"], 2: []}, time.time()))
+    (tmp_path / HALF).write_bytes(b"PAR1 and then the machine was gone")
+    (tmp_path / f".{HALF}.x.part").write_bytes(b"PAR1")
+    assert values(read_journal(spark, tmp_path)) == {1: ["a"], 2: []}
+    assert compact_journal(spark, tmp_path).files_written == 1
+    assert values(read_journal(spark, Journal(tmp_path, keep_missing=False))) == {1: ["a"]}
+
+
+def test_J6_what_is_no_journal_is_refused_in_words(spark: SparkSession, tmp_path: Path) -> None:
+    for use in (read_journal, compact_journal):
+        with pytest.raises(ConfigurationError, match=f"there is no journal at {tmp_path}"):
+            use(spark, tmp_path)
+        with pytest.raises(ConfigurationError, match="path is 7; it must be a local or mounted path"):
+            use(spark, 7)  # type: ignore[arg-type]
+        with pytest.raises(ConfigurationError, match="spark is None; it must be a SparkSession"):
+            use(None, tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="grace is -1"):
+        compact_journal(spark, tmp_path, grace=-1)
+    described(open_place(Journal(tmp_path).location))
+    assert read_journal(spark, tmp_path).collect() == []
+    assert compact_journal(spark, tmp_path).files_written == 0
+    [description] = tmp_path.glob("_journal/description-*.json")
+    description.write_text("{")
+    with pytest.raises(StateError, match="is damaged"):
+        read_journal(spark, tmp_path)
