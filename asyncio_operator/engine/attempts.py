@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from asyncio_operator.engine.attempt_ends import AttemptEnds, Retries
 from asyncio_operator.engine.budgeted import Allowance, BudgetedCalls, Weigh
 from asyncio_operator.engine.contracts import Endings, Keys, Source
+from asyncio_operator.engine.failing_batches import FailingBatches
 from asyncio_operator.engine.failures import aligned
 from asyncio_operator.engine.flights import SLACK, Call, Flight
 from asyncio_operator.engine.hedging import hedging_of
@@ -95,7 +96,7 @@ class Attempts:
         self._timeout = inf if options.timeout is None else options.timeout
         self._attempt_timeout = inf if options.attempt_timeout is None else options.attempt_timeout
         self._batched = options.batching is not None
-        self._batch_method = batch_method
+        self._failing = FailingBatches(name, batch_method)
         self._limits = Limits(options.capacity, options.rate_limit, options.circuit_breaker, limiter, breaker_clock)
         self._breaks = options.circuit_breaker is not None
         self._recorder = recorder
@@ -316,18 +317,19 @@ class Attempts:
         self.returned(call)
         if self.hedging is not None:
             self.hedging.answered(call, now)
-        flights, late = call.flights, call.late
+        flights = call.flights
         if not self._batched:
             self._ends.result(flights[0], result, now)
             return
         try:
-            results = aligned(result, len(flights), self._batch_method)
+            results = aligned(result, len(flights), self._failing.method)
         except ResultError as error:
             # Law B3: nothing tells which result belongs to which element, so all of them fail.
             self._ends.failed(call.present, error, now)
         else:
+            self._failing.answered(flights)
             for flight, one in zip(flights, results, strict=True):
-                if flight not in late:
+                if flight not in call.late:
                     self._ends.result(flight, one, now)
 
     def failed(self, call: Call, error: BaseException, started: float) -> None:
@@ -343,12 +345,14 @@ class Attempts:
         if len(flights) > 1 and isinstance(decisive, Exception) and splits(decisive):
             # Law B4: the halves belong to this attempt, so its limit goes on while they wait for a place.
             self._schedule.split(flights)
+            self._failing.divided(flights, decisive)
             for flight in flights:
                 flight.call = None
                 self._waits.watch(flight, flight.limit(self._attempt_timeout))
             self._ends.set_alarm()
             self.news()
             return
+        self._failing.failed(flights)
         self._ends.failed(flights, decisive, now)
 
     def timed_out(self, call: Call, started: float) -> float | None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from asyncio_operator.engine.attempts import Attempts
 from asyncio_operator.engine.budgeted import Allowance, BudgetedCalls, overridden
 from asyncio_operator.engine.contracts import Input, Source
+from asyncio_operator.engine.failing_batches import FailingBatches
 from asyncio_operator.engine.hedging import Hedging
 from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.lanes import Lanes
@@ -117,7 +118,7 @@ def managed_calls(
         allowance=allowance,
         weigh=overridden(enricher.weigh, Enricher.weigh),
         hedger=hedger,
-        batch_method="lookup_many",
+        batch_method="lookup_many" if tables is None else "lookup_columns",
     )
     if isinstance(source, KnownFirst):
         source.attach(attempts.news, attempts.lanes.fail)
@@ -197,7 +198,13 @@ class LookupPipeline:
             self._latency = pending.latency
         elif way is Way.WHOLE_BATCHES:
             self._keys = self._attempts = whole = WholeBatchIntake(
-                self._reader, self._delivery, failures, asked_whole(enricher, tables), enricher.max_batch, clock
+                self._reader,
+                self._delivery,
+                failures,
+                asked_whole(enricher, tables),
+                enricher.max_batch,
+                clock,
+                FailingBatches(describe(enricher), "lookup_columns"),
             )
             self._lanes = Lanes(whole.call, whole, options, clock=clock, name=describe(enricher))
             self._latency = self._lanes.latency

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+from asyncio_operator.engine.failing_batches import FailingBatches
 from asyncio_operator.engine.inputs import NOTHING, Reader
 from asyncio_operator.lookup.delivery import Delivery
 from asyncio_operator.lookup.key_batch import KeyBatch
@@ -63,6 +64,7 @@ class WholeBatchIntake:
     Args:
         ask: asks for `ArrowKeys`, and returns their outcomes.
         most: the maximum number of keys of one call.
+        failing: notices that all calls with several keys fail.
 
     Attributes:
         calls: calls of the enricher, of halves too.
@@ -81,8 +83,10 @@ class WholeBatchIntake:
         ask: Callable[[Any], Awaitable[Any]],
         most: int,
         clock: Callable[[], float],
+        failing: FailingBatches,
     ) -> None:
         self.calls = 0
+        self._failing = failing
         self._reader = reader
         self._delivery = delivery
         self._failures = failures
@@ -115,10 +119,15 @@ class WholeBatchIntake:
             started = self._clock()
             self.calls += 1
             try:
-                return await self._ask(keys)
+                answers = await self._ask(keys)
             except Exception as error:
                 if len(keys) == 1 or not splits(error):
+                    self._failing.failed(keys)
                     return [self._failures.failure(key, error, started) for key in keys]
+                self._failing.divided(keys, error)
+            else:
+                self._failing.answered(keys)
+                return answers
             # What failed may have awaited nothing, and so may all its parts: other code has its turn.
             await asyncio.sleep(0)
         half = len(keys) // 2

@@ -113,6 +113,38 @@ def test_B4_only_the_poisonous_elements_fail(count, bad, capacity, max_size, att
     run_on(VirtualTimeLoop, main())
 
 
+def only_alone(values: list[Any], number: int) -> list[Any]:
+    if len(values) > 1:
+        raise KeyError("rows")
+    return values
+
+
+ONE_BY_ONE = "every call of invoke_batch with several values has failed so far, and the same values succeed one by one"
+
+
+@pytest.mark.parametrize(
+    ("act", "count", "warned"),
+    [
+        pytest.param(only_alone, 20, True, id="always"),
+        pytest.param(only_alone, 1, False, id="no batch"),
+        pytest.param(poisoned(1), 2, False, id="a pair with an element to blame"),
+        pytest.param(poisoned(5), 20, False, id="an element to blame"),
+        pytest.param(poisoned(*range(20)), 20, False, id="all elements"),
+        pytest.param(lambda values, number: only_alone(values, 0) if number else values, 4, False, id="not the first"),
+        pytest.param(lambda values, number: values if number else only_alone(values, 0), 8, False, id="the first"),
+    ],
+)
+@virtual
+async def test_B4_a_batch_that_fails_whatever_is_in_it_is_logged_once(act, count, warned, caplog):
+    operator = AsyncWaitOperator(Batches(act), batching=by(4), on_error="skip")
+    await collect(operator.process(range(count)))
+    messages = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(messages) == warned
+    if warned:
+        assert ONE_BY_ONE in messages[0]
+        assert "KeyError: 'rows'" in messages[0]
+
+
 @virtual
 async def test_B4_a_retry_forms_batches_again(mode):
     batches = Batches(poisoned("bad", "worse"))

@@ -152,6 +152,28 @@ def test_O6_the_first_failure_in_memory_ends_the_task_at_once() -> None:
     assert failing.calls == [4, 2, 1]
 
 
+class OnlyAlone(InColumns):
+    async def lookup_columns(self, keys: pa.Array) -> pa.Table:
+        if len(keys) > 1:
+            raise KeyError("rows")
+        return await super().lookup_columns(keys)
+
+
+class OnlyAloneInMemory(OnlyAlone):
+    in_memory = True
+
+
+@pytest.mark.parametrize("kind", [OnlyAlone, OnlyAloneInMemory])
+def test_B4_a_batch_that_fails_whatever_is_in_it_is_logged_once(
+    kind: type[OnlyAlone], caplog: pytest.LogCaptureFixture
+) -> None:
+    layout = {"inner": False, "drop_failed": False, "status": False}
+    assert len(rows(kind(100), [1, 2, 4, 5, 8, 10, 11, 13], "nothing", layout, ordered=True)) == 8
+    [message] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert message.startswith(f"{kind.__name__}: every call of lookup_columns with several values has failed so far")
+    assert "KeyError: 'rows'" in message
+
+
 class Wrong(InColumns):
     async def lookup_columns(self, keys: pa.Array) -> pa.Table:
         return pa.table({"k": keys})

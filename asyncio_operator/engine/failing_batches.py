@@ -1,0 +1,80 @@
+"""Notices that calls with several elements always fail, though each of their elements alone is answered.
+
+Law B4 divides a failed batch until the element to blame is alone. If none is to blame, all results are right, and each
+element costs a call of its own: only the log can say so. The sign is a pair that failed while both of its elements were
+answered alone, in a run in which no call with several elements has succeeded. It is logged once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Final
+
+from asyncio_operator.errors import describe_error
+
+logger = logging.getLogger("asyncio_operator")
+
+WATCHED: Final = 1_000
+"""Elements that are watched at a time. One that passes its deadline is never answered, and keeps its place."""
+
+
+class FailingBatches:
+    """Watches the calls of a run.
+
+    Args:
+        name: of what is called.
+        method: what a call with several elements is called.
+    """
+
+    def __init__(self, name: str, method: str) -> None:
+        self._name = name
+        self.method = method
+        self._watching = True
+        self._pairs: dict[Any, _Pair] = {}
+
+    def divided(self, elements: Sequence[Any], error: BaseException) -> None:
+        """A call for several elements has failed, and each half of it is called."""
+        if len(elements) == 2 and self._watching and len(self._pairs) < WATCHED:
+            self._pairs.update(dict.fromkeys(elements, _Pair(error)))
+
+    def answered(self, elements: Sequence[Any]) -> None:
+        """A call for elements has succeeded."""
+        if not self._watching:
+            return
+        if len(elements) > 1:
+            self._end()
+        elif (pair := self._pairs.pop(elements[0], None)) is not None:
+            pair.answered += 1
+            if pair.answered == 2:
+                self._end()
+                self._warn(pair.error)
+
+    def failed(self, elements: Sequence[Any]) -> None:
+        """Elements have failed, and are not divided any more."""
+        for element in elements:
+            self._pairs.pop(element, None)
+
+    def _end(self) -> None:
+        self._watching = False
+        self._pairs.clear()
+
+    def _warn(self, error: BaseException) -> None:
+        logger.warning(
+            "%s: every call of %s with several values has failed so far, and the same values succeed one by one. So no "
+            "value is to blame, and each one costs a call of its own. Correct how several values are asked for and how "
+            "their answer is read, or make no batches (a size of 1). The last error: %s",
+            self._name,
+            self.method,
+            describe_error(error),
+        )
+
+
+class _Pair:
+    """Two elements of a call that failed with `error`. `answered` counts those that were answered alone."""
+
+    __slots__ = ("answered", "error")
+
+    def __init__(self, error: BaseException) -> None:
+        self.answered = 0
+        self.error = error
