@@ -17,7 +17,7 @@ from asyncio_operator.enricher import failed_import, not_installed
 if TYPE_CHECKING:
     from enrichers.blocking import BlockingEnricher
     from enrichers.function import FunctionEnricher, enricher
-    from enrichers.http import HttpEnricher
+    from enrichers.http import HttpEnricher, OAuth2
     from enrichers.postgres import PostgresEnricher
     from enrichers.redis import RedisEnricher
     from enrichers.table import TableEnricher
@@ -27,6 +27,7 @@ __all__ = [
     "Enricher",
     "FunctionEnricher",
     "HttpEnricher",
+    "OAuth2",
     "PostgresEnricher",
     "RedisEnricher",
     "TableEnricher",
@@ -38,6 +39,7 @@ _LOADED_LATER = {
     "BlockingEnricher": ("enrichers.blocking", "spark"),
     "FunctionEnricher": ("enrichers.function", "spark"),
     "HttpEnricher": ("enrichers.http", "http"),
+    "OAuth2": ("enrichers.http", "http"),
     "PostgresEnricher": ("enrichers.postgres", "postgres"),
     "RedisEnricher": ("enrichers.redis", "redis"),
     "TableEnricher": ("enrichers.table", "spark"),

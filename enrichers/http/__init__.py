@@ -6,7 +6,7 @@
 | `exchange` | a lookup from key to row: request, answer, errors; a batch of them |
 | `request_plan`, `url_parts`, `template` | what is sent for a key, made ready once |
 | `keys` | how a key is written in a URL, in a header, in JSON |
-| `headers`, `proxies` | headers that expire; proxies of the environment |
+| `headers`, `oauth2`, `proxies` | headers that expire; tokens; proxies of the environment |
 | `session` | the session: connections, redirects, bounded bodies |
 | `answers` | what is in an answer: JSON, rows, the entries of a batch |
 | `errors`, `error_bodies` | what statuses, bodies of refusals and aiohttp's errors mean |
@@ -22,5 +22,6 @@ except ImportError as error:
     raise not_installed("HttpEnricher", "aiohttp", "http") from error
 
 from enrichers.http.enricher import HttpEnricher
+from enrichers.http.oauth2 import OAuth2
 
-__all__ = ["HttpEnricher"]
+__all__ = ["HttpEnricher", "OAuth2"]

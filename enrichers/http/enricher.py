@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from ssl import SSLContext
 from typing import Any
 
@@ -30,7 +31,8 @@ from asyncio_operator.services.secrets import Secrets
 from enrichers.http.answers import Answers, Extract
 from enrichers.http.budget_reports import Usage, readers
 from enrichers.http.exchange import Exchange
-from enrichers.http.headers import HEADERS, HeaderFunction, check_headers
+from enrichers.http.headers import HEADERS, Fresh, HeaderFunction, check_headers, from_function
+from enrichers.http.oauth2 import OAuth2
 from enrichers.http.request_plan import Arguments, Plans, make_plans
 from enrichers.http.session import Client
 from enrichers.http.template import KEYS
@@ -42,6 +44,8 @@ REDIRECTS = ("same_host", "any", "never")
 EMPTY_KEYS = ("error", "miss")
 BATCH = 100
 """The default number of keys in a request: this many short keys fit into a URL, and most services accept such lists."""
+
+Headers = Mapping[str, str] | HeaderFunction | OAuth2 | None
 
 _RUNTIME = ("_plans", "_exchange")
 
@@ -62,8 +66,8 @@ class HttpEnricher(Enricher):
         schema: the columns that a found row adds, as a `pyarrow.Schema` or a Spark DDL string.
         key: the name, or the names, of the parts of the key; "key" by default.
         method: GET, POST, PUT, PATCH or DELETE.
-        headers: a mapping, or a function that returns one, for tokens that expire. The function may be ``async``. It is
-            called before the first request, after `headers_max_age`, and once more after a 401.
+        headers: a mapping; or, for tokens that expire, an `OAuth2` or a function that returns a mapping. The function
+            may be ``async``. It is called before the first request, after `headers_max_age`, and once more after a 401.
         params: parameters for the query: text, numbers, booleans, or lists of these.
         json_body: a JSON value that is sent as the body.
         extract: where the row is in the answer: a dotted path, or a function from the parsed answer to a row, a list of
@@ -115,7 +119,7 @@ class HttpEnricher(Enricher):
         schema: pa.Schema | str,
         key: str | Sequence[str] = "key",
         method: str = "GET",
-        headers: Mapping[str, str] | HeaderFunction | None = None,
+        headers: Headers = None,
         params: Mapping[str, Any] | None = None,
         json_body: Any = None,
         extract: Extract = None,
@@ -203,7 +207,7 @@ class HttpEnricher(Enricher):
             client,
             missing_statuses=self._missing_statuses,
             empty_is_missing=self._empty_key == "miss",
-            header_function=self._headers if callable(self._headers) else None,
+            ask_headers=self._ask_headers(client),
             headers_max_age=self._headers_max_age,
             usage=self._usage,
             hints=self._hints,
@@ -238,6 +242,12 @@ class HttpEnricher(Enricher):
         if self._exchange is None:
             raise EnricherError(f"{self._subject()}: it is not open", retryable=False)
         return self._exchange
+
+    def _ask_headers(self, client: Client) -> Callable[[], Awaitable[Fresh]] | None:
+        """What gives headers that expire; None if they are fixed."""
+        if isinstance(self._headers, OAuth2):
+            return partial(self._headers.fresh, client)
+        return partial(from_function, self._headers) if callable(self._headers) else None
 
     def _check(self) -> None:
         """Check arguments that are used only later."""
@@ -307,14 +317,18 @@ class HttpEnricher(Enricher):
 
     def __repr__(self) -> str:
         method = "" if self._method == "GET" else f", {self._method}"
-        headers = f", headers={function_name(self._headers)}" if callable(self._headers) else ""
+        headers = ""
+        if self._headers is not None and not isinstance(self._headers, Mapping):
+            shown = function_name(self._headers) if callable(self._headers) else repr(self._headers)
+            headers = f", headers={shown}"
         return f"{self._subject()[:-1]}{method}, key={[*self._parts]!r}{headers})"
 
 
-def _checked(headers: Mapping[str, str] | HeaderFunction | None) -> Mapping[str, str] | HeaderFunction | None:
-    if headers is not None:
-        HEADERS.check_source(headers)
-    return headers if headers is None or callable(headers) else dict(headers)
+def _checked(headers: Headers) -> Headers:
+    if headers is None or isinstance(headers, OAuth2):
+        return headers
+    HEADERS.check_source(headers)
+    return headers if callable(headers) else dict(headers)
 
 
 def _statuses(statuses: object) -> tuple[int, ...]:

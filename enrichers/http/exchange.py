@@ -11,7 +11,7 @@ time in a worker, because the cause may be the configuration after all.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -23,7 +23,7 @@ from enrichers.http.answers import Answers, UnreadableError
 from enrichers.http.budget_reports import Heard, Reports, Usage
 from enrichers.http.error_bodies import lasting_refusal
 from enrichers.http.errors import failure, status_error
-from enrichers.http.headers import HeaderSource
+from enrichers.http.headers import Fresh, HeaderSource
 from enrichers.http.keys import UnsendableError, text_of
 from enrichers.http.request_plan import Plan, Plans, Request
 from enrichers.http.session import Answer, Client, RefusedError
@@ -41,8 +41,8 @@ class Exchange:
         parts: the names of the parts of a key.
         missing_statuses: the statuses that mean that there is no such row.
         empty_is_missing: whether a key with an empty text in it is a miss without a request.
-        header_function: returns more headers, or None.
-        headers_max_age: seconds after which it is called again.
+        ask_headers: gives more headers, see `HeaderSource`; None: there are none.
+        headers_max_age: seconds after which it is called again, if it does not say it.
         usage, hints: see `Reports`.
     """
 
@@ -56,7 +56,7 @@ class Exchange:
         *,
         missing_statuses: Collection[int],
         empty_is_missing: bool,
-        header_function: Callable[[], Any] | None,
+        ask_headers: Callable[[], Awaitable[Fresh]] | None,
         headers_max_age: float,
         usage: Usage,
         hints: bool,
@@ -71,8 +71,8 @@ class Exchange:
         self._split_logged = False
         self._reports = Reports(subject, usage, hints, plans.secrets)
         self._source = None
-        if header_function is not None:
-            self._source = HeaderSource(header_function, headers_max_age, self._keep_secret)
+        if ask_headers is not None:
+            self._source = HeaderSource(ask_headers, headers_max_age, self._keep_secret)
 
     async def open(self) -> None:
         """Open the client."""

@@ -1,9 +1,9 @@
 """Headers: checked when they are passed, and requested again from their function when they expire.
 
-`HeaderSource` keeps the headers that a function returned. The function is not called for each request: a function that
-fetches a token would double the requests. Nor is it called only once: tokens expire. It is called before the first
-request, again when its result is older than `max_age`, and once more when the service answers 401. All requests that
-wait for it share one call. An ordinary function runs in a thread, because it may block.
+`HeaderSource` keeps headers that a function or a token service gave. They are not asked for before each request: that
+would double the requests. Nor are they asked for only once: tokens expire. They are asked for before the first request,
+again when they are too old, and once more when the service answers 401. All requests that wait for them share one call.
+An ordinary function runs in a thread, because it may block.
 
 Law: no error contains the value of a header, neither of a user's nor of a function's.
 """
@@ -13,10 +13,13 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple, TypeVar
 
 from asyncio_operator import ConfigurationError, EnricherError
 from asyncio_operator.enricher import missing_here
 from asyncio_operator.services.secret_source import SecretSource
+
+T = TypeVar("T")
 
 HeaderFunction = Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
 
@@ -60,34 +63,61 @@ HEADERS = SecretSource[Mapping[str, str]](
 """The argument: a mapping, or a function that returns one."""
 
 
+class Fresh(NamedTuple):
+    """New headers, and for how many seconds they may be used; None if that is not known."""
+
+    headers: Mapping[str, str]
+    seconds: float | None
+
+
+async def asked(source: SecretSource[T], given: T | Callable[[], T | Awaitable[T]]) -> T:
+    """A secret, from its function if it has one.
+
+    Raises:
+        EnricherError: the function failed. Its words are not shown, because they may contain a secret. No key causes
+            this error. If this process lacks something, such as an environment variable, a retry does not help.
+    """
+    try:
+        return await source.get(given)
+    except ConfigurationError as error:
+        problem = error
+    retryable = False if missing_here(problem) else None
+    raise EnricherError(str(problem), retryable=retryable, any_key=True) from problem.__cause__
+
+
+async def from_function(function: HeaderFunction) -> Fresh:
+    """The headers that a function returns; it raises as `asked` does."""
+    return Fresh(await asked(HEADERS, function), None)
+
+
 class HeaderSource:
-    """The headers that a function returns, in one worker.
+    """Headers that are asked for when they are needed, in one worker.
 
     Args:
-        function: returns a mapping of names to texts; it may be ``async``.
-        max_age: seconds after which it is called again.
-        on_new: gets each new mapping before it is used.
+        ask: gives new headers, or raises an `EnricherError`.
+        max_age: seconds after which they are asked for again, if `ask` does not say it.
+        on_new: gets new headers before they are used.
     """
 
-    def __init__(self, function: HeaderFunction, max_age: float, on_new: Callable[[Mapping[str, str]], None]) -> None:
-        self._function = function
+    def __init__(
+        self, ask: Callable[[], Awaitable[Fresh]], max_age: float, on_new: Callable[[Mapping[str, str]], None]
+    ) -> None:
+        self._ask_for = ask
         self._max_age = max_age
         self._on_new = on_new
         self._headers: Mapping[str, str] | None = None
-        self._since = 0.0
+        self._until = 0.0
         self._asking: asyncio.Task[Mapping[str, str]] | None = None
 
     async def get(self, refused: Mapping[str, str] | None = None) -> Mapping[str, str]:
-        """The headers. If the service did not accept `refused`, the function is called again.
+        """The headers. If the service did not accept `refused`, new ones are asked for.
 
         Raises:
-            EnricherError: the function failed. Its words are not shown, because they may contain a secret. No key
-                causes this error. If this process lacks something, such as an environment variable, a retry does not
-                help.
+            EnricherError: there are none. No key causes this error.
         """
         loop = asyncio.get_running_loop()
         headers = self._headers
-        if headers is not None and headers is not refused and loop.time() - self._since < self._max_age:
+        if headers is not None and headers is not refused and loop.time() < self._until:
             return headers
         if self._asking is None:
             self._asking = loop.create_task(self._ask())
@@ -96,21 +126,22 @@ class HeaderSource:
         return await asyncio.shield(self._asking)
 
     def close(self) -> None:
-        """Cancel a running call of the function."""
+        """Stop asking."""
         if self._asking is not None:
             self._asking.cancel()
 
     async def _ask(self) -> Mapping[str, str]:
         try:
-            headers = await HEADERS.get(self._function)
-        except ConfigurationError as error:
-            problem = error
+            headers, seconds = await self._ask_for()
+        except EnricherError as error:
+            # Without the frames that it passed: they hold secrets.
+            problem = error.with_traceback(None)
         else:
             self._on_new(headers)
-            self._headers, self._since = headers, asyncio.get_running_loop().time()
+            life = self._max_age if seconds is None else seconds
+            self._headers, self._until = headers, asyncio.get_running_loop().time() + life
             return headers
-        retryable = False if missing_here(problem) else None
-        raise EnricherError(str(problem), retryable=retryable, any_key=True) from problem.__cause__
+        raise problem
 
     def _asked(self, task: asyncio.Task[Mapping[str, str]]) -> None:
         self._asking = None

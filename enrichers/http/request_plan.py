@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -82,7 +82,7 @@ class Arguments:
     parts: Sequence[str]
     method: str
     params: Mapping[str, Any] | None
-    headers: Mapping[str, str] | Callable[[], Any] | None
+    headers: object
     json_body: Any
     batch_url: str | None
     batch_json_body: Any
