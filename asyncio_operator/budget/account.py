@@ -54,10 +54,15 @@ be counted so: a budget with a spend limit is then an error.
 
 from __future__ import annotations
 
+from functools import partial
+
 from asyncio_operator.budget import caps, sharing, workers
 from asyncio_operator.budget.statistics import statistics
 from asyncio_operator.budget.terms import GRAINS, RECOVERY, VERSION, Json, Terms, terms_of
 from asyncio_operator.policies.rate_limit import RateWindow, rounded
+
+LATELY = 0.5
+"""Seconds. A source's statement is seldom older."""
 
 LOST = (
     "its coordinator has lost its state, and so what was spent. Let Redis write to disk (appendonly yes), or use "
@@ -93,6 +98,7 @@ def answer(state: Json | None, message: Json, now: float) -> tuple[Json, Json]:
     if state["lost"]:
         return state, {"error": LOST, "now": now, "seq": message["seq"]}
     workers.sweep(state, now)
+    _note_peaks(state, windows, now)
     reply = _reply(state, windows, message, terms, now, known)
     state["windows"] = [window.state() for window in windows]
     return state, reply
@@ -136,7 +142,12 @@ def _apply(state: Json, windows: list[RateWindow], report: Json, now: float) -> 
     pause = report.get("pause", 0.0)
     limited = {limit[0] for limit in limits}
     for unit, hint in report.get("hints", {}).items():
-        caps.hear(state["caps"], unit, hint, workers.outstanding(state, unit), now)
+        own = [
+            caps.Own(rate + burst, per, partial(_since, window, peak))
+            for (other, rate, per, burst), window, peak in zip(limits, windows, state["peaks"], strict=True)
+            if unit == other
+        ]
+        caps.hear(state["caps"], unit, hint, workers.outstanding(state, unit), now, own)
         if unit not in limited:
             pause = max(pause, caps.pause(hint))
     state["paused"] = max(state["paused"], now + pause)
@@ -152,6 +163,7 @@ def _new(message: Json, now: float, ready: float) -> Json:
         "paused": now,
         "budget": message["budget"],
         "windows": [[[], [], None] for _ in message["budget"]["limits"]],
+        "peaks": [[now, 0.0, 0.0] for _ in message["budget"]["limits"]],
         "workers": {},
         "gone": {},
         "spent": {},
@@ -198,6 +210,19 @@ def _other_version(message: Json) -> str | None:
     return f"this worker speaks version {version} of the protocol of budgets, and its coordinator version {VERSION}"
 
 
+def _since(window: RateWindow, peak: list[float], begin: float) -> float:
+    # A source's answer is about an earlier moment, at which more may have been counted.
+    return window.since(begin) + max(peak[1:]) - window.used()
+
+
+def _note_peaks(state: Json, windows: list[RateWindow], now: float) -> None:
+    """Note the most that each window has held lately: since when, in this part of time, and in the part before."""
+    for peak, window in zip(state["peaks"], windows, strict=True):
+        if now - peak[0] > LATELY:
+            peak[:] = now, 0.0, peak[1]
+        peak[1] = max(peak[1], window.used())
+
+
 def _conflict(state: Json, message: Json, now: float) -> str | None:
     """What is wrong if the message has other limits than workers that are there."""
     if state["budget"] == message["budget"] or not workers.others(state, message["worker"], now):
@@ -227,6 +252,7 @@ def _adopt(state: Json, definition: Json, now: float) -> list[RateWindow]:
     }
     state["budget"] = definition
     state["windows"] = [kept.get((unit, per), [[], [], None]) for unit, _, per, _ in definition["limits"]]
+    state["peaks"] = [[now, 0.0, 0.0] for _ in definition["limits"]]
     state["shares"] = state["slots"] = state["claim"] = None
     workers.forget_all(state, now)
     return _windows(state, now)

@@ -3,11 +3,16 @@
 Caps are a part of a budget's state: by unit, what is left and until when. A cap of a fixed window holds what the source
 said until its reset. A cap that refills (OpenAI: the reset is the time to a full refill) grows all the time. A source's
 answers overtake each other, so a hint that says that more is left is believed only if the cap is not new.
+
+A source that counts no more than the budget itself, in windows that are no longer, says nothing new: the budget's own
+windows keep its limit too, to the unit, and a cap would only be rougher. Then there is no cap (law G3).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from asyncio_operator.budget.terms import Json
 from asyncio_operator.budget.usage import LARGEST_AMOUNT, Hint
@@ -26,6 +31,43 @@ SETTLED = 1.0
 """Seconds after which a hint may say that more is left than the cap holds."""
 
 
+ROUNDED = 1.0
+"""Seconds by which a source may round its reset up."""
+
+
+class Own(NamedTuple):
+    """What the budget itself knows of a unit, by one of its limits.
+
+    Attributes:
+        most: units in a window.
+        per: seconds of the window.
+        since: the units that have started since a time, or may have.
+    """
+
+    most: float
+    per: float
+    since: Callable[[float], float]
+
+
+def is_known(hint: Json, own: Iterable[Own], now: float) -> bool:
+    """Whether a limit of the budget already keeps what the source says: what the source counts has started here.
+
+    A fixed window ends at its reset, and so began a window before. What has started here since then is counted here
+    until the reset, or longer. Of a source that refills, all that is counted here may still be missing there.
+    """
+    if not hint.keys() >= {"limit", "remaining", "reset_after"}:
+        return False
+    counted, reset = hint["limit"] - hint["remaining"], hint["reset_after"]
+    for one in own:
+        longest = max(reset, hint.get("per", 0.0))
+        if hint["limit"] < one.most or longest > one.per + min(ROUNDED, one.per / 2):
+            continue
+        begin = now - one.per if hint.get("refills") else now + reset - ROUNDED - one.per
+        if counted <= hint["limit"] - one.most + one.since(begin):
+            return True
+    return False
+
+
 def problem(hint: Hint, longest: float = LONGEST_RESET) -> str | None:
     """Why a hint cannot be right, or None."""
     for name in ("limit", "remaining", "reset_after", "per"):
@@ -41,12 +83,13 @@ def problem(hint: Hint, longest: float = LONGEST_RESET) -> str | None:
     return None
 
 
-def hear(caps: Json, unit: str, hint: Json, outstanding: float, now: float) -> None:
+def hear(caps: Json, unit: str, hint: Json, outstanding: float, now: float, own: Iterable[Own] = ()) -> None:
     """A source said this of a unit.
 
     Args:
         hint: the fields of a `Hint` that are not None, as JSON.
         outstanding: units that are granted and did not start.
+        own: what the budget itself counts in the unit.
     """
     reset: float = hint["reset_after"] if "reset_after" in hint else hint.get("per", 0.0)
     shown = {name: value for name, value in hint.items() if name in ("limit", "remaining", "reset_after")}
@@ -55,6 +98,10 @@ def hear(caps: Json, unit: str, hint: Json, outstanding: float, now: float) -> N
     cap = caps.setdefault(unit, {"left": None, "until": 0.0, "since": 0.0, "drop": -1.0})
     cap["hint"], cap["heard"], cap["shown_until"] = shown, now, now + reset
     if "remaining" not in hint:
+        return
+    if is_known(hint, own, now):
+        if now - cap["since"] > SETTLED:
+            cap["left"] = None
         return
     # Permits that were granted before are used up first.
     left = hint["remaining"] - outstanding

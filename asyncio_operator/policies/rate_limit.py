@@ -144,6 +144,10 @@ class RateWindow:
         """The units of all entries."""
         return self._used
 
+    def since(self, begin: float) -> float:
+        """The units of all entries after a time."""
+        return self._used - sum(self._amounts[place] for place in range(bisect_right(self._ends, begin)))
+
     def room(self, at: float, until: float) -> float:
         """The units that may be leased to start from `at` to `until`. Less than 0 if there are too many already."""
         gone = sum(self._amounts[place] for place in range(bisect_right(self._ends, at - self._per)))

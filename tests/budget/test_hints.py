@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asyncio_operator import Budget, Limit
-from asyncio_operator.budget.caps import available, hear, problem, take
+from asyncio_operator.budget.caps import Own, available, hear, is_known, problem, take
 from asyncio_operator.budget.usage import Hint
 from tests.budget.helpers import Cluster, Coordinator, exchange, may_start, most_in_a_window
 
@@ -177,3 +177,39 @@ def test_G5_a_refill_in_no_time_is_no_refill() -> None:
     caps: dict[str, Any] = {}
     hear(caps, "calls", {"limit": 1e15, "remaining": 1, "reset_after": 5e-324, "refills": True}, 0, 0.0)
     assert math.isfinite(caps["calls"]["rate"])
+
+
+@pytest.mark.parametrize(
+    ("hint", "known"),
+    [
+        ({"limit": 100, "remaining": 20, "reset_after": 50.0, "refills": True}, True),
+        ({"limit": 100, "remaining": 19, "reset_after": 50.0, "refills": True}, False),
+        ({"limit": 120, "remaining": 20, "reset_after": 50.0, "refills": True}, True),
+        ({"limit": 99, "remaining": 99, "reset_after": 50.0, "refills": True}, False),
+        ({"limit": 100, "remaining": 20, "reset_after": 62.0, "refills": True}, False),
+        ({"limit": 100, "remaining": 20, "reset_after": 50.0, "refills": True, "per": 3600.0}, False),
+        ({"remaining": 20, "reset_after": 50.0}, False),
+        # The window began at 30, and then 30 have started; or at 15, and all have.
+        ({"limit": 100, "remaining": 70, "reset_after": 30.0}, True),
+        ({"limit": 100, "remaining": 69, "reset_after": 30.0}, False),
+        ({"limit": 100, "remaining": 20, "reset_after": 15.0}, True),
+    ],
+)
+def test_G3_a_source_that_counts_no_more_than_the_budget_sets_no_cap(hint: dict[str, Any], known: bool) -> None:
+    def since(begin: float) -> float:
+        return sum(units for time, units in ((20.0, 50.0), (35.0, 30.0)) if time > begin)
+
+    own = [Own(100.0, 60.0, since)]
+    assert is_known(hint, own, 60.0) == known
+    caps: dict[str, Any] = {}
+    hear(caps, "calls", hint, 0.0, 60.0, own)
+    assert (available(caps, "calls", 60.0) == math.inf) == known
+
+
+def test_G5_a_cap_ends_when_the_source_counts_no_more_than_the_budget() -> None:
+    caps: dict[str, Any] = {}
+    own = [Own(100.0, 60.0, lambda _: 50.0)]
+    hear(caps, "calls", {"limit": 100, "remaining": 0, "reset_after": 40.0}, 0.0, 0.0, own)
+    for time, left in ((0.5, 0.0), (1.5, math.inf)):
+        hear(caps, "calls", {"limit": 100, "remaining": 60, "reset_after": 40.0}, 0.0, time, own)
+        assert available(caps, "calls", time) == left

@@ -90,6 +90,35 @@ def test_G4_G5_with_the_limits_of_the_service_no_request_is_refused(headers: str
     on_virtual_time(main)
 
 
+@pytest.mark.parametrize("headers", ["openai", "azure", "anthropic", "ietf"])
+def test_G3_a_source_that_reports_the_users_own_limit_costs_nothing(headers: str) -> None:
+    """As many calls as three windows hold by what they really weigh, which is less than the estimates."""
+    texts = [f"{i:02}" for i in range(50)]
+    usage = {"tokens": "usage.total"}
+    limits = [Limit(1000, 10.0, "tokens")]
+
+    async def main() -> None:
+        taken = []
+        for hints in (False, True):
+            async with FakeService(
+                handler=lambda _: {"content": "ok", "usage": {"total": 60}},
+                limits=limits,
+                headers=headers,
+                latency=0.3,
+                weigh=lambda _: {"tokens": 100.0},
+                usage=usage,
+            ) as service:
+                started = asyncio.get_running_loop().time()
+                options: dict[str, Any] = {"weigh": lambda keys: {"tokens": 100.0}, "usage": usage, "hints": hints}
+                async with lookups(service, budget(*limits), **options) as one:
+                    await all_of(one, texts)
+                taken.append(asyncio.get_running_loop().time() - started)
+            assert [request.status for request in service.requests] == [200] * len(texts)
+        assert taken[1] == pytest.approx(taken[0], abs=0.1)
+
+    on_virtual_time(main)
+
+
 def test_G4_what_answers_weighed_takes_the_place_of_estimates() -> None:
     shared = budget(Limit(10_000, 60.0, "tokens"))
 
