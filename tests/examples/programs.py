@@ -10,6 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pandas as pd
+import pyarrow as pa
+
+from examples.enrich_flights import read_data
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -33,6 +38,12 @@ def run_example(name: str, *arguments: str, **environment: str) -> str:
         assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
         assert [*directory.iterdir()] == []
     return done.stdout
+
+
+def frames() -> dict[str, pd.DataFrame]:
+    """The data of the examples in pandas, where integers may be null."""
+    types = {pa.int64(): pd.Int64Dtype(), pa.float64(): pd.Float64Dtype(), pa.string(): pd.StringDtype()}
+    return {name: table.to_pandas(types_mapper=types.get) for name, table in read_data().items()}
 
 
 @contextmanager

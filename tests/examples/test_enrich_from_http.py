@@ -11,7 +11,7 @@ import pytest
 
 from examples.enrich_flights import flights_of, read_data
 from examples.enrich_from_http import AIRPORT, SMALL_BATCHES, enriched, service
-from tests.examples.programs import run_example
+from tests.examples.programs import frames, run_example
 from tests.spark.helpers import setting
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def test_every_flight_comes_out_once_with_its_airport_and_the_truth_about_its_lo
     with service(data["airports"]) as airports, setting(spark, name, size):
         result = enriched(flights, airports.url, metrics).toArrow()
     told = result["lookup"].to_pylist()
-    expected = expected_flights(data, ROWS)
+    expected = expected_flights(frames(), ROWS)
     assert result.num_rows == ROWS
     assert result.drop_columns("lookup").cast(expected.schema).equals(expected)
     is_known = [name is not None for name in expected["dest_name"].to_pylist()]

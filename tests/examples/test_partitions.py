@@ -24,7 +24,7 @@ ROWS = 8_000
 def test_the_plan_is_right_and_each_airport_is_asked_for_once(spark: SparkSession) -> None:
     data = read_data()
     known = rows_of(data["airports"])
-    codes = sorted(set(data["flights"].head(ROWS)["dest"]))
+    codes = sorted(set(data["flights"]["dest"][:ROWS].to_pylist()))
     flights = flights_of(spark, data["flights"], ROWS)
     with FakeService(known, latency=0.001) as service:
         told = planned(flights, service.url)

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from examples.enrich_flights import read_data
-from tests.examples.programs import run_example
+from tests.examples.programs import frames, run_example
 
 pytestmark = pytest.mark.spark
 
@@ -25,7 +24,7 @@ def test_every_flight_is_written_once_with_its_plane_and_a_second_start_adds_onl
     batches = [re.findall(r"[\d,.]+", line) for line in said if re.fullmatch(r" +\d+( +[\d,.]+){8}", line)]
     figures = [[int(number.replace(",", "")) for number in batch[:6]] for batch in batches]
     assert [batch[:2] for batch in figures] == [[0, 20_000], [1, 5_000]]
-    data = read_data()
+    data = frames()
     expected = expected_flights(data, ROWS)
     found = int(expected["plane_seats"].notna().sum())
     assert sum(batch[2] for batch in figures) == found
