@@ -161,7 +161,8 @@ def strategies() -> Rows:
         _session() as spark,
     ):
         planes = PostgresEnricher(dsn, table=(schema, "planes"), key="tailnum")
-        table = spark.createDataFrame(pa.Table.from_pandas(data["planes"].add_prefix("plane_"), preserve_index=False))
+        names = [f"plane_{name}" for name in data["planes"].column_names]
+        table = spark.createDataFrame(data["planes"].rename_columns(names))
         flights = flights_of(spark, data["flights"], None)
         for columns in (len(flights.columns), 100):
             more = {f"more{i}": F.col("flight") + i for i in range(columns - len(flights.columns))}

@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+import numpy as np
+
 from asyncio_operator.testing import FakeService
 from benchmarks.peers.proxy import distant
 from benchmarks.peers.task import Task
@@ -36,16 +38,15 @@ def postgres(directory: Path) -> Iterator[dict[str, Task]]:
 
     ``planes.json``, beside their keys, holds the keys that have a row.
     """
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     data = read_data()
     # Flights are in the order of their days, so the first thousands would know few planes.
-    flights = pa.Table.from_pandas(data["flights"].sample(frac=1, random_state=1), preserve_index=False)
+    flights = data["flights"].take(np.random.default_rng(1).permutation(data["flights"].num_rows))
     table, keys = directory / "flights.parquet", directory / "keys.json"
     pq.write_table(flights, table)
     keys.write_text(json.dumps(flights.column("tailnum").to_pylist()), encoding="utf-8")
-    (directory / "planes.json").write_text(json.dumps(list(data["planes"]["tailnum"])), encoding="utf-8")
+    (directory / "planes.json").write_text(json.dumps(data["planes"]["tailnum"].to_pylist()), encoding="utf-8")
     with embedded_postgres(directory) as dsn, tables(dsn, data, keep=False) as schema:
         parts = urlsplit(dsn)
         socket = f"{parse_qs(parts.query)['host'][0]}/.s.PGSQL.5432"
