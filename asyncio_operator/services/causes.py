@@ -19,6 +19,14 @@ SHOWN = 300
 """How many characters of an error's own words a message shows."""
 
 
+class StatementTimeoutError(EnricherError, TimeoutError):
+    """The server or the network took too long. It counts as a timeout wherever errors are classified."""
+
+
+class TooLargeError(EnricherError):
+    """A statement or a result is larger than the server allows."""
+
+
 class Cause(NamedTuple):
     """What an error means.
 

@@ -15,18 +15,9 @@ import asyncpg
 
 from asyncio_operator.errors import ConfigurationError, EnricherError
 from asyncio_operator.services import causes
-from asyncio_operator.services.causes import Cause, caused, own_words
+from asyncio_operator.services.causes import Cause, StatementTimeoutError, TooLargeError, caused, own_words
 from asyncio_operator.services.postgres_dsn import secrets_of
 from asyncio_operator.services.postgres_refusals import TOO_MANY, refused
-
-
-class StatementTimeoutError(EnricherError, TimeoutError):
-    """The server or the network took too long. It counts as a timeout wherever errors are classified."""
-
-
-class TooLargeError(EnricherError):
-    """A result is larger than the server allows, such as a value of more than 1 GB."""
-
 
 POOLER = "below the statement, as behind a pooler that keeps no prepared statements: set statement_cache_size=0"
 
@@ -86,6 +77,8 @@ def cause_of(error: BaseException, dsn: str) -> Cause:
             return NO_DSN
         case TimeoutError():
             return NO_ANSWER
+        case ConnectionAbortedError():  # by the pool
+            return LOST
         case OSError():
             return NOT_REACHABLE
         case asyncpg.TargetServerAttributeNotMatched():

@@ -4,7 +4,6 @@
 | --- | --- |
 | `enricher` | `PostgresEnricher`: its arguments, a batch of keys from start to end |
 | `connections` | how connections are made, and queries cancelled and limited; queries of the driver |
-| `pool` | which lookup gets a connection, when another one is made, the server's limit |
 | `describe` | the columns of a table or a query, from the server |
 | `statement` | the SQL, and how its rows are assigned to keys |
 | `types`, `keys` | how columns and keys are converted |

@@ -22,7 +22,7 @@ from asyncio_operator.enricher import CLOSE_TIMEOUT, time_left
 from asyncio_operator.services.causes import own_words
 from asyncio_operator.services.postgres_causes import cause_of
 from asyncio_operator.services.postgres_dsn import DSN, Dsn, names_application, secrets_of
-from enrichers.postgres.pool import Pool
+from enrichers.pool import Pool
 
 T = TypeVar("T")
 
@@ -118,6 +118,11 @@ class Session(asyncpg.Connection):  # type: ignore[misc]
         elif self.allowed:
             await self.execute("RESET statement_timeout")
         self.allowed = seconds
+
+    async def recover(self) -> None:
+        """Wait until a cancelled statement has ended: asyncpg sends the next one only then."""
+        with contextlib.suppress(asyncpg.PostgresError):  # the cancellation came late, and ended this statement
+            await self.execute("SELECT 1")
 
 
 class Connections:

@@ -17,7 +17,8 @@ import pyarrow as pa
 from asyncio_operator import ConfigurationError, Enricher, EnricherError
 from asyncio_operator.enricher import Found, duration, function_name, natural, positive_int
 from asyncio_operator.enricher import describe as shown
-from asyncio_operator.services.postgres_causes import TooLargeError, lookup_error, source_error
+from asyncio_operator.services.causes import TooLargeError
+from asyncio_operator.services.postgres_causes import lookup_error, source_error
 from asyncio_operator.services.postgres_dsn import DSN, Dsn, location
 from enrichers.names import names_of
 from enrichers.postgres.arrow_keys import AskedKeys, asked_keys

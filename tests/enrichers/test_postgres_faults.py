@@ -14,8 +14,7 @@ import pytest
 from asyncio_operator import ConfigurationError, EnricherError
 from asyncio_operator.enricher import missing_here
 from asyncio_operator.services.postgres_causes import cause_of, lookup_error, source_error
-from enrichers import PostgresEnricher
-from enrichers.postgres import pool
+from enrichers import PostgresEnricher, pool
 from tests.enrichers.conftest import Database
 from tests.enrichers.helpers import failure, told
 from tests.services import PostgresServer

@@ -15,8 +15,7 @@ import pytest
 from asyncio_operator import AsyncWaitOperator, ConfigurationError, FixedBackoff, Retry
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.services.postgres_causes import cause_of
-from enrichers import PostgresEnricher
-from enrichers.postgres import pool
+from enrichers import PostgresEnricher, pool
 from tests.enrichers.helpers import failure, opened
 from tests.services import PostgresServer
 

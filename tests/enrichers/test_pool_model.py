@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from asyncio_operator.enricher import CANCEL_TIMEOUT, CLOSE_TIMEOUT
 from asyncio_operator.testing import VirtualTimeLoop
-from enrichers.postgres.pool import IDLE_TIMEOUT, LEAVING, LONGEST_PAUSE, Pool
+from enrichers.pool import IDLE_TIMEOUT, LEAVING, LONGEST_PAUSE, Pool
 
 
 class FullError(Exception):
@@ -57,7 +57,7 @@ class Session:
         if self._lost.done():
             raise LostError
 
-    async def execute(self, query: str) -> None:
+    async def recover(self) -> None:
         await self.run(self._server.obeys_in)
 
 

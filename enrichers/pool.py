@@ -28,8 +28,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from math import inf
 from typing import Any, Generic, Protocol, TypeVar
 
-import asyncpg
-
 from asyncio_operator.enricher import CANCEL_TIMEOUT, CLOSE_TIMEOUT
 
 IDLE_TIMEOUT = 60.0
@@ -54,7 +52,9 @@ class PoolSession(Protocol):
 
     async def close(self) -> None: ...
 
-    async def execute(self, query: str) -> Any: ...
+    async def recover(self) -> None:
+        """Wait until the cancelled statement has ended, and the connection can take another one. If it cannot, the
+        connection is closed, or an error is raised."""
 
 
 S = TypeVar("S", bound=PoolSession)
@@ -109,10 +109,10 @@ class Pool(Generic[S]):
         """A connection for one statement. Return it with `release` or `recover`.
 
         Raises:
-            Exception: what `connect` raised, if the pool holds no connection; `asyncpg.InterfaceError` if it is closed.
+            Exception: what `connect` raised, if the pool holds no connection; `ConnectionAbortedError` if it is closed.
         """
         if self._closed:
-            raise asyncpg.InterfaceError("the pool is closed")
+            raise ConnectionAbortedError("the pool is closed")
         # The connection that was used last: so those that are not needed grow old, and are closed.
         while self._idle:
             session, _ = self._idle.popitem()
@@ -168,7 +168,7 @@ class Pool(Generic[S]):
             if timer is not None:
                 timer.cancel()
         while (waiter := self._next_waiter()) is not None:
-            waiter.set_exception(asyncpg.InterfaceError("the pool is closed"))
+            waiter.set_exception(ConnectionAbortedError("the pool is closed"))
         self._give_up()
         try:
             with contextlib.suppress(TimeoutError):
@@ -232,7 +232,7 @@ class Pool(Generic[S]):
             await asyncio.sleep(0)  # an eager task has to be known before it ends
             made = await self._connect()
         except asyncio.CancelledError:
-            made = asyncpg.InterfaceError("the attempt to connect was cancelled")
+            made = ConnectionAbortedError("the attempt to connect was cancelled")
         except BaseException as error:
             made = error
         # Given up meanwhile, with a cancellation that came too late.
@@ -279,10 +279,7 @@ class Pool(Generic[S]):
     async def _recover(self, session: S) -> None:
         try:
             async with asyncio.timeout(CANCEL_TIMEOUT):
-                # asyncpg sends it when the cancelled statement has ended.
-                await session.execute("SELECT 1")
-        except asyncpg.PostgresError:
-            pass  # the cancellation came late, and ended this statement
+                await session.recover()
         except asyncio.CancelledError:
             session.terminate()
             raise
