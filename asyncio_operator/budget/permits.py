@@ -138,7 +138,9 @@ class Permits:
             if stock.unit in settled:
                 excess = settled[stock.unit] - (weights.get(stock.unit) or stock.default)
                 if excess > 0:
-                    stock.debt += excess
+                    stock.flush(self._last_start, self._clock)
+                    stock.owe(excess, now, self._clock)
+                    self._valid_until = -math.inf
                 elif excess < 0 and started is not None:
                     stock.flush(self._last_start, self._clock)
                     stock.credit(-excess, started)
@@ -265,6 +267,9 @@ class Permits:
                 stock.flush(self._last_start, self._clock)
                 stock.give_back(0.0)
             stock.take(permits, reply["until"], self._clock)
+            if stock.debt:
+                # Calls have returned while the message was on its way.
+                stock.pay(now, self._clock)
         if self._slots is not None:
             self._slots.allowed = reply["slots"] or 0
         for amount in self._amounts:

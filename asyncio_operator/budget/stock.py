@@ -133,6 +133,11 @@ class Stock:
         for since, units in permits:
             self.permits.append(Permit(clock.first_surely_after(since), local, end, units))
 
+    def pay(self, now: float, clock: ClockBounds) -> None:
+        """Pay with what is held for debts since the last message."""
+        units, self.debt = self.debt, 0.0
+        self._pay(units, now, clock)
+
     def ready_at(self, units: float, now: float) -> float:
         """When so much may start; infinity if no permits are enough."""
         if units <= self.ready:
@@ -157,6 +162,26 @@ class Stock:
             self._note(entry, None, less)
             units -= less
             place += 1
+
+    def owe(self, units: float, now: float, clock: ClockBounds) -> None:
+        """Calls have used so much more than they had reserved: what is held pays for it, and the rest is a debt.
+
+        So nothing starts before the coordinator has counted the debt, which is at most that of the calls in flight.
+        """
+        self._used_since_message += units
+        self._pay(units, now, clock)
+
+    def _pay(self, units: float, now: float, clock: ClockBounds) -> None:
+        entry = rounded(clock.at_most(now), self._grain)
+        for permit in self.permits:
+            taken = min(permit.units, units)
+            if taken > 0 and now <= permit.until:
+                permit.units -= taken
+                units -= taken
+                # What may not start yet stays counted at the end of its lease.
+                if permit.since <= now:
+                    self._note(permit.end, min(entry, permit.end), taken)
+        self.debt += units
 
     def held(self) -> float:
         """The units that may still start."""

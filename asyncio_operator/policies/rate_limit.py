@@ -158,12 +158,15 @@ class RateWindow:
 
         All must have started at `until`. Nothing changes: `place` what is granted.
         """
-        units = min(units, self._bucket_room(until))
+        return self._openings(now, horizon, min(units, self._bucket_room(until)))
+
+    def _openings(self, now: float, horizon: float, units: float) -> list[list[float]]:
+        """When the log has room for these units, as its entries leave: pairs of a time and an amount."""
         found: list[list[float]] = []
         if units <= 0:
             return found
         free, at = self._most - self._used, now
-        # The plan's own units are at `until`, after all others that leave before `horizon`.
+        # The plan's own units leave after all others that leave before `horizon`.
         for end, amount in zip(self._ends, self._amounts, strict=True):
             if free > 0:
                 found.append([at, min(free, units)])
@@ -190,20 +193,18 @@ class RateWindow:
         self._used += units
 
     def owe(self, now: float, units: float, grain: float) -> None:
-        """Units have started beyond what was granted. What this window has no room for is taken from the next ones."""
-        room = min(max(self.room(now, now), 0.0), units)
-        if room:
-            self.place(rounded(now, grain), room)
-            units -= room
-        first = bisect_right(self._ends, now + self._per / 2)
-        later = sum(self._amounts[place] for place in range(first, len(self._ends)))
-        for window in range(1 + int(later / self._most), OWED_WINDOWS):
-            if units <= 0:
-                return
-            part = min(units, window * self._most - later)
-            self.place(rounded(now + window * self._per, grain), part)
-            later += part
-            units -= part
+        """Units have started beyond what was granted: the log counts them when it first has room for them.
+
+        So they are paid by this window, as its entries leave, and then by the next ones, and nothing is counted twice.
+        """
+        future = sum(self._amounts[place] for place in range(bisect_right(self._ends, now), len(self._ends)))
+        units = min(units, OWED_WINDOWS * self._most - future)
+        # What is left for later windows needs no exact times, and few entries.
+        while units > 1e-9 * self._most:
+            for at, part in self._openings(now, math.inf, units):
+                self.place(rounded(at, grain), part)
+                units -= part
+            grain = max(grain, self._per / 8)
 
     def move(self, end: float, start: float | None, units: float) -> bool:
         """Units of the entry at `end` have started by `start`, or, if that is None, never start. Both are rounded.

@@ -7,6 +7,7 @@ import pytest
 from asyncio_operator import Budget, Limit
 from benchmarks.simulate.budget import SCENARIOS, Scenario, always, run
 from benchmarks.simulate.cluster import Cluster
+from tests.budget.helpers import most_in_a_window
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.what)
@@ -22,7 +23,33 @@ def test_G3_what_estimates_were_too_high_is_used_in_every_window() -> None:
     cluster = Cluster(
         budget, 1, work=always, weigh=lambda _: {"tokens": 100.0}, settle=lambda *_: {"tokens": 60.0}, latency=0.3
     )
-    cluster.run(40.0)
-    for begin in (10.0, 20.0, 30.0):
+    cluster.run(30.0)
+    for begin in (10.0, 20.0):
         used = sum(weights["tokens"] for time, weights in cluster.starts if begin <= time < begin + 10.0)
         assert used >= 0.97 * 4_000
+
+
+@pytest.mark.parametrize(
+    ("estimate", "truth", "workers", "capacity", "latency"),
+    [(0.0, 10.0, 1, 10, 0.01), (0.0, 10.0, 4, 5, 0.01), (0.0, 100.0, 4, 10, 0.3), (50.0, 100.0, 4, 5, 0.01)],
+)
+def test_G4_a_debt_is_at_most_what_was_in_flight_and_is_paid(
+    estimate: float, truth: float, workers: int, capacity: int, latency: float
+) -> None:
+    """Calls whose estimates are too low, or that weigh nothing, and say the truth when they return."""
+    rate, per, windows = 1000.0, 4.0, 4
+    cluster = Cluster(
+        Budget("b", Limit(rate, per, "tokens")),
+        workers,
+        work=always,
+        weigh=lambda _: {"tokens": estimate},
+        settle=lambda *_: {"tokens": truth},
+        latency=latency,
+        capacity=capacity,
+    )
+    cluster.run(per * windows)
+    starts = [time for time, _ in cluster.starts]
+    most = most_in_a_window(starts, per) * truth
+    in_flight = workers * capacity * (truth - estimate)
+    assert most <= rate + in_flight
+    assert 0.95 * rate * windows <= len(starts) * truth <= rate * windows + in_flight
