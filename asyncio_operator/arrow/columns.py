@@ -9,8 +9,10 @@ here. Only types that can lose data are checked.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
 from decimal import Decimal
+from difflib import get_close_matches
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any
@@ -25,6 +27,11 @@ from asyncio_operator.errors import ResultError, describe, describe_error
 Column = Any
 """A `pyarrow.Array`, or a `pyarrow.ChunkedArray` if one array cannot hold the values, as with more than 2 GB of
 text."""
+
+SIMILAR = 0.75
+"""How alike two names are, of 1, if one may be the other misspelt: two of four letters changed places."""
+
+logger = logging.getLogger("asyncio_operator")
 
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
@@ -41,8 +48,11 @@ def columns(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> list[Column
         for row in rows:
             _check_names(row, schema.names)
 
+    def tell() -> None:
+        tell_misspelt(next(row for row in rows if any(name not in row for name in schema.names)), schema.names)
+
     # A row that has none of the columns does not have the first one either.
-    return [_column(rows, field, check if i == 0 else lambda: None) for i, field in enumerate(schema)]
+    return [_column(rows, field, check if i == 0 else tell) for i, field in enumerate(schema)]
 
 
 def _column(rows: Sequence[Mapping[str, Any]], field: pa.Field, check: Callable[[], None]) -> Column:
@@ -110,6 +120,33 @@ def _check_names(row: Mapping[str, Any], names: Sequence[str]) -> None:
             f"the answer has none of the columns {describe(names)}; its fields are {describe([*row])}: return the "
             "columns by name, or correct the schema"
         )
+    tell_misspelt(row, names)
+
+
+def tell_misspelt(row: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Log, once for rows with these fields, that a field looks like a column that is absent."""
+    # Most rows with absent columns have no other fields.
+    if any(field not in names for field in row):
+        _told(tuple([name for name in row if isinstance(name, str)]), tuple(names))
+
+
+@lru_cache(maxsize=1000)
+def _told(fields: tuple[str, ...], names: tuple[str, ...]) -> None:
+    if (pair := misspelt(fields, names)) is not None:
+        logger.warning(
+            "an answer has the field %r, which is not a column, and no %r, which is one: its column is null. If one of "
+            "them is misspelt, correct the schema or the answer. This is logged once",
+            *pair,
+        )
+
+
+def misspelt(fields: Collection[str], names: Collection[str]) -> tuple[str, str] | None:
+    """A field that is not a column, and an absent column with nearly that name; None if there is no such pair."""
+    others = [field for field in fields if field not in names]
+    for name in names:
+        if name not in fields and (like := get_close_matches(name, others, 1, SIMILAR)):
+            return like[0], name
+    return None
 
 
 def check_row(row: Mapping[str, Any], schema: pa.Schema) -> None:

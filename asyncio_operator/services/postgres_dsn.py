@@ -16,6 +16,8 @@ from asyncio_operator.services.secrets import Secrets, of_url
 
 Dsn = str | Callable[[], str]
 
+_OF_LIBPQ = re.compile(r"\s*[a-z_]+\s*=")
+
 _HOST = re.compile(r"(\[[0-9a-fA-F:.%]+\]|[^:\[\]]*)(:[0-9]+)?")
 
 _PUBLIC = frozenset(
@@ -64,6 +66,10 @@ def names_application(dsn: str) -> bool:
 
 
 def _problem(dsn: str) -> str | None:
+    if dsn.startswith("jdbc:"):
+        return "it is a URL for JDBC: leave out `jdbc:`, and write user and password before the host"
+    if _OF_LIBPQ.match(dsn):
+        return "it is a list of name=value, which asyncpg does not take: write it as a URL"
     try:
         parts = urlsplit(dsn)
     except ValueError:

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from asyncio_operator import ResultError
 from asyncio_operator.arrow.columns import check_row, column, columns, row_reader
 
+PLANE = pa.schema([("name", pa.string()), ("year", pa.int64())])
+
 MOMENT = dt.datetime(2020, 1, 2, 3, 4, 5, 6)
 BERLIN = dt.timezone(dt.timedelta(hours=1))
 NEW_YORK = ZoneInfo("America/New_York")
@@ -288,3 +290,25 @@ class Detached(dict[str, Any]):
 def test_L9_a_row_that_cannot_be_read_is_a_result_error() -> None:
     with pytest.raises(ResultError, match="column 'v' of the answer cannot be read: ConnectionError: row is detached"):
         check_row(Detached(), pa.schema([("v", pa.int64())]))
+
+
+def test_a_misspelt_column_beside_right_ones_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    rows = [{"name": "a", "year": 1}, {"name": "b", "yaer": 2}, {"name": "c", "yaer": 3}]
+    for _ in range(2):
+        assert [part.to_pylist() for part in columns(rows, PLANE)] == [["a", "b", "c"], [1, None, None]]
+        assert [row_reader(PLANE)(row) for row in rows] == [rows[0], {"name": "b"}, {"name": "c"}]
+    assert [record.getMessage() for record in caplog.records] == [
+        "an answer has the field 'yaer', which is not a column, and no 'year', which is one: its column is null. "
+        "If one of them is misspelt, correct the schema or the answer. This is logged once"
+    ]
+
+
+@pytest.mark.parametrize(
+    "row", [{"name": "a"}, {"name": "a", "seats": 5}, {"name": "a", "year": None, "yaer": 5}, {"year": 1, 5: 6}]
+)
+def test_other_absent_columns_and_other_fields_are_no_news(
+    row: dict[Any, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    columns([row], PLANE)
+    row_reader(PLANE)(row)
+    assert caplog.records == []

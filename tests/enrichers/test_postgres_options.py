@@ -136,6 +136,21 @@ AMBIGUOUS = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("dsn", "hint"),
+    [
+        ("jdbc:postgresql://host/db?user=u&password=s3cret", "leave out `jdbc:`, and write user and password before"),
+        ("host=localhost dbname=db password=s3cret", "a list of name=value, which asyncpg does not take: write it as"),
+        ("mysql://u:s3cret@host/db", "it does not begin with postgresql://"),
+    ],
+)
+def test_X5_another_form_of_dsn_is_told_how_to_write_it(dsn: str, hint: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        make(dsn)
+    assert hint in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+
+
 @pytest.mark.parametrize("dsn", AMBIGUOUS)
 def test_X5_a_dsn_that_can_be_misread_is_refused_without_being_shown(dsn: str) -> None:
     with pytest.raises(ConfigurationError) as caught:

@@ -137,6 +137,11 @@ class OtherColumns(Sound):
         return pa.schema([("city", pa.string())])
 
 
+class MisspeltColumn(Sound):
+    def schema(self) -> pa.Schema:
+        return pa.schema([("name", pa.string()), ("hieght", pa.int32())])
+
+
 class SortsKeys(Sound):
     async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
         return await super().lookup_many(sorted(keys))
@@ -407,6 +412,7 @@ BROKEN = [
     ("rule_types", WrongType, "does not fit: 'Kennedy'"),
     ("rule_types", LosesDigits, "does not fit: 1.5"),
     ("rule_types", OtherColumns, "have none"),
+    ("rule_types", MisspeltColumn, "is one of them misspelt?"),
     ("rule_lookup_many", SortsKeys, "gave"),
     ("rule_lookup_many", DropsRepeated, "answers for"),
     ("rule_lookup_many", ManyDiffers, "gave"),

@@ -243,7 +243,7 @@ async def rule_missing(check: Check) -> None:
 @asynchronous
 async def rule_types(check: Check) -> None:
     """the values of a row fit the columns of schema() without loss"""
-    from asyncio_operator.arrow.columns import check_row  # here, because it loads pyarrow
+    from asyncio_operator.arrow.columns import check_row, misspelt  # here, because it loads pyarrow
 
     async with check.opened() as enricher:
         schema = enricher.schema()
@@ -253,6 +253,11 @@ async def rule_types(check: Check) -> None:
                 f"key {describe(key)}: its rows have none of the columns {schema.names}: {describe(rows)}"
             )
             for row in rows:
+                pair = misspelt([*row], schema.names)
+                assert pair is None, (
+                    f"key {describe(key)}: a row has the field {pair[0]!r}, which is not a column, and no {pair[1]!r}, "
+                    "which is one: is one of them misspelt?"
+                )
                 try:
                     check_row(row, schema)
                 except ResultError as error:
