@@ -258,6 +258,8 @@ def _end(process: subprocess.Popen[Any]) -> None:
 def local_spark(directory: Path, **more: str) -> Iterator[SparkSession]:
     """Spark on two cores of this machine. It writes all files to `directory`, also its log.
 
+    Where Spark runs in this process already, as in a notebook, this is a session of that one, which is left running.
+
     Args:
         more: configuration, with ``__`` in place of the dots in names.
     """
@@ -279,6 +281,9 @@ def local_spark(directory: Path, **more: str) -> Iterator[SparkSession]:
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={directory} -XX:-UsePerfData",
     } | {name.replace("__", "."): value for name, value in more.items()}
+    if SparkContext._active_spark_context is not None:
+        yield _session_with(options)
+        return
     conf = SparkConf().setAll(list(options.items()))
     log = directory / "spark.log"
     gateway: Any = None
@@ -295,6 +300,17 @@ def local_spark(directory: Path, **more: str) -> Iterator[SparkSession]:
     finally:
         if gateway is not None:
             _stop_spark(gateway)
+
+
+def _session_with(options: dict[str, str]) -> SparkSession:
+    """A new session of the running Spark, with those options that can be set for a session."""
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.builder.getOrCreate().newSession()
+    for name, value in options.items():
+        if session.conf.isModifiable(name):
+            session.conf.set(name, value)
+    return session
 
 
 def _stop_spark(gateway: Any) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
 
 from examples.async_column import PRICES, offer, orders_of, service
-from tests.examples.programs import run_example
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +28,7 @@ def test_every_order_gets_its_own_offer(spark: SparkSession) -> None:
         assert row.offer == (None if price is None else (price, rebate, row.pieces * price * (1 - rebate)))
 
 
-def test_as_a_program_it_shows_the_offers_and_leaves_nothing() -> None:
-    printed = run_example("async_column", "--orders", "300")
+def test_it_shows_the_offers_and_leaves_nothing(play: Callable[..., str]) -> None:
+    printed = play("async_column", "--orders", "300")
     assert re.search(r"^\|  0\|\s*ink\|\s*FR\|\s*\d+\|\s*4\.75\|\s*0\.[01]\|", printed, re.MULTILINE), printed
     assert re.search(r"^The service got \d+ requests, at most \d+ at once\.$", printed, re.MULTILINE)

@@ -42,6 +42,8 @@ def kill_all(directory: Path) -> None:
         process.kill()
 
 
+# tests/spark/test_cluster.py has the same laws on a cluster that its tests share; this one takes half a minute.
+@pytest.mark.faults
 def test_it_enriches_every_flight_although_an_executor_is_killed_and_leaves_nothing(tmp_path: Path) -> None:
     with start(tmp_path) as program:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -11,7 +12,7 @@ import pytest
 
 from examples.enrich_flights import flights_of, read_data
 from examples.enrich_from_http import AIRPORT, SMALL_BATCHES, enriched, service
-from tests.examples.programs import frames, run_example
+from tests.examples.programs import frames
 from tests.spark.helpers import setting
 
 if TYPE_CHECKING:
@@ -58,8 +59,8 @@ def expected_flights(data: dict[str, pd.DataFrame], rows: int) -> pa.Table:
     return pa.Table.from_pandas(joined, preserve_index=False).replace_schema_metadata(None)
 
 
-def test_as_a_program_it_tells_what_became_of_the_lookups_and_leaves_nothing() -> None:
-    printed = run_example("enrich_from_http", "--rows", "3000")
+def test_it_tells_what_became_of_the_lookups_and_leaves_nothing(play: Callable[..., str]) -> None:
+    printed = play("enrich_from_http", "--rows", "3000")
     assert re.search(r"^\|01-01 10:00\|UA 1545\| IAH\|George Bush", printed, re.MULTILINE)
     counts = re.findall(r"^\|\s*(found|missing)\|\s*(call|cache|shared)\|\s*(\d+)\|\s*(\d+)\|$", printed, re.MULTILINE)
     assert sum(int(count) for *_, count in counts) == 3000

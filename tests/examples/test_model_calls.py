@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 
-from tests.examples.programs import run_example, start_example, temporary_directory
+from tests.examples.programs import start_example, temporary_directory
 
 pytestmark = pytest.mark.spark
 
 ROWS = "600"
 
 
-def test_each_text_is_asked_once_and_the_service_refuses_nothing() -> None:
-    printed = run_example("model_calls", "--rows", ROWS)
+def test_each_text_is_asked_once_and_the_service_refuses_nothing(play: Callable[..., str]) -> None:
+    printed = play("model_calls", "--rows", ROWS)
     [texts] = re.findall(r"^600 reviews with (\d+) different texts\.$", printed, re.MULTILINE)
     counts = re.findall(r"^\|\s*(found|failed)\|\s*(JSONDecodeError|NULL).*\|\s*(\d+)\|$", printed, re.MULTILINE)
     assert {(status, reason) for status, reason, _ in counts} == {("found", "NULL"), ("failed", "JSONDecodeError")}

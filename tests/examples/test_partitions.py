@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +12,6 @@ from asyncio_operator.testing import FakeService
 from examples.enrich_flights import flights_of, read_data
 from examples.enrich_from_http import rows_of
 from examples.partitions import MEASURED, airports_of, planned
-from tests.examples.programs import run_example
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +41,7 @@ def test_the_plan_is_right_and_each_airport_is_asked_for_once(spark: SparkSessio
     assert ("DEN", "Denver Intl", 1655.4) in found
 
 
-def test_as_a_program_it_tells_the_plan_and_the_airports_and_leaves_nothing() -> None:
-    printed = run_example("partitions", "--rows", "3000")
+def test_it_tells_the_plan_and_the_airports_and_leaves_nothing(play: Callable[..., str]) -> None:
+    printed = play("partitions", "--rows", "3000")
     assert re.search(r"^3,000 rows in \d+ tasks, 2 at once: 0 without a key, \d+ distinct", printed, re.MULTILINE)
     assert re.search(r"^Asked with map_partitions: \d+ requests, \d+ airports found\.$", printed, re.MULTILINE)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
-
-from tests.examples.programs import run_example
 
 pytestmark = pytest.mark.spark
 
 
-def test_program() -> None:
-    printed = run_example("sql_lookup", "--orders", "3000")
+def test_program(play: Callable[..., str]) -> None:
+    printed = play("sql_lookup", "--orders", "3000")
     counts = [int(count) for count in re.findall(r"^\|customer \d*[13579]\s*\|(\d+)\s*\|\d+", printed, re.MULTILINE)]
     assert len(counts) == 3
     assert counts == sorted(counts, reverse=True)
