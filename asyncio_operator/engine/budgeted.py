@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import copy_context
 from typing import Any, Protocol
 
-from asyncio_operator.budget.usage import Hint, Weights, checked_weights, running
+from asyncio_operator.budget.usage import COUNTED, Hint, Weights, checked_weights, running
 from asyncio_operator.engine.flights import Call
 from asyncio_operator.errors import ConfigurationError, ResultError, describe, describe_error
 
@@ -161,7 +161,9 @@ class BudgetedCalls:
         """The call has returned, in time or late."""
         weights, call.weights = call.weights, None
         assert weights is not None
-        self._allowance.returned(weights, call.settled, call.admitted, self._now())
+        settled = call.settled
+        self._allowance.returned(weights, settled, call.admitted, self._now())
+        call.weighed = {unit: amount for unit, amount in weights.items() if unit not in COUNTED} | (settled or {})
 
     def within(self, invoke: Callable[[Any], Awaitable[Any]], value_of: Callable[[Call], Any]) -> Callable[..., Any]:
         """A function of a call that makes it, so that `usage` finds the call."""

@@ -1,6 +1,6 @@
 """Answers that are paid for once: a journal of them on a file system or an object store (laws J).
 
-`Journal` says where the journal is and how it is kept. `enrich` does not take one yet.
+`Journal` says where the journal is and how it is kept. `asyncio_operator.spark.enrich` takes it.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ rows of one answer count once. So a row may be read from any number of files. No
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,19 @@ ORDER = ("_time", "_run", "_call", "_row")
 NEVER = np.iinfo(np.int64).max
 
 _MICROSECONDS = 1_000_000
+
+
+class Answers(Protocol):
+    """Answers of some calls, which become columns when they are written: in the writer's thread."""
+
+    @property
+    def nbytes(self) -> int:
+        """About the memory that they take."""
+
+    def __len__(self) -> int: ...
+
+    def batches(self) -> Iterable[AnswerBatch]:
+        """The same answers in columns, in any order. Those whose key the journal cannot hold may be left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +64,13 @@ class AnswerBatch:
     def nbytes(self) -> int:
         """About the memory that it takes."""
         return int(self.keys.nbytes + self.rows.nbytes + 32 * len(self.keys))
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def batches(self) -> Iterable[AnswerBatch]:
+        """Itself: see `Answers`."""
+        return (self,)
 
     def without_misses(self) -> AnswerBatch:
         """The answers that have rows."""

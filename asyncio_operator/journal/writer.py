@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from asyncio_operator.clock import Clock, monotonic, wall
 from asyncio_operator.errors import StateError, describe_error
-from asyncio_operator.journal.answers import AnswerBatch, to_table
+from asyncio_operator.journal.answers import Answers, to_table
 from asyncio_operator.journal.format import ANSWERS, MEGABYTE, Description, JournalError, encode, file_name
 from asyncio_operator.journal.storage import Place
 
@@ -36,7 +36,7 @@ MOST_WAITING = 64 * MEGABYTE
 PATIENCE = 60.0
 """Seconds for which a failing write is repeated. Object stores recover from an overload in less."""
 
-_LASTING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EISDIR)
+_LASTING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR)
 
 _LASTING_WORDS = ("ACCESS_DENIED", "NO_SUCH_BUCKET", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH")
 """In messages of Arrow's S3 client."""
@@ -88,7 +88,7 @@ class JournalWriter:
         self._clock = clock
         self._changed = threading.Condition()
         # Guarded by `_changed`.
-        self._waiting: list[AnswerBatch] = []
+        self._waiting: list[Answers] = []
         self._waiting_bytes = 0
         self._writing_bytes = 0
         self._oldest = 0.0
@@ -103,7 +103,7 @@ class JournalWriter:
 
     # -- any thread
 
-    def append(self, batch: AnswerBatch) -> int:
+    def append(self, batch: Answers) -> int:
         """Take answers over; they are written soon. It does not wait.
 
         Returns:
@@ -114,10 +114,10 @@ class JournalWriter:
             StateError: the writer is closed.
         """
         with self._changed:
-            self._check()
+            self.check()
             if self._closed:
                 raise StateError("the writer of a journal is closed")
-            self._appended += len(batch.keys)
+            self._appended += len(batch)
             if not self._waiting:
                 self._oldest = monotonic()
             self._waiting.append(batch)
@@ -153,7 +153,7 @@ class JournalWriter:
             wanted = self._flush_until = self._appended
             self._changed.notify_all()
             done = self._changed.wait_for(lambda: self._acknowledged >= wanted or self._error is not None, timeout)
-            self._check()
+            self.check()
             return done
 
     def close(self, timeout: float | None = None) -> None:
@@ -177,7 +177,7 @@ class JournalWriter:
                     f"the journal {self._place.shown} took more than {timeout} seconds to write the last answers: "
                     "those that are not acknowledged will be asked for again"
                 )
-        self._check()
+        self.check()
 
     def abort(self) -> None:
         """End without writing what waits, and without waiting for a write that runs."""
@@ -187,7 +187,12 @@ class JournalWriter:
             self._waiting_bytes = 0
             self._changed.notify_all()
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Do nothing, unless a write has failed for good.
+
+        Raises:
+            JournalError: it has.
+        """
         if self._error is not None:
             raise self._error
 
@@ -233,18 +238,18 @@ class JournalWriter:
         early = self._closed or self._acknowledged < self._flush_until or self._waiting_bytes >= FULL_FILE
         return early or monotonic() >= self._oldest + self._flush_every
 
-    def _write(self, batches: list[AnswerBatch], last: int) -> JournalError | None:
+    def _write(self, batches: list[Answers], last: int) -> JournalError | None:
         """Make a file of batches. Returns the error that ends the writer, or None."""
         try:
-            tables, first = [], last - sum(len(batch.keys) for batch in batches)
-            for batch in batches:
+            tables, first = [], last - sum(map(len, batches))
+            for batch in (part for one in batches for part in one.batches()):
                 kept = batch if self._keep_missing else batch.without_misses()
-                if len(kept.keys):
+                if len(kept):
                     table = to_table(
                         kept, self._description, run=self.run, first=first, expire_after=self._expire_after
                     )
                     tables.append(table)
-                first += len(batch.keys)
+                first += len(batch)
             if not tables:
                 return None
             data = encode(pa.concat_tables(tables))

@@ -78,6 +78,7 @@ class Lookup:
         capacity: maximum number of calls in flight, or an `AdaptiveCapacity`.
         budget: what all lookups and runs with an equal `Budget` may use together, in this process or at its
             coordinator; None: no such limit. Calls weigh what the enricher's `weigh` says.
+        journal: only None. `asyncio_operator.spark.enrich` takes a `Journal`.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -98,8 +99,14 @@ class Lookup:
         attempt_timeout: Duration | None = None,
         capacity: int | AdaptiveCapacity = 100,
         budget: Budget | None = None,
+        journal: None = None,
     ) -> None:
         require_enricher(enricher)
+        if journal is not None:
+            raise ConfigurationError(
+                f"journal is {describe(journal)}, which a Lookup does not take: known answers are joined with rows, in "
+                "asyncio_operator.spark.enrich(..., journal=...); here a Cache keeps answers, on disk too"
+            )
         self._options = checked(enricher, locals())
         if clock is not None:
             plain_function("clock", clock, "a function that gives seconds")

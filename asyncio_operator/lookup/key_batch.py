@@ -16,10 +16,10 @@ PENDING: Any = object()
 
 
 class Answer:
-    """An answer and where it came from (call, cache, shared, stale).
+    """An answer and where it came from (call, cache, shared, stale, journal).
 
     Attributes:
-        source: "call", "cache", "shared" or "stale".
+        source: "call", "cache", "shared", "stale" or "journal".
         attempts: number of calls made for it, retries and second calls included; 0 if nothing was called.
         latency: seconds that they took, waits between them included; None if nothing was called.
         error: with source "stale", the error of the failed lookup.
@@ -88,9 +88,10 @@ class KeyBatch:
     Attributes:
         delivered: number of leading keys that have been delivered (in unordered mode: number of keys).
         ended: whether every key has an outcome.
+        known: number of keys whose outcome was set before the batch was read.
     """
 
-    __slots__ = ("_places", "delivered", "ended", "keys", "outcomes", "payload", "rows")
+    __slots__ = ("_places", "delivered", "ended", "keys", "known", "outcomes", "payload", "rows")
 
     def __init__(self, keys: Sequence[Any], rows: int, payload: Any = None) -> None:
         self.keys = keys
@@ -99,6 +100,7 @@ class KeyBatch:
         self.outcomes: list[Any] = [PENDING] * len(keys)
         self.delivered = 0
         self.ended = False
+        self.known = 0
         self._places: dict[Any, int] | None = None
 
     @property

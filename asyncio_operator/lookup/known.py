@@ -30,7 +30,12 @@ class KnownAnswers(Protocol):
         """The same for keys whose old answer is to be replaced: a new answer, `HELD`, or ABSENT to call for it."""
 
     def note(self, key: Any, answer: Any, attempts: int, latency: float) -> None:
-        """A call has answered. Called for every answer, so it must not take long: writing goes on in the background."""
+        """A call has answered. Called for every answer, so it must not take long: writing goes on in the background.
+
+        Args:
+            attempts: the calls that the answer took.
+            latency: seconds of the last of them.
+        """
 
     async def flush(self) -> None:
         """Write what was noted. The run has ended. It limits its own time."""

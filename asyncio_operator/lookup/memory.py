@@ -135,7 +135,7 @@ class Memory:
             self._blocks.append(block := Block(now))
         block.ended = now
         block.keys += keys
-        size = len(keys) * (ENTRY + SAMPLED * _size(outcomes[::SAMPLED]) // len(keys))
+        size = len(keys) * (ENTRY + SAMPLED * size_of(outcomes[::SAMPLED]) // len(keys))
         block.bytes += size
         self._bytes += size
         self._known.update(zip(keys, outcomes, strict=True))
@@ -162,7 +162,7 @@ class Memory:
         deque(map(self._known.pop, block.keys, repeat(None)), maxlen=0)
 
 
-def _size(outcomes: Sequence[Any]) -> int:
+def size_of(outcomes: Sequence[Any]) -> int:
     """The bytes of answers, about. Answers that cannot be measured count as none."""
     try:
         return _measured(outcomes)

@@ -41,10 +41,11 @@ class LookupOptions(CallOptions):
         fail: the first failure ends the run.
         timed: outcomes say where they came from and how long they took.
         remember: seconds for which a task does not ask for an answered key again.
+        journaled: every new answer is kept in a journal.
         remedy: what the user can do about a failure, for the end of a message.
     """
 
-    MANAGED = (*CallOptions.MANAGED, "cache")
+    MANAGED = (*CallOptions.MANAGED, "cache", "journaled")
 
     ordered: bool = True
     buffer: int = 6400
@@ -52,6 +53,7 @@ class LookupOptions(CallOptions):
     fail: bool = True
     timed: bool = False
     remember: float = 0.0
+    journaled: bool = False
     remedy: str = ""
     grace_period: float = LOOKUP_GRACE_PERIOD
 

@@ -90,6 +90,7 @@ class PendingKeys:
         latency: seconds from the start of a key's first call to its outcome.
         failures: lookups that failed.
         cache_hits: answers from the cache.
+        known: keys whose batch came with their outcome.
         shared: outcomes of a call that another waiter had started, or that the task remembers.
         background: flights of refreshes. A source takes them before others.
     """
@@ -107,6 +108,7 @@ class PendingKeys:
     ) -> None:
         self.latency = Histogram()
         self.cache_hits = 0
+        self.known = 0
         self.failures = 0
         self.shared = 0
         self.background: deque[Flight] = deque()
@@ -123,6 +125,8 @@ class PendingKeys:
     def recall(self, batch: KeyBatch) -> Sequence[int]:
         """Set the outcomes of the keys that are in the cache, or that the task remembers. Returns the positions of the
         others."""
+        if batch.known:
+            return self._recall_others(batch)
         keys, cache = batch.keys, self._cache
         if cache is not None:
             return self._recall_cached(batch, cache)
@@ -131,6 +135,16 @@ class PendingKeys:
             return range(len(keys))
         self.shared += len(keys) - len(asked)
         return asked
+
+    def _recall_others(self, batch: KeyBatch) -> Sequence[int]:
+        """The same for a batch that came with some outcomes, which stay."""
+        self.known += batch.known
+        others = [i for i, outcome in enumerate(batch.outcomes) if outcome is PENDING]
+        unknown = KeyBatch([batch.keys[i] for i in others], 0)
+        asked = self.recall(unknown)
+        for i, outcome in zip(others, unknown.outcomes, strict=True):
+            batch.outcomes[i] = outcome
+        return [others[i] for i in asked]
 
     def _recall_cached(self, batch: KeyBatch, cache: LookupCache) -> Sequence[int]:
         if cache.refreshes:
@@ -220,7 +234,7 @@ class PendingKeys:
         if self._memory is not None:
             self._memory.note(pending.value, outcome)
         for known in self._known:
-            known.note(pending.value, answer, attempts, latency)
+            known.note(pending.value, answer, attempts + pending.copies, self._of_last_call(pending))
         self._end(pending, outcome)
         return "result"
 
@@ -284,6 +298,10 @@ class PendingKeys:
             self._running.pop(pending.name, None)
         except Exception:
             pass
+
+    def _of_last_call(self, pending: PendingKey) -> float:
+        """Seconds since the start of the last attempt."""
+        return self._key_failures.now() - (pending.started if pending.begun is None else pending.begun)
 
     def _latency(self, pending: PendingKey) -> float:
         latency = self._key_failures.now() - pending.started

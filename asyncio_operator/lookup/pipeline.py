@@ -258,6 +258,12 @@ class LookupPipeline:
         """Keys that were answered from the cache."""
         return self._keys.cache_hits + self.known_hits("cache")
 
+    @property
+    def journal_hits(self) -> int:
+        """Keys that were answered from a journal: with their batch, or by `KnownAnswers`."""
+        came = self._keys.known if isinstance(self._keys, PendingKeys) else 0
+        return came + self.known_hits("journal")
+
     def known_hits(self, source: str) -> int:
         """Keys that were answered by `KnownAnswers` with this source."""
         return 0 if self._known_first is None else self._known_first.hits[source]

@@ -19,6 +19,7 @@ from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import Duration
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError
+from asyncio_operator.journal.options import Journal
 from asyncio_operator.lookup.options import DefaultRetry
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.policies.batching import Batching
@@ -30,6 +31,7 @@ from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enr
 from asyncio_operator.spark.driver.chain import extended
 from asyncio_operator.spark.driver.columns import On, plain_text
 from asyncio_operator.spark.driver.job_budget import check_budget, on_driver
+from asyncio_operator.spark.driver.journaled import Join, with_journal
 from asyncio_operator.spark.driver.refusals import refuse_unknown
 from asyncio_operator.spark.driver.reports import trace_of_tasks
 from asyncio_operator.spark.metrics import EnrichmentMetrics, report_of
@@ -67,6 +69,7 @@ def enrich(
     scope: str = "task",
     tasks_at_once: int | None = None,
     remember: Duration | None = 60.0,
+    journal: Journal | None = None,
     metrics: EnrichmentMetrics | None = None,
     trace: Trace | None = None,
 ) -> DataFrame:
@@ -126,6 +129,9 @@ def enrich(
         remember: seconds (or a timedelta) for which a task does not ask for an answered key again; None or 0: never. A
             `cache` takes its place. At most the last 100,000 keys, or 64 MB of answers, are remembered. The default is
             short for tables that change by the hour, and long for keys that come in every batch.
+        journal: keeps every answer in files, for all later tasks and jobs: see `Journal`. Known answers are joined
+            with the rows, and a lookup that finds some begins a Python stage of its own. With "ordered" and a journal
+            that is too large for a broadcast join, Spark sorts the rows.
         metrics: collects figures on the driver.
         trace: records every call of every task, up to its limit. It is cleared here, and complete when the job has
             ended. Use it for some thousand keys: it costs some microseconds per key. Lookups of one stage that get the
@@ -133,6 +139,8 @@ def enrich(
 
     Raises:
         ConfigurationError: an option, a column, a type or a name is wrong, or the enricher's source is not as declared.
+        StateError: the journal is damaged, or of another format.
+        JournalError: the journal's place does not answer.
         BudgetExceeded: a call without keys would already pass a spend limit of the budget.
     """
     options = EnrichOptions.among(locals())
@@ -143,9 +151,16 @@ def enrich(
     check_budget(enricher, options.budget)
     tracing = None if trace is None else trace_of_tasks(trace, spark)
     task, schema = enrich_task(df.schema, enricher, options, report_of(metrics), tracing)
+    join = None
+    if options.journal is not None:
+        task, join = with_journal(df, task, options.journal)
     if strategy == "distinct":
-        return enrich_distinct(df, task, schema, join_hint)
-    return extended(df, task, trace, schema)
+        return enrich_distinct(df, task, schema, join_hint, join)
+    if join is None:
+        return extended(df, task, trace, schema)
+    # Rows that overtake each other within segments of event time keep their order beyond.
+    keeps_order = task.options.ordered or task.layout.event_time is not None
+    return extended(join(df, task.layout.keys, keeps_order=keeps_order), task, trace, schema, begins=True)
 
 
 def enrich_with(enricher: Enricher, **options: Any) -> Callable[[DataFrame], DataFrame]:
@@ -160,13 +175,16 @@ def enrich_with(enricher: Enricher, **options: Any) -> Callable[[DataFrame], Dat
     return lambda df: enrich(df, enricher, **options)
 
 
-def enrich_distinct(df: DataFrame, task: EnrichTask, schema: StructType, join_hint: str | None) -> DataFrame:
+def enrich_distinct(
+    df: DataFrame, task: EnrichTask, schema: StructType, join_hint: str | None, join: Join | None = None
+) -> DataFrame:
     """`df` with the columns that the task adds to its keys.
 
     Args:
         task: made for rows of `df`.
         schema: schema of the output.
         join_hint: how Spark joins, such as "broadcast"; None: Spark decides.
+        join: adds the known answers of a journal to the keys.
 
     Raises:
         ConfigurationError: `df` is a stream.
@@ -186,7 +204,10 @@ def enrich_distinct(df: DataFrame, task: EnrichTask, schema: StructType, join_hi
     added = schema.fields[len(df.columns) :]
     fields = [StructField(f"k{i}", keys.schema.fields[i].dataType) for i in range(len(positions))]
     fields += [StructField(f"a{i}", field.dataType) for i, field in enumerate(added)]
-    found = keys.distinct().mapInArrow(ChainTask([task.of_keys()]), StructType(fields))
+    asked = keys.distinct()
+    if join is not None:
+        asked = join(asked, tuple(range(len(positions))), keeps_order=False)
+    found = asked.mapInArrow(ChainTask([task.of_keys()]), StructType(fields))
     if join_hint is not None:
         found = found.hint(join_hint)
     # Null keys must match too: they are misses, which may be dropped or have a status.

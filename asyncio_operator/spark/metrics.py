@@ -49,6 +49,7 @@ class EnrichmentStatistics(OperatorStatistics):
     cache_hits: int = 0
     shared: int = 0
     budget_seconds: float = 0.0
+    journal_hits: int = 0
 
     def __str__(self) -> str:
         text = (
@@ -58,6 +59,8 @@ class EnrichmentStatistics(OperatorStatistics):
         )
         if self.hedged:
             text += f" ({self.hedged:,} hedged, {self.hedges_won:,} of these won)"
+        if self.journal_hits:
+            text += f", {self.journal_hits:,} keys from the journal"
         if self.budget_seconds:
             text += f", {self.budget_seconds:,.1f} s of tasks waited for a budget"
         if not self.calls:

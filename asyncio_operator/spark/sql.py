@@ -34,7 +34,7 @@ from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task
 from asyncio_operator.spark.driver.columns import spark_field
 from asyncio_operator.spark.driver.job_budget import Place, check_budget, place_of_job, with_budget, with_job_limits
-from asyncio_operator.spark.driver.refusals import refuse_unknown
+from asyncio_operator.spark.driver.refusals import refuse_journal, refuse_unknown
 from asyncio_operator.spark.driver.reports import trace_of_tasks
 from asyncio_operator.spark.metrics import report_of
 from asyncio_operator.spark.worker.figures import EnrichmentFigures, Tracing
@@ -57,8 +57,8 @@ def register_lookup(spark: SparkSession, name: str, enricher: Enricher, **option
     Args:
         spark: the session whose SQL gets the function, classic or Spark Connect.
         name: the name in SQL. A table function that was registered under that name is replaced.
-        options: those of `enrich`. A call in SQL may pass other values by name, except for `retry`, `batching`,
-            `rate_limit`, `circuit_breaker`, `budget`, `hedge`, `cache`, `metrics` and `trace`.
+        options: those of `enrich`, except `journal`. A call in SQL may pass other values by name, except for `retry`,
+            `batching`, `rate_limit`, `circuit_breaker`, `budget`, `hedge`, `cache`, `metrics` and `trace`.
 
     Raises:
         ConfigurationError: an option is wrong, the enricher's source is not as declared, or PySpark is older than 4.1.
@@ -74,6 +74,7 @@ def register_lookup(spark: SparkSession, name: str, enricher: Enricher, **option
     if not hasattr(registry, "register"):
         raise ConfigurationError(f"spark is {describe(spark)}; it must be a SparkSession")
     refuse_unknown("enrich", options, OPTIONS)
+    refuse_journal("register_lookup", options.pop("journal", None))
     _check_name(spark, name)
     place = place_of_job(spark, options.get("scope"), options.get("tasks_at_once"))
     if options.get("budget") is not None:
@@ -203,6 +204,8 @@ def _options(named: Mapping[str, AnalyzeArgument]) -> dict[str, Any]:
     for name, argument in named.items():
         option = name.lower()
         refuse_unknown("enrich", [option], OPTIONS)
+        if option == "journal":
+            refuse_journal("a table function", argument.value)
         if option in NOT_IN_SQL:
             raise ConfigurationError(f"{option} cannot be given in SQL; pass it to register_lookup")
         if not argument.isConstantExpression:

@@ -293,5 +293,5 @@ def test_L12_rows_of_a_table_are_measured_by_their_part_of_it():
     small = pa.table({"n": pa.array(range(1_000), pa.int64())})
     large = pa.table({"t": ["x" * 1_000] * 10})
     rows = [TableRows(small, number, 1) for number in range(100)]
-    assert module._size(rows) == 800
-    assert 9_000 <= module._size([TableRows(large, 0, 9), None, {"n": 1}]) <= 9_200
+    assert module.size_of(rows) == 800
+    assert 9_000 <= module.size_of([TableRows(large, 0, 9), None, {"n": 1}]) <= 9_200

@@ -19,12 +19,13 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampNTZTyp
 
 from asyncio_operator.arrow.answer_tables import AnswerTables
 from asyncio_operator.budget.spec import Budget
-from asyncio_operator.checks import Duration, duration, one_of, positive_int
+from asyncio_operator.checks import Duration, duration, of_kind, one_of, positive_int
 from asyncio_operator.engine.options import SHORT, meant
 from asyncio_operator.enricher import Enricher, require_enricher
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.hints import did_you_mean
+from asyncio_operator.journal.options import Journal
 from asyncio_operator.lookup.cache_directories import cache_owner
 from asyncio_operator.lookup.options import DefaultRetry, LookupOptions, checked
 from asyncio_operator.policies.adaptive_capacity import BUFFER_FACTOR, AdaptiveCapacity, calls_at_most
@@ -85,6 +86,7 @@ class EnrichOptions:
     scope: str = "task"
     tasks_at_once: int | None = None
     remember: Duration | None = 60.0
+    journal: Journal | None = None
 
     def __post_init__(self) -> None:
         for name in SHORT:
@@ -122,6 +124,7 @@ def enrich_task(
         # With "distinct" only keys travel, and their types are checked as keys.
         check_passes_through(schema)
     one_of("how", options.how, HOW)
+    of_kind("journal", options.journal, Journal)
     drop_failed = one_of("on_error", options.on_error, ("fail", "null", "drop")) == "drop"
     timed = options.status_column is not None
     lookups = _lookup_options(enricher, options, timed)
@@ -145,7 +148,7 @@ def enrich_task(
     owner = cache_owner(identity, offered)
     answers = _in_spark(offered)
     tables = (
-        None if enricher.lookup_columns is None else AnswerTables(_key_types(schema, enricher, keys), offered, answers)
+        None if enricher.lookup_columns is None else AnswerTables(key_types(schema, enricher, keys), offered, answers)
     )
     task = EnrichTask(enricher, identity, layout, lookups, answers, owner, report, tracing, tables)
     return task, StructType([*schema.fields, *added])
@@ -166,6 +169,7 @@ def _lookup_options(enricher: Enricher, options: EnrichOptions, timed: bool) -> 
         remedy=REMEDY,
         grace_period=TASK_GRACE_PERIOD,
         remember=_remembered(options),
+        journaled=options.journal is not None,
     )
 
 
@@ -225,8 +229,9 @@ def _in_spark(offered: pa.Schema) -> pa.Schema:
     return pa.schema(fields)
 
 
-def _key_types(schema: StructType, enricher: Enricher, keys: Sequence[int]) -> pa.Schema:
-    """The names and types in which keys are asked in columns: the DataFrame's, where the enricher names none."""
+def key_types(schema: StructType, enricher: Enricher, keys: Sequence[int]) -> pa.Schema:
+    """The names and types of keys, such as those that are asked in columns: the DataFrame's, where the enricher names
+    none."""
     known = enricher.key_schema()
     own = [pa.field(schema.fields[place].name, arrow_type(schema.fields[place].dataType)) for place in keys]
     if known is None:

@@ -40,15 +40,18 @@ _chains: weakref.WeakKeyDictionary[DataFrame, Chain] = weakref.WeakKeyDictionary
 """The chain of each DataFrame that `extended` returned and that is still in use."""
 
 
-def extended(df: DataFrame, task: EnrichTask, trace: Trace | None, schema: StructType) -> DataFrame:
+def extended(
+    df: DataFrame, task: EnrichTask, trace: Trace | None, schema: StructType, *, begins: bool = False
+) -> DataFrame:
     """The rows of `df` with the columns that the task adds, in the same stage as the lookups that made `df`.
 
     Args:
         task: made for rows of `df`.
         trace: the trace to which the task reports.
         schema: schema of the output.
+        begins: the lookup begins a stage, because `df` is not what `enrich` returned.
     """
-    base, links = _unbroken(df)
+    base, links = Chain(df, ()) if begins else _unbroken(df)
     for link in links:
         _check_budgets(link.task.options.budget, task.options.budget)
     # A trace belongs to the last enrichment that got it, and so do the lookups before it that have the same one.

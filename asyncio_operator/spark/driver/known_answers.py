@@ -53,10 +53,10 @@ def latest(rows: DataFrame, keys: Sequence[str], expire_after: float | None) -> 
 def with_known(
     df: DataFrame,
     positions: Sequence[int],
+    *,
     contents: Contents,
     journal: Journal,
     columns: Sequence[str],
-    *,
     keeps_order: bool,
 ) -> DataFrame:
     """The rows of `df`, and at the end a column with the known answer of each row's key.

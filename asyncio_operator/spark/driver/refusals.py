@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping
 
 from pyspark.cloudpickle import cloudpickle
 
-from asyncio_operator.errors import ConfigurationError, describe_error
+from asyncio_operator.errors import ConfigurationError, describe, describe_error
 from asyncio_operator.hints import did_you_mean
 
 IN_ENRICH = {
     "cache": "enrich keeps answers",
+    "journal": "enrich keeps answers in files: enrich(df, enricher, on=..., journal=Journal(...))",
     "status_column": "enrich reports the outcome of each row",
 }
 """Options that only `enrich` has."""
@@ -30,6 +31,19 @@ def refuse_unknown(
             raise ConfigurationError(
                 f"{name!r} is not an option of {face}; {(elsewhere or {}).get(name) or did_you_mean(name, options)}"
             )
+
+
+def refuse_journal(face: str, journal: object) -> None:
+    """Check that no journal is given to a function without one.
+
+    Raises:
+        ConfigurationError: there is one.
+    """
+    if journal is not None:
+        raise ConfigurationError(
+            f"journal is {describe(journal)}, which {face} does not take: known answers are joined with a DataFrame. "
+            "Use enrich(df, enricher, on=..., journal=...), and createOrReplaceTempView on its result for SQL"
+        )
 
 
 def require_portable(what: str, travels: object) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from asyncio_operator.arrow.answer_tables import AnswerTables
     from asyncio_operator.spark.worker.figures import Tracing
+    from asyncio_operator.spark.worker.journal import JournalTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class EnrichTask:
         answers: all columns of the enricher. The cache keeps only answers that fit them.
         owner: the owner of cached answers (`cache_owner`).
         tables: the tables of an enricher that answers in columns.
+        journal: keeps answers for later tasks, and has those of earlier ones.
     """
 
     enricher: Enricher
@@ -43,6 +45,7 @@ class EnrichTask:
     report: Callable[[EnrichmentFigures], None] | None = None
     tracing: Tracing | None = None
     tables: AnswerTables | None = None
+    journal: JournalTask | None = None
 
     def of_keys(self) -> EnrichTask:
         """The same task for an input that has only key columns."""

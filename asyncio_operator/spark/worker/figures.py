@@ -41,6 +41,7 @@ class EnrichmentFigures:
         hedged: slow calls that were made a second time; they count as `calls`.
         budget_seconds: seconds in which calls waited for a budget.
         hedges_won: second calls that gave the answer.
+        journal_hits: distinct keys of batches whose answer the journal had.
     """
 
     rows: int = 0
@@ -58,6 +59,7 @@ class EnrichmentFigures:
     hedged: int = 0
     budget_seconds: float = 0.0
     hedges_won: int = 0
+    journal_hits: int = 0
 
     def add(self, other: EnrichmentFigures) -> None:
         for f in fields(self):

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from asyncio_operator.spark.worker.enrich_task import EnrichTask
+    from asyncio_operator.spark.worker.journal import TaskJournal
 
 Deliver = Callable[[KeyBatch, int], None]
 """See `Delivery`."""
@@ -46,9 +47,10 @@ class Link:
 
     Args:
         label: tells its keys in a trace from those of other links.
+        place: names the task of Spark.
     """
 
-    def __init__(self, task: EnrichTask, label: str = "") -> None:
+    def __init__(self, task: EnrichTask, label: str = "", place: str = "") -> None:
         self.name = describe(task.enricher)
         self._label = label
         self._task = task
@@ -57,14 +59,21 @@ class Link:
         self._enrichment = Enrichment(task.layout, self._on_result_error, missing, in_arrow)
         self._pipeline: LookupPipeline | None = None
         self._trace: Trace | None = None
+        self._journal = _journal(task, place)
 
     def expect(self, rows: pa.Schema) -> pa.Schema:
         """Note the schema of the input, and return that of the output."""
-        return self._enrichment.expect(rows)
+        has_known = self._journal is not None and self._journal.column
+        return self._enrichment.expect(_own(rows) if has_known else rows)
 
     def keys_of(self, batch: pa.RecordBatch) -> KeyBatch:
         """The next batch of the input, with its distinct keys."""
-        return self._enrichment.keys_of(batch)
+        if self._journal is None or not self._journal.column:
+            return self._enrichment.keys_of(batch)
+        *columns, known = batch.columns
+        keyed = self._enrichment.keys_of(type(batch).from_arrays(columns, schema=_own(batch.schema)))
+        self._journal.recall(keyed, known)
+        return keyed
 
     def nothing(self) -> Iterator[pa.RecordBatch]:
         """An output batch without rows, if the schema is known."""
@@ -119,7 +128,18 @@ class Link:
             hedgers.lent(task.fingerprint, task.options.hedge) as hedger,
         ):
             self._pipeline = LookupPipeline(
-                enricher, source, deliver, task.options, cache, check, trace, limiter, task.tables, allowance, hedger
+                enricher,
+                source,
+                deliver,
+                task.options,
+                cache,
+                check,
+                trace,
+                limiter,
+                task.tables,
+                allowance,
+                hedger,
+                () if self._journal is None else (self._journal,),
             )
             try:
                 await self._pipeline.run()
@@ -134,6 +154,15 @@ class Link:
         """The rows of `keys` keys and, if `batch` is given, all of that batch were taken."""
         if self._pipeline is not None:
             self._pipeline.emitted(keys, batch)
+
+    def close_journal(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
+        """Wait until new answers are written. For an `ExitStack`, on the task's main thread, when the run has ended.
+
+        Raises:
+            JournalError: they could not be written, and the task has no other error.
+        """
+        if self._journal is not None:
+            self._journal.close(failed=kind is not None)
 
     def report(self) -> None:
         """Report the figures and the trace. Called on the task's main thread, at the end."""
@@ -164,4 +193,19 @@ class Link:
             hedged=pipeline.hedged,
             budget_seconds=pipeline.budget_seconds,
             hedges_won=pipeline.hedges_won,
+            journal_hits=pipeline.journal_hits,
         )
+
+
+def _journal(task: EnrichTask, place: str) -> TaskJournal | None:
+    if task.journal is None:
+        return None
+    # Imported here: a task without a journal does not need Parquet.
+    from asyncio_operator.spark.worker.journal import TaskJournal
+
+    return TaskJournal(task.journal, task.layout.found, task.options.timed, place)
+
+
+def _own(rows: pa.Schema) -> pa.Schema:
+    """The schema of rows without their last column, that of known answers."""
+    return rows.remove(len(rows) - 1)

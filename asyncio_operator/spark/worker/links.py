@@ -20,6 +20,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark import TaskContext
 
 from asyncio_operator.engine.ending import error_of, wait_through
 from asyncio_operator.engine.failures import stray_run
@@ -66,12 +67,14 @@ class ChainTask:
 
 
 def _enriched(tasks: Sequence[EnrichTask], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    links = [Link(task, _label(tasks, number)) for number, task in enumerate(tasks)]
+    place = _place()
+    links = [Link(task, _label(tasks, number), place) for number, task in enumerate(tasks)]
     last = links[-1]
     with contextlib.ExitStack() as ending:
         # Each link reports, even if the report of another one fails.
         for link in reversed(links):
             ending.callback(link.report)
+            ending.push(link.close_journal)
         names = ", ".join(link.name for link in links)
         elements = outputs_of(_keyed(links, batches), partial(_run, links), name=names)
         ending.enter_context(contextlib.closing(elements))
@@ -84,6 +87,12 @@ def _enriched(tasks: Sequence[EnrichTask], batches: Iterator[pa.RecordBatch]) ->
                 yield from output
                 # After Spark has taken the rows: room that is given earlier would not bound the memory.
                 loop_thread().loop.call_soon_threadsafe(last.emitted, keys, left)
+
+
+def _place() -> str:
+    """The attempt of a task that runs here, for people who read a journal."""
+    task = TaskContext.get()
+    return "" if task is None else f"{task.stageId()}.{task.partitionId()}.{task.attemptNumber()}"
 
 
 def _label(tasks: Sequence[EnrichTask], number: int) -> str:

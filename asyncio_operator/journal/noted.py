@@ -1,0 +1,97 @@
+"""Answers as a task notes them: Python keys, with mappings or rows of tables. The writer makes columns of them.
+
+An answer whose key the journal's columns cannot hold is left out: no row of the source can have such a key, so it cost
+nothing to find that out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from asyncio_operator.arrow.columns import columns
+from asyncio_operator.arrow.key_arrays import key_array
+from asyncio_operator.arrow.key_fit import fit_values
+from asyncio_operator.arrow.table_rows import TableRows
+from asyncio_operator.journal.answers import AnswerBatch, key_parts, weights_array
+from asyncio_operator.journal.format import Description
+
+
+class Noted(NamedTuple):
+    """An answer that has come.
+
+    Attributes:
+        key: canonical.
+        answer: checked: a mapping, a list of mappings, `TableRows`, or None for a miss.
+        time: in seconds since the epoch.
+        attempts: the calls that it took.
+        latency: seconds of the last of them.
+        weights: what it cost beside its calls, by unit; None: nothing, or not known.
+    """
+
+    key: Any
+    answer: Any
+    time: float
+    attempts: int
+    latency: float
+    weights: Mapping[str, float] | None = None
+
+
+class NotedAnswers:
+    """Some answers; see `Answers`.
+
+    Args:
+        nbytes: about the memory of them.
+    """
+
+    def __init__(self, noted: Sequence[Noted], description: Description, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self._noted = noted
+        self._description = description
+
+    def __len__(self) -> int:
+        return len(self._noted)
+
+    def batches(self) -> Iterator[AnswerBatch]:
+        keys = self._keys([one.key for one in self._noted])
+        fits = np.logical_and.reduce([part.is_valid().to_numpy(zero_copy_only=False) for part in key_parts(keys)])
+        in_table = np.array([type(one.answer) is TableRows for one in self._noted])
+        for places, rows_of in ((fits & ~in_table, self._of_mappings), (fits & in_table, _of_tables)):
+            if places.any():
+                some = [self._noted[i] for i in np.flatnonzero(places).tolist()]
+                rows, counts = rows_of([one.answer for one in some])
+                yield AnswerBatch(
+                    keys.filter(pa.array(places)),
+                    rows,
+                    counts,
+                    np.array([one.time for one in some]),
+                    pa.array([one.attempts for one in some], pa.int32()),
+                    pa.array([one.latency * 1000 for one in some], pa.float64()),
+                    weights_array([one.weights for one in some]) if any(one.weights for one in some) else None,
+                )
+
+    def _keys(self, keys: Sequence[Any]) -> pa.Array:
+        kinds = self._description.keys.types
+        parts = [keys] if len(kinds) == 1 else zip(*keys, strict=True)
+        return key_array([fit_values(values, kind) for values, kind in zip(parts, kinds, strict=True)])
+
+    def _of_mappings(self, answers: Sequence[Any]) -> tuple[pa.Table, Any]:
+        schema = self._description.answers
+        several = [[] if one is None else one if isinstance(one, list) else [one] for one in answers]
+        rows = [row for some in several for row in some]
+        return pa.table(columns(rows, schema), schema=schema), np.array(list(map(len, several)))
+
+
+def _of_tables(answers: Sequence[TableRows]) -> tuple[pa.Table, Any]:
+    """The rows of answers, of one table after the other if neighbours share it."""
+    parts: list[pa.Table] = []
+    start = 0
+    for i in range(1, len(answers) + 1):
+        if i == len(answers) or answers[i].table is not answers[start].table:
+            rows = [np.arange(one.start, one.start + one.count) for one in answers[start:i]]
+            parts.append(answers[start].table.take(pa.array(np.concatenate(rows))))
+            start = i
+    return pa.concat_tables(parts), np.array([one.count for one in answers])

@@ -1,0 +1,60 @@
+"""What the driver makes of `journal=`: the journal is opened or made, and the task learns what it holds.
+
+On a stream there is no join: it would read the whole journal in every micro-batch, and files that a compaction deletes
+would end the stream. There the tasks read all files themselves, in bounded memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+from pyspark.sql import DataFrame
+
+from asyncio_operator.checks import seconds
+from asyncio_operator.journal.files import Seen
+from asyncio_operator.journal.identity import identity_of, wanted_description
+from asyncio_operator.journal.options import Journal
+from asyncio_operator.spark.driver.build_task import key_types
+from asyncio_operator.spark.driver.journal_files import contents_of
+from asyncio_operator.spark.driver.known_answers import with_known
+from asyncio_operator.spark.worker.enrich_task import EnrichTask
+from asyncio_operator.spark.worker.journal import JournalTask
+
+
+class Join(Protocol):
+    """Adds the column of known answers to rows: see `with_known`."""
+
+    def __call__(self, df: DataFrame, positions: tuple[int, ...], *, keeps_order: bool) -> DataFrame: ...
+
+
+def with_journal(df: DataFrame, task: EnrichTask, journal: Journal) -> tuple[EnrichTask, Join | None]:
+    """The task with its journal, and what joins its input with the known answers; None: it takes its input as it is.
+
+    Args:
+        df: the input of the task. Its plan may be another when it is joined.
+
+    Raises:
+        ConfigurationError: the journal holds answers of something else.
+        StateError: the journal is damaged, or of another format.
+        JournalError: its place does not answer.
+    """
+    spark, enricher = df.sparkSession, task.enricher
+    keys = key_types(df.schema, enricher, task.layout.keys)
+    wanted = wanted_description(journal.identity or identity_of(enricher), keys, task.answers)
+    contents = contents_of(spark, journal.location, wanted)
+    joins = bool(contents.live) and not df.isStreaming
+    expire_after = None if journal.expire_after is None else seconds(journal.expire_after)
+    of_task = JournalTask(
+        journal.location,
+        contents.description,
+        Seen.of(contents.seen if joins else ()),
+        joins,
+        spark.conf.get("spark.app.id", None) or "spark",
+        seconds(journal.flush_every),
+        expire_after,
+        journal.keep_missing,
+    )
+    join = partial(with_known, contents=contents, journal=journal, columns=task.layout.found.names)
+    return replace(task, journal=of_task), join if joins else None

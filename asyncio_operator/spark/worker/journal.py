@@ -1,0 +1,379 @@
+"""The journal of a lookup in a task: answers that are known, and new ones on their way to the writer.
+
+Known answers come in two ways. Spark's join brings those that the driver knew; they are a column of the input, and
+their keys have an outcome before the batch is read (`recall`). Files that came since are read here, before a call is
+made, for the keys that would need one (`find`). Reading is done in a thread, so that calls go on meanwhile.
+
+Laws: J1, and J2: an answer waits here for at most `HAND_OVER`, which is taken from the writer's time. When a task ends,
+in whatever way, it writes what it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from asyncio_operator.arrow.key_arrays import Ints, in_utc, key_array
+from asyncio_operator.arrow.key_fit import fit_values
+from asyncio_operator.arrow.table_rows import TableRows
+from asyncio_operator.clock import monotonic, wall
+from asyncio_operator.errors import describe_error
+from asyncio_operator.journal.files import Seen
+from asyncio_operator.journal.format import Description, JournalError
+from asyncio_operator.journal.later_answers import UNKNOWN, JournalReader
+from asyncio_operator.journal.later_answers import KnownAnswers as Read
+from asyncio_operator.journal.locations import Location
+from asyncio_operator.journal.noted import Noted, NotedAnswers
+from asyncio_operator.journal.storage import open_place
+from asyncio_operator.journal.writer import JournalWriter
+from asyncio_operator.lookup.key_batch import Answer, KeyBatch
+from asyncio_operator.lookup.memory import ENTRY, SAMPLED, size_of
+from asyncio_operator.loop.thread import loop_thread
+from asyncio_operator.policies.shutdown import TASK_GRACE_PERIOD
+from asyncio_operator.spark.worker.shared import IDLE
+from asyncio_operator.state.cells import ABSENT
+
+logger = logging.getLogger("asyncio_operator")
+
+HAND_OVER = 0.05
+"""Seconds that an answer waits at most before the writer gets it: then it gets many at once."""
+
+TOGETHER = 1_000
+"""Answers that are handed over without waiting."""
+
+LIST_AGAIN = 1.0
+"""Seconds after which a task looks for new files at the earliest."""
+
+MOST_LISTING = 50
+"""It looks after this many times the time that the last look took: looking takes at most 2 % of a task."""
+
+MOST_READERS = 4
+"""That no task uses now. Each has at most 64 MB of keys. The one that was returned first is dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalTask:
+    """What a task needs to know of its journal: plain data, made on the driver.
+
+    Attributes:
+        seen: the files whose answers the input has as a column.
+        column: whether it has one.
+        application: begins the text of `_run`.
+        flush_every, expire_after, keep_missing: see `Journal`; seconds.
+    """
+
+    location: Location
+    description: Description
+    seen: Seen
+    column: bool
+    application: str
+    flush_every: float
+    expire_after: float | None
+    keep_missing: bool
+
+
+class TaskJournal:
+    """The journal of one lookup of a task. It is its `lookup.known.KnownAnswers`.
+
+    `recall` is called by one thread, `close` by the task's main thread, and the rest on the loop.
+
+    Args:
+        found: the columns that rows get.
+        timed: outcomes say where they came from.
+        label: the task, for the text of `_run`.
+
+    Attributes:
+        column: whether the input has the column of known answers.
+    """
+
+    source = "journal"
+    most = 1_000
+
+    def __init__(self, task: JournalTask, found: pa.Schema, timed: bool, label: str) -> None:
+        self.column = task.column
+        self._task = task
+        self._found = found
+        self._timed = timed
+        self._noted: list[Noted] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._room: asyncio.Event | None = None
+        self._loop = loop_thread().loop
+        self._reader: LaterAnswers | None = None
+        delay = min(HAND_OVER, task.flush_every / 4)
+        self._delay = delay
+        self._writer = JournalWriter(
+            open_place(task.location),
+            task.description,
+            label=f"{task.application}-{label}",
+            flush_every=task.flush_every - delay,
+            expire_after=task.expire_after,
+            keep_missing=task.keep_missing,
+            on_room=self._tell_of_room,
+        )
+
+    # -- answers that came with the input
+
+    def recall(self, batch: KeyBatch, column: pa.StructArray) -> None:
+        """Set the outcomes of the keys whose answers came with the rows.
+
+        Args:
+            batch: its payload has the number of each row's key.
+            column: the known answer of each row: see `driver.known_answers`.
+        """
+        codes: Ints = batch.payload.key_of
+        # Written from the last row to the first, so that the first row of a key stays. The last place is for nulls.
+        first = np.zeros(len(batch.keys) + 1, np.int64)
+        first[codes[::-1]] = np.arange(len(codes))[::-1]
+        column = column.take(pa.array(first[:-1]))
+        ends, several = column.flatten()
+        now = round(wall() * 1_000_000)
+        lives = np.asarray(ends.fill_null(np.iinfo(np.int64).max)) > now
+        known = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False) & lives)
+        if not len(known):
+            return
+        offsets = several.offsets.to_numpy()
+        _, _, *columns = several.values.flatten()
+        table = _table(columns, self._found, len(several.values))
+        starts = offsets[:-1][known].tolist()
+        counts = (offsets[1:] - offsets[:-1])[known].tolist()
+        outcomes, timed = batch.outcomes, self._timed
+        for place, start, count in zip(known.tolist(), starts, counts, strict=True):
+            answer = TableRows(table, start, count) if count else None
+            outcomes[place] = Answer(answer, "journal", 0, None) if timed else answer
+        batch.known = len(known)
+
+    # -- answers of later files
+
+    async def find(self, keys: Sequence[Any]) -> Sequence[Any]:
+        """See `KnownAnswers`. It waits while the writer has no room, so that no further calls are made."""
+        await self._has_room()
+        if self._reader is None:
+            self._reader = readers.lend(self._task)
+        if not self._reader.has_files and not self._reader.is_due():
+            return [ABSENT] * len(keys)
+        return await _in_thread(partial(self._read, keys))
+
+    def _read(self, keys: Sequence[Any]) -> Sequence[Any]:
+        kinds = self._task.description.keys.types
+        parts = [keys] if len(kinds) == 1 else list(zip(*keys, strict=True))
+        assert self._reader is not None
+        read = self._reader.read(
+            key_array([fit_values(values, kind) for values, kind in zip(parts, kinds, strict=True)])
+        )
+        names = self._found.names
+        columns = [column.combine_chunks() for column in read.table.select(names).columns]
+        table = _table(columns, self._found, read.table.num_rows)
+        spans = zip(read.starts.tolist(), read.counts.tolist(), strict=True)
+        return [
+            ABSENT if count == UNKNOWN else TableRows(table, start, count) if count else None for start, count in spans
+        ]
+
+    async def renew(self, keys: Sequence[Any]) -> Sequence[Any]:
+        """See `KnownAnswers`. A cache that refreshes an answer wants a new one."""
+        await self._has_room()
+        return [ABSENT] * len(keys)
+
+    # -- new answers
+
+    def note(self, key: Any, answer: Any, attempts: int, latency: float) -> None:
+        """See `KnownAnswers`."""
+        noted = self._noted
+        noted.append(Noted(key, answer, wall(), attempts, latency))
+        if len(noted) == 1:
+            self._timer = self._loop.call_later(self._delay, self._hand_over)
+        elif len(noted) >= TOGETHER:
+            self._hand_over()
+
+    async def flush(self) -> None:
+        """See `KnownAnswers`. `close` waits until it is written."""
+        self._hand_over()
+        if self._reader is not None:
+            readers.give_back(self._task, self._reader)
+            self._reader = None
+
+    def _hand_over(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        noted, self._noted = self._noted, []
+        if noted:
+            size = len(noted) * ENTRY + SAMPLED * size_of([one.answer for one in noted[::SAMPLED]])
+            try:
+                self._writer.append(NotedAnswers(noted, self._task.description, size))
+            except Exception as error:
+                # The writer has failed: `_has_room` and `close` raise its error.
+                logger.warning("%d answers are not written: %s", len(noted), describe_error(error))
+
+    async def _has_room(self) -> None:
+        while not self._writer.has_room:
+            self._room = asyncio.Event()
+            if not self._writer.has_room:
+                await self._room.wait()
+        self._writer.check()
+
+    def _tell_of_room(self) -> None:
+        self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        if self._room is not None:
+            self._room.set()
+
+    def close(self, failed: bool) -> None:
+        """Wait until everything is written. The run has ended.
+
+        Args:
+            failed: the task has an error, or Spark needs no more rows: then an error is only logged, and the wait is
+                short.
+
+        Raises:
+            JournalError: it could not be written.
+        """
+        try:
+            self._writer.close(TASK_GRACE_PERIOD if failed else None)
+        except JournalError as error:
+            if not failed:
+                raise
+            logger.warning("%s", error)
+
+
+async def _in_thread(work: Callable[[], Sequence[Any]]) -> Sequence[Any]:
+    """The result of a function, on a thread of its own: a place that hangs must not hold up others, or the process."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Sequence[Any]] = loop.create_future()
+
+    def end(result: Sequence[Any] | None, error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is None:
+            done.set_result(result or ())
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        result, failed = None, None
+        try:
+            result = work()
+        except BaseException as error:
+            failed = error
+        # The loop may have ended with its process.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(end, result, failed)
+
+    threading.Thread(target=run, name="asyncio-operator-journal", daemon=True).start()
+    return await done
+
+
+def _table(columns: Sequence[pa.Array], found: pa.Schema, rows: int) -> pa.Table:
+    """Columns of rows, in the types that are found."""
+    if not len(found):
+        # A table without columns has no rows.
+        return pa.table({"": pa.nulls(rows)})
+    cast = [in_utc(column).cast(field.type) for column, field in zip(columns, found, strict=True)]
+    return pa.Table.from_arrays(cast, schema=found)
+
+
+class LaterAnswers:
+    """The answers of the files that came since a listing, for the tasks of this process.
+
+    Any thread may call it. Reading waits for another reading.
+    """
+
+    def __init__(self, reader: JournalReader, shown: str) -> None:
+        self._reader = reader
+        self._shown = shown
+        self._lock = threading.Lock()
+        self._next = 0.0
+        self.has_files = False
+
+    def begin(self) -> None:
+        """A task begins: it has to see what was there when it began."""
+        self._next = 0.0
+
+    def is_due(self) -> bool:
+        """Whether there may be files that were not listed yet."""
+        return monotonic() >= self._next
+
+    def read(self, keys: pa.Array) -> Read:
+        """The answers of keys.
+
+        Raises:
+            JournalError: the place does not answer.
+        """
+        with self._lock:
+            begun, is_due = monotonic(), self.is_due()
+            try:
+                if is_due:
+                    self.has_files = self._reader.refresh() > 0
+                return self._reader.read(keys)
+            except (OSError, pa.ArrowException) as error:
+                raise JournalError(
+                    f"the journal {self._shown} cannot be read ({describe_error(error)}): its answers would be "
+                    "paid for again, so the task ends; check the place, and start the job again"
+                ) from error
+            finally:
+                if is_due:
+                    now = monotonic()
+                    self._next = now + max(LIST_AGAIN, MOST_LISTING * (now - begun))
+
+
+class Readers:
+    """The readers of this process. The next task of the same journal and plan gets the keys that were read."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._free: dict[Any, LaterAnswers] = {}
+
+    def lend(self, task: JournalTask) -> LaterAnswers:
+        """The reader that was returned last, or a new one."""
+        with self._lock:
+            reader = self._free.pop(_name(task), None)
+        if reader is None:
+            made = JournalReader(
+                open_place(task.location),
+                task.description,
+                since=task.seen,
+                expire_after=task.expire_after,
+                keep_missing=task.keep_missing,
+            )
+            reader = LaterAnswers(made, str(task.location))
+        reader.begin()
+        return reader
+
+    def give_back(self, task: JournalTask, reader: LaterAnswers) -> None:
+        """Keep a reader for the next task, for a while. Called on the loop."""
+        name = _name(task)
+        with self._lock:
+            self._free.pop(name, None)
+            self._free[name] = reader
+            if len(self._free) > MOST_READERS:
+                del self._free[next(iter(self._free))]
+        asyncio.get_running_loop().call_later(IDLE, self._drop, name, reader)
+
+    def _drop(self, name: Any, reader: LaterAnswers) -> None:
+        with self._lock:
+            if self._free.get(name) is reader:
+                del self._free[name]
+
+    def forget_all(self) -> None:
+        """Drop all of them in a forked child, in which another thread may hold the lock."""
+        self._lock = threading.Lock()
+        self._free.clear()
+
+
+def _name(task: JournalTask) -> Any:
+    return str(task.location), task.description.hash, task.seen, task.expire_after, task.keep_missing
+
+
+readers = Readers()
+
+os.register_at_fork(after_in_child=readers.forget_all)

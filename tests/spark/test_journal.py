@@ -1,0 +1,222 @@
+"""`enrich` with a journal: an answer is paid for once (laws J1, J4 to J7, J9)."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from asyncio_operator import Cache, ConfigurationError, Hedge, Journal
+from asyncio_operator.lookup import Lookup
+from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, map_partitions, read_journal, register_lookup
+from tests.spark.helpers import in_partitions, setting
+from tests.spark.journals import Calls, rows, sources
+
+pytestmark = pytest.mark.spark
+
+NO_BROADCAST = ("spark.sql.autoBroadcastJoinThreshold", -1)
+
+
+@pytest.fixture
+def calls(tmp_path: Path) -> Calls:
+    return Calls(tmp_path / "calls")
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path / "journal")
+
+
+def table(spark: SparkSession, keys: list[Any], kind: str = "int", partitions: int = 1) -> DataFrame:
+    return in_partitions(spark, [(key, number) for number, key in enumerate(keys)], f"id {kind}, n int", partitions)
+
+
+KEYS = [1, 2, None, 3, 4, 1, 5, 3, 4]
+
+
+def test_J1_J9_what_the_journal_holds_is_not_asked_again_by_any_action_or_job(
+    spark: SparkSession, calls: Calls, journal: Journal
+) -> None:
+    metrics = EnrichmentMetrics(spark)
+    df = table(spark, KEYS)
+    options: dict[str, Any] = {"on": "id", "status_column": "how", "metrics": metrics}
+    first = enrich(df, calls.source(), journal=journal, **options)
+    expected = rows(first)
+    assert [row[1:] for row in expected if row[0] == 4] == [(4, 1, "t4"), (4, 0, None), (8, 1, "t4"), (8, 0, None)]
+    assert calls.new() == ["1", "2", "3", "4", "5"]
+    assert (metrics.statistics().calls, metrics.statistics().journal_hits) == (5, 0)
+    # Another action of the same DataFrame, which was planned before there were answers.
+    metrics.reset()
+    assert rows(first) == expected
+    assert calls.new() == []
+    assert (metrics.statistics().calls, metrics.statistics().journal_hits) == (0, 5)
+    # Another job, with the answers in its plan.
+    metrics.reset()
+    second = enrich(df, calls.source(), journal=replace(journal), **options)
+    assert rows(second) == expected
+    assert calls.new() == []
+    statistics = metrics.statistics()
+    assert (statistics.rows, statistics.found, statistics.missing) == (9, 6, 3)
+    assert (statistics.calls, statistics.journal_hits, statistics.cache_hits) == (0, 5, 0)
+    assert "5 keys from the journal" in str(statistics)
+    assert sources(second) == {
+        ("found", "journal", 0, False): 8,
+        ("missing", "journal", 0, False): 2,
+        ("missing", "none", 0, False): 1,
+    }
+    # New keys alone are asked.
+    more = enrich(table(spark, [5, 6, 3, 16]), calls.source(), journal=journal, on="id", status_column="how")
+    assert sources(more)["found", "call", 1, True] == 2
+    assert calls.new() == ["16", "6"]
+
+
+def test_J1_errors_are_no_answers_and_misses_only_if_they_are_kept(
+    spark: SparkSession, calls: Calls, journal: Journal
+) -> None:
+    df = table(spark, [9, 3, 1])
+    found = enrich(df, calls.source(fails=True), on="id", journal=journal, on_error="null")
+    assert [row.t for row in found.collect()] == [None, None, "t1"]
+    assert calls.new() == ["1", "3", "9"]
+    again = enrich(df, calls.source(fails=True), on="id", journal=journal, on_error="null")
+    assert [row.t for row in again.collect()] == [None, None, "t1"]
+    assert calls.new() == ["9"]
+    without = replace(journal, keep_missing=False)
+    enrich(df, calls.source(fails=True), on="id", journal=without, on_error="null").collect()
+    assert calls.new() == ["3", "9"]
+    assert read_journal(spark, journal).where("not _found").count() == 1
+
+
+def test_J2_a_task_that_fails_writes_what_it_has(spark: SparkSession, calls: Calls, journal: Journal) -> None:
+    df = table(spark, [1, 2, 3, 4, 9])
+    with pytest.raises(Exception, match="failed for key 9: ValueError: enough"):
+        enrich(df, calls.source(fails=True), on="id", journal=replace(journal, flush_every=3600), capacity=1).collect()
+    assert calls.new() == ["1", "2", "3", "4", "9"]
+    # Of one capacity: the keys before the one that fails have their answers.
+    assert sorted({row.id for row in read_journal(spark, journal).collect()}) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("adaptive", ["true", "false"])
+def test_J5_the_order_of_rows_is_kept_by_every_join(
+    spark: SparkSession, calls: Calls, journal: Journal, adaptive: str
+) -> None:
+    keys = [key * 7 % 50 for key in range(400)]
+    df = table(spark, keys, partitions=4)
+    enrich(table(spark, list(range(0, 50, 2))), calls.source(), on="id", journal=journal).collect()
+    expected = rows(enrich(df, calls.source(), on="id"))
+    calls.new()
+    with setting(spark, "spark.sql.adaptive.enabled", adaptive):
+        joined = enrich(df, calls.source(), on="id", journal=journal)
+        assert [row[:2] for row in expected] == [row[:2] for row in rows(joined)]
+        with setting(spark, *NO_BROADCAST):
+            assert rows(enrich(df, calls.source(), on="id", journal=journal)) == expected
+            free = enrich(df, calls.source(), on="id", journal=journal, mode="unordered")
+            assert sorted(map(str, rows(free))) == sorted(map(str, expected))
+    assert not {int(key) for key in calls.new()} & set(range(0, 50, 2))
+
+
+def test_J6_another_identity_or_other_columns_are_refused_and_a_name_makes_them_one(
+    spark: SparkSession, calls: Calls, tmp_path: Path
+) -> None:
+    journal = Journal(tmp_path / "journal")
+    df = table(spark, [1, 2])
+    enrich(df, calls.source(), on="id", journal=journal).collect()
+    with pytest.raises(ConfigurationError, match=r"does not fit this enricher: it holds answers of .*, not of"):
+        enrich(df, calls.source(fails=True), on="id", journal=journal)
+    with pytest.raises(ConfigurationError, match=r"its answers have the columns \(x bigint, t string\), not"):
+        enrich(df, calls.source(schema="x long"), on="id", journal=journal)
+    with pytest.raises(ConfigurationError, match=r"its key columns are \(id bigint\), not"):
+        enrich(df, calls.source(), on=["id", "n"], journal=journal)
+    named = Journal(tmp_path / "named", identity="customers-v2")
+    enrich(df, calls.source(), on="id", journal=named).collect()
+    calls.new()
+    enrich(df, calls.source(fails=True), on="id", journal=named).collect()
+    assert calls.new() == []
+    # Of a journal that holds something else nothing is changed.
+    assert read_journal(spark, journal).count() == 2
+    [description] = (tmp_path / "named" / "_journal").glob("description-*.json")
+    assert "customers-v2" in description.read_text()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "keys", "same"),
+    [
+        ("int", "bigint", [1, 2], [1, 2]),
+        ("bigint", "smallint", [1, 2], [1, 2]),
+        ("double", "float", [0.0, 1.5, float("nan")], [-0.0, 1.5, float("nan")]),
+        ("string", "string", ["a", "A "], ["a", "A "]),
+    ],
+)
+def test_J6_keys_are_the_same_by_law_L10(
+    spark: SparkSession, calls: Calls, journal: Journal, first: str, second: str, keys: list[Any], same: list[Any]
+) -> None:
+    enrich(table(spark, keys, first), calls.source(), on="id", journal=journal).collect()
+    assert len(calls.new()) == len(keys)
+    found = enrich(table(spark, same, second), calls.source(), on="id", journal=journal, status_column="how")
+    assert sources(found) == {("found", "journal", 0, False): len(keys)}
+    assert found.schema["id"].dataType.simpleString() == second
+    assert calls.new() == []
+
+
+def test_J7_the_writers_expiry_is_stored_and_a_readers_may_only_shorten_it(
+    spark: SparkSession, calls: Calls, journal: Journal
+) -> None:
+    df = table(spark, [1, 2])
+    enrich(df, calls.source(), on="id", journal=replace(journal, expire_after=1.0)).collect()
+    planned = enrich(df, calls.source(), on="id", journal=journal)
+    written = time.time()
+    calls.new()
+    enrich(df, calls.source(), on="id", journal=replace(journal, expire_after=0.001)).collect()
+    assert calls.new() == ["1", "2"], "a shorter life of the reader"
+    time.sleep(max(0.0, written + 1.1 - time.time()))
+    assert read_journal(spark, journal).count() == 0
+    planned.collect()
+    assert calls.new() == ["1", "2"], "what lives is decided when a job runs"
+    enrich(df, calls.source(), on="id", journal=journal).collect()
+    assert calls.new() == []
+
+
+def test_J9_faces_of_the_output_know_answers_of_the_journal(
+    spark: SparkSession, calls: Calls, journal: Journal
+) -> None:
+    df = table(spark, [1, 3, 4])
+    source = calls.source()
+    enrich(df, source, on="id", journal=journal).collect()
+    options: dict[str, Any] = {"on": "id", "journal": journal}
+    assert rows(enrich(df, source, how="inner", columns=["t"], prefix="p_", **options)) == [
+        (1, 0, "t1"),
+        (4, 2, "t4"),
+        (4, 2, None),
+    ]
+    assert rows(enrich(df, source, columns=[], **options)) == [(1, 0), (3, 1), (4, 2), (4, 2)]
+    with pytest.raises(Exception, match="has no row for key 3"):
+        enrich(df, source, how="required", **options).collect()
+    for others in ({"cache": Cache()}, {"remember": None}, {"hedge": Hedge(0.5)}, {"mode": "unordered"}):
+        more = enrich(table(spark, [1, 3, 4, 7]), source, **options, **others)
+        assert len(rows(more)) == 5
+    calls.new()
+    assert rows(enrich(df, source, strategy="distinct", **options).orderBy("n", "x")) == [
+        (1, 0, 1, "t1"),
+        (3, 1, None, None),
+        (4, 2, 0, None),
+        (4, 2, 1, "t4"),
+    ]
+    assert calls.new() == []
+
+
+def test_J9_every_other_face_refuses_a_journal_in_words(spark: SparkSession, calls: Calls, journal: Journal) -> None:
+    source: Any = calls.source()
+    options: dict[str, Any] = {"journal": journal}
+    with pytest.raises(ConfigurationError, match="which a Lookup does not take"):
+        Lookup(source, **options)
+    with pytest.raises(ConfigurationError, match="which register_lookup does not take"):
+        register_lookup(spark, "with_journal", source, on="id", **options)
+    with pytest.raises(ConfigurationError, match="'journal' is not an option of map_partitions; enrich keeps answers"):
+        map_partitions(spark.sparkContext.parallelize([1]), source.lookup, **options)
+    with pytest.raises(ConfigurationError, match="'journal' is not an option of async_udf; enrich keeps answers"):
+        async_udf("long", **options)
+    with pytest.raises(ConfigurationError, match="journal is '/tmp'; it must be a Journal, or None"):
+        enrich(spark.range(1), source, on="id", journal="/tmp")  # type: ignore[arg-type]
