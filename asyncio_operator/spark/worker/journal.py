@@ -81,6 +81,10 @@ class JournalTask:
     expire_after: float | None
     keep_missing: bool
 
+    def opened(self, found: pa.Schema, timed: bool, label: str) -> TaskJournal:
+        """The journal of a lookup; the arguments are those of `TaskJournal`."""
+        return TaskJournal(self, found, timed, label)
+
 
 class TaskJournal:
     """The journal of one lookup of a task. It is its `lookup.known.KnownAnswers`.
@@ -296,7 +300,7 @@ class LaterAnswers:
         self.has_files = False
 
     def begin(self) -> None:
-        """A task begins: it has to see what was there when it began."""
+        """A task begins: it has to see the files that existed when it began."""
         self._next = 0.0
 
     def is_due(self) -> bool:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from asyncio_operator.spark.worker.enrich_task import EnrichTask
-    from asyncio_operator.spark.worker.journal import TaskJournal
 
 Deliver = Callable[[KeyBatch, int], None]
 """See `Delivery`."""
@@ -59,7 +58,8 @@ class Link:
         self._enrichment = Enrichment(task.layout, self._on_result_error, missing, in_arrow)
         self._pipeline: LookupPipeline | None = None
         self._trace: Trace | None = None
-        self._journal = _journal(task, place)
+        journal = task.journal
+        self._journal = None if journal is None else journal.opened(task.layout.found, task.options.timed, place)
 
     def expect(self, rows: pa.Schema) -> pa.Schema:
         """Note the schema of the input, and return that of the output."""
@@ -195,15 +195,6 @@ class Link:
             hedges_won=pipeline.hedges_won,
             journal_hits=pipeline.journal_hits,
         )
-
-
-def _journal(task: EnrichTask, place: str) -> TaskJournal | None:
-    if task.journal is None:
-        return None
-    # Imported here: a task without a journal does not need Parquet.
-    from asyncio_operator.spark.worker.journal import TaskJournal
-
-    return TaskJournal(task.journal, task.layout.found, task.options.timed, place)
 
 
 def _own(rows: pa.Schema) -> pa.Schema:
