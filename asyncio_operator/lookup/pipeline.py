@@ -184,39 +184,60 @@ class LookupPipeline:
             # An answer that is not kept is checked later, when its columns are built.
             kept = cache is not None or known
             checks = None if check is None or not kept else lambda _key, answer: check(answer)
-            self._keys = pending = PendingKeys(
+            pending = PendingKeys(
                 failures, cache, memory, timed=options.timed, check=checks, recorder=recorder, known=known
             )
-            flights: Source = BatchSource(self._reader, self._delivery, pending)
-            if known:
-                flights = self._known_first = KnownFirst(flights, known, pending)
-            self._attempts = attempts = managed_calls(
-                enricher, flights, self._reader, pending, options, clock, recorder, limiter, tables, allowance, hedger
-            )
-            self._hedging, self._budget = attempts.hedging, attempts.budget
-            self._lanes = attempts.lanes
-            self._latency = pending.latency
+            self._manage(enricher, pending, known, limiter, tables, allowance, hedger)
         elif way is Way.WHOLE_BATCHES:
-            self._keys = self._attempts = whole = WholeBatchIntake(
-                self._reader,
-                self._delivery,
-                failures,
-                asked_whole(enricher, tables),
-                enricher.max_batch,
-                clock,
-                FailingBatches(describe(enricher), "lookup_columns"),
-            )
-            self._lanes = Lanes(whole.call, whole, options, clock=clock, name=describe(enricher))
-            self._latency = self._lanes.latency
+            self._ask_whole_batches(enricher, tables)
         else:
-            assert isinstance(options.capacity, int)
-            self._keys = self._attempts = intake = PlainIntake(self._reader, self._delivery, failures, memory)
-            invoke = invoked(enricher, options, tables)
-            # More lanes than keys in the buffer would never have work.
-            bounded = replace(options, capacity=min(options.capacity, options.buffer))
-            calls = _timed(invoke, clock) if options.timed else invoke
-            self._lanes = Lanes(calls, intake, bounded, clock=clock, name=describe(enricher))
-            self._latency = self._lanes.latency
+            self._ask_each(enricher, tables)
+
+    def _manage(
+        self,
+        enricher: Enricher,
+        pending: PendingKeys,
+        known: Sequence[KnownAnswers],
+        limiter: RateWindow | None,
+        tables: AnswerTables | None,
+        allowance: Allowance | None,
+        hedger: Hedger | None,
+    ) -> None:
+        options, clock, reader = self._options, self._clock, self._reader
+        flights: Source = BatchSource(reader, self._delivery, pending)
+        if known:
+            flights = self._known_first = KnownFirst(flights, known, pending)
+        attempts = managed_calls(
+            enricher, flights, reader, pending, options, clock, self._recorder, limiter, tables, allowance, hedger
+        )
+        self._keys, self._attempts, self._lanes = pending, attempts, attempts.lanes
+        self._hedging, self._budget = attempts.hedging, attempts.budget
+        self._latency = pending.latency
+
+    def _ask_whole_batches(self, enricher: Enricher, tables: AnswerTables | None) -> None:
+        intake = WholeBatchIntake(
+            self._reader,
+            self._delivery,
+            self._failures,
+            asked_whole(enricher, tables),
+            enricher.max_batch,
+            self._clock,
+            FailingBatches(describe(enricher), "lookup_columns"),
+        )
+        self._keys = self._attempts = intake
+        self._lanes = Lanes(intake.call, intake, self._options, clock=self._clock, name=describe(enricher))
+        self._latency = self._lanes.latency
+
+    def _ask_each(self, enricher: Enricher, tables: AnswerTables | None) -> None:
+        options = self._options
+        assert isinstance(options.capacity, int)
+        self._keys = self._attempts = intake = PlainIntake(self._reader, self._delivery, self._failures, self._memory)
+        invoke = invoked(enricher, options, tables)
+        # More lanes than keys in the buffer would never have work.
+        bounded = replace(options, capacity=min(options.capacity, options.buffer))
+        calls = _timed(invoke, self._clock) if options.timed else invoke
+        self._lanes = Lanes(calls, intake, bounded, clock=self._clock, name=describe(enricher))
+        self._latency = self._lanes.latency
 
     @property
     def timeouts(self) -> int:

@@ -53,6 +53,14 @@ class Parts:
     attempts: Attempts | None
     allowance: Allowance | None
 
+    async def end(self) -> None:
+        """End the run, and wait until its calls have ended and the budget knows what they used."""
+        try:
+            await self.life.end()
+        finally:
+            if self.allowance is not None and asyncio.get_running_loop() is self.life.loop:
+                await self.allowance.settled()
+
 
 class Run:
     """A run over one input; it starts with the first step of `outputs`, on the loop that makes this step.
@@ -208,8 +216,7 @@ class Run:
     async def outputs(self, cut: Callable[[], None]) -> AsyncGenerator[Any, None]:
         """The outputs, in the order of the queue. Ends when every call has ended and the function is closed.
 
-        Args:
-            cut: called if the consumer is cancelled while it waits, which ends the run.
+        A consumer that is cancelled while it waits ends the run: then `cut` is called.
         """
         parts = self._start()
         lanes, queue, buffer, life, source = parts.lanes, self._queue, parts.buffer, parts.life, parts.source
@@ -264,11 +271,7 @@ class Run:
             # The traceback of a failure keeps this frame, and must not keep the last element with it.
             entry = element = output = None
             outputs = ()
-            try:
-                await life.end()
-            finally:
-                if parts.allowance is not None and asyncio.get_running_loop() is life.loop:
-                    await parts.allowance.settled()
+            await parts.end()
 
 
 def _future_on(loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:

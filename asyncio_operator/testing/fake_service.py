@@ -34,9 +34,9 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
-from asyncio_operator.checks import number, one_of, plain_function, positive_int
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.testing.service_checks import check_arguments
 from asyncio_operator.testing.service_limits import ExceededWindow, ServiceLimits, Weigh
 from asyncio_operator.testing.service_messages import FakeAnswer, FakeRequest, send
 
@@ -114,7 +114,9 @@ class FakeService:
         seed: int = 0,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
-        _check(rows, latency, errors, rate_limit, handler)
+        rates = {"resets": resets, "truncated": truncated, "slow": slow, "garbage": garbage}
+        check_arguments(rows, latency, errors, rates, rate_limit, batch, handler)
+        self._shares: dict[Any, float] = {**(errors or {}), **rates}
         self._faults: dict[Any, FakeAnswer] = {
             "resets": FakeAnswer(reset=True),
             "truncated": FakeAnswer(truncated=True),
@@ -123,14 +125,6 @@ class FakeService:
         }
         for status in errors or {}:
             self._faults[status] = FakeAnswer({"error": f"status {status}"}, status)
-        rates = {"resets": resets, "truncated": truncated, "slow": slow, "garbage": garbage}
-        self._shares: dict[Any, float] = {**(errors or {}), **rates}
-        for name, share in self._shares.items():
-            fault = name if name in rates else f"errors[{name}]"
-            number(fault, share, "between 0 and 1: how often it happens", lambda share: 0 <= share <= 1)
-        if sum(self._shares.values()) > 1:
-            raise ConfigurationError(f"the shares of faults are {self._shares}; their sum must be at most 1")
-        one_of("batch", batch, ("map", "list"))
         self.rows = dict(rows or {})
         self.token = token
         self.requests: list[FakeRequest] = []
@@ -360,33 +354,6 @@ class FakeService:
         if len(key) == 1 and key[0] in self.rows:
             return self.rows[key[0]]
         return next((row for known, row in self.rows.items() if _texts(known) == key), None)
-
-
-def _check(rows: object, latency: object, errors: object, rate_limit: object, handler: object) -> None:
-    """Check the arguments.
-
-    Raises:
-        ConfigurationError: an argument has the wrong type.
-    """
-    if rows is not None and not isinstance(rows, Mapping):
-        raise ConfigurationError(
-            f'rows is {describe(rows)}; it must be a mapping of keys to rows, such as {{"JFK": {{"city": "New York"}}}}'
-        )
-    if callable(latency):
-        plain_function("latency", latency, "a function", "a random.Random")
-    else:
-        number("latency", latency, "of seconds that is not negative, or a function", lambda seconds: seconds >= 0)
-    statuses = [*errors] if isinstance(errors, Mapping) else [] if errors is None else [errors]
-    if not all(isinstance(status, int) and 100 <= status < 600 for status in statuses):
-        raise ConfigurationError(
-            f"errors is {describe(errors)}; it must be a mapping of statuses to shares, such as {{503: 0.1}}"
-        )
-    if rate_limit is not None:
-        positive_int("rate_limit", rate_limit, ", or None")
-    if handler is not None and not callable(handler):
-        raise ConfigurationError(
-            f"handler is {describe(handler)}; it must be a function of a FakeRequest, which may be `async`"
-        )
 
 
 def _texts(key: Any) -> tuple[str, ...]:

@@ -151,6 +151,53 @@ FATES = ("found", "missing", "error", "then error", "hang")
 
 
 @pytest.mark.usefixtures("silence")
+class Fated:
+    """A source in which every key has its fate and its latency, and what its outcomes may be."""
+
+    def __init__(self, fates: list[tuple[str, float]]) -> None:
+        self.fates = fates
+        self.called: Counter[int] = Counter()
+        self._running: set[int] = set()
+
+    async def answer(self, asked: Any) -> Any:
+        several = asked if isinstance(asked, list) else [asked]
+        assert self._running.isdisjoint(several), "a key was called for twice at a time"
+        self._running.update(several)
+        try:
+            answers = [await self._one(key) for key in several]
+        finally:
+            self._running.difference_update(several)
+        return answers if isinstance(asked, list) else answers[0]
+
+    async def _one(self, key: int) -> Any:
+        fate, seconds = self.fates[key]
+        self.called[key] += 1
+        nth = self.called[key]
+        await asyncio.sleep(seconds)
+        match fate:
+            case "missing":
+                return None
+            case "hang":
+                await asyncio.get_running_loop().create_future()
+            case "error":
+                raise EnricherError("down")
+            case "then error" if nth > 1:
+                raise EnricherError("down")
+        return {"x": key}
+
+    def may_give(self, key: int, outcome: Answer | Failure, cache: Cache, max_batch: int) -> bool:
+        fate, _ = self.fates[key]
+        if isinstance(outcome, Failure):
+            # The deadline of a batch takes those with it that had no answer of their own.
+            return fate in ("error", "then error", "hang") or (outcome.timed_out and max_batch > 1)
+        if outcome.source == "cache" and fate == "missing":
+            assert cache.cache_missing
+        if outcome.error is not None:
+            assert cache.stale_if_error
+            assert self.called[key] > 1
+        return bool(outcome.answer == (None if fate == "missing" else {"x": key})) and fate not in ("error", "hang")
+
+
 @given(
     keys=st.lists(st.lists(st.integers(0, 9), unique=True, max_size=6), max_size=8),
     fates=st.lists(st.tuples(st.sampled_from(FATES), st.sampled_from([0, 0, 0.1, 3])), min_size=10, max_size=10),
@@ -181,65 +228,22 @@ def test_L1_to_L6_every_key_gets_an_outcome_that_its_source_has_given(
     pause: float,
     max_batch: int,
 ) -> None:
-    running: set[int] = set()
-    called: Counter[int] = Counter()
-
-    async def one(key: int) -> Any:
-        fate, seconds = fates[key]
-        called[key] += 1
-        nth = called[key]
-        await asyncio.sleep(seconds)
-        match fate:
-            case "missing":
-                return None
-            case "hang":
-                await asyncio.get_running_loop().create_future()
-            case "error":
-                raise EnricherError("down")
-            case "then error" if nth > 1:
-                raise EnricherError("down")
-        return {"x": key}
-
-    async def answer(asked: Any) -> Any:
-        several = asked if isinstance(asked, list) else [asked]
-        assert running.isdisjoint(several), "a key was called for twice at a time"
-        running.update(several)
-        try:
-            answers = [await one(key) for key in several]
-        finally:
-            running.difference_update(several)
-        return answers if isinstance(asked, list) else answers[0]
-
-    def expected(key: int, outcome: Answer | Failure) -> bool:
-        fate, _ = fates[key]
-        if isinstance(outcome, Failure):
-            # The deadline of a batch takes those with it that had no answer of their own.
-            return fate in ("error", "then error", "hang") or (outcome.timed_out and max_batch > 1)
-        if outcome.source == "cache" and fate == "missing":
-            assert cache.cache_missing
-        if outcome.error is not None:
-            assert cache.stale_if_error
-            assert called[key] > 1
-        return bool(outcome.answer == (None if fate == "missing" else {"x": key})) and fate not in ("error", "hang")
+    source = Fated(fates)
 
     async def main() -> None:
-        enricher = Recorded(answer, max_batch)
+        enricher = Recorded(source.answer, max_batch)
         batches, pipeline = await look_up(enricher, keys, cache, pause=pause, timeout=9.0, **options)
         outcomes = [
             (key, outcome) for batch in batches for key, outcome in zip(batch.keys, batch.outcomes, strict=True)
         ]
         assert PENDING not in [outcome for _, outcome in outcomes]
-        assert all(expected(key, outcome) for key, outcome in outcomes)
+        assert all(source.may_give(key, outcome, cache, max_batch) for key, outcome in outcomes)
         come_by = Counter(outcome.source for _, outcome in outcomes)
         assert (come_by["cache"], come_by["shared"]) == (pipeline.cache_hits, pipeline.shared)
-        if (
-            cache.max_rows == 1000
-            and cache.expire_after_write is None
-            and cache.refresh_after is None
-            and max_batch == 1
-        ):
-            found = [key for key in called if fates[key][0] in ("found", "then error")]
-            assert all(called[key] == 1 for key in found), "what is kept was called for"
+        keeps_all = cache.max_rows == 1000 and cache.expire_after_write is None and cache.refresh_after is None
+        if keeps_all and max_batch == 1:
+            found = [key for key in source.called if fates[key][0] in ("found", "then error")]
+            assert all(source.called[key] == 1 for key in found), "what is kept was called for"
         assert enricher.running == 0
         assert enricher.most <= options["capacity"]
         # O14: every call is one sample.
