@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import quote_plus, urlencode
 
 from asyncio_operator import ConfigurationError, EnricherError
-from asyncio_operator.errors import describe
+from asyncio_operator.enricher import describe
 from asyncio_operator.services.secret_source import SecretSource, checked_text
 from asyncio_operator.services.secrets import Secrets
 from enrichers.http.errors import failure, status_error
