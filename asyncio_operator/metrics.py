@@ -64,6 +64,30 @@ class Histogram:
         self._add(read._buckets)
         self._max = max(self._max, read._max)
 
+    def subtract(self, other: Histogram) -> None:
+        """Remove the samples of another histogram, all of which were added before. The largest sample stays."""
+        self.fold()
+        buckets = self._buckets
+        for bucket, count in other._folded()._buckets.items():
+            left = buckets.get(bucket, 0) - count
+            if left > 0:
+                buckets[bucket] = left
+            else:
+                buckets.pop(bucket, None)
+
+    def as_json(self) -> list[Any]:
+        """The largest sample, then each bucket and its number of samples."""
+        read = self._folded()
+        return [read._max, *(number for item in read._buckets.items() for number in item)]
+
+    @classmethod
+    def of_json(cls, numbers: list[Any]) -> Histogram:
+        """From the result of `as_json`."""
+        made = cls()
+        made._max = float(numbers[0])
+        made._buckets = dict(zip(map(int, numbers[1::2]), map(int, numbers[2::2]), strict=True))
+        return made
+
     def _count(self, block: list[float]) -> None:
         buckets = _counted(block)
         self._add(buckets)

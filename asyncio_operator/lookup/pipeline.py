@@ -250,6 +250,11 @@ class LookupPipeline:
         return self._attempts.calls
 
     @property
+    def in_flight(self) -> int:
+        """Calls that run now. Any thread may ask."""
+        return self._lanes.in_flight
+
+    @property
     def retries(self) -> int:
         """Attempts beyond the first of a key."""
         return self._attempts.retries

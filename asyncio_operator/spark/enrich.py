@@ -34,7 +34,7 @@ from asyncio_operator.spark.driver.job_budget import check_budget, on_driver
 from asyncio_operator.spark.driver.journaled import Join, with_journal
 from asyncio_operator.spark.driver.refusals import refuse_unknown
 from asyncio_operator.spark.driver.reports import trace_of_tasks
-from asyncio_operator.spark.metrics import EnrichmentMetrics, report_of
+from asyncio_operator.spark.metrics import EnrichmentMetrics, reporting_to
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.trace import Trace
@@ -150,7 +150,7 @@ def enrich(
     options = on_driver(spark, options)
     check_budget(enricher, options.budget)
     tracing = None if trace is None else trace_of_tasks(trace, spark)
-    task, schema = enrich_task(df.schema, enricher, options, report_of(metrics), tracing)
+    task, schema = enrich_task(df.schema, enricher, options, reporting_to(metrics), tracing)
     join = None
     if options.journal is not None:
         task, join = with_journal(df, task, options.journal)

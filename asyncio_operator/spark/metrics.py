@@ -1,18 +1,20 @@
 """`EnrichmentMetrics`: the figures of enrichments, on the driver.
 
-Every task reports its figures when it ends, through an accumulator of the SparkContext (`reports`). A `Ledger` on the
-driver collects them. Percentiles come from merged histograms, not from averages. A task that Spark runs again counts
-again. All reports of a micro-batch arrive before Spark publishes its progress.
+Every task reports its figures once a second (`live_figures`), and when it ends, through an accumulator of the
+SparkContext (`reports`). A `Ledger` on the driver collects them, and says which attempts count. Percentiles come from
+merged histograms, not from averages. All reports of a micro-batch arrive before Spark publishes its progress.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from uuid import uuid4
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
@@ -29,7 +31,12 @@ from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.metrics import Histogram, OperatorStatistics
 from asyncio_operator.spark.driver.ledger import Ledger
 from asyncio_operator.spark.driver.reports import reported_to
-from asyncio_operator.spark.worker.figures import EnrichmentFigures, MicroBatch, Reporting
+from asyncio_operator.spark.driver.topics import driver_address
+from asyncio_operator.spark.worker.figures import EnrichmentFigures, MicroBatch
+from asyncio_operator.spark.worker.live_figures import LiveMetrics
+from asyncio_operator.spark.worker.reporting import Reporting
+
+logger = logging.getLogger("asyncio_operator.metrics")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +44,9 @@ class EnrichmentStatistics(OperatorStatistics):
     """The fields of `OperatorStatistics` and of `EnrichmentFigures`.
 
     `admitted` and `emitted` count input rows. `latency` measures keys, from their first call to their outcome;
-    `timeout` limits it. `attempt_latency` measures calls; `attempt_timeout` limits it. Always 0: `in_flight`,
-    `buffered` and `backing_off`, because tasks report when they end, and `backpressure_seconds`, which is not measured
-    here.
+    `timeout` limits it. `attempt_latency` measures calls; `attempt_timeout` limits it. `in_flight` is that of tasks
+    that have reported in the last seconds. Always 0, because they are not measured here: `buffered`, `backing_off` and
+    `backpressure_seconds`.
     """
 
     rows: int = 0
@@ -84,6 +91,7 @@ class EnrichmentMetrics:
             f"EnrichmentMetrics needs a classic Spark session, but was given {describe(spark)}. Spark Connect has no "
             "accumulators: use the status column there",
         )
+        self._live = _live_metrics(spark, self._ledger)
         self._context = spark.sparkContext
         self._part: str | None = None
 
@@ -103,15 +111,20 @@ class EnrichmentMetrics:
         return part
 
     def statistics(self, batch: StreamingQueryProgress | None = None) -> EnrichmentStatistics:
-        """The figures of all tasks that have ended. A task that Spark ends early, as for a `limit`, reports none.
+        """The figures of all tasks so far, at most about a second old for those that run.
+
+        Rows count for one attempt of each partition, the one that has succeeded or is farthest. All else counts for
+        all attempts, also for those that failed or that Spark ended early.
 
         Args:
             batch: the progress of a streaming query, from a listener or `query.recentProgress`. The result then has
                 only the figures of that micro-batch, and they are complete. The figures of the latest 100 micro-batches
                 are kept. All figures of others, and of micro-batches without tasks, are 0.
         """
-        figures = self._ledger.sum(self._part, None if batch is None else _micro_batch(batch))
-        return _statistics(figures)
+        return self._statistics(self._part, None if batch is None else _micro_batch(batch))
+
+    def _statistics(self, part: str | None, batch: MicroBatch | None) -> EnrichmentStatistics:
+        return _statistics(self._ledger.sum(part, batch), self._ledger.in_flight(part, batch))
 
     def show(self, batch: StreamingQueryProgress | None = None) -> None:
         """Print the figures, one line for each part. `batch`: see `statistics`."""
@@ -122,12 +135,12 @@ class EnrichmentMetrics:
 
     def _lines(self, batch: MicroBatch | None) -> Iterator[str]:
         parts = self._ledger.parts() if self._part is None else []
-        total = str(_statistics(self._ledger.sum(self._part, batch)))
+        total = str(self._statistics(self._part, batch))
         if parts in ([], [""]):
             yield total
             return
         for part in parts:
-            yield f"{part or 'others'}: {_statistics(self._ledger.sum(part, batch))}"
+            yield f"{part or 'others'}: {self._statistics(part, batch)}"
         yield f"total: {total}"
 
     def reset(self) -> None:
@@ -154,8 +167,7 @@ class EnrichmentMetrics:
     def progress(self, every: Duration = 5.0) -> Iterator[None]:
         """While the block runs, print a line to standard error when tasks have ended: ``with metrics.progress():``.
 
-        A line shows the finished tasks of all running stages, of any job, and `statistics`. Tasks report when they end,
-        so a job with few long tasks prints few lines.
+        A line shows the finished tasks of all running stages, of any job, and `statistics`.
 
         Args:
             every: minimum seconds, or a timedelta, between two lines.
@@ -190,8 +202,8 @@ class EnrichmentMetrics:
                 print(f"{monotonic() - begun:.0f} s{of_tasks}: {now}", file=sys.stderr, flush=True)
 
 
-def report_of(metrics: object) -> Callable[[EnrichmentFigures], None] | None:
-    """What a task calls with its figures when it ends; None without metrics.
+def reporting_to(metrics: object) -> Reporting | None:
+    """How tasks report to metrics; None without metrics.
 
     Raises:
         ConfigurationError: it is neither an `EnrichmentMetrics` nor None.
@@ -200,7 +212,16 @@ def report_of(metrics: object) -> Callable[[EnrichmentFigures], None] | None:
         return None
     if not isinstance(metrics, EnrichmentMetrics):
         raise ConfigurationError(f"metrics is {describe(metrics)}; it must be an EnrichmentMetrics")
-    return Reporting(metrics._accumulator, metrics._part or "")
+    return Reporting(metrics._accumulator, metrics._part or "", uuid4().hex, metrics._live)
+
+
+def _live_metrics(spark: SparkSession, ledger: Ledger) -> LiveMetrics | None:
+    try:
+        address = driver_address(spark)
+    except ConfigurationError as error:
+        logger.warning("metrics arrive only when tasks have ended: %s", error)
+        return None
+    return None if address is None else LiveMetrics(address, ledger.name)
 
 
 def _micro_batch(progress: StreamingQueryProgress) -> MicroBatch:
@@ -211,10 +232,12 @@ def _micro_batch(progress: StreamingQueryProgress) -> MicroBatch:
     return str(progress.runId), progress.batchId
 
 
-def _statistics(figures: EnrichmentFigures) -> EnrichmentStatistics:
+def _statistics(figures: EnrichmentFigures, in_flight: int) -> EnrichmentStatistics:
     of_figures = {f.name: getattr(figures, f.name) for f in fields(figures)}
     latencies = {name: value.percentiles() for name, value in of_figures.items() if isinstance(value, Histogram)}
-    return EnrichmentStatistics(admitted=figures.rows, emitted=figures.rows, **of_figures | latencies)
+    return EnrichmentStatistics(
+        admitted=figures.rows, emitted=figures.rows, in_flight=in_flight, **of_figures | latencies
+    )
 
 
 class _Listener(StreamingQueryListener):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -36,8 +36,8 @@ from asyncio_operator.spark.driver.columns import spark_field
 from asyncio_operator.spark.driver.job_budget import Place, check_budget, place_of_job, with_budget, with_job_limits
 from asyncio_operator.spark.driver.refusals import refuse_journal, refuse_unknown
 from asyncio_operator.spark.driver.reports import trace_of_tasks
-from asyncio_operator.spark.metrics import report_of
-from asyncio_operator.spark.worker.figures import EnrichmentFigures, Tracing
+from asyncio_operator.spark.metrics import reporting_to
+from asyncio_operator.spark.worker.reporting import Reporting, Tracing
 from asyncio_operator.spark.worker.table_function import Analyzed, Call, table_function
 
 NOT_IN_SQL = (*KINDS, "cache", "metrics", "trace")
@@ -81,9 +81,9 @@ def register_lookup(spark: SparkSession, name: str, enricher: Enricher, **option
         limited = with_budget(spark, EnrichOptions(**options | {"on": ()}))
         options |= {"budget": limited.budget, "tasks_at_once": limited.tasks_at_once}
         check_budget(enricher, limited.budget)
-    report, trace = report_of(options.pop("metrics", None)), options.pop("trace", None)
+    reporting, trace = reporting_to(options.pop("metrics", None)), options.pop("trace", None)
     tracing = None if trace is None else trace_of_tasks(trace, spark)
-    registration, task = _registered(name, enricher, options, place, report, tracing)
+    registration, task = _registered(name, enricher, options, place, reporting, tracing)
     # The class to register is in the same module as the registry, for classic Spark and for Spark Connect.
     of_session = importlib.import_module(type(registry).__module__).UserDefinedTableFunction
     registry.register(name, of_session(table_function(registration.analyze, task), None, name=name, evalType=kind))
@@ -104,7 +104,7 @@ def _registered(
     enricher: Enricher,
     options: dict[str, Any],
     place: Place,
-    report: Callable[[EnrichmentFigures], None] | None,
+    reporting: Reporting | None,
     tracing: Tracing | None,
 ) -> tuple[_Registration, bytes]:
     """What the analysis of calls needs, and the pickle of a task with everything that depends only on the enricher.
@@ -115,7 +115,7 @@ def _registered(
     columns = _key_columns(key)
     checked = EnrichOptions(**options | OF_THE_TABLE | {"on": [column.name for column in columns]})
     _check_inline(checked)
-    task, _ = enrich_task(StructType(columns), enricher, with_job_limits(checked, place), report, tracing)
+    task, _ = enrich_task(StructType(columns), enricher, with_job_limits(checked, place), reporting, tracing)
     known = _Known(describe(enricher), task.answers, key, enricher)
     return _Registration(name, known, options, place), cloudpickle.dumps(task)  # type: ignore[no-untyped-call]
 

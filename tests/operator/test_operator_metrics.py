@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import pickle
 import threading
 from collections import Counter
+from random import Random
 
 import hypothesis.strategies as st
 import pytest
@@ -43,6 +45,34 @@ def test_percentiles_are_exact_to_the_width_of_a_bucket(samples):
         exact = ordered[-(-len(ordered) * percent // 100) - 1]
         assert value == pytest.approx(exact, rel=0.032)
     assert found.max == max(samples)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_V1_percentiles_of_many_calls_are_within_the_bound_whatever_the_latencies(seed):
+    """Seldom slow calls among many fast ones: an estimate from few samples misses them."""
+    random = Random(seed)
+    slow = random.choice([0.004, 0.012, 0.04, 0.06])
+    samples = [random.lognormvariate(-7, 0.7) * (1000 if random.random() < slow else 1) for _ in range(10_000)]
+    made, parts = Histogram(), [Histogram() for _ in range(3)]
+    for number, sample in enumerate(samples):
+        parts[number % 3].add(sample)
+    for part in parts:
+        made.merge(Histogram.of_json(json.loads(json.dumps(part.as_json()))))
+    assert made.count == len(samples)
+    found, ordered = made.percentiles(), sorted(samples)
+    for percent, value in ((50, found.p50), (95, found.p95), (99, found.p99)):
+        assert value == pytest.approx(ordered[len(ordered) * percent // 100 - 1], rel=0.032)
+    assert found.max == max(samples)
+
+
+@given(st.lists(st.floats(0, 1e6), max_size=50), st.lists(st.floats(0, 1e6), max_size=50))
+def test_V1_samples_that_were_added_can_be_removed(first, second):
+    made = histogram(first)
+    made.merge(histogram(second))
+    made.subtract(histogram(first))
+    assert made.count == len(second)
+    made.merge(histogram(first))
+    assert made.percentiles() == histogram(first + second).percentiles()
 
 
 @given(st.lists(st.lists(st.floats(0, 1e6), max_size=50), max_size=5))

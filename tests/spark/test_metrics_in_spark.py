@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.spark import EnrichmentMetrics, enrich
 from enrichers import FunctionEnricher
-from tests.spark.helpers import wait_until
+from tests.spark.helpers import BATCH_SIZE, setting, wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -151,3 +151,72 @@ def test_figures_and_a_line_about_the_tasks_that_have_ended_come_while_others_ru
     # No line says what the one before it has said.
     rows = [int(number) for number in re.findall(r"tasks: (\d+) rows", told)]
     assert rows == sorted(set(rows))
+
+
+def test_V1_figures_move_while_a_task_runs(spark: SparkSession, metrics: EnrichmentMetrics, gate: Path) -> None:
+    is_open = gate.exists
+
+    async def look_up(key: int) -> Any:
+        for _ in range(6000):
+            if key < 300 or is_open():
+                return {"x": key}
+            await asyncio.sleep(0.02)
+        raise TimeoutError
+
+    out = enrich(
+        spark.range(0, 600, numPartitions=1),
+        FunctionEnricher(look_up, "x long"),
+        on="id",
+        timeout=None,
+        metrics=metrics,
+    )
+    with setting(spark, BATCH_SIZE, 100), ThreadPoolExecutor(1) as pool:
+        job = pool.submit(out.collect)
+        try:
+            wait_until(lambda: metrics.statistics().rows == 300, 60, "half of the only task")
+            wait_until(lambda: metrics.statistics().in_flight == 100, 60, "its calls")
+            assert metrics.statistics().calls == 400
+            assert metrics.statistics().latency.max > 0
+            assert not job.done()
+        finally:
+            gate.touch()
+        assert len(job.result()) == 600
+    figures = metrics.statistics()
+    assert (figures.rows, figures.calls, figures.in_flight) == (600, 600, 0)
+
+
+def test_V1_a_task_that_fails_has_told_its_calls_and_none_of_its_rows(
+    spark: SparkSession, metrics: EnrichmentMetrics
+) -> None:
+    async def look_up(key: int) -> Any:
+        if key == 35:
+            raise ValueError("no such key")
+        return {"x": key}
+
+    out = enrich(spark.range(0, 40, numPartitions=1), FunctionEnricher(look_up, "x long"), on="id", metrics=metrics)
+    with setting(spark, BATCH_SIZE, 10), pytest.raises(Exception, match="no such key"):
+        out.collect()
+    figures = metrics.statistics()
+    assert figures.rows == 0
+    assert 36 <= figures.calls <= 40
+
+
+def test_V1_a_task_that_spark_ends_early_has_told_its_figures(spark: SparkSession, metrics: EnrichmentMetrics) -> None:
+    async def look_up(key: int) -> Any:
+        await asyncio.sleep(0.001)
+        return {"x": key}
+
+    df = spark.range(0, 100_000, numPartitions=1)
+    out = enrich(df, FunctionEnricher(look_up, "x long"), on="id", capacity=10, metrics=metrics)
+    with setting(spark, BATCH_SIZE, 10):
+        assert len(out.limit(5).collect()) == 5
+    wait_until(lambda: metrics.statistics().rows > 0, 60, "its figures")
+    figures = metrics.statistics()
+    assert 5 <= figures.rows <= figures.calls < 100_000
+    assert figures.rows == figures.found
+
+
+def test_V1_the_runs_of_a_coalesced_task_count_together(spark: SparkSession, metrics: EnrichmentMetrics) -> None:
+    df = spark.range(0, 40, numPartitions=4)
+    assert len(enrich(df, known_below(30, "x"), on="id", metrics=metrics).coalesce(1).collect()) == 40
+    assert (metrics.statistics().rows, metrics.statistics().found) == (40, 30)

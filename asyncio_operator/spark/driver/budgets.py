@@ -21,31 +21,15 @@ from asyncio_operator.budget.spec import Budget, Limit
 from asyncio_operator.engine.budgeted import overridden
 from asyncio_operator.errors import BudgetExceeded, ConfigurationError, describe
 from asyncio_operator.function import AsyncFunction
-from asyncio_operator.spark.driver.driver_service import Topics, driver_service
 from asyncio_operator.spark.driver.job_limits import slots
-from asyncio_operator.spark.worker.driver_client import BUDGETS, DriverCoordinator
+from asyncio_operator.spark.driver.topics import driver_address
+from asyncio_operator.spark.worker.driver_client import DriverCoordinator
 from asyncio_operator.spark.worker.driver_wire import DriverAddress
 
 logger = logging.getLogger("asyncio_operator")
 
 _said: set[str] = set()
 """What was logged, and is not logged again."""
-
-
-def driver_address(spark: SparkSession) -> DriverAddress | None:
-    """Where workers reach the budgets of this process; None on Spark Connect.
-
-    Raises:
-        ConfigurationError: the driver cannot listen there.
-    """
-    service = driver_service(spark, _topics)
-    return None if service is None else service.address
-
-
-def _topics() -> Topics:
-    # The spend of an earlier application is not that of the one that begins.
-    states.forget_all()
-    return {BUDGETS: lambda question: states.ask(question["name"], question["message"])}
 
 
 def require_budget(budget: object) -> None:

@@ -9,7 +9,7 @@ it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -39,8 +39,8 @@ from asyncio_operator.spark.driver.columns import On, check_passes_through, key_
 from asyncio_operator.spark.driver.job_limits import shared_out
 from asyncio_operator.spark.driver.refusals import require_portable
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
-from asyncio_operator.spark.worker.figures import EnrichmentFigures, Tracing
 from asyncio_operator.spark.worker.output_batches import arrow_type
+from asyncio_operator.spark.worker.reporting import Reporting, Tracing
 from asyncio_operator.spark.worker.rows import Layout
 from asyncio_operator.spark.worker.status import STATUS
 
@@ -106,13 +106,13 @@ def enrich_task(
     schema: StructType,
     enricher: Enricher,
     options: EnrichOptions,
-    report: Callable[[EnrichmentFigures], None] | None = None,
+    reporting: Reporting | None = None,
     tracing: Tracing | None = None,
 ) -> tuple[EnrichTask, StructType]:
     """The task for an input with that schema, and the schema of its output.
 
     Args:
-        report: reports the figures of a task, for `metrics`.
+        reporting: reports the figures of a task, for `metrics`.
         tracing: reports the trace of a task, for `trace`.
 
     Raises:
@@ -150,7 +150,7 @@ def enrich_task(
     tables = (
         None if enricher.lookup_columns is None else AnswerTables(key_types(schema, enricher, keys), offered, answers)
     )
-    task = EnrichTask(enricher, identity, layout, lookups, answers, owner, report, tracing, tables)
+    task = EnrichTask(enricher, identity, layout, lookups, answers, owner, reporting, tracing, tables)
     return task, StructType([*schema.fields, *added])
 
 

@@ -168,8 +168,8 @@ def driver_service(spark: SparkSession, topics: Callable[[], Topics]) -> DriverS
             service = DriverService(host, bind, port, topics(), lambda: context._jsc is not None)
         except OSError as error:
             raise ConfigurationError(
-                f"the driver cannot listen at {bind}:{port} for budgets of workers ({error}); set {PORT} to a free "
-                "port, or name a coordinator in the Budget"
+                f"the driver cannot listen at {bind}:{port} for its workers ({error}); set {PORT} to a free "
+                "port, or, for a Budget, name a coordinator in it"
             ) from error
         _current = context, service
         return service

@@ -21,13 +21,13 @@ from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.spark.driver.budgets import (
     check_weights,
     divided,
-    driver_address,
     reachable,
     require_budget,
     with_reach,
 )
 from asyncio_operator.spark.driver.build_task import EnrichOptions
 from asyncio_operator.spark.driver.job_limits import slots
+from asyncio_operator.spark.driver.topics import driver_address
 from asyncio_operator.spark.worker.driver_wire import DriverAddress
 
 

@@ -1,37 +1,164 @@
 """The ledger in which the driver keeps the figures that tasks report.
 
-Spark's thread for reports writes it, and any thread may read it.
+Reports come from two sides, each on a thread of its own: from tasks that run, again and again (`topics`), and from
+Spark, once for each task that has succeeded. Any thread may read.
+
+Laws: calls, retries, latencies and what else is work count for every attempt. Rows count for one attempt of each
+partition: the one that has succeeded last, else the one with most rows that has not failed. Nothing counts twice: a
+report has all that its run has done since it began, and takes the place of the one before it.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+from weakref import WeakValueDictionary
 
-from asyncio_operator.spark.worker.figures import EnrichmentFigures, MicroBatch, TaskReport
+from asyncio_operator.clock import Clock, monotonic
+from asyncio_operator.spark.worker.figures import EnrichmentFigures, MicroBatch, Origin, TaskReport
 
 RECENT = 100
 """The number of micro-batches whose figures are kept. Spark keeps the progress of equally many
 (`spark.sql.streaming.numRecentProgressUpdates`)."""
 
+MOST_PARTITIONS = 10_000
+"""Partitions that are remembered. If Spark computes an older one again, its rows count again."""
+
+SILENT = 5.0
+"""Seconds without a report after which the calls of a running task no longer count as in flight."""
+
+GONE = 3600.0
+"""Seconds without a report after which nothing more is expected from an attempt that has not succeeded."""
+
+ROWS = ("rows", "found", "missing", "failures", "skipped")
+"""The figures that count rows."""
+
+Rows = tuple[int, ...]
+"""The values of `ROWS`."""
+
+NO_ROWS = (0,) * len(ROWS)
+
+
+@dataclass(slots=True)
+class Run:
+    """The latest report of a run.
+
+    Attributes:
+        work: its figures as they were counted, of which rows do not matter. None: it has succeeded, and no more comes.
+        at: the time of the report.
+    """
+
+    state: str = "running"
+    rows: Rows = NO_ROWS
+    work: EnrichmentFigures | None = field(default_factory=EnrichmentFigures)
+    in_flight: int = 0
+    at: float = 0.0
+
+
+@dataclass(slots=True)
+class Partition:
+    """The runs for a partition of a stage, by attempt.
+
+    Attributes:
+        succeeded: number of the attempt that has succeeded last.
+        before: rows that do not count, because the figures were reset after they came.
+    """
+
+    part: str
+    batch: MicroBatch | None
+    attempts: dict[int, dict[str, Run]] = field(default_factory=dict)
+    succeeded: int | None = None
+    before: Rows = NO_ROWS
+
+    def rows(self) -> Rows:
+        """The rows of the attempt that counts."""
+        if self.succeeded is not None:
+            return self._rows_of(self.attempts[self.succeeded])
+        going = (runs for runs in self.attempts.values() if all(run.state != "failed" for run in runs.values()))
+        return max(map(self._rows_of, going), default=NO_ROWS)
+
+    def counted(self) -> Rows:
+        """The rows since the last reset."""
+        return tuple(max(0, now - before) for now, before in zip(self.rows(), self.before, strict=True))
+
+    def settled(self, now: float) -> bool:
+        """Whether no report is expected that would change the rows."""
+        if self.succeeded is not None:
+            return True
+        return all(now - run.at > GONE for runs in self.attempts.values() for run in runs.values())
+
+    @staticmethod
+    def _rows_of(runs: dict[str, Run]) -> Rows:
+        return tuple(map(sum, zip(*(run.rows for run in runs.values()), strict=True)))
+
 
 class Ledger:
     """The sums of all reports, by part: in total, and for each of the `RECENT` latest micro-batches."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = monotonic) -> None:
+        self.name = uuid4().hex
+        self._clock = clock
         self._lock = threading.Lock()
         self._totals: dict[str, EnrichmentFigures] = {}
         self._batches: dict[MicroBatch, dict[str, EnrichmentFigures]] = {}
+        self._partitions: dict[tuple[str, int, int], Partition] = {}
+        self._room = MOST_PARTITIONS
+        ledgers.register(self)
 
     def extend(self, reports: Iterable[TaskReport]) -> None:
-        """Add reports of tasks."""
+        """Add reports of tasks, in the order in which they come."""
         with self._lock:
             for report in reports:
-                _add(self._totals, report)
-                if report.batch is not None:
-                    _add(self._batches.setdefault(report.batch, {}), report)
+                if report.origin is None:
+                    self._add(report.part, report.batch, report.figures)
+                else:
+                    self._take(report, report.origin)
             for batch in list(self._batches)[:-RECENT]:
                 del self._batches[batch]
+            if len(self._partitions) > self._room:
+                self._forget_settled()
+
+    def _take(self, report: TaskReport, origin: Origin) -> None:
+        """Put a report in the place of the one before it."""
+        key = origin.enrichment, origin.stage, origin.partition
+        partition = self._partitions.get(key)
+        if partition is None:
+            partition = self._partitions[key] = Partition(report.part, report.batch)
+        attempt = partition.attempts.setdefault(origin.attempt, {})
+        run = attempt.setdefault(origin.run, Run())
+        if run.work is None:
+            return  # A report from before the success, which came late.
+        before = partition.counted()
+        change = EnrichmentFigures()
+        change.add(report.figures)
+        change.subtract(run.work)
+        run.work = report.figures
+        if report.state == "succeeded":
+            partition.succeeded, run.work = origin.attempt, None
+        run.rows = tuple(getattr(report.figures, name) for name in ROWS)
+        run.state, run.in_flight, run.at = report.state, report.in_flight, self._clock()
+        for name, now, then in zip(ROWS, partition.counted(), before, strict=True):
+            setattr(change, name, now - then)
+        self._add(partition.part, partition.batch, change)
+
+    def _add(self, part: str, batch: MicroBatch | None, figures: EnrichmentFigures) -> None:
+        self._totals.setdefault(part, EnrichmentFigures()).add(figures)
+        if batch is not None:
+            self._batches.setdefault(batch, {}).setdefault(part, EnrichmentFigures()).add(figures)
+
+    def _forget_settled(self) -> None:
+        now, kept = self._clock(), {}
+        leave = len(self._partitions) - MOST_PARTITIONS // 2
+        for key, partition in self._partitions.items():
+            if leave > 0 and partition.settled(now):
+                leave -= 1
+            else:
+                kept[key] = partition
+        self._partitions = kept
+        self._room = max(MOST_PARTITIONS, 2 * len(kept))
 
     def expect(self, part: str) -> None:
         """Add a part, which `parts` lists even before it has reported."""
@@ -53,6 +180,18 @@ class Ledger:
                     total.add(figures)
         return total
 
+    def in_flight(self, part: str | None = None, batch: MicroBatch | None = None) -> int:
+        """Calls that ran when their tasks reported last."""
+        with self._lock:
+            return sum(
+                run.in_flight
+                for partition in self._partitions.values()
+                if part in (None, partition.part) and batch in (None, partition.batch)
+                for runs in partition.attempts.values()
+                for run in runs.values()
+                if run.state == "running" and self._clock() - run.at <= SILENT
+            )
+
     def has(self, part: str | None, batch: MicroBatch) -> bool:
         """Whether tasks of that micro-batch have reported."""
         with self._lock:
@@ -60,7 +199,10 @@ class Ledger:
             return bool(reported) if part is None else part in reported
 
     def forget(self, part: str | None = None) -> None:
-        """Reset the figures of a part, or of all parts if `part` is None. Parts stay expected."""
+        """Reset the figures of a part, or of all parts if `part` is None. Parts stay expected.
+
+        Tasks that run count from now on.
+        """
         with self._lock:
             for name in self._totals:
                 if part in (None, name):
@@ -68,7 +210,26 @@ class Ledger:
             for figures in self._batches.values():
                 for name in [part] if part is not None else list(figures):
                     figures.pop(name, None)
+            for partition in self._partitions.values():
+                if part in (None, partition.part):
+                    partition.before = partition.rows()
 
 
-def _add(parts: dict[str, EnrichmentFigures], report: TaskReport) -> None:
-    parts.setdefault(report.part, EnrichmentFigures()).add(report.figures)
+class Ledgers:
+    """The ledgers of this process, by name, as long as somebody uses them."""
+
+    def __init__(self) -> None:
+        self._ledgers: WeakValueDictionary[str, Ledger] = WeakValueDictionary()
+
+    def register(self, ledger: Ledger) -> None:
+        self._ledgers[ledger.name] = ledger
+
+    def take(self, reports: list[Any]) -> None:
+        """Reports of running tasks as JSON, each with the name of its ledger. Those of a dropped one are ignored."""
+        for name, values in reports:
+            ledger = self._ledgers.get(name)
+            if ledger is not None:
+                ledger.extend([TaskReport.of_json(values)])
+
+
+ledgers = Ledgers()

@@ -15,7 +15,7 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import SparkSession
 
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.spark.worker.figures import Reports, Tracing
+from asyncio_operator.spark.worker.reporting import Reports, Tracing
 from asyncio_operator.trace import Trace
 
 

@@ -5,21 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.lookup.options import LookupOptions
-from asyncio_operator.spark.worker.figures import EnrichmentFigures
 from asyncio_operator.spark.worker.rows import Layout
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from asyncio_operator.arrow.answer_tables import AnswerTables
-    from asyncio_operator.spark.worker.figures import Tracing
     from asyncio_operator.spark.worker.journal import JournalTask
+    from asyncio_operator.spark.worker.reporting import Reporting, Tracing
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +26,7 @@ class EnrichTask:
 
     Attributes:
         fingerprint: fingerprint of the enricher. Tasks with equal ones share a client.
-        report: called with the figures of the task when it ends, on its main thread.
+        reporting: reports the figures of the task.
         tracing: makes the trace of the task, and reports it.
         answers: all columns of the enricher. The cache keeps only answers that fit them.
         owner: the owner of cached answers (`cache_owner`).
@@ -42,7 +40,7 @@ class EnrichTask:
     options: LookupOptions
     answers: pa.Schema
     owner: str
-    report: Callable[[EnrichmentFigures], None] | None = None
+    reporting: Reporting | None = None
     tracing: Tracing | None = None
     tables: AnswerTables | None = None
     journal: JournalTask | None = None

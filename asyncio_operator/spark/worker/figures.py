@@ -1,23 +1,19 @@
-"""What a task measures and reports: figures of an enrichment that can be added up, and traces.
+"""What a task measures: figures of an enrichment that can be added up, and where they come from.
 
-This module is separate from `metrics` because code in workers uses it without the faces. A task reports once, when it
-ends, with the part of the metrics and the micro-batch that it belongs to. So the figures of a micro-batch are complete
-when its tasks have ended, and are never mixed with those of the next.
+This module is separate from `metrics` because code in workers uses it without the faces. `reporting` sends figures to
+the driver. A report names the part of the metrics and the micro-batch that its task belongs to. So the figures of a
+micro-batch are complete when its tasks have ended, and are never mixed with those of the next.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, field, fields
 from typing import Any
 
 from pyspark import TaskContext
-from pyspark.accumulators import Accumulator
 
 from asyncio_operator.metrics import Histogram
-from asyncio_operator.trace import Trace
-
-Reports = Any
-"""A collection on the driver, a list in a worker. Both have ``extend``."""
 
 MicroBatch = tuple[str, int]
 """The run id of a streaming query, and the number of the micro-batch."""
@@ -69,52 +65,83 @@ class EnrichmentFigures:
             else:
                 setattr(self, f.name, mine + theirs)
 
+    def subtract(self, other: EnrichmentFigures) -> None:
+        """Remove figures that were added before."""
+        for f in fields(self):
+            mine, theirs = getattr(self, f.name), getattr(other, f.name)
+            if isinstance(mine, Histogram):
+                mine.subtract(theirs)
+            else:
+                setattr(self, f.name, mine - theirs)
+
+    def as_json(self) -> dict[str, Any]:
+        """The figures that are not 0."""
+        found = {f.name: getattr(self, f.name) for f in fields(self)}
+        histograms = {n: one.as_json() for n, one in found.items() if isinstance(one, Histogram) and one.count}
+        return {n: one for n, one in found.items() if one and not isinstance(one, Histogram)} | histograms
+
+    @classmethod
+    def of_json(cls, values: Mapping[str, Any]) -> EnrichmentFigures:
+        """From the result of `as_json`."""
+        found: dict[str, Any] = {n: Histogram.of_json(v) if isinstance(v, list) else v for n, v in values.items()}
+        return cls(**found)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The run of a lookup in a task.
+
+    Attributes:
+        enrichment: tells apart the calls of `enrich`.
+        stage, partition: the rows. Every attempt for them gives the same rows.
+        attempt: number of the task's attempt, different for all attempts of an application.
+        run: tells apart the runs of one attempt. If Spark coalesces partitions, a task runs the lookup for each.
+    """
+
+    enrichment: str
+    stage: int
+    partition: int
+    attempt: int
+    run: str
+
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """The report of a task that has ended.
+    """What a run has done since it began.
 
     Attributes:
         part: name of the part of the metrics; "" for none.
         batch: the micro-batch; None outside of streams.
+        origin: None outside of Spark.
+        state: "running"; "ended" by Spark, or because all is done; "failed"; or "succeeded", which is known when Spark
+            passes on the report of a whole task.
+        in_flight: calls that run now.
     """
 
     part: str
     batch: MicroBatch | None
     figures: EnrichmentFigures
+    origin: Origin | None = None
+    state: str = "succeeded"
+    in_flight: int = 0
+
+    def as_json(self) -> list[Any]:
+        """What `of_json` reads."""
+        assert self.origin is not None
+        return [self.part, self.batch, self.figures.as_json(), astuple(self.origin), self.state, self.in_flight]
+
+    @classmethod
+    def of_json(cls, values: list[Any]) -> TaskReport:
+        """From the result of `as_json`."""
+        part, batch, figures, origin, state, in_flight = values
+        micro_batch = None if batch is None else (str(batch[0]), int(batch[1]))
+        return cls(part, micro_batch, EnrichmentFigures.of_json(figures), Origin(*origin), state, in_flight)
 
 
-@dataclass(frozen=True, slots=True)
-class Reporting:
-    """Reports the figures of a task. It is sent to the workers."""
-
-    accumulator: Accumulator[Reports]
-    part: str
-
-    def __call__(self, figures: EnrichmentFigures) -> None:
-        self.accumulator.add([TaskReport(self.part, _running_micro_batch(), figures)])
-
-
-def _running_micro_batch() -> MicroBatch | None:
+def running_micro_batch() -> MicroBatch | None:
     """The micro-batch of the task that runs here. Spark passes a query's run id to its jobs as the job group."""
     task = TaskContext.get()
     number = None if task is None else task.getLocalProperty("streaming.sql.batchId")
     if task is None or number is None:
         return None
     return task.getLocalProperty("spark.jobGroup.id") or "", int(number)
-
-
-@dataclass(frozen=True, slots=True)
-class Tracing:
-    """Makes the trace of a task, and reports it. It is sent to the workers.
-
-    Attributes:
-        limit: the maximum number of events of a task.
-    """
-
-    accumulator: Accumulator[Reports]
-    limit: int
-
-    def report(self, trace: Trace) -> None:
-        """Report the trace of a task that has ended. Call it on the task's main thread."""
-        self.accumulator.add([trace])

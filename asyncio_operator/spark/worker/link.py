@@ -60,6 +60,8 @@ class Link:
         self._trace: Trace | None = None
         journal = task.journal
         self._journal = None if journal is None else journal.opened(task.layout.found, task.options.timed, place)
+        reporting = task.reporting
+        self._reporter = None if reporting is None else reporting.begin(self._figures, self._in_flight)
 
     def expect(self, rows: pa.Schema) -> pa.Schema:
         """Note the schema of the input, and return that of the output."""
@@ -141,6 +143,8 @@ class Link:
                 hedger,
                 () if self._journal is None else (self._journal,),
             )
+            if self._reporter is not None:
+                self._reporter.running()
             try:
                 await self._pipeline.run()
             finally:
@@ -164,13 +168,17 @@ class Link:
         if self._journal is not None:
             self._journal.close(failed=kind is not None)
 
-    def report(self) -> None:
-        """Report the figures and the trace. Called on the task's main thread, at the end."""
-        task = self._task
-        if task.report is not None:
-            task.report(self._figures())
-        if task.tracing is not None and self._trace is not None:
-            task.tracing.report(self._trace)
+    def report(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        """Report the figures and the trace. Called on the task's main thread, at the end, with the task's error."""
+        if self._reporter is not None:
+            by_spark = isinstance(error, GeneratorExit | ConnectionError | EOFError)
+            self._reporter.end("succeeded" if error is None else "ended" if by_spark else "failed")
+        tracing = self._task.tracing
+        if tracing is not None and self._trace is not None:
+            tracing.report(self._trace)
+
+    def _in_flight(self) -> int:
+        return 0 if self._pipeline is None else self._pipeline.in_flight
 
     def _figures(self) -> EnrichmentFigures:
         pipeline, layout = self._pipeline, self._task.layout

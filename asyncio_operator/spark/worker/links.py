@@ -73,7 +73,7 @@ def _enriched(tasks: Sequence[EnrichTask], batches: Iterator[pa.RecordBatch]) ->
     with contextlib.ExitStack() as ending:
         # Each link reports, even if the report of another one fails.
         for link in reversed(links):
-            ending.callback(link.report)
+            ending.push(link.report)
             ending.push(link.close_journal)
         names = ", ".join(link.name for link in links)
         elements = outputs_of(_keyed(links, batches), partial(_run, links), name=names)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import threading
 
-from asyncio_operator.spark.driver.ledger import RECENT, Ledger
-from asyncio_operator.spark.worker.figures import EnrichmentFigures, MicroBatch, TaskReport
+import pytest
+
+from asyncio_operator.spark.driver import ledger as ledgers_module
+from asyncio_operator.spark.driver.ledger import RECENT, SILENT, Ledger, ledgers
+from asyncio_operator.spark.worker.figures import EnrichmentFigures, MicroBatch, Origin, TaskReport
+from asyncio_operator.testing import ManualClock
 
 
 def report(rows: int, part: str = "", batch: MicroBatch | None = None, latency: float = 0.001) -> TaskReport:
@@ -84,3 +90,137 @@ def test_who_reads_while_reports_come_sees_whole_ones() -> None:
     writer.join()
     assert seen == sorted(seen)
     assert ledger.sum().rows == 3000
+
+
+# -- reports of tasks that run
+
+
+def live(
+    rows: int,
+    calls: int,
+    state: str = "running",
+    *,
+    partition: int = 0,
+    attempt: int = 0,
+    run: str = "a",
+    part: str = "",
+    batch: MicroBatch | None = None,
+    in_flight: int = 0,
+) -> TaskReport:
+    figures = EnrichmentFigures(rows=rows, found=rows, calls=calls)
+    for _ in range(calls):
+        figures.attempt_latency.add(0.001 * (attempt + 1))
+    return TaskReport(part, batch, figures, Origin("e", 7, partition, attempt, run), state, in_flight)
+
+
+def counted(ledger: Ledger, part: str | None = None, batch: MicroBatch | None = None) -> tuple[int, int]:
+    figures = ledger.sum(part, batch)
+    assert figures.rows == figures.found
+    assert figures.attempt_latency.count == figures.calls
+    return figures.rows, figures.calls
+
+
+def test_V1_a_report_takes_the_place_of_the_one_before_it() -> None:
+    ledger, batch = Ledger(), ("run", 0)
+    for rows, calls in ((0, 3), (10, 12), (10, 12)):
+        ledger.extend([live(rows, calls, batch=batch)])
+        assert counted(ledger) == counted(ledger, batch=batch) == (rows, calls)
+    ledger.extend([live(5, 6, partition=1, batch=batch)])
+    assert counted(ledger) == (15, 18)
+    ledger.extend([live(20, 22, "succeeded", batch=batch)])
+    assert counted(ledger) == counted(ledger, batch=batch) == (25, 28)
+    ledger.extend([live(18, 20, batch=batch)])
+    assert counted(ledger) == (25, 28), "a report from before the success came late"
+
+
+def test_V1_rows_of_a_failed_attempt_do_not_count_and_its_calls_do() -> None:
+    ledger = Ledger()
+    ledger.extend([live(10, 12), live(11, 14, "failed")])
+    assert counted(ledger) == (0, 14)
+    ledger.extend([live(4, 4, attempt=1)])
+    assert counted(ledger) == (4, 18)
+    ledger.extend([live(30, 30, "succeeded", attempt=1)])
+    assert counted(ledger) == (30, 44)
+
+
+def test_V1_of_two_attempts_that_run_the_one_ahead_counts_and_then_the_one_that_succeeds() -> None:
+    ledger = Ledger()
+    ledger.extend([live(10, 10), live(15, 15, attempt=1)])
+    assert counted(ledger) == (15, 25)
+    ledger.extend([live(30, 30, "succeeded")])
+    assert counted(ledger) == (30, 45)
+    ledger.extend([live(31, 31, "ended", attempt=1)])
+    assert counted(ledger) == (30, 61)
+
+
+def test_V1_a_partition_that_is_computed_again_counts_its_rows_once() -> None:
+    ledger = Ledger()
+    ledger.extend([live(30, 30, "succeeded"), live(10, 10, attempt=1), live(30, 31, "succeeded", attempt=1)])
+    assert counted(ledger) == (30, 61)
+
+
+def test_V1_the_runs_of_a_coalesced_task_are_added_up() -> None:
+    ledger = Ledger()
+    ledger.extend([live(10, 10, "ended", run="a"), live(5, 5, run="b")])
+    assert counted(ledger) == (15, 15)
+    ledger.extend([live(10, 10, "succeeded", run="a"), live(20, 20, "succeeded", run="b")])
+    assert counted(ledger) == (30, 30)
+
+
+def test_V1_what_spark_has_ended_early_keeps_its_figures() -> None:
+    ledger = Ledger()
+    ledger.extend([live(10, 15, "ended")])
+    assert counted(ledger) == (10, 15)
+
+
+def test_V1_after_a_reset_only_what_comes_then_counts() -> None:
+    ledger = Ledger()
+    ledger.extend([live(10, 12, part="a"), live(7, 7, "succeeded", part="b", partition=1)])
+    ledger.forget("a")
+    assert (counted(ledger, "a"), counted(ledger, "b")) == ((0, 0), (7, 7))
+    ledger.extend([live(15, 20, part="a")])
+    assert counted(ledger, "a") == (5, 8)
+    ledger.extend([live(15, 20, "failed", part="a")])
+    assert counted(ledger, "a") == (0, 8)
+
+
+def test_V1_calls_in_flight_are_those_of_tasks_that_still_report() -> None:
+    clock = ManualClock()
+    ledger = Ledger(clock)
+    ledger.extend([live(0, 5, in_flight=5, part="a"), live(0, 3, in_flight=3, partition=1)])
+    assert (ledger.in_flight(), ledger.in_flight("a")) == (8, 5)
+    clock.advance(SILENT)
+    ledger.extend([live(3, 3, "ended", partition=1)])
+    assert ledger.in_flight() == 5
+    clock.advance(1)
+    assert ledger.in_flight() == 0
+
+
+def test_V1_few_partitions_are_remembered_and_none_that_still_runs_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ledgers_module, "MOST_PARTITIONS", 20)
+    ledger = Ledger()
+    ledger.extend([live(1, 1)])
+    for number in range(1, 200):
+        ledger.extend([live(1, 1, partition=number), live(2, 2, "succeeded", partition=number)])
+    assert len(ledger._partitions) <= 21
+    ledger.extend([live(2, 2, "succeeded")])
+    assert counted(ledger) == (400, 400)
+
+
+def test_V1_reports_travel_as_json_to_the_ledger_that_they_name() -> None:
+    ledger, other = Ledger(), Ledger()
+    report = live(10, 12, batch=("run", 3), part="a", in_flight=2)
+    message = json.loads(json.dumps([[ledger.name, report.as_json()], ["gone", report.as_json()]]))
+    ledgers.take(message)
+    assert counted(ledger, "a", ("run", 3)) == (10, 12)
+    assert ledger.sum().attempt_latency.percentiles() == report.figures.attempt_latency.percentiles()
+    assert (ledger.in_flight(), counted(other)) == (2, (0, 0))
+
+
+def test_V1_a_ledger_that_nobody_uses_is_forgotten() -> None:
+    name = Ledger().name
+    gc.collect()
+    ledgers.take([[name, live(1, 1).as_json()]])
+    assert name not in ledgers._ledgers

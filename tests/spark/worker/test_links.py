@@ -34,6 +34,7 @@ from asyncio_operator.spark.worker.rows import Layout
 from asyncio_operator.spark.worker.task_frame import outputs_of
 from enrichers import FunctionEnricher, PostgresEnricher
 from tests.spark.helpers import wait_until
+from tests.spark.worker.reports import reporting
 
 ENDS = 20.0
 """Seconds in which everything here must end, on however busy a machine."""
@@ -43,13 +44,13 @@ Batches = Iterator[pa.RecordBatch]
 _numbers = iter(range(10**9))
 
 
-def task_of(name: str, function: Any, key: int = 0, *, report: Any = None, **options: Any) -> EnrichTask:
+def task_of(name: str, function: Any, key: int = 0, *, reporting: Any = None, **options: Any) -> EnrichTask:
     """A lookup that adds the column `name`. Options of the layout and of the lookup are told apart by their names."""
     enricher = FunctionEnricher(function, f"{name} long")
     layout = {option: options.pop(option) for option in Layout.__dataclass_fields__ if option in options}
     made = Layout((key,), enricher.schema(), **layout)
     fingerprint = f"link {next(_numbers)}"
-    return EnrichTask(enricher, fingerprint, made, LookupOptions(**options), enricher.schema(), fingerprint, report)
+    return EnrichTask(enricher, fingerprint, made, LookupOptions(**options), enricher.schema(), fingerprint, reporting)
 
 
 def chained(tasks: list[EnrichTask], batches: Batches) -> Batches:
@@ -187,7 +188,7 @@ def test_C1_rows_statuses_and_figures_are_those_of_separate_stages(
         tasks, key, width = [], 0, 1
         for name, options in zip("abc", made, strict=False):
             options = {"fail": False, "ordered": ordered, "timed": options["status"], **options}
-            tasks.append(task_of(name, partial(odd, name), key, report=figures.append, **options))
+            tasks.append(task_of(name, partial(odd, name), key, reporting=reporting(figures), **options))
             # The next key is the column that this lookup added.
             key, width = width, width + 1 + options["status"]
         rows = [tuple(map(plain, row.items())) for row in rows_of(how(tasks, batches()))]
@@ -515,21 +516,20 @@ def test_X7_while_the_first_call_hangs_empty_batches_have_the_columns_of_the_las
 
 
 def test_C1_every_lookup_reports_its_own_figures_also_when_another_fails() -> None:
-    reports: dict[str, EnrichmentFigures] = {}
-
-    def report(name: str) -> Callable[[EnrichmentFigures], None]:
-        return lambda figures: reports.update({name: figures})
+    first_reports: list[EnrichmentFigures] = []
+    second_reports: list[EnrichmentFigures] = []
 
     async def half(key: int) -> Any:
         return {"a": key} if key % 2 else None
 
-    first = task_of("a", half, inner=True, report=report("a"))
-    rows_of(chained([first, task_of("b", same, 1, report=report("b"))], batches_of(10)))
-    assert [(figures.rows, figures.found, figures.calls) for figures in reports.values()] == [(10, 5, 10), (5, 5, 5)]
-    reports.clear()
+    first, to_second = task_of("a", half, inner=True, reporting=reporting(first_reports)), reporting(second_reports)
+    rows_of(chained([first, task_of("b", same, 1, reporting=to_second)], batches_of(10)))
+    reports = first_reports + second_reports
+    assert [(figures.rows, figures.found, figures.calls) for figures in reports] == [(10, 5, 10), (5, 5, 5)]
     with pytest.raises(FunctionError):
-        rows_of(chained([first, task_of("b", broken("the call"), 1, report=report("b"))], batches_of(10)))
-    assert (reports["a"].rows, reports["a"].found, reports["b"].rows) == (10, 5, 0)
+        rows_of(chained([first, task_of("b", broken("the call"), 1, reporting=to_second)], batches_of(10)))
+    [_, one], [_, other] = first_reports, second_reports
+    assert (one.rows, one.found, other.rows) == (10, 5, 0)
 
 
 def test_a_chain_travels_by_pickle() -> None:

@@ -24,6 +24,7 @@ from asyncio_operator.spark.worker.figures import EnrichmentFigures
 from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.spark.worker.rows import Layout
 from enrichers import FunctionEnricher
+from tests.spark.worker.reports import reporting
 
 ENDS = 20.0
 """Seconds in which everything here must end, on however busy a machine."""
@@ -36,11 +37,11 @@ def ordered(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
 
-def task_of(function: Any, *, report: Any = None, inner: bool = False, **options: Any) -> ChainTask:
+def task_of(function: Any, *, reporting: Any = None, inner: bool = False, **options: Any) -> ChainTask:
     enricher = FunctionEnricher(function, "x long")
     layout = Layout((0,), enricher.schema(), inner)
     task = EnrichTask(
-        enricher, f"test {next(_numbers)}", layout, LookupOptions(**options), enricher.schema(), "", report
+        enricher, f"test {next(_numbers)}", layout, LookupOptions(**options), enricher.schema(), "", reporting
     )
     return ChainTask([task])
 
@@ -405,7 +406,7 @@ def test_figures_are_reported_once_at_the_end_of_the_task() -> None:
             raise ValueError
         return None if key % 4 == 2 else {"x": key}
 
-    task = task_of(look_up, report=reports.append, fail=False)
+    task = task_of(look_up, reporting=reporting(reports), fail=False)
     list(task(iter([pa.RecordBatch.from_pydict({"id": [0, 0, 1, 2, 3, None]})])))
     [figures] = reports
     assert (figures.rows, figures.found, figures.missing, figures.failures) == (6, 3, 2, 1)

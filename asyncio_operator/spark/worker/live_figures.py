@@ -1,0 +1,171 @@
+"""How the figures of running tasks get to the driver: once a second, over the connection that budgets use too.
+
+All runs of a worker share a connection, and one message has the figures of all. Figures are those since the start of a
+run, so a lost message does no harm. A task that succeeds needs no last message: Spark itself passes on its report. One
+that fails, or that Spark ends, waits for the answer to a last one, `LAST` seconds at most.
+
+Law: a driver that cannot be reached costs a task nothing but these seconds, once a minute. All of this runs on the
+loop, except for `RunReport.end`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from asyncio_operator.clock import monotonic
+from asyncio_operator.engine.timing import start_task
+from asyncio_operator.errors import CoordinatorError
+from asyncio_operator.loop.thread import loop_thread
+from asyncio_operator.spark.worker.driver_client import DriverClient
+from asyncio_operator.spark.worker.driver_wire import DriverAddress
+from asyncio_operator.spark.worker.figures import TaskReport
+
+logger = logging.getLogger("asyncio_operator.metrics")
+
+FIGURES = "figures"
+"""The topic of figures."""
+
+EVERY = 1.0
+"""Seconds between two messages."""
+
+LAST = 1.0
+"""Seconds that a task which does not succeed waits until its last figures have arrived."""
+
+IDLE = 60.0
+"""Seconds without runs after which the connection is closed. And the pause after a driver that was not reached."""
+
+MOST_RUNS = 50
+"""Reports in one message. One has a few kilobytes at most, and a message has room for a megabyte."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveMetrics:
+    """Where the figures of running tasks go. It is sent to the workers.
+
+    Attributes:
+        ledger: names the ledger on the driver.
+    """
+
+    address: DriverAddress
+    ledger: str
+
+
+@dataclass(slots=True, eq=False)
+class LiveRun:
+    """A run whose figures are sent.
+
+    Attributes:
+        report: returns the figures so far.
+        over: the last report of a run that has ended.
+    """
+
+    ledger: str
+    report: Callable[[], TaskReport]
+    over: TaskReport | None = field(default=None)
+
+
+class Sender:
+    """Sends the figures of this process to one driver."""
+
+    def __init__(self, address: DriverAddress) -> None:
+        self._client = DriverClient(address)
+        self._runs: dict[LiveRun, None] = {}
+        self._regular: asyncio.Task[None] | None = None
+        self._one_at_a_time = asyncio.Lock()
+        self._not_before = 0.0
+        self._idle: asyncio.TimerHandle | None = None
+
+    def begin(self, run: LiveRun) -> None:
+        """Send its figures from now on."""
+        self._runs[run] = None
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        # A function of the user may have cancelled all tasks of the loop.
+        if self._regular is None or self._regular.done():
+            self._regular = start_task(self._send_regularly())
+
+    async def last(self, run: LiveRun) -> None:
+        """Send the figures of one run that has ended."""
+        self._runs.pop(run, None)
+        await self._send([run])
+
+    async def _send_regularly(self) -> None:
+        while self._runs:
+            await asyncio.sleep(EVERY)
+            runs = list(self._runs)
+            for start in range(0, len(runs), MOST_RUNS):
+                await self._send(runs[start : start + MOST_RUNS])
+        if self._idle is None:
+            self._idle = asyncio.get_running_loop().call_later(IDLE, self._close)
+
+    async def _send(self, runs: Sequence[LiveRun]) -> None:
+        async with self._one_at_a_time:
+            # What has ended by now is sent for the last time.
+            for run in runs:
+                if run.over is not None:
+                    self._runs.pop(run, None)
+            if not runs or monotonic() < self._not_before:
+                return
+            reports = [[run.ledger, (run.over or run.report()).as_json()] for run in runs]
+            try:
+                await self._client.ask(FIGURES, reports)
+            except CoordinatorError as error:
+                self._not_before = monotonic() + IDLE
+                logger.info("figures arrive when tasks have ended: %s", error)
+
+    def _close(self) -> None:
+        self._idle = None
+        if not self._runs:
+            self._regular = start_task(self._client.close())
+
+
+_senders: dict[DriverAddress, Sender] = {}
+
+
+def _sender(address: DriverAddress) -> Sender:
+    if address not in _senders:
+        _senders[address] = Sender(address)
+    return _senders[address]
+
+
+class RunReport:
+    """The reports of one run while it runs, and at its end.
+
+    Args:
+        report: returns the figures so far, as a report of a running task.
+    """
+
+    def __init__(self, live: LiveMetrics, report: Callable[[], TaskReport]) -> None:
+        self._live = live
+        self._run = LiveRun(live.ledger, report)
+        self._begun = False
+
+    def begin(self) -> None:
+        """Report from now on. Call it on the loop."""
+        self._begun = True
+        _sender(self._live.address).begin(self._run)
+
+    def end(self, report: TaskReport, state: str) -> None:
+        """The last report. Call it on the task's main thread, which may wait `LAST` seconds if the state is "failed",
+        or if Spark has "ended" the task."""
+        self._run.over = replace(report, state=state)
+        if not self._begun or state == "succeeded":
+            # Spark passes on the report of a task that succeeds.
+            self._run.over = replace(report, state="ended")
+            return
+        loop = loop_thread().loop
+        if loop.is_running():
+            last = asyncio.run_coroutine_threadsafe(_sender(self._live.address).last(self._run), loop)
+            try:
+                last.result(LAST)
+            except Exception:  # The task's own error matters more.
+                last.cancel()
+
+
+# In a forked child the loop of the parent does not run.
+os.register_at_fork(after_in_child=_senders.clear)

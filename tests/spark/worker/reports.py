@@ -1,0 +1,25 @@
+"""Reports of tasks that run in this process, without Spark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from asyncio_operator.spark.worker.figures import EnrichmentFigures, TaskReport
+from asyncio_operator.spark.worker.live_figures import LiveMetrics
+from asyncio_operator.spark.worker.reporting import Reporting
+
+
+class Added:
+    """Takes what a task adds to an accumulator."""
+
+    def __init__(self, figures: list[EnrichmentFigures]) -> None:
+        self._figures = figures
+
+    def add(self, reports: list[TaskReport]) -> None:
+        self._figures.extend(report.figures for report in reports)
+
+
+def reporting(figures: list[EnrichmentFigures], live: LiveMetrics | None = None) -> Reporting:
+    """Puts the figures that a task reports at its end into the list."""
+    accumulator: Any = Added(figures)
+    return Reporting(accumulator, "", "an enrichment", live)
