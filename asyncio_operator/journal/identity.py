@@ -59,8 +59,8 @@ def wanted_description(identity: str, keys: pa.Schema, answers: pa.Schema) -> De
     return Description(identity, as_schema(ddl(stored)), as_schema(ddl(answers)))
 
 
-def open_journal(place: Place, wanted: Description) -> Description:
-    """The description of the journal at a place. It is made if there is none.
+def open_journal(place: Place, wanted: Description, *, make: bool = True) -> Description:
+    """The description of the journal at a place. If there is none, it is made unless `make` is False.
 
     Raises:
         ConfigurationError: the journal holds something else; the message says what differs.
@@ -68,6 +68,8 @@ def open_journal(place: Place, wanted: Description) -> Description:
         OSError: the place does not answer.
     """
     found = read_description(place)
+    if found is None and not make:
+        return wanted
     if found is None:
         place.put(wanted.name, wanted.text.encode())
         others = [name for name in _names(place) if name != wanted.name]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from pyspark.sql import DataFrame
 
@@ -20,6 +21,7 @@ from asyncio_operator.checks import Duration, positive_duration, positive_int
 from asyncio_operator.engine.budgeted import overridden
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.journal.options import Journal
 from asyncio_operator.lookup.memory import MOST_KEYS
 from asyncio_operator.lookup.options import DefaultRetry
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity, calls_at_most
@@ -40,6 +42,7 @@ from asyncio_operator.spark.driver.forecast import (
 )
 from asyncio_operator.spark.driver.job_budget import planned_limits
 from asyncio_operator.spark.driver.job_limits import cores
+from asyncio_operator.spark.driver.journaled import without_known
 from asyncio_operator.spark.metrics import EnrichmentMetrics, EnrichmentStatistics
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.survey import SCHEMA, SIZE, Survey, TaskFigures, figures_of
@@ -74,6 +77,8 @@ class EnrichmentPlan:
         weights, cached_weights: with a budget, what the calls weigh by unit: calls, keys, and the units of the
             enricher, estimated from some keys.
         budget: as given.
+        journal_rows: input rows whose answer the journal has. They count in `rows` and in no figure of keys and calls.
+        journal_calls: the number of calls that the journal saves, without a cache.
     """
 
     rows: int
@@ -93,6 +98,8 @@ class EnrichmentPlan:
     weights: Mapping[str, float] = field(default_factory=dict)
     cached_weights: Mapping[str, float] = field(default_factory=dict)
     budget: Budget | None = None
+    journal_rows: int = 0
+    journal_calls: int = 0
 
     def show(self) -> None:
         """Print the figures."""
@@ -102,10 +109,15 @@ class EnrichmentPlan:
         part = "" if self.sampled_rows == self.rows else f" (looked at {self.sampled_rows:,})"
         pace = "" if self.latency is None else f", at {self.latency * 1000:.2f} ms a call"
         retried = f", up to {self.max_attempts} attempts each" if self.max_attempts > 1 else ""
+        saved = _count(self.journal_calls, "call")
+        known = (
+            f", {self.journal_rows:,} with an answer in the journal, which saves {saved}" if self.journal_rows else ""
+        )
+        distinct = _count(self.distinct_keys, "distinct key")
         about = "" if self.sampled_rows == self.rows and self.distinct_keys < SIZE else "about "
         return (
             f"{_count(self.rows, 'row')}{part} in {_count(self.tasks, 'task')}, {self.tasks_at_once:,} at once: "
-            f"{self.null_keys:,} without a key, {about}{_count(self.distinct_keys, 'distinct key')}; without a cache "
+            f"{self.null_keys:,} without a key{known}, {about}{distinct}; without a cache "
             f"{_count(self.lookups, 'key')} in {_count(self.calls, 'call')}{_duration(self.seconds)}, with a cache "
             f"{_count(self.cached_lookups, 'key')} in {_count(self.cached_calls, 'call')}"
             f"{_duration(self.cached_seconds)}{pace}{retried}{self._under_budget()}"
@@ -146,6 +158,7 @@ def plan(
     scope: str = "task",
     tasks_at_once: int | None = None,
     remember: Duration | None = 60.0,
+    journal: Journal | None = None,
     sample: int = SAMPLE,
 ) -> EnrichmentPlan:
     """How many lookups `enrich` would make with these options, and how long they take. Nothing is looked up.
@@ -159,6 +172,8 @@ def plan(
         latency: average seconds (or a timedelta) of a call; or the metrics of an enrichment with the same enricher,
             from whose percentiles the average is computed.
         tasks_at_once: how many tasks run at the same time; by default the number of cores that Spark reports.
+        journal: as for `enrich`. The plan is for the rows whose answers it does not have, and reads `df` a second time.
+            A journal that does not exist is not made.
         sample: rows of each partition to read; default 1,000,000. If a partition has more, the rest is assumed to be
             like those, and another job counts the rows.
 
@@ -181,6 +196,32 @@ def plan(
     task, _ = enrich_task(df.schema, enricher, options)
     positive_int("sample", sample)
     average = None if latency is None else _average(latency)
+    planned = partial(_planned, task=task, options=options, average=average, tasks_at_once=tasks_at_once, sample=sample)
+    made = replace(planned(df), budget=budget)
+    unknown = None if options.journal is None else without_known(df, task, options.journal)
+    if unknown is None:
+        return made
+    rest = planned(unknown)
+    return replace(
+        rest,
+        rows=made.rows,
+        sampled_rows=made.sampled_rows,
+        budget=budget,
+        journal_rows=made.rows - rest.rows,
+        journal_calls=max(0, made.calls - rest.calls),
+    )
+
+
+def _planned(
+    df: DataFrame,
+    *,
+    task: EnrichTask,
+    options: EnrichOptions,
+    average: float | None,
+    tasks_at_once: int | None,
+    sample: int,
+) -> EnrichmentPlan:
+    """The plan for the rows of a DataFrame, none of whose answers is known."""
     lookups = task.options
     pace = Pace(calls_at_most(lookups.capacity), lookups.rate_limit, average or 1.0)
     keys_in_a_call = 1 if lookups.batching is None else lookups.batching.max_size
@@ -212,7 +253,6 @@ def plan(
         cached_seconds=_seconds(cached, options.budget, cached_weights, average),
         weights=weights,
         cached_weights=cached_weights,
-        budget=budget,
     )
 
 

@@ -93,30 +93,33 @@ def location_of(path: str | Path | Journal) -> Location:
     return path.location if isinstance(path, Journal) else locate(path)
 
 
-def contents_of(spark: SparkSession, location: Location, wanted: Description | None = None) -> Contents:
+def contents_of(
+    spark: SparkSession, location: Location, wanted: Description | None = None, *, make: bool = True
+) -> Contents:
     """What a journal holds.
 
     Args:
-        wanted: makes the journal if there is none, and is checked against it; None: there must be one.
+        wanted: is checked against the journal; None: there must be one.
+        make: makes a journal with the wanted description if there is none.
 
     Raises:
         ConfigurationError: there is none, or it holds something else.
         StateError: a file of it is damaged or of another format.
         JournalError: the place does not answer.
     """
-    found = at_place(spark, location, partial(_contents, location, None if wanted is None else wanted.text))
+    found = at_place(spark, location, partial(_contents, location, None if wanted is None else wanted.text, make))
     description = Description.read(found["description"].encode(), str(location))
     return Contents(location, description, tuple(found["live"]), found["bytes"], tuple(found["seen"]), found["whole"])
 
 
-def _contents(location: Location, wanted: str | None) -> dict[str, Any]:
+def _contents(location: Location, wanted: str | None, make: bool) -> dict[str, Any]:
     place = open_place(location)
     if wanted is None:
         description = read_description(place)
         if description is None:
             raise ConfigurationError(f"there is no journal at {location}: check the path")
     else:
-        description = open_journal(place, Description.read(wanted.encode(), str(location)))
+        description = open_journal(place, Description.read(wanted.encode(), str(location)), make=make)
     listing = list_journal(place)
     # Where files get their names by a rename of this package, or by a put, they are whole. A path may be a copy.
     broken = {entry.name for entry in listing.files if location.kind == LOCAL and not is_whole(place, entry)}

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 
 from asyncio_operator.checks import seconds
 from asyncio_operator.journal.files import Seen
+from asyncio_operator.journal.format import Description
 from asyncio_operator.journal.identity import identity_of, wanted_description
 from asyncio_operator.journal.options import Journal
 from asyncio_operator.spark.driver.build_task import key_types
@@ -40,10 +41,8 @@ def with_journal(df: DataFrame, task: EnrichTask, journal: Journal) -> tuple[Enr
         StateError: the journal is damaged, or of another format.
         JournalError: its place does not answer.
     """
-    spark, enricher = df.sparkSession, task.enricher
-    keys = key_types(df.schema, enricher, task.layout.keys)
-    wanted = wanted_description(journal.identity or identity_of(enricher), keys, task.answers)
-    contents = contents_of(spark, journal.location, wanted)
+    spark = df.sparkSession
+    contents = contents_of(spark, journal.location, _wanted(df, task, journal))
     joins = bool(contents.live) and not df.isStreaming
     expire_after = None if journal.expire_after is None else seconds(journal.expire_after)
     of_task = JournalTask(
@@ -58,3 +57,20 @@ def with_journal(df: DataFrame, task: EnrichTask, journal: Journal) -> tuple[Enr
     )
     join = partial(with_known, contents=contents, journal=journal, columns=task.layout.found.names)
     return replace(task, journal=of_task), join if joins else None
+
+
+def without_known(df: DataFrame, task: EnrichTask, journal: Journal) -> DataFrame | None:
+    """The rows whose answers a journal does not have, for a plan; None: it has none. No journal is made.
+
+    Raises: as `with_journal`.
+    """
+    contents = contents_of(df.sparkSession, journal.location, _wanted(df, task, journal), make=False)
+    if not contents.live:
+        return None
+    joined = with_known(df, task.layout.keys, contents=contents, journal=journal, columns=(), keeps_order=False)
+    return joined.where("known IS NULL").drop("known")
+
+
+def _wanted(df: DataFrame, task: EnrichTask, journal: Journal) -> Description:
+    keys = key_types(df.schema, task.enricher, task.layout.keys)
+    return wanted_description(journal.identity or identity_of(task.enricher), keys, task.answers)

@@ -1,0 +1,194 @@
+"""A journal on streams, in chains, with `distinct` and on Spark Connect (laws J1, J5, J8, C1)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from asyncio_operator import Journal
+from asyncio_operator.spark import EnrichmentMetrics, compact_journal, enrich, plan, read_journal
+from tests.spark.helpers import in_partitions, setting
+from tests.spark.journals import Calls, rows, sources
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def calls(tmp_path: Path) -> Calls:
+    return Calls(tmp_path / "calls")
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path / "journal")
+
+
+class Stream:
+    """A stream of files of keys, with one micro-batch for each file."""
+
+    def __init__(self, spark: SparkSession, place: Path) -> None:
+        self._spark = spark
+        self._place = place
+        (place / "in").mkdir()
+        self._files = 0
+
+    def feed(self, *batches: list[int]) -> None:
+        for keys in batches:
+            text = "".join(json.dumps({"id": key}) + "\n" for key in keys)
+            file = self._place / "in" / f"{self._files}.json"
+            file.write_text(text)
+            # Spark takes files in the order of their times.
+            os.utime(file, (0, 1_000_000 + self._files))
+            self._files += 1
+
+    def read(self) -> DataFrame:
+        reader = self._spark.readStream.schema("id long").option("maxFilesPerTrigger", 1)
+        return reader.json(str(self._place / "in"))
+
+    def run(self, frame: DataFrame, checkpoint: str = "checkpoint") -> list[Any]:
+        """The rows of the next micro-batches, in order."""
+        output: list[Any] = []
+
+        def write(batch: DataFrame, _: int) -> None:
+            output.extend(rows(batch))
+
+        started = frame.writeStream.foreachBatch(write).trigger(availableNow=True)
+        query = started.option("checkpointLocation", str(self._place / checkpoint)).start()
+        assert query.awaitTermination(100)
+        return output
+
+
+def test_J8_a_stream_finds_answers_of_earlier_runs_and_of_earlier_micro_batches(
+    spark: SparkSession, calls: Calls, journal: Journal, tmp_path: Path
+) -> None:
+    stream = Stream(spark, tmp_path)
+    enrich(spark.range(1, 3), calls.source(), on="id", journal=journal).collect()
+    assert calls.new() == ["1", "2"]
+    stream.feed([2, 1, 4], [4, 3, 1, 5])
+    # Without memory and cache: a micro-batch knows nothing of the one before it but what the journal has.
+    options: dict[str, Any] = {"on": "id", "journal": replace(journal, flush_every=0.01), "remember": None}
+    found = stream.run(enrich(stream.read(), calls.source(), **options))
+    assert found[:4] == [(2, 1, "t2"), (1, 1, "t1"), (4, 1, "t4"), (4, 0, None)]
+    assert found[4:] == [(4, 1, "t4"), (4, 0, None), (3, None, None), (1, 1, "t1"), (5, 1, "t5")]
+    assert calls.new() == ["3", "4", "5"]
+    # A compaction, whose replaced files are gone, between a plan and its run.
+    planned = enrich(stream.read(), calls.source(), **options)
+    compact_journal(spark, journal, grace=0)
+    stream.feed([5, 6])
+    assert stream.run(planned) == [(5, 1, "t5"), (6, 1, "t6")]
+    assert calls.new() == ["6"]
+
+
+def test_C1_lookups_with_journals_follow_each_other_each_with_its_own(
+    spark: SparkSession, calls: Calls, tmp_path: Path
+) -> None:
+    first, second = Journal(tmp_path / "first"), Journal(tmp_path / "second")
+    other = Calls(tmp_path / "other calls")
+
+    def chain() -> DataFrame:
+        df = in_partitions(spark, [(7,), (8,), (14,), (7,)], "id int", 2)
+        one = enrich(df, calls.source(), on="id", journal=first)
+        two = enrich(one, other.source(), on="t", prefix="y_", journal=second)
+        return enrich(two, other.source(), on="y_t", prefix="z_")
+
+    expected = rows(chain())
+    assert expected == [
+        (7, 1, "t7", 2, "tt7", 3, "ttt7"),
+        (8, 1, "t8", 2, "tt8", 3, "ttt8"),
+        (14, 2, "t14", 3, "tt14", 4, "ttt14"),
+        (14, 2, "t14", 3, "tt14", 0, None),
+        (14, 2, "t14", 0, None, None, None),
+        (14, 0, None, None, None, None, None),
+        (7, 1, "t7", 2, "tt7", 3, "ttt7"),
+    ]
+    assert (sorted(set(calls.new())), len(set(other.new()))) == (["14", "7", "8"], 6)
+    assert rows(chain()) == expected
+    assert (calls.new(), sorted(set(other.new()))) == ([], ["tt14", "tt7", "tt8"])
+
+
+def test_J1_with_distinct_only_keys_without_a_living_answer_are_asked(
+    spark: SparkSession, calls: Calls, journal: Journal
+) -> None:
+    metrics = EnrichmentMetrics(spark)
+    df = in_partitions(spark, [(key % 6, number) for number, key in enumerate(range(30))], "id long, n int", 4)
+    options: dict[str, Any] = {"on": "id", "journal": journal, "strategy": "distinct", "metrics": metrics}
+    expected = sorted(map(str, rows(enrich(df, calls.source(), on="id"))))
+    calls.new()
+    with setting(spark, "spark.sql.autoBroadcastJoinThreshold", -1):
+        few = enrich(df.where("id < 4"), calls.source(), **options)
+        few.count()
+        few.collect()
+        assert calls.new() == ["0", "1", "2", "3"], "each once, although Spark evaluates it twice"
+        metrics.reset()
+        all_rows = enrich(df, calls.source(), **options, status_column="how")
+        assert sorted(map(str, rows(all_rows))) == expected
+        assert calls.new() == ["4", "5"]
+        assert (metrics.statistics().journal_hits, metrics.statistics().calls) == (4, 2)
+        assert {one[1] for one in sources(all_rows)} == {"journal"}
+
+
+def test_J1_a_plan_says_what_a_journal_saves_and_makes_none(
+    spark: SparkSession, calls: Calls, journal: Journal
+) -> None:
+    df = in_partitions(spark, [(key % 20 if key % 7 else None,) for key in range(100)], "id int", 1)
+    empty = plan(df, calls.source(), on="id", journal=journal)
+    assert (empty.calls, empty.journal_rows, empty.journal_calls) == (20, 0, 0)
+    assert not Path(journal.path).exists()
+    enrich(spark.range(12), calls.source(), on="id", journal=journal).collect()
+    calls.new()
+    told = plan(df, calls.source(), on="id", journal=journal)
+    assert (told.rows, told.null_keys, told.distinct_keys, told.calls) == (100, 15, 8, 8)
+    assert told.journal_calls == 12
+    assert told.journal_rows == df.where("id < 12").count()
+    assert "with an answer in the journal, which saves 12 calls" in str(told)
+    assert calls.new() == []
+
+
+PROGRAM = """
+import os, sys
+from pyspark.sql import SparkSession
+
+from asyncio_operator import ConfigurationError, Journal
+from asyncio_operator.spark import compact_journal, enrich, read_journal
+from enrichers import FunctionEnricher
+
+path, counts = sys.argv[1:]
+
+
+async def look_up(key):
+    with open(counts, "a") as file:
+        file.write(f"{key}\\n")
+    return None if key == 3 else {"x": key, "t": None}
+
+
+source = FunctionEnricher(look_up, "x long, t string")
+spark = SparkSession.builder.remote(os.environ["REMOTE"]).getOrCreate()
+journal = Journal(path)
+for _ in range(2):
+    result = enrich(spark.range(0, 5, numPartitions=2), source, on="id", journal=journal, status_column="how")
+    print([(row.id, row.x, row.how.source) for row in result.collect()])
+print(compact_journal(spark, path).rows_written, read_journal(spark, path).count())
+try:
+    enrich(spark.range(5), source, on="id", journal=Journal(path, identity="other"))
+except ConfigurationError as error:
+    print("it holds answers of" in str(error))
+"""
+
+
+def test_J9_on_connect_the_path_is_the_servers(
+    connect: Callable[..., str], spark: SparkSession, calls: Calls, journal: Journal, tmp_path: Path
+) -> None:
+    printed = connect(PROGRAM, str(journal.path), str(tmp_path / "calls")).splitlines()
+    assert printed[0] == str([(key, None if key == 3 else key, "call") for key in range(5)])
+    assert printed[1] == str([(key, None if key == 3 else key, "journal") for key in range(5)])
+    assert printed[2:] == ["5 5", "True"]
+    assert calls.new() == ["0", "1", "2", "3", "4"]
+    # The driver of a classic session sees the same journal.
+    assert read_journal(spark, journal).count() == 5
