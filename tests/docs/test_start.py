@@ -1,12 +1,13 @@
-"""docs/start.md from its first command to its last, in an empty folder, as a reader would type it.
+"""docs/start.md: its programs, in the Spark of the tests; and from its first command to its last, in an empty folder.
 
-A test must not need the network: the packages that the page downloads are those of this Python, and `pip` installs only
-what is in the repository. The port of the page's service is one that is free.
+The latter must not need the network: the packages that the page downloads are those of this Python, and `pip` installs
+only what is in the repository. The port of the page's service is one that is free.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shlex
@@ -18,7 +19,9 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
+from asyncio_operator.testing import FakeService
 from tests.pages import DOCS, programs_of
 
 ROOT = DOCS.parent
@@ -63,6 +66,23 @@ def free_port() -> int:
         return port
 
 
+@pytest.mark.spark
+def test_the_programs_of_the_page_print_what_it_says(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (DOCS / "start.md").read_text(encoding="utf-8")
+    files = re.findall(r"^echo '(.*)' > customers(/\d+\.json)$", text, re.MULTILINE)
+    known = {path: json.loads(row) for row, path in files}
+    assert len(known) == 2
+    with FakeService(handler=lambda request: known.get(request.path)) as service:
+        for program in programs_of("start.md"):
+            exec(compile(program.replace("http://localhost:8000", service.url), "start.md", "exec"), {})
+        assert "/99.json" in {request.path for request in service.requests}
+    tables = re.findall(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    printed = capsys.readouterr().out
+    assert [table in printed for table in tables] == [True, True]
+
+
+# It starts two Sparks, and installs: half a minute. tests/release is about what is installed.
+@pytest.mark.faults
 @pytest.mark.spark
 @pytest.mark.timeout(240)
 def test_every_command_and_program_of_the_page_runs_and_prints_what_it_says(tmp_path: Path) -> None:
