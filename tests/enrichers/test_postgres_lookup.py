@@ -451,7 +451,7 @@ small = st.integers(-3, 6)
 words = st.sampled_from(["", "a", "A", "a ", "b"])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=st.lists(st.tuples(small | st.none(), words | st.none(), small), max_size=20), keys=st.data())
 def test_any_table_answers_as_a_dictionary_would(postgres: Any, rows: list[Any], keys: st.DataObject) -> None:
     async def ask(key: str | list[str], asked: list[Any]) -> list[Any]:

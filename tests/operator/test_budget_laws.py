@@ -557,7 +557,7 @@ ACTS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     acts=ACTS,
     batched=st.booleans(),

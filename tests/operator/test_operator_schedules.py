@@ -14,7 +14,7 @@ from asyncio_operator import AdaptiveCapacity
 from tests.operator.schedules import Act, Options, Part, Schedule, schedules
 from tests.operator.schedules_explorer import explore
 
-SCHEDULES = 10_000 if settings().max_examples >= 1000 else 800
+SCHEDULES = 10_000 if settings().max_examples >= 1000 else 400
 
 
 ADAPTS_WHILE_DRAINED = Schedule(

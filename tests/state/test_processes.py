@@ -367,7 +367,7 @@ for number in range(int(sys.argv[2])):
 def test_S13_processes_that_open_one_directory_at_once_get_it_or_hear_that_it_is_in_use(tmp_path):
     racers = [
         subprocess.Popen(
-            [sys.executable, "-c", RACER, str(tmp_path), "200"],
+            [sys.executable, "-c", RACER, str(tmp_path), "80"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
