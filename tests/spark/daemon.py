@@ -1,6 +1,6 @@
-"""The daemon that forks the Python workers of the tests: it has imported what all of them need, but for this package.
+"""The daemon that forks the Python workers of the tests: it has imported what they need.
 
-Spark's own imports nothing before it forks, so that a new worker computes for half a second before its first row; after
+Spark's own imports nothing before it forks, so that a new worker computes for a second before its first row; after
 every failed task there is a new one. The programs that tests start have Spark's own.
 """
 
@@ -13,6 +13,13 @@ import pandas  # noqa: F401
 import pyarrow  # noqa: F401
 import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
+
+import asyncio_operator.spark.worker.enrich_task
+import asyncio_operator.spark.worker.table_function
+import asyncio_operator.spark.worker.udf_task  # noqa: F401
+import enrichers.function
+import enrichers.http
+import enrichers.postgres  # noqa: F401
 
 if __name__ == "__main__":
     manager()

@@ -37,7 +37,8 @@ GONE = 10.0
 
 def local_session(master: str, warehouse: Path, settings: Mapping[str, object]) -> SparkSession:
     """A session on this machine alone, whose workers run this Python."""
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = str(Path(__file__).with_name("python"))
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(master).appName("asyncio-operator tests")
     ours = {
         "spark.driver.bindAddress": "127.0.0.1",
@@ -48,7 +49,9 @@ def local_session(master: str, warehouse: Path, settings: Mapping[str, object]) 
     }
     for name, value in {**ours, **settings}.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    return session
 
 
 @contextmanager
