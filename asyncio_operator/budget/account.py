@@ -121,8 +121,7 @@ def _reply(state: Json, windows: list[RateWindow], message: Json, terms: Terms, 
     starts = max(state["ready"], state["paused"])
     reply["pause"] = max(0.0, starts - now)
     slots = reply["slots"] = sharing.slots(state, message, worker, now)
-    # A worker that may make no call would keep permits from those that may.
-    if starts <= now and (slots is None or slots > message["slots"][2]):
+    if starts <= now and sharing.may_start(slots, message, windows):
         reply["permits"] = sharing.grant(state, windows, message, worker, terms, now)
     reply["spend"] = sharing.spend(state, message, worker, now)
     reply["again"] = terms.interval(len(state["workers"]))

@@ -106,8 +106,14 @@ def _levels(state: Json, windows: list[RateWindow], horizon: float, until: float
     shares = state["shares"]
     if shares is None or now - shares[0] >= REFRESH:
         levels = []
+        limited = state["budget"]["in_flight"] is not None
         for place, window in enumerate(windows):
-            active = [worker for worker in state["workers"].values() if now - worker["seen"] <= HEARD]
+            # A worker without a place for a call has no use for units.
+            active = [
+                worker
+                for worker in state["workers"].values()
+                if now - worker["seen"] <= HEARD and (worker["slots"] or not limited)
+            ]
             wishes = [worker["want"][place] for worker in active if worker["want"][place]]
             pool = window.room(horizon, until) + sum(worker["held"][place] for worker in active)
             levels.append(min(level(max(0.0, pool), wishes), NO_LEVEL))
@@ -136,14 +142,32 @@ def slots(state: Json, message: Json, worker: Json, now: float) -> int | None:
     fair, wanting = _level_of_slots(state, most, now)
     share = max(1, math.ceil(fair))
     if wanting > most:
-        if held == 1 and now - worker["turn"] > TURN:
+        passes = now - worker["passed"] < TURN / 2
+        if held == 1 and now - worker["turn"] > TURN and (passes or _passing(state, now) < wanting - most):
+            # Until its call has returned it says so again.
             share, worker["passed"] = 0, now
-        elif not held and now - worker["passed"] < TURN / 2:
+        elif not held and passes:
             share = 0
     allowed = int(min(wanted, held + max(0, free), share))
     # Until the worker says that it has fewer, it may still use what it had.
     worker["slots"] = max(held, allowed)
     return allowed
+
+
+def _passing(state: Json, now: float) -> int:
+    """The number of workers that pass their slot on now: no more than wait for one."""
+    return sum(now - worker["passed"] < TURN / 2 for worker in state["workers"].values())
+
+
+def may_start(slots: int | None, message: Json, windows: list[RateWindow]) -> bool:
+    """Whether a worker that may have this number of calls in flight may get permits.
+
+    One whose calls all run will need permits when one returns. If units are scarce, it would keep them from workers
+    that can use them now.
+    """
+    if slots is None or slots > message["slots"][2]:
+        return True
+    return slots > 0 and all(window.is_half_empty() for window in windows)
 
 
 def spend(state: Json, message: Json, worker: Json, now: float) -> Json:

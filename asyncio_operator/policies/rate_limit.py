@@ -144,6 +144,10 @@ class RateWindow:
         """The units of all entries."""
         return self._used
 
+    def is_half_empty(self) -> bool:
+        """Whether at least half of the units are free."""
+        return 2 * self._used <= self._most
+
     def since(self, begin: float) -> float:
         """The units of all entries after a time."""
         return self._used - sum(self._amounts[place] for place in range(bisect_right(self._ends, begin)))

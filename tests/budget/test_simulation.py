@@ -53,3 +53,17 @@ def test_G4_a_debt_is_at_most_what_was_in_flight_and_is_paid(
     in_flight = workers * capacity * (truth - estimate)
     assert most <= rate + in_flight
     assert 0.95 * rate * windows <= len(starts) * truth <= rate * windows + in_flight
+
+
+def test_G3_slots_are_in_use_where_a_few_more_workers_want_one() -> None:
+    """Ten workers for eight slots. The two that wait get two, and all get a turn."""
+    cluster = Cluster(Budget("b", in_flight=8), 10, work=always, latency=0.1)
+    cluster.run(12.0)
+    assert len(cluster.starts) >= 0.93 * 8 / 0.1 * 12.0
+    assert min(worker.made for worker in cluster.workers) >= 50
+
+
+def test_G3_a_worker_with_one_slot_has_permits_when_its_call_returns() -> None:
+    cluster = Cluster(Budget("b", Limit(10_000), in_flight=10), 10, work=always, latency=0.05)
+    cluster.run(2.0)
+    assert len(cluster.starts) >= 0.9 * 10 / 0.05 * 2.0
