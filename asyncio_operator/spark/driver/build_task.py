@@ -219,13 +219,14 @@ def _found(enricher: Enricher, schema: pa.Schema, columns: Sequence[str] | None)
 
 
 def _in_spark(offered: pa.Schema) -> pa.Schema:
-    """All fields of the enricher, in the types that Spark takes. A type that Spark does not have stays as it is:
-    `columns` cannot name such a field."""
+    """All fields of the enricher, nullable, in the types that Spark takes. A type that Spark does not have stays as it
+    is: `columns` cannot name such a field."""
     fields = []
     for field in offered:
         with contextlib.suppress(ConfigurationError):
             field = field.with_type(arrow_type(spark_field(field.name, field).dataType))
-        fields.append(field)
+        # Added columns are nullable for Spark, also those that the enricher declares not to be.
+        fields.append(field.with_nullable(True))
     return pa.schema(fields)
 
 

@@ -13,11 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import date_format
+from pyspark.sql.types import LongType, StructField, StructType
 
 from asyncio_operator import Batching, Cache, Enricher, EnricherError, FunctionError, Retry
 from asyncio_operator.arrow.answer_tables import AnswerTables
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.spark import enrich
+from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.spark.worker.rows import Layout
@@ -202,6 +204,34 @@ class Late(Enricher):
 
     async def lookup_columns(self, keys: pa.Array) -> pa.Table:
         return pa.table({"k": keys, "day": pa.array([3_000_000] * len(keys), pa.int32()).cast(pa.date32())})
+
+
+class NeverNull(InRows):
+    """Declares a column not to be nullable, and gives a null."""
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([pa.field("name", pa.string(), nullable=False)])
+
+    async def lookup_many(self, keys: Sequence[int]) -> Sequence[Any]:
+        return [{"name": None if key == 2 else "one"} for key in keys]
+
+
+class NeverNullInColumns(NeverNull):
+    async def lookup_columns(self, keys: pa.Array) -> pa.Table:
+        names = [None if key == 2 else "one" for key in keys.to_pylist()]
+        return pa.table([keys, pa.array(names)], schema=pa.schema([*KEYS, *self.schema()]))
+
+
+class NeverNullInMemory(NeverNullInColumns):
+    in_memory = True
+
+
+@pytest.mark.parametrize("kind", [NeverNull, NeverNullInColumns, NeverNullInMemory])
+@pytest.mark.parametrize("cache", [None, Cache()], ids=["called", "cached"])
+def test_A3_a_null_in_a_column_that_is_declared_without_nulls_arrives(kind: type[NeverNull], cache: Cache) -> None:
+    task, _ = enrich_task(StructType([StructField("id", LongType())]), kind(10), EnrichOptions(on="id", cache=cache))
+    batch = pa.RecordBatch.from_pydict({"id": pa.array([1, 2], pa.int64())})
+    assert [row["name"] for out in ChainTask([task])(iter([batch])) for row in out.to_pylist()] == ["one", None]
 
 
 def test_A4_values_that_python_cannot_hold_arrive(spark: SparkSession) -> None:
