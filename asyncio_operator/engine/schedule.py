@@ -2,8 +2,9 @@
 
 First calls that are formed and wait: what a budget does not admit yet, and the halves of a batch that failed. Then
 elements that are due again, then new ones. A batch is called when it is full, old enough, or no other element can join
-it (law B1). Law: an element that has ended, or has left its half of a batch, goes into no call. This module reads no
-clock: it is given the time.
+it (law B1). Where a budget is scarce, calls that no caller waits for, such as refreshes of a cache, go last. Law: an
+element that has ended, or has left its half of a batch, goes into no call. This module reads no clock: it is given the
+time.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class Schedule:
         self._retrying = retrying
         self._due: deque[Flight] = deque()
         self._formed: deque[Call] = deque()
+        # Calls that a budget did not admit, and that no caller waits for.
+        self._unawaited: deque[Call] = deque()
         self._batched = batching is not None
         self._max_size = 1 if batching is None else batching.max_size
         self._linger = 0.0 if batching is None else seconds(batching.linger)
@@ -80,7 +83,8 @@ class Schedule:
 
     def hold(self, call: Call) -> None:
         """The call may not start yet. It is the next one again, with the elements that are still in it by then."""
-        self._formed.appendleft(call)
+        awaited = any(flight.awaited for flight in call.flights)
+        (self._formed if awaited else self._unawaited).appendleft(call)
         if call.half:
             _mark(call.flights, True)
 
@@ -107,9 +111,28 @@ class Schedule:
         Args:
             running: number of running calls, including those past their limit.
         """
+        if self._unawaited:
+            self._promote()
         # These go first: halves belong to an attempt whose limit is running.
-        while self._formed:
-            call = self._formed.popleft()
+        call = self._first(self._formed)
+        if call is not None:
+            return call, inf
+        if not self._batched:
+            one = self._take(now)
+            while one is not None and self._unawaited and not one.awaited:
+                self._unawaited.append(Call([one]))
+                one = self._take(now)
+            return (self._first(self._unawaited) if one is None else Call([one])), inf
+        self._fill(now)
+        if not self._batch or not self._is_ready(now, running):
+            return self._first(self._unawaited), self.closes
+        batch, self._batch, self.closes = self._batch, {}, inf
+        return Call(list(batch)), inf
+
+    def _first(self, calls: deque[Call]) -> Call | None:
+        """Remove the first call that has elements left."""
+        while calls:
+            call = calls.popleft()
             # An element that reached its limit while it waited has left its call.
             present = [flight for flight in call.flights if (flight.split if call.half else not flight.ended)]
             if len(present) < len(call.flights):
@@ -117,15 +140,15 @@ class Schedule:
             if call.half:
                 _mark(present, False)
             if present:
-                return call, inf
-        if not self._batched:
-            one = self._take(now)
-            return (None if one is None else Call([one])), inf
-        self._fill(now)
-        if not self._batch or not self._is_ready(now, running):
-            return None, self.closes
-        batch, self._batch, self.closes = self._batch, {}, inf
-        return Call(list(batch)), inf
+                return call
+        return None
+
+    def _promote(self) -> None:
+        """A caller may have begun to wait for a call without one."""
+        calls, self._unawaited = self._unawaited, deque()
+        for call in calls:
+            awaited = any(flight.awaited for flight in call.flights)
+            (self._formed if awaited else self._unawaited).append(call)
 
     def _fill(self, now: float) -> None:
         """Take available elements while the batch has room."""

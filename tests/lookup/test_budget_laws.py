@@ -189,3 +189,24 @@ async def test_O8_a_lookup_may_be_closed_while_a_key_waits_for_the_budget():
     with pytest.raises(Exception, match="the lookup was closed"):
         await waiting
     assert now() < 2
+
+
+@pytest.mark.parametrize("max_batch", [1, 4])
+@virtual
+async def test_L6_refreshes_leave_a_scarce_budget_to_calls_that_callers_wait_for(max_batch):
+    """At two calls a second, twenty hits each ask for a refresh. A miss waits for the next call, not for theirs."""
+    enricher, cache = Weighing(max_batch, seconds=0.1), Cache(refresh_after=0.1, expire_after_write=1000.0)
+    name = f"refreshes {max_batch}"
+    async with Lookup(enricher, cache=cache, budget=Budget(name, Limit(2, 1.0)), capacity=4) as lookup:
+        for key in range(20):
+            await lookup.get(key)
+        for key in range(20):
+            await lookup.get(key)
+        await asyncio.sleep(0.3)
+        for key in (99, 100):
+            began = now()
+            await lookup.get(key)
+            assert now() - began <= 1.2
+        calls = len(enricher.calls)
+        await asyncio.sleep(12)
+        assert len(enricher.calls) > calls, "refreshes go on"
