@@ -31,6 +31,9 @@ text."""
 SIMILAR = 0.75
 """How alike two names are, of 1, if one may be the other misspelt: two of four letters changed places."""
 
+_MOST_DIGITS = 40
+"""At least the digits of the largest integer that a column can hold."""
+
 logger = logging.getLogger("asyncio_operator")
 
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
@@ -246,6 +249,9 @@ def _check(value: Any, data_type: pa.DataType) -> None:
     if kinds.is_nested(data_type):
         _check_nested(value, data_type)
     elif kinds.is_integer(data_type):
+        # Beyond every integer column. `int` would compute all its digits, which may be a billion.
+        if isinstance(value, Decimal) and value.adjusted() > _MOST_DIGITS:
+            raise ValueError("it is too large")
         # `int` itself refuses NaN and infinity.
         if isinstance(value, float | np.floating | Decimal) and value != int(value):
             raise ValueError("it has a fraction")

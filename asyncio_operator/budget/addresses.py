@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from asyncio_operator.addresses import shown_address
 from asyncio_operator.budget.coordinator import (
     ASK_TIMEOUT,
     Coordinator,
@@ -16,7 +17,7 @@ from asyncio_operator.budget.coordinator import (
     States,
 )
 from asyncio_operator.budget.registry import coordinators
-from asyncio_operator.budget.spec import SCHEMES, Budget, definition, shown_address
+from asyncio_operator.budget.spec import SCHEMES, Budget, definition
 from asyncio_operator.budget.terms import Json
 from asyncio_operator.errors import ConfigurationError, CoordinatorError
 from asyncio_operator.lazy import member

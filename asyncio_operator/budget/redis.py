@@ -15,8 +15,8 @@ import json
 import secrets
 from typing import Any
 
+from asyncio_operator.addresses import shown_address
 from asyncio_operator.budget.coordinator import ASK_TIMEOUT, Answer
-from asyncio_operator.budget.spec import shown_address
 from asyncio_operator.budget.terms import Json
 from asyncio_operator.clock import monotonic
 from asyncio_operator.errors import CoordinatorError

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
+from asyncio_operator.addresses import shown_address
 from asyncio_operator.budget.statistics import BudgetStatistics
 from asyncio_operator.checks import (
     Duration,
@@ -32,9 +32,6 @@ SCHEMES = ("redis", "rediss", "postgresql", "postgres")
 _UNIT = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 
 _NAME = re.compile(r"[A-Za-z0-9_.:/ -]{1,200}")
-
-_HOST = r"(?:[^:\[\]@,]*|\[[^\[\]@,]*\])(?::[0-9]*)?"
-_HOSTS = re.compile(f"{_HOST}(?:,{_HOST})*")
 
 WHOLE_UNITS = ("calls", "keys")
 """Units that are counted, and not weighed by an enricher."""
@@ -178,22 +175,6 @@ def definition(budget: Budget) -> dict[str, Any]:
         "in_flight": budget.in_flight,
         "spend": dict(sorted((budget.spend or {}).items())),
     }
-
-
-def shown_address(coordinator: str | Callable[[], str]) -> str:
-    """A coordinator for a ``repr`` and for messages: the address without user, password and options."""
-    if callable(coordinator):
-        return function_name(coordinator)
-    scheme, _, rest = coordinator.partition("://")
-    try:
-        parts = urlsplit(coordinator)
-    except ValueError:
-        return repr(f"{scheme}://***")
-    before, _, hosts = parts.netloc.rpartition("@")
-    # With an @ elsewhere, or a host that is none, it is not known where the password ends.
-    if rest.count("@") != parts.netloc.count("@") or "@" in before or not _HOSTS.fullmatch(hosts):
-        return repr(f"{scheme}://***")
-    return repr(f"{scheme}://{hosts}{parts.path}")
 
 
 def check_unit(name: str, unit: object) -> str:

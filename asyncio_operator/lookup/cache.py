@@ -30,7 +30,7 @@ from asyncio_operator.state.ttl import TtlCells
 from asyncio_operator.state.ttl_config import StateTtlConfig
 
 if TYPE_CHECKING:
-    from asyncio_operator.lookup.known import KnownAnswers
+    from asyncio_operator.lookup.known import BehindCache
     from asyncio_operator.state.backend import StateBackend
 
 logger = logging.getLogger("asyncio_operator")
@@ -102,7 +102,7 @@ class LookupCache:
         self._renew = renew
         self._told: set[str] = set()
         self.refreshes = options.refresh_after is not None
-        self.known: Sequence[KnownAnswers] = ()
+        self.known: Sequence[BehindCache] = ()
         self._attach(backend)
 
     def _attach(self, backend: StateBackend) -> None:
@@ -192,8 +192,8 @@ class LookupCache:
         stored = self._stored(key) if self._options.stale_if_error else None
         return ABSENT if stored is None else self._codec.decode(self._codec.unstamp(stored))
 
-    def put(self, key: Any, answer: Any) -> None:
-        """Store the answer for a key, as `AnswerCheck` returns it."""
+    def put(self, key: Any, answer: Any, age: int = 0) -> None:
+        """Store the answer for a key, as `AnswerCheck` returns it. `age` is what it has in milliseconds."""
         if answer is None and not self._options.cache_missing:
             # An older answer, kept for `stale_if_error` or being refreshed, is known to be wrong now.
             self._discard(key)
@@ -204,7 +204,7 @@ class LookupCache:
                 serialize_key(key)
             slot = self._slot_of(key)
             now = self._now()
-            stored = self._codec.stamp(now, self._codec.encode(answer))
+            stored = self._codec.stamp(now - age, self._codec.encode(answer))
             used = None if self._used is None else self._used.codec.stamp(now, self._used.codec.encode(True))
             self._order.put(slot, stored, used)
             self._make_room(now)

@@ -27,10 +27,12 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from asyncio_operator.addresses import shown_address
 from asyncio_operator.checks import check_directory
 from asyncio_operator.clock import Clock
 from asyncio_operator.errors import ConfigurationError, StateError, describe_error
 from asyncio_operator.fingerprint import fingerprint
+from asyncio_operator.lazy import member
 from asyncio_operator.lookup.cache import DAMAGED, SPECIFICATION, LookupCache
 from asyncio_operator.lookup.order import OrderOnDisk
 from asyncio_operator.policies.cache import Cache
@@ -39,7 +41,12 @@ from asyncio_operator.state.on_disk import rocksdb_class
 from asyncio_operator.state.rocksdb_options import RocksDBOptions
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from asyncio_operator.lookup.shared_cache import SharedCache
     from asyncio_operator.state.rocksdb.backend import RocksDBStateBackend
+
+REDIS = "asyncio_operator.services.redis_values"
 
 FORMAT: Final = 3
 """Of what a cache writes to disk."""
@@ -71,12 +78,20 @@ def cache_name(owner: str, options: Cache) -> str:
     return f"{FORMAT} {fingerprint((owner, replace(options, rocksdb=None)))}"
 
 
-def open_cache(options: Cache, owner: str, clock: Clock | None = None) -> LookupCache:
+def open_cache(options: Cache, owner: str, clock: Clock | None = None, schema: pa.Schema | None = None) -> LookupCache:
     """Opens the cache of an owner (see `cache_owner`). It blocks while it uses the disk.
 
+    Args:
+        schema: the columns of the answers. A store that workers share needs it.
+
     Raises:
-        ConfigurationError: the directory cannot be used.
+        ConfigurationError: the directory cannot be used, or a library is not installed.
     """
+    if options.is_shared:
+        assert schema is not None
+        memory = open_cache(replace(options, store="heap"), owner, clock)
+        memory.known = (_behind(memory, options, owner, schema),)
+        return memory
     if options.store == "heap":
         return LookupCache(options, HeapStateBackend(max_parallelism=1, clock=clock))
     name = cache_name(owner, options)
@@ -94,6 +109,17 @@ def open_cache(options: Cache, owner: str, clock: Clock | None = None) -> Lookup
         raise
 
 
+def _behind(memory: LookupCache, options: Cache, owner: str, schema: pa.Schema) -> SharedCache:
+    """The second level of a cache. It connects when it is asked."""
+    # Loaded here: few processes need it.
+    from asyncio_operator.lookup.shared_cache import SharedCache
+    from asyncio_operator.lookup.shared_format import Format
+    from asyncio_operator.lookup.shared_store import ADDRESS, SharedStore
+
+    client = partial(member(REDIS, "RedisValues"), options.store, connect_timeout=ADDRESS)
+    return SharedCache(options, memory, SharedStore(shown_address(options.store), client), Format(owner, schema))
+
+
 class Caches:
     """The caches of this process."""
 
@@ -101,8 +127,11 @@ class Caches:
         self._caches: OrderedDict[str, asyncio.Task[LookupCache]] = OrderedDict()
         self._leases: dict[str, int] = {}
 
-    async def lease(self, owner: str, options: Cache) -> LookupCache:
-        """The cache of an owner (`cache_owner` names owners). Return it with `release` and the same arguments.
+    async def lease(self, owner: str, options: Cache, schema: pa.Schema | None = None) -> LookupCache:
+        """The cache of an owner (`cache_owner` names owners). Return it with `release`, the owner and the options.
+
+        Args:
+            schema: see `open_cache`.
 
         Raises:
             ConfigurationError: the cache cannot be opened.
@@ -111,7 +140,9 @@ class Caches:
         opening = self._caches.get(name)
         if opening is None or _has_failed(opening):
             # In a thread: a disk may be slow, and all tasks of this process share this loop.
-            opening = self._caches[name] = asyncio.ensure_future(asyncio.to_thread(open_cache, options, owner))
+            opening = self._caches[name] = asyncio.ensure_future(
+                asyncio.to_thread(open_cache, options, owner, None, schema)
+            )
         self._leases[name] = self._leases.get(name, 0) + 1
         try:
             # Shielded: other tasks may wait for the same opening when this one is cancelled.

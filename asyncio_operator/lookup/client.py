@@ -21,7 +21,6 @@ from uuid import UUID
 from asyncio_operator.arrow.key_identity import canonical_key
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import Duration, plain_function
-from asyncio_operator.clock import wall
 from asyncio_operator.engine.ending import close_within
 from asyncio_operator.engine.flights import Flight
 from asyncio_operator.engine.inputs import Reader, as_input
@@ -32,11 +31,12 @@ from asyncio_operator.errors import ConfigurationError, EnricherError, ResultErr
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import LookupCache
-from asyncio_operator.lookup.cache_directories import cache_owner, open_cache
+from asyncio_operator.lookup.cache_directories import cache_owner
 from asyncio_operator.lookup.key_batch import Failure
 from asyncio_operator.lookup.key_failures import KeyFailures
 from asyncio_operator.lookup.known_first import KnownFirst
 from asyncio_operator.lookup.options import DefaultRetry, LookupOptions, checked
+from asyncio_operator.lookup.own_cache import open_own_cache
 from asyncio_operator.lookup.pending import PendingKeys
 from asyncio_operator.lookup.pipeline import managed_calls
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
@@ -324,6 +324,8 @@ class _Engine:
             await _closed(self._enricher)
         finally:
             if self._cache is not None:
+                for place in self._cache.known:
+                    await place.close()
                 self._cache.close()
 
 
@@ -346,7 +348,7 @@ async def _opened(enricher: Enricher, options: LookupOptions, clock: Callable[[]
     check = AnswerCheck(schema)
     try:
         await enricher.open()
-        cache = None if options.cache is None else await _open_cache(options.cache, owner, clock)
+        cache = None if options.cache is None else await open_own_cache(options.cache, owner, clock, schema)
     except BaseException as error:
         try:
             await _closed(enricher)
@@ -364,25 +366,6 @@ def _tables(enricher: Enricher, schema: pa.Schema) -> AnswerTables | None:
     from asyncio_operator.arrow.answer_tables import answer_tables
 
     return answer_tables(enricher.key_schema(), schema)
-
-
-async def _open_cache(options: Cache, owner: str, clock: Callable[[], float] | None) -> LookupCache:
-    # A cache on disk needs the time of day. Start from it and add the loop's time, which tests can set.
-    now = clock_of(asyncio.get_running_loop())
-    offset = wall() - now()
-    stamps = clock or (lambda: now() + offset)
-    opening = asyncio.ensure_future(asyncio.to_thread(open_cache, options, owner, stamps))
-    try:
-        return await asyncio.shield(opening)
-    except asyncio.CancelledError:
-        opening.add_done_callback(_discard)
-        raise
-
-
-def _discard(opening: asyncio.Task[LookupCache]) -> None:
-    """Close a cache whose caller was cancelled while it was opened."""
-    if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()
 
 
 def _valid(read: Callable[[Any], Found], key: Any, answer: Any) -> Found:

@@ -39,3 +39,10 @@ class KnownAnswers(Protocol):
 
     async def flush(self) -> None:
         """Write what was noted. The run has ended. It limits its own time."""
+
+
+class BehindCache(KnownAnswers, Protocol):
+    """A place that belongs to a cache, and is kept with it from run to run."""
+
+    async def close(self) -> None:
+        """Disconnect."""

@@ -47,7 +47,6 @@ class KnownFirst:
         self._source = source
         self._known = known
         self._pending = pending
-        self._most = min(one.most for one in known)
         self._news: Callable[[], None]
         self._fail: Callable[[BaseException], None]
         # All flights that were taken from the source and not handed out, and those of them that need a call.
@@ -115,7 +114,8 @@ class KnownFirst:
     def _group(self, now: float) -> list[PendingKey]:
         """Keys for the next questions."""
         flights: list[PendingKey] = []
-        while len(flights) < self._most and (flight := self._source.take(now)) is not None:
+        most = min([one.most for one in self._known])
+        while len(flights) < most and (flight := self._source.take(now)) is not None:
             flights.append(cast("PendingKey", flight))
         return flights
 
@@ -154,6 +154,6 @@ class KnownFirst:
         if answer is HELD:
             self._pending.drop(flight)
         else:
-            self.hits[source] += 1
+            self.hits[source] += flight.awaited
             self._pending.found(flight, answer, source)
         return True

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from asyncio_operator.checks import of_kind
 from asyncio_operator.engine.options import CallOptions, calls_among, check_hedge, meant
 from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.lazy import member
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.retry import Retry
@@ -82,6 +83,9 @@ def checked(enricher: Enricher, arguments: Mapping[str, Any]) -> LookupOptions:
     calls["retry"] = retry_of(enricher, calls["retry"])
     options = LookupOptions(**calls, cache=meant("cache", arguments["cache"]))
     check_hedge(options.hedge, enricher)
+    if options.cache is not None and options.cache.is_shared and isinstance(options.cache.store, str):
+        # Without a connection. A function gives the address where it is needed.
+        member("asyncio_operator.services.redis_values", "STORE").check_source(options.cache.store)
     return replace(options, batching=batching_of(enricher, options.batching))
 
 

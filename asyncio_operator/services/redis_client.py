@@ -15,6 +15,7 @@ from redis.credentials import CredentialProvider
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.policies.shutdown import CLOSE_TIMEOUT
 from asyncio_operator.services.redis_url import URL, Url
+from asyncio_operator.services.secret_source import SecretSource
 
 
 class RedisClient:
@@ -23,14 +24,16 @@ class RedisClient:
     Args:
         connect_timeout: seconds to make a connection, and for a function to return the URL; 0: no limit.
         again: the number of times that a command is sent again at once if its connection is lost.
+        kind: what the URL is called in messages, and how it is checked.
 
     Attributes:
         url: the URL that was used last, so that it can be hidden in errors.
         redis: redis-py's client, once it is open.
     """
 
-    def __init__(self, source: Url, *, connect_timeout: float, again: int) -> None:
+    def __init__(self, source: Url, *, connect_timeout: float, again: int, kind: SecretSource[str] = URL) -> None:
         self._source = source
+        self._kind = kind
         self._connect_timeout = connect_timeout
         self._again = again
         self.redis: Any = None
@@ -42,7 +45,7 @@ class RedisClient:
         Raises:
             ConfigurationError: a function for the URL returns none in time, or redis-py does not take an option of it.
         """
-        self.url = await URL.get(self._source, self._connect_timeout or None)
+        self.url = await self._kind.get(self._source, self._connect_timeout or None)
         options: dict[str, Any] = {
             "socket_connect_timeout": self._connect_timeout,
             "socket_timeout": None,  # A command that passes its deadline is cancelled.
@@ -59,7 +62,9 @@ class RedisClient:
         try:
             pool.make_connection()
         except Exception as error:
-            problem = ConfigurationError(f"url: redis-py does not take its options ({type(error).__name__})")
+            problem = ConfigurationError(
+                f"{self._kind.argument}: redis-py does not take its options ({type(error).__name__})"
+            )
         else:
             pool.reset()
             self.redis = Redis.from_pool(pool)
@@ -68,7 +73,7 @@ class RedisClient:
 
     async def credentials(self) -> tuple[str] | tuple[str, str]:
         """User and password from the function for the URL, which is called for every new connection."""
-        self.url = await URL.get(self._source, self._connect_timeout or None)
+        self.url = await self._kind.get(self._source, self._connect_timeout or None)
         options = parse_url(self.url)
         password = str(options.get("password", ""))
         return (str(options["username"]), password) if options.get("username") else (password,)

@@ -35,8 +35,8 @@ OPTIONS = frozenset(
 _PUBLIC = OPTIONS - _SECRET_OPTIONS
 
 
-def check_url(url: object) -> str:
-    """The URL, if it can be read in one way only.
+def check_url(url: object, argument: str = "url") -> str:
+    """The URL, if it can be read in one way only. `argument` is its name in a message.
 
     Raises:
         ConfigurationError: the message says what is wrong with the URL, and does not show it.
@@ -45,7 +45,7 @@ def check_url(url: object) -> str:
         ". It must look like redis://user:password@host:6379/0, rediss://... for TLS or unix://.../path, with "
         "@ : / ? # % inside of a password percent-encoded, as urllib.parse.quote(password, safe='') does it"
     )
-    return checked_text("url", checked_text("url", url, _problem, form), _problem_of_options)
+    return checked_text(argument, checked_text(argument, url, _problem, form), _problem_of_options)
 
 
 URL = SecretSource("url", "URL", check_url)

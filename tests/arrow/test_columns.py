@@ -98,6 +98,8 @@ def test_what_fits_is_kept(value: Any, data_type: pa.DataType, kept: Any) -> Non
         (np.float64(1.5), pa.int64()),
         (np.float32(1.5), pa.int64()),
         (Decimal("1.5"), pa.int64()),
+        (Decimal("1E+1000000000"), pa.int64()),
+        (Decimal("1E-1000000000"), pa.int64()),
         ("5", pa.int64()),
         (True, pa.int64()),
         (128, pa.int8()),

@@ -54,6 +54,9 @@ class Elsewhere:
     async def flush(self) -> None:
         self.flushed += 1
 
+    async def close(self) -> None:
+        raise AssertionError("a run closes no place")
+
 
 async def look_up(
     enricher: Recorded,

@@ -111,7 +111,7 @@ class Link:
             if options.cache is None:
                 await self._run(enricher, None, source, deliver)
                 return
-            cache = await caches.lease(task.owner, options.cache)
+            cache = await caches.lease(task.owner, options.cache, task.answers)
             try:
                 await self._run(enricher, cache, source, deliver)
             finally:

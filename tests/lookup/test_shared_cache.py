@@ -1,0 +1,419 @@
+"""L1 to L10 with a store that workers share: a real Redis behind the memory of each worker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+import time
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from asyncio_operator import Cache, Enricher
+from asyncio_operator.arrow.table_rows import TableRows
+from asyncio_operator.lookup import Lookup, shared_cache
+from asyncio_operator.lookup.cache_directories import open_cache
+from asyncio_operator.lookup.shared_format import Format
+from asyncio_operator.state.cells import ABSENT
+from asyncio_operator.testing import ManualClock
+from tests.lookup.helpers import Recorded
+from tests.lookup.shared_workers import (
+    SCHEMA,
+    Worker,
+    at_once,
+    commands,
+    empty,
+    names,
+    never,
+    patient,
+    stored,
+    with_workers,
+)
+from tests.redis_service import RedisServer, redis_server
+
+__all__ = ["empty", "patient", "redis_server"]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("max_batch", [1, 4])
+def test_L1_what_one_worker_was_answered_no_other_calls_for(redis_server, patient, ordered, max_batch):
+    async def answers(key: Any) -> Any:
+        all_answers = {1: {"x": 1}, 2: None, 3: [{"x": 31}, {"x": None}], 4: {"x": 4}, 5: []}
+        return [all_answers[k] for k in key] if isinstance(key, list) else all_answers[key]
+
+    @with_workers(redis_server, {}, {})
+    async def work(first: Worker, second: Worker) -> None:
+        keys, enricher = [1, 2, 3, 4, 5], Recorded(answers, max_batch)
+        found, _ = await first.look_up(enricher, keys, ordered=ordered)
+        expected = [{"x": 1}, None, [{"x": 31}, {"x": None}], {"x": 4}, None]
+        assert found == [[(answer, "call") for answer in expected]]
+        enricher.calls.clear()
+        found, pipeline = await second.look_up(enricher, keys, keys, ordered=ordered, pause=0.05)
+        assert found == [[(answer, "cache") for answer in expected]] * 2
+        assert (enricher.calls, pipeline.calls, pipeline.cache_hits) == ([], 0, 10)
+
+
+def test_L1_the_memory_goes_before_the_store_and_a_batch_is_one_question(redis_server, patient):
+    @with_workers(redis_server, {}, {})
+    async def work(first: Worker, second: Worker) -> None:
+        keys = list(range(1_000))
+        await first.look_up(Recorded(at_once, 1_000), keys)
+        asked = commands(redis_server, "mget")
+        found, _ = await second.look_up(Recorded(never, 1_000), keys)
+        assert {source for _, source in found[0]} == {"cache"}
+        assert commands(redis_server, "mget") - asked == 1_000 // shared_cache.MOST
+        asked = commands(redis_server, "mget")
+        await second.look_up(Recorded(never, 1_000), keys)
+        assert commands(redis_server, "mget") == asked
+
+
+def test_L2_keys_that_many_ask_for_at_once_are_asked_once(redis_server, patient):
+    class Counting(Enricher):
+        calls = 0
+
+        def schema(self) -> pa.Schema:
+            return SCHEMA
+
+        async def lookup(self, key: Any) -> Any:
+            Counting.calls += 1
+            await asyncio.sleep(0.01)
+            return {"x": key}
+
+    async def main() -> None:
+        cache = Cache(store=redis_server.url, expire_after_write=60)
+        async with Lookup(Counting(), cache=cache) as lookup:
+            # A key whose last waiter leaves while the store is asked, and one whose waiters do not all leave.
+            leaving = [asyncio.ensure_future(lookup.get(key)) for key in (1, 2)]
+            await asyncio.sleep(0)
+            staying = [asyncio.ensure_future(lookup.get(key)) for key in (2, 2, 3)]
+            await asyncio.sleep(0)
+            for one in leaving:
+                one.cancel()
+            assert await asyncio.gather(*staying) == [{"x": 2}, {"x": 2}, {"x": 3}]
+        assert Counting.calls == 2
+
+    asyncio.run(main())
+    assert len(names(redis_server)) == 2
+
+
+def test_L3_misses_have_their_own_time_to_live(redis_server, patient):
+    clock = ManualClock(time.time())
+
+    @with_workers(redis_server, {"missing_ttl": 10, "clock": clock})
+    async def work(worker: Worker) -> None:
+        for key, answer, age in ((1, None, 9), (2, None, 11), (3, {"x": 3}, 59), (4, {"x": 4}, 61)):
+            stored(redis_server, key, answer, age)
+        assert await worker.shared.find([1, 2, 3, 4, 5]) == [None, ABSENT, {"x": 3}, ABSENT, ABSENT]
+        assert [worker.cache.get(key) for key in (1, 3)] == [None, {"x": 3}]
+        # In memory they are as old as they were in the store.
+        clock.advance(1.5)
+        assert [worker.cache.get(key) for key in (1, 3)] == [ABSENT, ABSENT]
+
+
+def test_L3_misses_are_neither_stored_nor_believed_where_they_are_not_cached(redis_server, patient):
+    @with_workers(redis_server, {"cache_missing": False})
+    async def work(worker: Worker) -> None:
+        stored(redis_server, 1, None)
+        stored(redis_server, 2, {"x": 2}, age=100)
+
+        async def nothing(key: Any) -> Any:
+            return None
+
+        found, _ = await worker.look_up(Recorded(nothing), [1, 2, 3])
+        assert found == [[(None, "call")] * 3]
+        assert names(redis_server) == []
+
+
+def test_L4_the_bound_of_the_memory_is_not_that_of_the_store(redis_server, patient):
+    @with_workers(redis_server, {"max_rows": 10})
+    async def work(worker: Worker) -> None:
+        keys = list(range(100))
+        await worker.look_up(Recorded(at_once, 100), keys)
+        assert len(worker.cache) == 10
+        found, pipeline = await worker.look_up(Recorded(never, 100), keys)
+        assert found == [[({"x": key}, "cache") for key in keys]]
+        assert (len(worker.cache), pipeline.cache_hits) == (10, 100)
+
+
+def test_L5_the_store_forgets_an_answer_at_its_time_to_live(redis_server, patient):
+    @with_workers(redis_server, {"expire_after_write": 0.3, "missing_ttl": 30}, {})
+    async def work(worker: Worker, _: Worker) -> None:
+        async def odd(key: Any) -> Any:
+            return {"x": key} if key % 2 else None
+
+        await worker.look_up(Recorded(odd), [1, 2])
+        assert len(names(redis_server)) == 2
+        await asyncio.sleep(0.35)
+        (left,) = names(redis_server)
+        assert left == Format("s", SCHEMA).name(2)
+        assert 29_000 < int(redis_server.command("PTTL", left)[1:]) <= 30_000
+
+
+def test_L6_an_expired_answer_of_the_store_stands_in_for_a_failure(redis_server, patient):
+    @with_workers(redis_server, {"expire_after_write": 1, "stale_if_error": True}, {"expire_after_write": 1})
+    async def work(worker: Worker, strict: Worker) -> None:
+        await worker.look_up(Recorded(at_once), [1])
+        (name,) = names(redis_server)
+        assert int(redis_server.command("PTTL", name)[1:]) > 3_500_000
+        stored(redis_server, 1, {"x": 10}, age=5)
+        stored(redis_server, 2, {"x": 20}, age=5)
+        again = Worker(redis_server.url, expire_after_write=1, stale_if_error=True)
+        found, _ = await again.look_up(Recorded(never), [1, 2, 3])
+        assert found == [[({"x": 10}, "stale"), ({"x": 20}, "stale"), (None, "call")]]
+        found, _ = await strict.look_up(Recorded(never), [1])
+        assert found == [[(None, "call")]]
+        await again.close()
+
+
+def test_L6_an_old_answer_is_refreshed_by_one_worker(redis_server, patient, monkeypatch):
+    monkeypatch.setattr(shared_cache, "ASK_AGAIN", 0.05)
+
+    @with_workers(redis_server, *[{"refresh_after": 10}] * 4)
+    async def work(*workers: Worker) -> None:
+        for key in range(20):
+            stored(redis_server, key, {"x": -1}, age=30)
+        enricher = Recorded(at_once)
+
+        async def slowly(key: Any) -> Any:
+            await asyncio.sleep(0.1)
+            return {"x": key}
+
+        enricher.answer = slowly
+        keys = list(range(20))
+        runs = await asyncio.gather(*[worker.look_up(enricher, keys) for worker in workers])
+        # The old answers are served at once, by all.
+        assert [outcome for found, _ in runs for outcome in found] == [[({"x": -1}, "cache")] * 20] * 4
+        assert sorted(enricher.calls) == keys
+        # The others take over what the one has brought, without a call.
+        await asyncio.sleep(0.1)
+        for worker in workers:
+            await worker.look_up(enricher, keys)
+            found, pipeline = await worker.look_up(enricher, keys)
+            assert found == [[({"x": key}, "cache") for key in keys]]
+            assert pipeline.cache_hits == 20
+        assert len(enricher.calls) == 20
+
+
+def test_L6_an_answer_that_is_old_in_memory_is_renewed_from_the_store(redis_server, patient):
+    clock = ManualClock(time.time())
+
+    @with_workers(redis_server, {"refresh_after": 10, "clock": clock})
+    async def work(worker: Worker) -> None:
+        await worker.look_up(Recorded(at_once), [1])
+        stored(redis_server, 1, {"x": 100})
+        clock.advance(11)
+        found, pipeline = await worker.look_up(Recorded(never), [1])
+        assert found == [[({"x": 1}, "cache")]]
+        assert (pipeline.calls, pipeline.cache_hits) == (0, 1)
+        assert worker.cache.get(1) == {"x": 100}
+
+
+def test_L6_without_the_store_each_worker_refreshes(redis_server, patient):
+    with RedisServer() as server:
+        clock = ManualClock(time.time())
+
+        @with_workers(server, {"refresh_after": 10, "clock": clock})
+        async def work(worker: Worker) -> None:
+            await worker.look_up(Recorded(at_once), [1])
+            server.stop()
+            clock.advance(11)
+            enricher = Recorded(at_once)
+            found, _ = await worker.look_up(enricher, [1])
+            assert (found, enricher.calls) == ([[({"x": 1}, "cache")]], [1])
+
+
+GARBAGE = [
+    b"",
+    b"x",
+    b"AOC1",
+    b"AOC0" + bytes(30),
+    b"\x80\x04\x95\x1f\x00\x00\x00\x00\x00\x00\x00\x8c\x05posix\x94\x8c\x06system\x94\x93\x94.",
+]
+
+
+def hostile(form: Format) -> list[bytes]:
+    """Values with a right head and a wrong rest."""
+    head = form.write(None, round(1000 * time.time()))[:-1]
+    row = form.write({"x": 1}, 0)[20:]
+    deep = b"\x08\x00\x00\x00\x01" * 100_000 + b"\x00"
+    wrong = [
+        b"",
+        b"\xff",
+        row[:-1],
+        row + b"x",
+        deep,
+        b"\x08\xff\xff\xff\xff",
+        b"\x0a" + b"\xff" * 4,
+        b"\x06\0\0\0\1\xff",
+    ]
+    others: list[Any] = [1, "text", {"x": "text"}, [{"x": 1}, {"x": 2**70}], [[{"x": 1}]], {"y": 1}, {1: 2}]
+    others += [{"x": Decimal("1E+1000000000")}, {"x": [Decimal("1E-1000000000")]}, {"x": 10**5000}, b"x", (1, 2)]
+    return [*(head + one for one in wrong), *(form.write(other, round(1000 * time.time())) for other in others)]
+
+
+def test_L7_L9_what_is_no_answer_is_a_miss_and_logged_once(redis_server, patient, caplog):
+    form = Format("s", SCHEMA)
+    values = [*GARBAGE, *hostile(form), struct.pack(">4s8sq", b"AOC1", b"otherone", 0) + b"\x00"]
+
+    @with_workers(redis_server, {}, {})
+    async def work(worker: Worker, other: Worker) -> None:
+        keys = list(range(len(values)))
+        for key, value in zip(keys, values, strict=True):
+            name = form.name(key)
+            assert name is not None
+            redis_server.command("SET", name, value)
+        redis_server.command("RPUSH", form.name(1000) or b"", "a list")
+        with caplog.at_level(logging.WARNING):
+            found, _ = await worker.look_up(Recorded(at_once), [*keys, 1000])
+        assert found == [[({"x": key}, "call") for key in [*keys, 1000]]]
+        (record,) = caplog.records
+        assert "holds a value for key 0 that is no answer: the value is too short" in record.getMessage()
+        # They have been replaced.
+        found, _ = await other.look_up(Recorded(never), keys)
+        assert found == [[({"x": key}, "cache") for key in keys]]
+
+
+def test_L8_two_that_differ_never_share(redis_server, patient):
+    @with_workers(redis_server, {"owner": "a"}, {"owner": "b"})
+    async def work(first: Worker, second: Worker) -> None:
+        await first.look_up(Recorded(at_once), [1])
+        found, _ = await second.look_up(Recorded(at_once), [1])
+        assert found == [[({"x": 1}, "call")]]
+        assert len(names(redis_server)) == 2
+
+    assert Format("a", SCHEMA).name(1) != Format("a", pa.schema([("x", pa.int32())])).name(1)
+    assert Format("a", SCHEMA).name(1) != Format("a", pa.schema([("y", pa.int64())])).name(1)
+
+
+def test_L8_other_lifetimes_share_and_each_reader_keeps_its_own(redis_server, patient):
+    @with_workers(redis_server, {"expire_after_write": 100}, {"expire_after_write": 10})
+    async def work(longer: Worker, shorter: Worker) -> None:
+        stored(redis_server, 1, {"x": 1}, age=50)
+        assert await longer.shared.find([1]) == [{"x": 1}]
+        assert await shorter.shared.find([1]) == [ABSENT]
+
+
+def test_L10_keys_are_the_same_as_everywhere():
+    form = Format("s", SCHEMA)
+    moment = datetime(2024, 1, 1, tzinfo=UTC)
+    same = [(0.0, -0.0), (Decimal("1.10"), Decimal("1.1")), (("a", 0.0), ("a", -0.0))]
+    assert all(form.name(one) == form.name(other) for one, other in same)
+    different = [
+        1,
+        True,
+        1.0,
+        "1",
+        b"1",
+        Decimal(1),
+        (1,),
+        ("1",),
+        (1, 2),
+        ("a", "b"),
+        ("ab",),
+        date(2024, 1, 1),
+        moment,
+    ]
+    different += ["é" * 200, "é" * 201, ("é" * 200,), "x" * 97, "x" * 98]
+    assert len({form.name(key) for key in different}) == len(different)
+    assert all(len(form.name(key) or b"") < 160 for key in different)
+    assert form.name(object()) is None
+    locks = {form.lock_of(form.name(key) or b"") for key in different}
+    assert len(locks) == len(different)
+    assert locks.isdisjoint({form.name(key) for key in different})
+
+
+def test_a_key_without_bytes_is_looked_up_every_time(redis_server, patient):
+    class Odd:
+        def __hash__(self) -> int:
+            return 1
+
+    odd = Odd()
+
+    async def one(key: Any) -> Any:
+        return {"x": 1}
+
+    @with_workers(redis_server, {})
+    async def work(worker: Worker) -> None:
+        enricher = Recorded(one)
+        for _ in range(2):
+            await worker.look_up(enricher, [odd, 5])
+        assert enricher.calls == [odd, 5, odd]
+
+
+VALUES = {
+    "b": (pa.bool_(), True),
+    "i8": (pa.int8(), -5),
+    "i64": (pa.int64(), -(2**63)),
+    "f32": (pa.float32(), 0.5),
+    "f64": (pa.float64(), float("inf")),
+    "s": (pa.string(), "ü\x00"),
+    "bin": (pa.binary(), b"\x00\xff"),
+    "d": (pa.date32(), date(1, 1, 1)),
+    "ts": (pa.timestamp("us"), datetime(2024, 3, 31, 2, 30, 0, 5)),
+    "tz": (pa.timestamp("us", "Europe/Berlin"), datetime(2024, 3, 31, 2, 30, tzinfo=UTC)),
+    "dec": (pa.decimal128(38, 18), Decimal("1.100000000000000000")),
+    "td": (pa.duration("us"), timedelta(days=-1, microseconds=1)),
+    "l": (pa.list_(pa.struct([("a", pa.int32()), ("b", pa.list_(pa.string()))])), [{"a": 1, "b": ["x", None]}, None]),
+    "m": (pa.map_(pa.string(), pa.int64()), [("a", 1), ("b", None)]),
+    "n": (pa.int32(), None),
+}
+
+
+def test_A3_answers_in_columns_come_back_as_the_same_answers(redis_server, patient):
+    schema = pa.schema([(name, kind) for name, (kind, _) in VALUES.items()])
+    table = pa.table({name: pa.array([value, None, value], kind) for name, (kind, value) in VALUES.items()})
+
+    async def main() -> None:
+        options = Cache(store=redis_server.url, expire_after_write=60)
+        first, second = (open_cache(options, "columns", None, schema) for _ in range(2))
+        answers = {1: TableRows(table, 0, 1), 2: TableRows(table, 1, 2), 3: None}
+        (writer,), (reader,) = first.known, second.known
+        await writer.find([0])
+        for key, answer in answers.items():
+            writer.note(key, answer, 1, 0.1)
+        await writer.flush()
+        one, several, miss = await reader.find([1, 2, 3])
+        assert miss is None
+        for found, rows in (([one], table.slice(0, 1)), (several, table.slice(1, 2))):
+            assert pa.Table.from_pylist(found, schema).equals(rows.cast(schema))
+        for place in (writer, reader):
+            await place.close()
+
+    asyncio.run(main())
+
+
+def test_an_answer_that_python_cannot_hold_is_not_shared_and_logged_once(redis_server, patient, caplog):
+    schema = pa.schema([("d", pa.timestamp("us"))])
+    far = pa.table({"d": pa.array([2**62, 0], pa.int64()).cast(pa.timestamp("us"))})
+
+    async def main() -> None:
+        cache = open_cache(Cache(store=redis_server.url, expire_after_write=60), "far", None, schema)
+        (place,) = cache.known
+        await place.find([0])
+        place.note(1, TableRows(far, 0, 1), 1, 0.1)
+        place.note(2, TableRows(far, 1, 1), 1, 0.1)
+        place.note(3, {"d": object()}, 1, 0.1)
+        await place.flush()
+        assert await place.find([1, 2, 3]) == [ABSENT, {"d": datetime(1970, 1, 1)}, ABSENT]
+        await place.close()
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(main())
+    (record,) = caplog.records
+    assert "cannot take the answer for key 1" in record.getMessage()
+
+
+def test_an_answer_that_is_too_large_is_not_shared(redis_server, patient, monkeypatch):
+    monkeypatch.setattr(shared_cache, "LARGEST", 100)
+
+    @with_workers(redis_server, {})
+    async def work(worker: Worker) -> None:
+        async def many(key: Any) -> Any:
+            return [{"x": key}] * key
+
+        await worker.look_up(Recorded(many), [1, 100])
+        assert names(redis_server) == [Format("s", SCHEMA).name(1)]
