@@ -8,6 +8,7 @@ call.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from contextvars import copy_context
 from math import inf
@@ -78,6 +79,7 @@ class AttemptEnds:
     Attributes:
         waits: the elements in back-off, and the limits of those that wait for a place in a call.
         latency: seconds from the admission of an element to its outcome.
+        errors: by type, those after which there was another attempt.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class AttemptEnds:
     ) -> None:
         self.waits = Waits()
         self.latency = Histogram()
+        self.errors: Counter[str] = Counter()
         self._endings = endings
         self._schedule = schedule
         self._retries = retries
@@ -151,6 +154,7 @@ class AttemptEnds:
         if start is None:
             self._end(flight, now, self._endings.failed, error, flight.attempts)
         else:
+            self.errors[type(error).__name__] += 1
             self._back_off(flight, start, now)
 
     def _back_off(self, flight: Flight, start: float, now: float) -> None:

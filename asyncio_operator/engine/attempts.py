@@ -114,7 +114,7 @@ class Attempts:
             news=self.news,
             fail=self.lanes.fail,
         )
-        self._waits = self._ends.waits
+        self._waits, self.errors = self._ends.waits, self._ends.errors
         self.hedging = hedging_of(options.hedge, hedger, recorder, clock, self.news, self._leave)
         self._next: tuple[Call, Any] | None = None
         self._try_again = inf

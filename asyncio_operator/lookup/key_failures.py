@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ class KeyFailures:
 
     Attributes:
         timeouts: number of keys that passed their deadline.
+        errors: number of keys that failed, by the type of their error.
         now: returns seconds.
     """
 
@@ -50,6 +52,7 @@ class KeyFailures:
         clock: Callable[[], float],
     ) -> None:
         self.timeouts = 0
+        self.errors: Counter[str] = Counter()
         self._enricher = enricher
         self._retry = retry
         self._timeout = timeout
@@ -61,6 +64,7 @@ class KeyFailures:
         self, key: Any, error: BaseException, started: float, attempts: int = 1, timed_out: bool = False
     ) -> Failure:
         """The outcome of a key whose lookup failed. Raises what ends the run, if this failure has to end it."""
+        self.count(error)
         if self._failing is not None and ends_the_run(error):
             raise error
         lacking = self._failing is not None and is_lacking(error)
@@ -76,6 +80,10 @@ class KeyFailures:
                 remedy = f"{remedy_of(error)}{f'; {why}' if why else ''}{without}"
             raise run_error(self._enricher, key, error, attempts, remedy)
         return Failure(error, self.now() - started, timed_out, attempts)
+
+    def count(self, error: BaseException) -> None:
+        """Count a key that failed."""
+        self.errors[type(error).__name__] += 1
 
     def timeout(self, key: Any, started: float) -> Failure:
         """The outcome of a key that passed its deadline."""

@@ -272,6 +272,7 @@ class PendingKeys:
         if self._cache is not None and hidden:
             answer = self._cache.stale(pending.value)
             if answer is not ABSENT:
+                self._key_failures.count(error)
                 stale = Answer(answer, "stale", attempts + pending.copies, latency, error)
                 self._end(pending, stale if self._timed else answer)
                 return "result"
@@ -279,6 +280,8 @@ class PendingKeys:
         if pending.waiter is not None or not hidden:
             outcome = self._key_failures.failure(pending.value, error, pending.started, attempts, timed_out)
             outcome.attempts += pending.copies
+        else:
+            self._key_failures.count(error)
         self._end(pending, outcome)
         return "timeout" if timed_out else "failed"
 

@@ -9,6 +9,7 @@ knows neither rows nor threads.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -258,6 +259,12 @@ class LookupPipeline:
     def retries(self) -> int:
         """Attempts beyond the first of a key."""
         return self._attempts.retries
+
+    @property
+    def errors(self) -> Counter[str]:
+        """Failed attempts for keys, by the type of their error."""
+        again = self._attempts.errors if isinstance(self._attempts, Attempts) else Counter[str]()
+        return self._failures.errors + again
 
     @property
     def budget_seconds(self) -> float:

@@ -10,6 +10,7 @@ for _needed in ("pyspark", "pyarrow"):
 
 from asyncio_operator.spark.enrich import enrich, enrich_with  # noqa: E402
 from asyncio_operator.spark.journal import compact_journal, read_journal  # noqa: E402
+from asyncio_operator.spark.live_page import LivePage  # noqa: E402
 from asyncio_operator.spark.metrics import EnrichmentMetrics, EnrichmentStatistics  # noqa: E402
 from asyncio_operator.spark.plan import EnrichmentPlan, plan  # noqa: E402
 from asyncio_operator.spark.rdd import map_partitions  # noqa: E402
@@ -20,6 +21,7 @@ __all__ = [
     "EnrichmentMetrics",
     "EnrichmentPlan",
     "EnrichmentStatistics",
+    "LivePage",
     "async_udf",
     "compact_journal",
     "enrich",

@@ -150,7 +150,8 @@ def enrich(
     options = on_driver(spark, options)
     check_budget(enricher, options.budget)
     tracing = None if trace is None else trace_of_tasks(trace, spark)
-    task, schema = enrich_task(df.schema, enricher, options, reporting_to(metrics), tracing)
+    reporting = reporting_to(metrics, enricher, options.budget, trace)
+    task, schema = enrich_task(df.schema, enricher, options, reporting, tracing)
     join = None
     if options.journal is not None:
         task, join = with_journal(df, task, options.journal)

@@ -12,9 +12,8 @@ import copy
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
-from uuid import uuid4
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
@@ -25,16 +24,20 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
+from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import Duration, plain_function, positive_duration
 from asyncio_operator.clock import monotonic
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.metrics import Histogram, OperatorStatistics
-from asyncio_operator.spark.driver.ledger import Ledger
+from asyncio_operator.spark.driver.ledger import Ledger, Lookup
 from asyncio_operator.spark.driver.reports import reported_to
 from asyncio_operator.spark.driver.topics import driver_address
+from asyncio_operator.spark.live_page import LivePage
 from asyncio_operator.spark.worker.figures import EnrichmentFigures, MicroBatch
+from asyncio_operator.spark.worker.links import LONGEST_NAME
 from asyncio_operator.spark.worker.live_figures import LiveMetrics
 from asyncio_operator.spark.worker.reporting import Reporting
+from asyncio_operator.trace import Trace
 
 logger = logging.getLogger("asyncio_operator.metrics")
 
@@ -57,6 +60,7 @@ class EnrichmentStatistics(OperatorStatistics):
     shared: int = 0
     budget_seconds: float = 0.0
     journal_hits: int = 0
+    errors: Mapping[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         text = (
@@ -143,6 +147,21 @@ class EnrichmentMetrics:
             yield f"{part or 'others'}: {self._statistics(part, batch)}"
         yield f"total: {total}"
 
+    def serve(self, port: int = 0, host: str = "127.0.0.1") -> LivePage:
+        """Serve a live page of all lookups that report to these metrics, and of their budgets and traces.
+
+        Its `url` has a token, and only who knows it sees the page. It shows names of enrichers, types of errors, and,
+        with a trace, keys. It is served without encryption, so other hosts than the default are for trusted networks.
+
+        Args:
+            port: 0: any free one.
+            host: a name or an address of this machine; "0.0.0.0": all of its addresses.
+
+        Raises:
+            ConfigurationError: it cannot be served there.
+        """
+        return LivePage(self._ledger, port, host)
+
     def reset(self) -> None:
         """Reset all figures to 0."""
         self._ledger.forget(self._part)
@@ -202,8 +221,13 @@ class EnrichmentMetrics:
                 print(f"{monotonic() - begun:.0f} s{of_tasks}: {now}", file=sys.stderr, flush=True)
 
 
-def reporting_to(metrics: object) -> Reporting | None:
+def reporting_to(
+    metrics: object, enricher: object, budget: Budget | None = None, trace: Trace | None = None
+) -> Reporting | None:
     """How tasks report to metrics; None without metrics.
+
+    Args:
+        enricher, budget, trace: what the metrics show beside the figures.
 
     Raises:
         ConfigurationError: it is neither an `EnrichmentMetrics` nor None.
@@ -212,7 +236,9 @@ def reporting_to(metrics: object) -> Reporting | None:
         return None
     if not isinstance(metrics, EnrichmentMetrics):
         raise ConfigurationError(f"metrics is {describe(metrics)}; it must be an EnrichmentMetrics")
-    return Reporting(metrics._accumulator, metrics._part or "", uuid4().hex, metrics._live)
+    part = metrics._part or ""
+    enrichment = metrics._ledger.begin(Lookup(describe(enricher, LONGEST_NAME), part, budget, trace))
+    return Reporting(metrics._accumulator, part, enrichment, metrics._live)
 
 
 def _live_metrics(spark: SparkSession, ledger: Ledger) -> LiveMetrics | None:

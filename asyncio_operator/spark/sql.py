@@ -81,7 +81,8 @@ def register_lookup(spark: SparkSession, name: str, enricher: Enricher, **option
         limited = with_budget(spark, EnrichOptions(**options | {"on": ()}))
         options |= {"budget": limited.budget, "tasks_at_once": limited.tasks_at_once}
         check_budget(enricher, limited.budget)
-    reporting, trace = reporting_to(options.pop("metrics", None)), options.pop("trace", None)
+    trace = options.pop("trace", None)
+    reporting = reporting_to(options.pop("metrics", None), enricher, options.get("budget"), trace)
     tracing = None if trace is None else trace_of_tasks(trace, spark)
     registration, task = _registered(name, enricher, options, place, reporting, tracing)
     # The class to register is in the same module as the registry, for classic Spark and for Spark Connect.

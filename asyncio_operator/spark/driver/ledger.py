@@ -17,8 +17,10 @@ from typing import Any
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
+from asyncio_operator.budget.spec import Budget
 from asyncio_operator.clock import Clock, monotonic
 from asyncio_operator.spark.worker.figures import EnrichmentFigures, MicroBatch, Origin, TaskReport
+from asyncio_operator.trace import Trace
 
 RECENT = 100
 """The number of micro-batches whose figures are kept. Spark keeps the progress of equally many
@@ -26,6 +28,12 @@ RECENT = 100
 
 MOST_PARTITIONS = 10_000
 """Partitions that are remembered. If Spark computes an older one again, its rows count again."""
+
+MOST_LOOKUPS = 50
+"""Calls of `enrich` that are remembered. A stream with `foreachBatch` makes one for each micro-batch."""
+
+MOST_TASKS = 100
+"""Tasks that are shown at a time."""
 
 SILENT = 5.0
 """Seconds without a report after which the calls of a running task no longer count as in flight."""
@@ -95,6 +103,38 @@ class Partition:
         return tuple(map(sum, zip(*(run.rows for run in runs.values()), strict=True)))
 
 
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """A call of `enrich` whose tasks report.
+
+    Attributes:
+        name: names the enricher, without secrets.
+        budget: what limits its calls.
+    """
+
+    name: str
+    part: str
+    budget: Budget | None = None
+    trace: Trace | None = None
+
+    @property
+    def label(self) -> str:
+        """Equal for calls that belong together, such as those of the micro-batches of a stream."""
+        return f"{self.part}: {self.name}" if self.part else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class TaskView:
+    """A run that is going on, or has ended without success, as it reported last."""
+
+    label: str
+    origin: Origin
+    state: str
+    age: float
+    in_flight: int
+    figures: EnrichmentFigures
+
+
 class Ledger:
     """The sums of all reports, by part: in total, and for each of the `RECENT` latest micro-batches."""
 
@@ -106,6 +146,8 @@ class Ledger:
         self._batches: dict[MicroBatch, dict[str, EnrichmentFigures]] = {}
         self._partitions: dict[tuple[str, int, int], Partition] = {}
         self._room = MOST_PARTITIONS
+        self._lookups: dict[str, Lookup] = {}
+        self._by_label: dict[str, EnrichmentFigures] = {}
         ledgers.register(self)
 
     def extend(self, reports: Iterable[TaskReport]) -> None:
@@ -143,6 +185,8 @@ class Ledger:
         for name, now, then in zip(ROWS, partition.counted(), before, strict=True):
             setattr(change, name, now - then)
         self._add(partition.part, partition.batch, change)
+        if origin.enrichment in self._lookups:
+            self._by_label[self._lookups[origin.enrichment].label].add(change)
 
     def _add(self, part: str, batch: MicroBatch | None, figures: EnrichmentFigures) -> None:
         self._totals.setdefault(part, EnrichmentFigures()).add(figures)
@@ -159,6 +203,42 @@ class Ledger:
                 kept[key] = partition
         self._partitions = kept
         self._room = max(MOST_PARTITIONS, 2 * len(kept))
+
+    def begin(self, lookup: Lookup) -> str:
+        """Note a call of `enrich`. Returns what its tasks report as their `Origin.enrichment`."""
+        name = uuid4().hex
+        with self._lock:
+            self._lookups[name] = lookup
+            self._by_label.setdefault(lookup.label, EnrichmentFigures())
+            for old in list(self._lookups)[:-MOST_LOOKUPS]:
+                label = self._lookups.pop(old).label
+                if label not in {one.label for one in self._lookups.values()}:
+                    del self._by_label[label]
+        return name
+
+    def lookups(self) -> list[tuple[Lookup, EnrichmentFigures]]:
+        """The latest call of `enrich` of each label, and a copy of the figures of all calls with that label."""
+        with self._lock:
+            latest = {lookup.label: lookup for lookup in self._lookups.values()}
+            found = [(lookup, EnrichmentFigures()) for lookup in latest.values()]
+            for lookup, copy in found:
+                copy.add(self._by_label[lookup.label])
+            return found
+
+    def tasks(self, most: int = MOST_TASKS) -> list[TaskView]:
+        """The runs that reported last and have not succeeded, the youngest first, `most` at most."""
+        found: list[TaskView] = []
+        now = self._clock()
+        with self._lock:
+            for (enrichment, stage, number), partition in reversed(self._partitions.items()):
+                lookup = self._lookups.get(enrichment)
+                for attempt, runs in partition.attempts.items():
+                    for name, run in runs.items():
+                        if run.work is not None and lookup is not None and len(found) < most:
+                            origin = Origin(enrichment, stage, number, attempt, name)
+                            view = TaskView(lookup.label, origin, run.state, now - run.at, run.in_flight, run.work)
+                            found.append(view)
+        return found
 
     def expect(self, part: str) -> None:
         """Add a part, which `parts` lists even before it has reported."""
@@ -210,6 +290,9 @@ class Ledger:
             for figures in self._batches.values():
                 for name in [part] if part is not None else list(figures):
                     figures.pop(name, None)
+            for lookup in self._lookups.values():
+                if part in (None, lookup.part):
+                    self._by_label[lookup.label] = EnrichmentFigures()
             for partition in self._partitions.values():
                 if part in (None, partition.part):
                     partition.before = partition.rows()

@@ -7,7 +7,8 @@ micro-batch are complete when its tasks have ended, and are never mixed with tho
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass, field, fields
 from typing import Any
 
@@ -37,6 +38,7 @@ class EnrichmentFigures:
         hedged: slow calls that were made a second time; they count as `calls`.
         budget_seconds: seconds in which calls waited for a budget.
         hedges_won: second calls that gave the answer.
+        errors: failed attempts for keys, by the type of their error; those that were repeated too.
         journal_hits: distinct keys of batches whose answer the journal had.
     """
 
@@ -56,6 +58,7 @@ class EnrichmentFigures:
     budget_seconds: float = 0.0
     hedges_won: int = 0
     journal_hits: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: EnrichmentFigures) -> None:
         for f in fields(self):
@@ -78,12 +81,14 @@ class EnrichmentFigures:
         """The figures that are not 0."""
         found = {f.name: getattr(self, f.name) for f in fields(self)}
         histograms = {n: one.as_json() for n, one in found.items() if isinstance(one, Histogram) and one.count}
-        return {n: one for n, one in found.items() if one and not isinstance(one, Histogram)} | histograms
+        others = {n: one for n, one in found.items() if one and not isinstance(one, Histogram)}
+        return others | histograms | {"errors": dict(self.errors)}
 
     @classmethod
     def of_json(cls, values: Mapping[str, Any]) -> EnrichmentFigures:
         """From the result of `as_json`."""
-        found: dict[str, Any] = {n: Histogram.of_json(v) if isinstance(v, list) else v for n, v in values.items()}
+        read: dict[type, Callable[[Any], Any]] = {list: Histogram.of_json, dict: Counter}
+        found: dict[str, Any] = {n: read.get(type(one), lambda number: number)(one) for n, one in values.items()}
         return cls(**found)
 
 

@@ -201,6 +201,7 @@ class Link:
             hedged=pipeline.hedged,
             budget_seconds=pipeline.budget_seconds,
             hedges_won=pipeline.hedges_won,
+            errors=pipeline.errors,
             journal_hits=pipeline.journal_hits,
         )
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import json
 import threading
+from dataclasses import replace
 
 import pytest
 
 from asyncio_operator.spark.driver import ledger as ledgers_module
-from asyncio_operator.spark.driver.ledger import RECENT, SILENT, Ledger, ledgers
+from asyncio_operator.spark.driver.ledger import MOST_LOOKUPS, RECENT, SILENT, Ledger, Lookup, ledgers
 from asyncio_operator.spark.worker.figures import EnrichmentFigures, MicroBatch, Origin, TaskReport
 from asyncio_operator.testing import ManualClock
 
@@ -224,3 +225,47 @@ def test_V1_a_ledger_that_nobody_uses_is_forgotten() -> None:
     gc.collect()
     ledgers.take([[name, live(1, 1).as_json()]])
     assert name not in ledgers._ledgers
+
+
+# -- what a page shows
+
+
+def of(name: str, report: TaskReport) -> TaskReport:
+    assert report.origin is not None
+    return replace(report, origin=replace(report.origin, enrichment=name))
+
+
+def test_V2_figures_of_each_lookup_are_kept_apart_and_equal_ones_belong_together() -> None:
+    ledger = Ledger()
+    first, second, again = (ledger.begin(Lookup(name, part)) for name, part in (("a", ""), ("a", "p"), ("a", "")))
+    ledger.extend([of(first, live(1, 2)), of(second, live(10, 20, part="p")), of(again, live(100, 200))])
+    assert [(one.label, all_of_it.rows, all_of_it.calls) for one, all_of_it in ledger.lookups()] == [
+        ("a", 101, 202),
+        ("p: a", 10, 20),
+    ]
+    ledger.forget("p")
+    ledger.extend([of(second, live(15, 25, part="p"))])
+    assert [(one.label, all_of_it.rows, all_of_it.calls) for one, all_of_it in ledger.lookups()] == [
+        ("a", 101, 202),
+        ("p: a", 5, 5),
+    ]
+
+
+def test_V2_the_latest_lookups_are_remembered() -> None:
+    ledger = Ledger()
+    names = [ledger.begin(Lookup(f"{number}", "")) for number in range(MOST_LOOKUPS + 5)]
+    ledger.extend([of(names[0], live(1, 1))])
+    assert [one.label for one, _ in ledger.lookups()] == [f"{number}" for number in range(5, MOST_LOOKUPS + 5)]
+    assert ledger.sum().rows == 1
+
+
+def test_V2_tasks_that_have_not_succeeded_are_shown_the_youngest_first() -> None:
+    clock = ManualClock()
+    ledger = Ledger(clock)
+    name = ledger.begin(Lookup("a", ""))
+    reports = [live(1, 1), live(2, 2, "failed", partition=1), live(3, 3, "succeeded", partition=2)]
+    ledger.extend([of(name, report) for report in reports])
+    clock.advance(2)
+    ledger.extend([of(name, live(4, 4, partition=3, in_flight=7))])
+    shown = [(one.origin.partition, one.state, one.age, one.in_flight, one.figures.rows) for one in ledger.tasks()]
+    assert shown == [(3, "running", 0, 7, 4), (1, "failed", 2, 0, 2), (0, "running", 2, 0, 1)]

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import pickle
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial, reduce
@@ -20,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.cloudpickle import cloudpickle
 
-from asyncio_operator import Cache, FunctionError, MissingKeyError
+from asyncio_operator import Cache, FixedBackoff, FunctionError, MissingKeyError, Retry
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.policies.shutdown import TASK_END
@@ -557,3 +559,23 @@ def test_X5_the_label_of_a_stage_is_one_line_without_a_password() -> None:
     assert "s3cr3t" not in label
     assert "\n" not in label
     assert len(label) < 250
+
+
+@pytest.mark.parametrize("managed", [False, True])
+def test_V1_failed_attempts_are_counted_by_the_type_of_their_error(managed: bool) -> None:
+    tried: Counter[int] = Counter()
+
+    async def look_up(key: int) -> Any:
+        tried[key] += 1
+        if key % 3 == 0:
+            raise LookupError("never there")
+        if key % 3 == 1 and tried[key] == 1:
+            raise OSError("lost once")
+        return {"a": key}
+
+    figures: list[EnrichmentFigures] = []
+    retry = Retry(2, FixedBackoff(0.0)) if managed else None
+    rows_of(chained([task_of("a", look_up, reporting=reporting(figures), fail=False, retry=retry)], batches_of(9)))
+    [found] = figures
+    assert found.errors == ({"LookupError": 6, "OSError": 3} if managed else {"LookupError": 3, "OSError": 3})
+    assert EnrichmentFigures.of_json(json.loads(json.dumps(found.as_json()))).errors == found.errors

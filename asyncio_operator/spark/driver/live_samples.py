@@ -1,0 +1,190 @@
+"""What a live page shows: the figures of a ledger once a second, with those of budgets, and the slowest keys of traces.
+
+A sample has totals, so the page computes rates from any two, and a lost one does no harm. Percentiles are those of the
+last `WINDOW` samples. Everything here is plain data for JSON.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from contextlib import suppress
+from typing import Any
+
+from asyncio_operator.budget.spec import Budget
+from asyncio_operator.clock import Clock, monotonic, wall
+from asyncio_operator.metrics import Histogram
+from asyncio_operator.spark.driver.ledger import SILENT, Ledger, TaskView
+from asyncio_operator.spark.worker.figures import EnrichmentFigures
+from asyncio_operator.trace import Trace
+
+KEPT = 900
+"""Samples that are kept: a quarter of an hour."""
+
+WINDOW = 5
+"""Samples over which percentiles are computed. With fewer, they jump; with more, a change shows late."""
+
+SLOWEST = 20
+"""Keys of each trace that are shown."""
+
+LATER = 30.0
+"""Seconds until a budget is asked again that could not be asked."""
+
+FIGURES = (
+    "rows", "found", "missing", "failures", "calls", "retries", "timeouts",
+    "cache_hits", "journal_hits", "shared", "hedged", "refused",
+)  # fmt: skip
+"""The totals of a sample. `refused` counts calls that a circuit breaker refused."""
+
+FIELDS = ("time", "in_flight", *FIGURES, "p50", "p95", "p99")
+"""The numbers of a sample: seconds since the epoch, totals, and percentiles in milliseconds."""
+
+
+class LiveSamples:
+    """Takes samples of a ledger. `take` is called by one thread, and `page` by any.
+
+    Args:
+        time: returns seconds since the epoch.
+    """
+
+    def __init__(self, ledger: Ledger, time: Clock = wall, clock: Clock = monotonic) -> None:
+        self._ledger = ledger
+        self._time = time
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._number = 0
+        self._samples: dict[str, deque[tuple[int, list[float]]]] = {}
+        self._before: dict[str, deque[Histogram]] = {}
+        self._budgets: dict[str, dict[str, Any]] = {}
+        self._used: dict[str, deque[tuple[int, list[Any]]]] = {}
+        self._not_before: dict[str, float] = {}
+        self._slowest: dict[str, list[dict[str, Any]]] = {}
+
+    def take(self) -> None:
+        """Take a sample."""
+        tasks, lookups = self._ledger.tasks(), self._ledger.lookups()
+        now = self._time()
+        budgets = {one.budget.name: one.budget for one, _ in lookups if one.budget is not None}
+        # Outside of the lock: a coordinator may take its time.
+        asked = {name: self._asked(budget) for name, budget in budgets.items()}
+        with self._lock:
+            self._number += 1
+            for lookup, figures in lookups:
+                sample = self._sample(lookup.label, figures, tasks, now)
+                self._samples.setdefault(lookup.label, deque(maxlen=KEPT)).append((self._number, sample))
+                if lookup.trace is not None and self._number % WINDOW == 1:
+                    self._slowest[lookup.label] = slowest(lookup.trace)
+            for gone in self._samples.keys() - {lookup.label for lookup, _ in lookups}:
+                del self._samples[gone], self._before[gone]
+                self._slowest.pop(gone, None)
+            for name, budget in asked.items():
+                if budget is not None:
+                    self._budgets[name] = budget
+                    used = {unit: [one["used"], one["allowed"]] for unit, one in budget["units"].items()}
+                    self._used.setdefault(name, deque(maxlen=KEPT)).append((self._number, [now, used]))
+
+    def _sample(self, label: str, figures: EnrichmentFigures, tasks: list[TaskView], now: float) -> list[float]:
+        calls = sum(one.in_flight for one in tasks if one.label == label and _runs(one))
+        before = self._before.setdefault(label, deque(maxlen=WINDOW))
+        recent = Histogram()
+        recent.merge(figures.attempt_latency)
+        # After a reset of the metrics there are fewer samples than before.
+        if before and before[0].count <= recent.count:
+            recent.subtract(before[0])
+        before.append(figures.attempt_latency)
+        latency = recent.percentiles() if recent.count else Histogram().percentiles()
+        totals = [getattr(figures, name) for name in FIGURES[:-1]]
+        refused = figures.errors["CircuitOpenError"]
+        return [now, calls, *totals, refused, *(round(1000 * p, 3) for p in (latency.p50, latency.p95, latency.p99))]
+
+    def _asked(self, budget: Budget) -> dict[str, Any] | None:
+        if self._clock() < self._not_before.get(budget.name, 0.0):
+            return None
+        try:
+            found = budget.statistics()
+        except Exception:
+            # Its coordinator may be away, or no task has asked it yet.
+            self._not_before[budget.name] = self._clock() + LATER
+            return None
+        units = {
+            unit: {"allowed": one.allowed, "used": one.used, "reserved": one.reserved, "refused": one.refused}
+            for unit, one in found.units.items()
+        }
+        return {"name": budget.name, "units": units, "workers": found.workers, "paused_for": found.paused_for}
+
+    def page(self, after: int = 0) -> dict[str, Any]:
+        """What the page needs that has all samples up to number `after`."""
+        lookups = self._ledger.lookups()
+        with self._lock:
+            return {
+                "number": self._number,
+                "fields": FIELDS,
+                "lookups": [
+                    {
+                        "label": lookup.label,
+                        "totals": _totals(figures),
+                        "errors": dict(figures.errors.most_common(SLOWEST)),
+                        "samples": _later(self._samples.get(lookup.label), after),
+                        "slowest": self._slowest.get(lookup.label),
+                    }
+                    for lookup, figures in lookups
+                ],
+                "tasks": [_task(one) for one in self._ledger.tasks()],
+                "budgets": [one | {"samples": _later(self._used[name], after)} for name, one in self._budgets.items()],
+            }
+
+
+def _later(samples: deque[tuple[int, Any]] | None, after: int) -> list[Any]:
+    return [sample for number, sample in samples or () if number > after]
+
+
+def _runs(task: TaskView) -> bool:
+    return task.state == "running" and task.age <= SILENT
+
+
+def _totals(figures: EnrichmentFigures) -> dict[str, Any]:
+    numbers = {name: getattr(figures, name) for name in FIGURES[:-1]}
+    for name in ("latency", "attempt_latency"):
+        found = getattr(figures, name).percentiles()
+        numbers |= {f"{name}_{part}": round(1000 * getattr(found, part), 3) for part in ("p50", "p95", "p99", "max")}
+    return numbers | {"skipped": figures.skipped, "budget_seconds": round(figures.budget_seconds, 1)}
+
+
+def _task(task: TaskView) -> dict[str, Any]:
+    figures, origin = task.figures, task.origin
+    return {
+        "lookup": task.label,
+        "stage": origin.stage,
+        "partition": origin.partition,
+        "attempt": origin.attempt,
+        "state": "silent" if task.state == "running" and not _runs(task) else task.state,
+        "age": round(task.age, 1),
+        "rows": figures.rows,
+        "calls": figures.calls,
+        "in_flight": task.in_flight if _runs(task) else 0,
+        "retries": figures.retries,
+        "failures": figures.failures,
+        "p99": round(1000 * figures.attempt_latency.percentiles().p99, 3),
+    }
+
+
+def slowest(trace: Trace, most: int = SLOWEST) -> list[dict[str, Any]]:
+    """The keys of a trace that took longest, from their first call to their outcome. Times are in milliseconds."""
+    with suppress(Exception):  # An empty trace, or one that a report changes at this moment.
+        story = trace.story()
+        lives = sorted(story.lives, key=lambda life: life.admitted - _end(life.completed, story.end))[:most]
+        return [
+            {
+                "key": life.key or life.value,
+                "milliseconds": round(1000 * (_end(life.completed, story.end) - life.admitted), 3),
+                "attempts": len(life.calls),
+                "outcome": life.outcome or "running",
+                "error": next((one.text for one in reversed(life.attempts) if one.text), ""),
+            }
+            for life in lives
+        ]
+    return []
+
+
+def _end(completed: float | None, end: float) -> float:
+    return end if completed is None else completed

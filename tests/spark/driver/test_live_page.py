@@ -1,0 +1,249 @@
+"""The live page over real HTTP, and in a browser where there is one: who sees it, what it shows, what it loads."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import re
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from asyncio_operator import Budget, ConfigurationError, Limit
+from asyncio_operator.spark import LivePage, live_page
+from asyncio_operator.spark.driver.ledger import Ledger, Lookup
+from asyncio_operator.spark.driver.live_samples import KEPT, LiveSamples
+from asyncio_operator.spark.worker.figures import EnrichmentFigures, Origin, TaskReport
+from asyncio_operator.testing import ManualClock
+from asyncio_operator.trace import Trace
+
+HOSTILE = "<img src=x onerror='window.bad=1'><script>window.bad=1</script>"
+
+
+def report(enrichment: str, rows: int, state: str = "running", part: str = "", partition: int = 0) -> TaskReport:
+    figures = EnrichmentFigures(rows=rows, found=rows, calls=2 * rows, cache_hits=rows, journal_hits=1, retries=3)
+    for _ in range(2 * rows):
+        figures.attempt_latency.add(0.01)
+    figures.errors.update({HOSTILE: 2, "CircuitOpenError": 4})
+    return TaskReport(part, None, figures, Origin(enrichment, 5, partition, 9, "r"), state, 6)
+
+
+def slow_keys() -> Trace:
+    trace = Trace()
+    trace.started(0.0)
+    for number, key in enumerate(["fast", HOSTILE]):
+        trace.admitted(0.0, number, key)
+        trace.attempt_started(0.0, number, 1)
+        trace.attempt_ended(1.0 + number, number, 1, "error", f"OSError: {HOSTILE}")
+        trace.completed(1.0 + number, number, "failed")
+    trace.ended(3.0)
+    return trace
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger()
+
+
+@pytest.fixture
+def page(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Iterator[LivePage]:
+    """It takes samples when it is told to."""
+    monkeypatch.setattr(live_page, "EVERY", 3600.0)
+    with LivePage(ledger, 0, "127.0.0.1") as served:
+        yield served
+
+
+def asked(page: LivePage, path: str, method: str = "GET") -> tuple[http.client.HTTPResponse, bytes]:
+    address = urlsplit(page.url)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=20)
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer, answer.read()
+    finally:
+        connection.close()
+
+
+def path_of(page: LivePage, name: str = "") -> str:
+    return urlsplit(page.url).path + name
+
+
+def test_V2_every_path_without_the_token_is_forbidden(page: LivePage) -> None:
+    token = path_of(page).strip("/")
+    assert len(token) >= 40
+    wrong = ["/", "//", "/x/", "/figures.json", "/favicon.ico", f"/{token[:-1]}/", f"/{token}x/", f"/x/{token}/"]
+    wrong += [f"/{token.swapcase()}/", "/%2e%2e/", f"/?{token}", "/%C3%A4/"]
+    for path in wrong:
+        for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"):
+            assert asked(page, path, method)[0].status == 403, (method, path)
+
+
+def test_V2_the_page_needs_nothing_from_elsewhere_and_is_not_kept(page: LivePage) -> None:
+    answer, body = asked(page, path_of(page))
+    text = body.decode()
+    assert answer.status == 200
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert answer.headers["Referrer-Policy"] == "no-referrer"
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    policy = answer.headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in policy
+    [nonce] = set(re.findall("'nonce-(.+?)'", policy))
+    assert text.count(f'nonce="{nonce}"') == 2
+    assert "{{" not in text
+    assert not re.search(r"(src|href)=\"(?!data:)", text)
+    assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert "innerHTML" not in text
+    assert f"'nonce-{nonce}'" not in asked(page, path_of(page))[0].headers["Content-Security-Policy"]
+
+
+def test_V2_only_get_is_answered_and_unknown_pages_are_not_there(page: LivePage) -> None:
+    assert asked(page, path_of(page), "POST")[0].status == 405
+    assert asked(page, path_of(page, "other"))[0].status == 404
+    answer, body = asked(page, path_of(page), "HEAD")
+    assert (answer.status, body) == (200, b"")
+    answer, _ = asked(page, path_of(page).rstrip("/"))
+    assert (answer.status, answer.headers["Location"]) == (301, path_of(page))
+
+
+def figures_of(page: LivePage, after: object = 0) -> Any:
+    answer, body = asked(page, path_of(page, f"figures.json?after={after}"))
+    assert answer.status == 200
+    return json.loads(body)
+
+
+def test_V2_figures_of_each_lookup_and_task_come_as_json(ledger: Ledger, page: LivePage) -> None:
+    first = ledger.begin(Lookup("prices", "", None, slow_keys()))
+    second = ledger.begin(Lookup(HOSTILE, "planes"))
+    ledger.extend([report(first, 10), report(second, 20, "failed", "planes", 1)])
+    page._samples.take()
+    shown = figures_of(page)
+    assert [one["label"] for one in shown["lookups"]] == ["prices", f"planes: {HOSTILE}"]
+    prices, planes = shown["lookups"]
+    assert prices["errors"] == {"CircuitOpenError": 4, HOSTILE: 2}
+    assert {name: prices["totals"][name] for name in ("rows", "calls", "cache_hits", "journal_hits", "retries")} == {
+        "rows": 10, "calls": 20, "cache_hits": 10, "journal_hits": 1, "retries": 3
+    }  # fmt: skip
+    last = dict(zip(shown["fields"], prices["samples"][-1], strict=True))
+    assert (last["rows"], last["in_flight"], last["refused"]) == (10, 6, 4)
+    assert 9.5 < last["p99"] < 10.5
+    assert planes["totals"]["rows"] == 0, "the task has failed"
+    assert planes["totals"]["calls"] == 40
+    tasks = [(one["stage"], one["partition"], one["state"], one["rows"], one["in_flight"]) for one in shown["tasks"]]
+    assert tasks == [(5, 1, "failed", 20, 0), (5, 0, "running", 10, 6)]
+    assert figures_of(page, shown["number"])["lookups"][0]["samples"] == []
+    for odd in ("-1", "x", "9" * 30, "%D9%A3", ""):
+        assert figures_of(page, odd)["number"] == shown["number"]
+
+
+def test_V2_slowest_keys_come_from_the_trace(ledger: Ledger) -> None:
+    ledger.begin(Lookup("prices", "", None, slow_keys()))
+    ledger.begin(Lookup("others", "", None, Trace()))
+    samples = LiveSamples(ledger)
+    samples.take()
+    prices, others = samples.page()["lookups"]
+    assert [(one["milliseconds"], one["attempts"]) for one in prices["slowest"]] == [(2000, 1), (1000, 1)]
+    assert others["slowest"] == []
+
+
+def test_V2_percentiles_are_those_of_the_last_seconds_and_samples_are_bounded(ledger: Ledger) -> None:
+    clock = ManualClock()
+    samples, name = LiveSamples(ledger, clock, clock), ledger.begin(Lookup("prices", ""))
+    figures = EnrichmentFigures()
+    for number in range(KEPT + 20):
+        clock.advance(1)
+        for _ in range(10):
+            figures.attempt_latency.add(0.01 if number < 100 else 1.0)
+        ledger.extend([TaskReport("", None, EnrichmentFigures.of_json(figures.as_json()), Origin(name, 1, 0, 0, "r"))])
+        ledger._partitions.clear()
+        figures = EnrichmentFigures()
+        samples.take()
+    [lookup] = samples.page()["lookups"]
+    assert len(lookup["samples"]) == KEPT
+    p99 = {one[0]: one[-1] for one in lookup["samples"]}
+    assert 9.5 < p99[99] < 10.5
+    assert 950 < p99[108] < 1050
+
+
+def test_V2_budgets_are_shown_and_one_that_does_not_answer_is_left_out(ledger: Ledger) -> None:
+    ledger.begin(Lookup("prices", "", Budget("nobody has asked for this one", Limit(10))))
+    samples = LiveSamples(ledger)
+    samples.take()
+    assert samples.page()["budgets"] == []
+
+
+@pytest.mark.parametrize(("port", "host"), [(-1, "127.0.0.1"), ("x", "127.0.0.1"), (70_000, "127.0.0.1"), (0, 5)])
+def test_V2_a_wrong_address_is_told(ledger: Ledger, port: Any, host: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        LivePage(ledger, port, host)
+
+
+def test_V2_a_port_that_is_taken_is_told(ledger: Ledger) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigurationError, match=f"cannot be served at 127.0.0.1:{port}"):
+            LivePage(ledger, port, "127.0.0.1")
+
+
+def test_V2_a_closed_page_leaves_nothing_and_no_path_is_logged(
+    ledger: Ledger, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    before = set(threading.enumerate())
+    page = LivePage(ledger, 0, "127.0.0.1")
+    asked(page, path_of(page))
+    asked(page, "/nowhere")
+    page.close()
+    page.close()
+    assert {one for one in threading.enumerate() if one.name.startswith("asyncio-operator")} <= before
+    with pytest.raises(ConnectionError):
+        asked(page, path_of(page))
+    assert path_of(page) not in caplog.text + "".join(capfd.readouterr())
+    assert "closed" in repr(page)
+
+
+def test_V2_in_a_browser_nothing_hostile_runs_and_buttons_do_what_they_say(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("there is no Chromium here")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    monkeypatch.setattr(live_page, "EVERY", 0.1)
+    first = ledger.begin(Lookup("prices", "", None, slow_keys()))
+    second = ledger.begin(Lookup(HOSTILE, "planes"))
+    ledger.extend([report(first, 10), report(second, 20, part="planes", partition=1)])
+    with LivePage(ledger, 0, "127.0.0.1") as page, playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for width, scheme in ((1400, "light"), (390, "dark")):
+            tab = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme).new_page()
+            said: list[str] = []
+            loaded: list[str] = []
+            tab.on("console", lambda message, said=said: said.append(message.text))
+            tab.on("pageerror", lambda error, said=said: said.append(str(error)))
+            tab.on("request", lambda request, loaded=loaded: loaded.append(request.url))
+            tab.goto(page.url)
+            tab.wait_for_selector("#tasks td")
+            assert tab.inner_text("#numbers dd >> nth=0") == "10"
+            assert HOSTILE in tab.inner_text("#errors")
+            assert "2,000" in tab.inner_text("#slowest")
+            tab.click(f"#lookups button:has-text({json.dumps('planes: ')})")
+            assert tab.inner_text("#numbers dd >> nth=0") == "20"
+            tab.click("button[data-span='60']")
+            assert tab.get_attribute("button[data-span='60']", "aria-pressed") == "true"
+            tab.click("#tasks th >> nth=4")
+            assert tab.inner_text("#tasks th >> nth=4").startswith("rows")
+            assert tab.eval_on_selector_all(".chart path", "all => all.length") >= 12
+            tab.click("#pause")
+            assert tab.inner_text("#pause") == "Go on"
+            assert tab.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+            assert tab.evaluate("window.bad") is None
+            assert said == []
+            assert all(url.startswith(page.url) for url in loaded)
+        browser.close()
