@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from enrichers.http import HttpEnricher, OAuth2
     from enrichers.postgres import PostgresEnricher
     from enrichers.redis import RedisEnricher
+    from enrichers.sql import SqlEnricher
     from enrichers.table import TableEnricher
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "OAuth2",
     "PostgresEnricher",
     "RedisEnricher",
+    "SqlEnricher",
     "TableEnricher",
     "enricher",
 ]
@@ -42,6 +44,7 @@ _LOADED_LATER = {
     "OAuth2": ("enrichers.http", "http"),
     "PostgresEnricher": ("enrichers.postgres", "postgres"),
     "RedisEnricher": ("enrichers.redis", "redis"),
+    "SqlEnricher": ("enrichers.sql", "sql"),
     "TableEnricher": ("enrichers.table", "spark"),
     "enricher": ("enrichers.function", "spark"),
 }

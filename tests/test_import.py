@@ -28,7 +28,7 @@ LIGHT = (
 
 OF_OTHERS = (
     *("aiohttp.web", "asyncio", "asyncpg", "matplotlib", "pandas", "pyarrow.compute", "pyarrow.dataset"),
-    *("pyspark.sql.udf", "pyspark.sql.udtf", "redis.asyncio", "rocksdict", "uvloop"),
+    *("pyspark.sql.udf", "pyspark.sql.udtf", "redis.asyncio", "rocksdict", "sqlalchemy.ext.asyncio", "uvloop"),
 )
 """What is imported once for all modules, for speed."""
 
@@ -127,6 +127,8 @@ FOR_ALL = "`from enrichers import *` imports all enrichers"
         ("asyncpg", "from enrichers.postgres import PostgresEnricher", "PostgresEnricher needs asyncpg"),
         ("asyncpg", "from enrichers import *", "PostgresEnricher needs asyncpg"),
         ("redis", "from enrichers import *", "RedisEnricher needs redis"),
+        ("sqlalchemy", "from enrichers import SqlEnricher", "SqlEnricher needs sqlalchemy[asyncio]"),
+        ("greenlet", "from enrichers import SqlEnricher", "SqlEnricher needs sqlalchemy[asyncio]"),
     ],
 )
 def test_X4_what_a_name_needs_is_told_with_the_python_that_lacks_it(library: str, statement: str, told: str) -> None:

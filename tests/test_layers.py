@@ -86,6 +86,8 @@ FENCES = {
     "asyncpg": ("enrichers.postgres", "asyncio_operator.services", "asyncio_operator.budget.postgres"),
     "aiohttp": ("enrichers.http", "asyncio_operator.testing"),
     "redis": ("enrichers.redis", "asyncio_operator.services", "asyncio_operator.budget.redis"),
+    "sqlalchemy": ("enrichers.sql", "asyncio_operator.services"),
+    "greenlet": ("enrichers.sql",),
     "uvloop": ("asyncio_operator.loop.thread",),
     "matplotlib": ("asyncio_operator.trace.timeline",),
 }

@@ -6,5 +6,6 @@
 | `secret_source` | a secret, or a function that returns it |
 | `causes` | what an error of a library means |
 | `redis_url`, `redis_causes` | URLs and errors of Redis |
+| `sql_url`, `sql_causes` | URLs of SQLAlchemy, and errors of it and its drivers |
 | `postgres_dsn`, `postgres_refusals`, `postgres_causes` | connection strings and errors of PostgreSQL |
 """

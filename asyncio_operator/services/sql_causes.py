@@ -1,0 +1,175 @@
+"""Converts errors of SQLAlchemy, and of the driver below it, to errors of this package. No other module does.
+
+What an error means is looked up in this order: whether SQLAlchemy found the connection lost; the error number of MySQL
+and MariaDB; the name of SQLite's error code; the SQLSTATE, of drivers that have one; the class of the error, which is
+the same for all drivers. Drivers put errors of the statement into the class of lost connections, and the reverse, so
+the class comes last. The words of an error are the driver's: SQLAlchemy's own text repeats the statement and its keys.
+"""
+
+from __future__ import annotations
+
+import re
+from sqlite3 import Error as SqliteError
+
+from sqlalchemy import exc
+
+from asyncio_operator.errors import ConfigurationError, EnricherError
+from asyncio_operator.services import causes
+from asyncio_operator.services.causes import Cause, StatementTimeoutError, TooLargeError, caused, own_words
+from asyncio_operator.services.secrets import Secrets
+
+NO_URL = Cause("there is no URL", retryable=None)
+LOST = Cause("the connection was lost", retryable=True)
+NOT_REACHABLE = Cause("the server is not reachable", retryable=True)
+NO_ANSWER = Cause("the server did not answer in time", retryable=True, kind=StatementTimeoutError)
+CANCELLED = Cause(
+    "the server cancelled the statement, at its limit or by an order", retryable=True, kind=StatementTimeoutError
+)
+LOCKED = Cause("the server could not get a lock", retryable=True)
+ROLLED_BACK = Cause("the server rolled the statement back", retryable=True)
+FULL = Cause("the server has too many connections", retryable=True, overload=True)
+BUSY = Cause("the server cannot answer now", retryable=True)
+CREDENTIALS = Cause("the server refuses the credentials")
+NO_DATABASE = Cause("there is no such database")
+PRIVILEGES = Cause("the privileges do not suffice")
+STATEMENT = Cause("the server refuses the statement")
+VALUE = Cause("the server cannot take a value", any_key=False)
+TOO_LARGE = Cause("the statement is larger than the server allows", any_key=False, kind=TooLargeError)
+DAMAGED = Cause("the database cannot be read")
+UNREADABLE = Cause("the key or its rows cannot be converted", any_key=False)
+
+MYSQL = {
+    1040: FULL,
+    **dict.fromkeys((1044, 1045, 1251, 1698, 1862), CREDENTIALS),
+    1049: NO_DATABASE,
+    **dict.fromkeys((1053, 1079, 1152, 1184, 1927, 2006, 2013, 2055, 4031), LOST),
+    **dict.fromkeys((1142, 1143, 1227, 1370), PRIVILEGES),
+    **dict.fromkeys((1153, 1301), TOO_LARGE),
+    1203: FULL,
+    1226: FULL,
+    1205: LOCKED,
+    1213: ROLLED_BACK,
+    **dict.fromkeys((1028, 1037, 1038, 1041, 1135), BUSY),
+    **dict.fromkeys((1267, 1292, 1366, 1300), VALUE),
+    **dict.fromkeys((1317, 1969, 3024), CANCELLED),
+    **dict.fromkeys((1054, 1064, 1146, 1193, 1305), STATEMENT),
+    **dict.fromkeys((2002, 2003, 2005), NOT_REACHABLE),
+}
+"""Causes by the error number of MySQL, MariaDB and their client library. The server's texts are translated."""
+
+SQLITE = {
+    "SQLITE_ERROR": STATEMENT,
+    "SQLITE_BUSY": LOCKED,
+    "SQLITE_LOCKED": LOCKED,
+    "SQLITE_PROTOCOL": LOCKED,
+    "SQLITE_INTERRUPT": CANCELLED,
+    "SQLITE_NOMEM": BUSY,
+    "SQLITE_IOERR": Cause("the database cannot be read", retryable=True),
+    "SQLITE_CANTOPEN": Cause("the file of the database cannot be opened"),
+    "SQLITE_CORRUPT": DAMAGED,
+    "SQLITE_NOTADB": DAMAGED,
+    "SQLITE_TOOBIG": TOO_LARGE,
+    "SQLITE_SCHEMA": ROLLED_BACK,
+    "SQLITE_PERM": PRIVILEGES,
+    "SQLITE_AUTH": PRIVILEGES,
+}
+"""Causes by the name of SQLite's error code; the longest name that begins that of an error."""
+
+STATES = {
+    "08": LOST,
+    "22": VALUE,
+    "28": CREDENTIALS,
+    "3D": NO_DATABASE,
+    "40": ROLLED_BACK,
+    "42": STATEMENT,
+    "42501": PRIVILEGES,
+    "53": BUSY,
+    "53300": FULL,
+    "55P03": LOCKED,
+    "57": BUSY,
+    "57014": CANCELLED,
+    "HYT00": NO_ANSWER,
+    "HYT01": NO_ANSWER,
+}
+"""Causes by SQLSTATE; the longest beginning of an error's."""
+
+CLASSES: tuple[tuple[type[BaseException], Cause], ...] = (
+    (ConfigurationError, NO_URL),
+    (TimeoutError, NO_ANSWER),
+    (ConnectionAbortedError, LOST),
+    (OSError, NOT_REACHABLE),
+    (exc.OperationalError, BUSY),
+    (exc.InterfaceError, LOST),
+    (exc.ProgrammingError, STATEMENT),
+    (exc.NotSupportedError, STATEMENT),
+    (exc.DataError, VALUE),
+    (exc.IntegrityError, VALUE),
+    (exc.InternalError, Cause("the server has an internal error", retryable=None, any_key=False)),
+    (exc.TimeoutError, NO_ANSWER),
+    (exc.DisconnectionError, LOST),
+)
+
+_PARAMETERS = re.compile("too many SQL variables")
+
+
+def cause_of(error: BaseException) -> Cause:
+    """The cause of an error."""
+    driver = _of_driver(error)
+    number = driver.args[0] if driver.args else None
+    if isinstance(error, exc.DBAPIError):
+        if type(number) is int and number in MYSQL:
+            return MYSQL[number]
+        if error.connection_invalidated:
+            return LOST
+    if isinstance(driver, SqliteError):
+        return _of_sqlite(driver)
+    state = getattr(driver, "sqlstate", None) or getattr(driver, "pgcode", None)
+    if isinstance(state, str):
+        found = [STATES[state[:length]] for length in (5, 2) if state[:length] in STATES]
+        if found:
+            return found[0]
+    return next((cause for kind, cause in CLASSES if isinstance(error, kind)), UNREADABLE)
+
+
+def _of_driver(error: BaseException) -> BaseException:
+    """The error of the driver, below those of SQLAlchemy and of its adapters."""
+    below = error.orig if isinstance(error, exc.StatementError) else None
+    below = error if below is None else below
+    while not isinstance(below, SqliteError) and not hasattr(below, "sqlstate") and below.__cause__ is not None:
+        below = below.__cause__
+    return below
+
+
+def _of_sqlite(error: SqliteError) -> Cause:
+    name = getattr(error, "sqlite_errorname", None) or ""
+    if _PARAMETERS.search(str(error)):
+        return TOO_LARGE
+    known = [code for code in SQLITE if name.startswith(code)]
+    return SQLITE[max(known, key=len)] if known else UNREADABLE
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether an error says that its connection was lost, so that another connection may work."""
+    return cause_of(error) is LOST
+
+
+def lookup_error(error: Exception, subject: str, keys: str, secrets: Secrets) -> EnricherError:
+    """The error of a lookup. `subject` names the enricher and its source, `keys` the keys that were asked for."""
+    driver = _of_driver(error)
+    shown = driver if isinstance(driver, Exception) else error
+    return causes.lookup_error(shown, cause_of(error), subject, secrets, key=keys, words=_words(shown))
+
+
+def source_error(error: Exception, subject: str, secrets: Secrets, remedy: str = "") -> ConfigurationError:
+    """The error of asking a source for its columns, on the driver."""
+    driver = _of_driver(error)
+    message = f"{subject}: {cause_of(error).text}{own_words(driver, secrets, _words(driver))}{remedy}"
+    return caused(ConfigurationError(message), driver, secrets)
+
+
+def _words(error: BaseException) -> str:
+    """An error's own words. Those of MySQL follow its number."""
+    match error.args:
+        case [int(number), str(words), *_]:
+            return f"{words}, error {number}"
+    return str(error)

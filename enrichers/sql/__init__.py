@@ -1,0 +1,22 @@
+"""Rows from any database that SQLAlchemy reaches through an asynchronous driver.
+
+| module | what it knows |
+| --- | --- |
+| `enricher` | `SqlEnricher`: its arguments, a batch of keys from start to end |
+| `connections` | the engine of one worker; how connections are made, and statements cancelled and limited |
+| `describe` | the columns of a table or a query, from the database |
+| `statement` | the SELECT for a batch, in pieces that the dialect can take |
+| `types` | types of columns to Arrow, and values and keys |
+"""
+
+from asyncio_operator.enricher import not_installed
+
+try:
+    import greenlet  # noqa: F401  # SQLAlchemy installs without it, and then its asynchronous engine does not work
+    import sqlalchemy.ext.asyncio  # noqa: F401
+except ImportError as error:
+    raise not_installed("SqlEnricher", "sqlalchemy[asyncio]", "sql") from error
+
+from enrichers.sql.enricher import SqlEnricher
+
+__all__ = ["SqlEnricher"]

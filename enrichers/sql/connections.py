@@ -1,0 +1,317 @@
+"""The connections of one worker, through SQLAlchemy's asynchronous engine and the pool that all enrichers share.
+
+SQLAlchemy makes connections, and knows which errors mean that one was lost. It keeps none: the pool of `enrichers.pool`
+does, because it closes idle connections, adapts to the number that the server gives, and never waits for a lock.
+
+Each statement runs in a task of its own. A cancelled lookup leaves at once. Its task is cancelled later, which makes
+SQLAlchemy close the connection: its outstanding answer cannot become that of another lookup. If a statement finds that
+a connection which has served before is lost, as after a restart of the server, it is sent again once on a new one. That
+is safe, because lookups only read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from math import frexp, inf
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from asyncio_operator import ConfigurationError
+from asyncio_operator.enricher import CLOSE_TIMEOUT, time_left
+from asyncio_operator.services.causes import own_words
+from asyncio_operator.services.secrets import Secrets
+from asyncio_operator.services.sql_causes import cause_of, is_lost
+from asyncio_operator.services.sql_url import CONNECT_ARGS, URL, Arguments, Url, secrets_of
+from enrichers.pool import Pool
+
+T = TypeVar("T")
+
+logger = logging.getLogger("asyncio_operator")
+
+QUESTION_TIMEOUT = 30.0
+"""Seconds for one question about names and types. It takes longer only if a lock is held on the table."""
+
+LONGEST = 2.0**20
+"""From this number of seconds on, statements are not limited."""
+
+LIMITS = {
+    "mariadb": ("SET SESSION max_statement_time = {seconds}", "SET SESSION max_statement_time = DEFAULT"),
+    "mysql": ("SET SESSION max_execution_time = {milliseconds}", "SET SESSION max_execution_time = DEFAULT"),
+    "postgresql": ("SET statement_timeout = {milliseconds}", "RESET statement_timeout"),
+}
+"""By dialect, how a session is limited, and how the limit is taken back. Other databases end a statement by themselves
+when its connection is closed, or have no limit for a session."""
+
+Rows = tuple[Sequence[str], Sequence[Any]]
+
+
+class Session:
+    """One connection, with at most one statement at a time.
+
+    The server's own limit for statements is a power of two in seconds, greater than the time that any lookup on this
+    connection had left so far: with one timeout for all lookups it is set once. It ends statements whose lookup, or
+    whose worker, is gone.
+    """
+
+    def __init__(self, connection: AsyncConnection, *, autocommit: bool) -> None:
+        self._connection = connection
+        self._autocommit = autocommit
+        self._running: asyncio.Task[Rows] | None = None
+        self._allowed = 0.0
+        self._closed = False
+        self.used = False
+
+    def is_closed(self) -> bool:
+        """Whether it can take no statement any more."""
+        return self._closed or self._connection.invalidated
+
+    async def fetch(self, statement: Any, parameters: Mapping[str, Any]) -> Rows:
+        """The names of the columns of a result, and its rows."""
+        # Shielded, because a cancellation must not wait for the server: `recover` ends the task.
+        self._running = asyncio.ensure_future(self._fetch(statement, parameters, time_left()))
+        self._running.add_done_callback(_seen)
+        return await asyncio.shield(self._running)
+
+    async def _fetch(self, statement: Any, parameters: Mapping[str, Any], left: float | None) -> Rows:
+        if self._allowed < (inf if left is None else left):
+            await self._allow(left)
+        result = await self._connection.execute(statement, parameters)
+        rows = [*result.keys()], result.all()
+        if not self._autocommit:
+            await self._connection.rollback()
+        self.used = True
+        return rows
+
+    async def _allow(self, left: float | None) -> None:
+        limit, reset = LIMITS.get(_dialect(self._connection), ("", ""))
+        seconds = inf if left is None or left >= LONGEST else 2.0 ** max(0, frexp(left)[1])
+        if limit and (seconds < inf or self._allowed):
+            sql = reset if seconds == inf else limit.format(seconds=seconds, milliseconds=int(1000 * seconds))
+            await self._connection.exec_driver_sql(sql)
+        self._allowed = seconds
+
+    async def recover(self) -> None:
+        """End the statement of a cancelled lookup, and the connection with it."""
+        running = self._running
+        if running is not None and not running.done():
+            await _interrupt(self._connection)
+            running.cancel()
+            await asyncio.wait([running])
+        self.terminate()
+
+    def terminate(self) -> None:
+        """Close it without waiting."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._running is not None:
+            self._running.cancel()
+        inner = self._connection.sync_connection
+        with contextlib.suppress(Exception):
+            if inner is not None:
+                if not inner.invalidated:
+                    inner.invalidate()
+                inner.close()
+
+    async def close(self) -> None:
+        """Close it, with a word to the server."""
+        if not self.is_closed():
+            self._closed = True
+            await self._connection.close()
+        self.terminate()
+
+
+def _seen(task: asyncio.Task[Any]) -> None:
+    """Takes the error of a task whose lookup is gone, so that it is not logged."""
+    if not task.cancelled():
+        task.exception()
+
+
+async def _interrupt(connection: AsyncConnection) -> None:
+    """Stop SQLite, which runs in a thread: cancelling does not reach it. Other drivers stop when they are cancelled."""
+    if _dialect(connection) != "sqlite":
+        return
+    with contextlib.suppress(Exception):
+        raw = await connection.get_raw_connection()
+        assert raw.driver_connection is not None
+        await raw.driver_connection.interrupt()
+
+
+def _dialect(connection: AsyncConnection) -> str:
+    return dialect_name(connection.dialect)
+
+
+def dialect_name(dialect: sa.Dialect) -> str:
+    """The name of a dialect, MariaDB apart from MySQL, also if the URL says mysql."""
+    return "mariadb" if getattr(dialect, "is_mariadb", False) else dialect.name
+
+
+class Database:
+    """Makes connections from a URL and arguments, or from functions that return them.
+
+    Args:
+        connect_timeout: seconds to make a connection, and for a function to return; None: no limit.
+
+    Attributes:
+        url: the URL that was used last.
+        secrets: what must not be shown of it, and of the arguments.
+    """
+
+    def __init__(self, url: Url, arguments: Arguments | None, connect_timeout: float | None) -> None:
+        self._source = url
+        self._arguments = arguments
+        self._timeout = connect_timeout
+        self._engine: AsyncEngine | None = None
+        self._made_of: tuple[str, Mapping[str, Any]] | None = None
+        self.url = url if isinstance(url, str) else ""
+        self.secrets = Secrets()
+
+    async def engine(self) -> AsyncEngine:
+        """The engine for the URL and the arguments as they are now.
+
+        Raises:
+            ConfigurationError: a function returns none in time, or the driver is not installed.
+        """
+        url = await URL.get(self._source, self._timeout)
+        arguments = {} if self._arguments is None else await CONNECT_ARGS.get(self._arguments, self._timeout)
+        if self._engine is not None and self._made_of == (url, arguments):
+            return self._engine
+        self.url, self.secrets = url, secrets_of(url, arguments)
+        try:
+            self._engine = create_async_engine(
+                url, connect_args=dict(arguments), poolclass=NullPool, hide_parameters=True
+            )
+        except ImportError as error:
+            problem = ConfigurationError(
+                f"url: the driver of {sa.make_url(url).drivername!r} is not installed ({error}); install it with pip, "
+                "with Spark also in the Python of every worker"
+            )
+        except Exception as error:
+            problem = ConfigurationError(f"url: SQLAlchemy does not take it{own_words(error, self.secrets)}")
+        else:
+            self._made_of = (url, arguments)
+            return self._engine
+        raise problem
+
+    async def connect(self) -> Session:
+        """A new connection."""
+        engine = await self.engine()
+        async with asyncio.timeout(self._timeout):
+            connection = await engine.connect()
+            session = Session(connection, autocommit=True)
+            try:
+                await connection.execution_options(isolation_level="AUTOCOMMIT")
+            except (exc.ArgumentError, NotImplementedError):
+                return Session(connection, autocommit=False)
+            except BaseException:
+                session.terminate()
+                raise
+        return session
+
+    async def ask(self, question: Callable[[AsyncConnection], Coroutine[Any, Any, T]]) -> T:
+        """The result of `question` for a new connection, which is closed afterwards."""
+        engine = await self.engine()
+        async with asyncio.timeout(self._timeout):
+            connection = await engine.connect()
+        asked = asyncio.ensure_future(question(connection))
+        try:
+            await asyncio.wait([asked], timeout=QUESTION_TIMEOUT)
+            if asked.done():
+                return asked.result()
+            raise TimeoutError(f"no answer within {QUESTION_TIMEOUT:g} s")
+        finally:
+            if not asked.done():
+                await _interrupt(connection)
+                asked.cancel()
+                await asyncio.wait([asked])
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(connection.close(), CLOSE_TIMEOUT)
+
+
+class Connections:
+    """The connections of one worker.
+
+    Args:
+        subject: names the enricher in the log.
+    """
+
+    def __init__(self, database: Database, subject: str, size: int) -> None:
+        self._database = database
+        self._subject = subject
+        self._size = size
+        self._pool: Pool[Session]
+
+    @property
+    def secrets(self) -> Secrets:
+        """What must not be shown."""
+        return self._database.secrets
+
+    async def open(self) -> None:
+        """Make the pool. It connects at the first lookup.
+
+        Raises:
+            ConfigurationError: there is no URL, or no driver.
+        """
+        await self._database.engine()
+        self._pool = Pool(self._database.connect, size=self._size, is_full=_is_full, shrunk=self._shrunk)
+
+    async def fetch(self, statement: Any, parameters: Mapping[str, Any]) -> Rows:
+        """The result of a statement, from the first connection that is free."""
+        session = await self._pool.acquire()
+        again = session.used
+        try:
+            return await self._fetch(session, statement, parameters)
+        except Exception as error:
+            if not again or not is_lost(error):
+                raise
+        # The server has probably closed the other connections too.
+        self._pool.expire()
+        return await self._fetch(await self._pool.acquire(), statement, parameters)
+
+    async def _fetch(self, session: Session, statement: Any, parameters: Mapping[str, Any]) -> Rows:
+        try:
+            rows = await session.fetch(statement, parameters)
+        except Exception as error:
+            if is_lost(error):
+                session.terminate()
+            self._pool.release(session)
+            raise
+        except BaseException:
+            self._pool.recover(session)
+            raise
+        self._pool.release(session)
+        return rows
+
+    async def close(self) -> None:
+        """Close every connection, cutting those that take longer than `CLOSE_TIMEOUT`."""
+        await self._pool.close()
+
+    def _shrunk(self, problem: BaseException, held: int, wanted: int) -> None:
+        cause = cause_of(problem)
+        logger.warning(
+            "%s: this Python worker holds %d of the %d connections that it wants, and cannot make another one: %s%s. "
+            "Lookups wait for the connections that it holds, and it tries again later.%s",
+            self._subject,
+            held,
+            wanted,
+            cause.text,
+            own_words(problem, self.secrets),
+            REMEDY.format(size=self._size) if cause.overload else "",
+        )
+
+
+REMEDY = (
+    " Each Python worker makes up to pool_size={size} connections for each SqlEnricher, and there is a worker for each "
+    "task that runs at once: set a smaller pool_size, run fewer tasks at once, or raise the limit of the server."
+)
+
+
+def _is_full(problem: BaseException) -> bool:
+    return cause_of(problem).overload

@@ -1,0 +1,159 @@
+"""Asks a database, on the driver, for the columns of a table, and whether the statement for lookups works.
+
+The columns of a table come from its catalog, through SQLAlchemy's inspector, unless the user names their types. A query
+has no catalog, so its user names them. The statement is then run without keys: it finds nothing, and fails if a name,
+a privilege or the syntax is wrong. Every problem is one `ConfigurationError` that names it and the existing tables or
+columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy import exc
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from asyncio_operator import ConfigurationError
+from asyncio_operator.enricher import did_you_mean
+from asyncio_operator.services.secrets import Secrets
+from asyncio_operator.services.sql_causes import source_error
+from enrichers.sql.connections import dialect_name
+from enrichers.sql.statement import KEYS, Described, Statement
+from enrichers.sql.types import Column, column_for, column_of
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The user's request: a table or a query, its key columns, the columns to add (None: all others), and the types of
+    columns that the user has named. `subject` names it in messages."""
+
+    table: Sequence[str] | None
+    query: str | None
+    key: Sequence[str]
+    columns: Sequence[str] | None
+    schema: pa.Schema | None
+    subject: str
+
+
+async def describe(connection: AsyncConnection, wanted: Wanted, secrets: Secrets) -> Described:
+    """What a worker must know of the source.
+
+    Raises:
+        ConfigurationError: a table, a column or a privilege is missing, a type cannot be used, the query is wrong.
+    """
+    if wanted.schema is None:
+        columns = await _reflected(connection, wanted, secrets)
+    else:
+        columns = {field.name: column_for(field.type) for field in wanted.schema}
+    described = _chosen(wanted, columns, dialect_name(connection.dialect))
+    await _check(connection, described, wanted, secrets)
+    return described
+
+
+async def _reflected(connection: AsyncConnection, wanted: Wanted, secrets: Secrets) -> dict[str, Column]:
+    """The columns of a table, as far as they are needed."""
+    found = await connection.run_sync(_inspected, wanted, secrets)
+    names = [one["name"] for one in found]
+    needed = {*names} if wanted.columns is None else {*wanted.columns, *wanted.key}
+    for name in [*wanted.key, *(wanted.columns or ())]:
+        if name not in names:
+            raise ConfigurationError(f"{wanted.subject}: there is no column {name!r}; {did_you_mean(name, names)}")
+    dialect = dialect_name(connection.dialect)
+    columns = {one["name"]: column_of(one["type"], dialect) for one in found if one["name"] in needed}
+    unusable = [
+        f"{one['name']!r} of type {_shown(one['type'])}" for one in found if columns.get(one["name"], 1) is None
+    ]
+    if unusable:
+        raise ConfigurationError(
+            f"{wanted.subject}: Spark has no counterpart for the columns {', '.join(unusable)}; choose others with "
+            "columns=, or name the types of all columns with schema=, or cast them in a query"
+        )
+    return {name: column for name, column in columns.items() if column is not None}
+
+
+def _inspected(connection: sa.Connection, wanted: Wanted, secrets: Secrets) -> Sequence[Mapping[str, Any]]:
+    *schemas, table = wanted.table or ()
+    schema = ".".join(schemas) or None
+    inspector = sa.inspect(connection)
+    try:
+        return inspector.get_columns(table, schema=schema)
+    except exc.NoSuchTableError:
+        names = _tables(inspector, schema)
+        problem = ConfigurationError(
+            f"{wanted.subject}: there is no such table; "
+            + (did_you_mean(table, names) if names else "the database has no tables")
+        )
+    except Exception as error:
+        problem = source_error(error, wanted.subject, secrets)
+    raise problem
+
+
+def _tables(inspector: sa.Inspector, schema: str | None) -> list[str]:
+    try:
+        return sorted({*inspector.get_table_names(schema=schema), *inspector.get_view_names(schema=schema)})
+    except Exception:
+        return []
+
+
+def _shown(kind: Any) -> str:
+    try:
+        return str(kind)
+    except Exception:
+        return type(kind).__name__
+
+
+def _chosen(wanted: Wanted, columns: Mapping[str, Column], dialect: str) -> Described:
+    names = [*columns]
+    for name in wanted.columns or ():
+        if name not in columns:
+            raise ConfigurationError(
+                f"{wanted.subject}: schema= has no column {name!r} of columns=; {did_you_mean(name, names)}"
+            )
+    added = wanted.columns or [name for name in columns if name not in wanted.key]
+    if not added:
+        raise ConfigurationError(
+            f"{wanted.subject}: it has no column besides the key; name the ones you want, as in "
+            f"columns={[*wanted.key]!r}"
+        )
+    schema = pa.schema([_field(wanted, name, columns[name]) for name in added])
+    return Described(schema, {name: columns.get(name, column_for(pa.null())) for name in wanted.key}, dialect)
+
+
+def _field(wanted: Wanted, name: str, column: Column) -> pa.Field:
+    return pa.field(name, column.arrow) if wanted.schema is None else wanted.schema.field(name)
+
+
+async def _check(connection: AsyncConnection, described: Described, wanted: Wanted, secrets: Secrets) -> None:
+    statement = Statement(described, wanted.table, wanted.query)
+    problem: ConfigurationError | None
+    try:
+        result = await connection.execute(*statement.without_keys())
+        names = [*result.keys()]
+    except exc.ResourceClosedError:
+        problem = ConfigurationError(
+            f"{wanted.subject}: the query returns no rows; it must be a SELECT with the parameter :{KEYS}"
+        )
+    except Exception as error:
+        problem = source_error(error, wanted.subject, secrets)
+    else:
+        problem = _problem_of_names(described, names, wanted)
+        if problem is None:
+            return
+    raise problem
+
+
+def _problem_of_names(described: Described, names: Sequence[str], wanted: Wanted) -> ConfigurationError | None:
+    for name in described.names:
+        if name not in names:
+            return ConfigurationError(
+                f"{wanted.subject}: the result has no column {name!r}; {did_you_mean(name, names)}"
+            )
+        if names.count(name) > 1:
+            return ConfigurationError(
+                f"{wanted.subject}: the result has {names.count(name)} columns {name!r}; name them apart with AS"
+            )
+    return None

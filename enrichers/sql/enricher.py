@@ -1,0 +1,301 @@
+"""`SqlEnricher`: rows of a table, or of a query, from any database with an asynchronous driver for SQLAlchemy.
+
+On the driver it asks the database once for names and types. What it learned is sent to the workers, which need no such
+question. Connections of workers are never sent. A lookup that passes its deadline is cancelled from outside. Nothing is
+retried or cached here. The URL is used to connect, and never shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, NoReturn
+
+import pyarrow as pa
+import sqlalchemy as sa
+
+from asyncio_operator import ConfigurationError, Enricher, EnricherError
+from asyncio_operator.enricher import Found, as_schema, duration, positive_int
+from asyncio_operator.enricher import describe as shown
+from asyncio_operator.services.sql_causes import lookup_error, source_error
+from asyncio_operator.services.sql_url import CONNECT_ARGS, URL, Arguments, Url, location, shown_source
+from enrichers.names import names_of
+from enrichers.sql.connections import Connections, Database
+from enrichers.sql.describe import Wanted, describe
+from enrichers.sql.statement import KEYS, AbsentError, Described, Statement, StrangerError, UnfitError
+from enrichers.sql.types import checked
+from enrichers.threads import run_in_thread
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class SqlEnricher(Enricher):
+    """Rows from any database that SQLAlchemy reaches through an asynchronous driver.
+
+    Args:
+        url: ``dialect+driver://user:password@host:port/database``, as SQLAlchemy has it, or a function without
+            arguments that returns it. The function is called in a thread, for every new connection and once by `open`.
+            A string is sent to the workers inside the job; a function keeps the password out of the job.
+        table: a table or view: a name, ``"schema.table"``, or a sequence of parts that are taken as they are.
+        key: the key column, or a list of key columns.
+        columns: the columns to add; by default all except the key columns.
+        query: a SELECT in place of `table`, with the parameter ``:keys``, as in ``WHERE id IN :keys``. Its result must
+            contain the key columns too, with unchanged keys. Several rows of a key keep its order.
+        schema: names and types of the columns of the source, the key columns too, as a `pyarrow.Schema` or a Spark DDL
+            string. A query needs it. The columns of a table are in its catalog.
+        connect_args: arguments of the driver by name, such as an `ssl.SSLContext`, or a function without arguments that
+            returns them. A function keeps them out of the job, and can make objects that cannot be sent.
+        pool_size: maximum number of connections of one worker. 4 by default: a few keep a Python process busy with
+            batches, and all workers share the server's limit.
+        max_batch: maximum number of keys of one call. 500 by default: above, the time per key hardly falls any more.
+        connect_timeout: seconds, or a timedelta, to make a connection, and for a function to return; 0: only the
+            lookup's own deadline.
+
+    Raises:
+        ConfigurationError: an argument is wrong. `schema` and `key_schema` raise it if the database cannot be reached,
+            or does not have the table or a column.
+    """
+
+    url: Url
+    table: tuple[str, ...] | None
+    key: tuple[str, ...]
+    columns: tuple[str, ...] | None
+    query: str | None
+    connect_args: Arguments | None = field(hash=False)
+    pool_size: int
+    max_batch: int
+    connect_timeout: float
+    _given: pa.Schema | None
+    _described: Described | None = field(compare=False)
+    _runtime: tuple[Connections, Statement] | None = field(compare=False)
+
+    def __init__(
+        self,
+        url: Url,
+        *,
+        table: str | Sequence[str] | None = None,
+        key: str | Sequence[str] | None = None,
+        columns: Sequence[str] | None = None,
+        query: str | None = None,
+        schema: pa.Schema | str | None = None,
+        connect_args: Arguments | None = None,
+        pool_size: int = 4,
+        max_batch: int = 500,
+        connect_timeout: float | timedelta = 10.0,
+    ) -> None:
+        URL.check_source(url)
+        if connect_args is not None:
+            CONNECT_ARGS.check_source(connect_args)
+        if (table is None) == (query is None):
+            raise ConfigurationError(
+                f"table is {shown(table)} and query is {shown(query)}; exactly one of them must be given"
+            )
+        if query is not None:
+            _check_query(query, schema)
+        values = {
+            "url": url,
+            "table": None if table is None else _table(table),
+            "key": names_of("key", key),
+            "columns": None if columns is None else names_of("columns", columns),
+            "query": query,
+            "connect_args": connect_args,
+            "pool_size": positive_int("pool_size", pool_size),
+            "max_batch": positive_int("max_batch", max_batch),
+            "connect_timeout": duration("connect_timeout", connect_timeout),
+            "_given": None if schema is None else checked(as_schema(schema)),
+            "_described": None,
+            "_runtime": None,
+        }
+        for name, value in values.items():
+            self._set(name, value)
+
+    def schema(self) -> pa.Schema:
+        """The columns of a found row, with the types that docs/sql-databases.md lists. The first call asks the
+        database."""
+        return self._source().schema
+
+    def key_schema(self) -> pa.Schema:
+        """The key columns, in the order of a key's parts. The first call asks the database."""
+        return self._source().key_schema
+
+    async def open(self) -> None:
+        """Make the pool. It connects at the first lookup.
+
+        Raises:
+            ConfigurationError: a function for the URL returns none in this process, or the driver is not installed.
+        """
+        if self._described is None:
+            self._settle(await self._asked())
+        connections = Connections(self._database(), self._subject(), self.pool_size)
+        await connections.open()
+        self._set("_runtime", (connections, Statement(self._source(), self.table, self.query)))
+
+    async def close(self) -> None:
+        """Close the connections, within seconds. Does nothing if none is open."""
+        runtime = self._runtime
+        self._set("_runtime", None)
+        if runtime is not None:
+            await runtime[0].close()
+
+    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
+        """The answers for keys, aligned with them, from one statement, or from several if the dialect takes fewer
+        parameters.
+
+        Raises:
+            EnricherError: `retryable` if the connection or the server is the cause; otherwise one of the keys may be.
+        """
+        connections, statement = self._opened()
+        canonical = self._canonical(keys)
+        found: dict[Any, Any] = {}
+        for call in statement.calls(canonical):
+            found |= await self._found(connections, statement, call, canonical, keys)
+        return [*map(found.get, canonical)]
+
+    async def rows(self) -> Sequence[dict[str, Any]]:
+        """Every row of the table that has a key, with its key columns, from one statement: for a whole table in memory.
+
+        Raises:
+            ConfigurationError: the enricher has a query, which cannot run without keys.
+            EnricherError: see `lookup_many`.
+        """
+        connections, statement = self._opened()
+        if self.query is not None:
+            raise ConfigurationError(f"{self._subject()}: a query takes keys; to load all rows, name a table or a view")
+        found = await self._found(connections, statement, (statement.whole(), {}), None, ())
+        keyed = (
+            (dict(zip(self.key, key if len(self.key) > 1 else (key,), strict=True)), rows)
+            for key, rows in found.items()
+        )
+        return [{**key, **row} for key, rows in keyed for row in (rows if isinstance(rows, list) else (rows,))]
+
+    async def _found(
+        self,
+        connections: Connections,
+        statement: Statement,
+        call: tuple[Any, dict[str, Any]],
+        canonical: Sequence[Any] | None,
+        keys: Sequence[Any],
+    ) -> dict[Any, Any]:
+        """The rows of one statement, by canonical key."""
+        try:
+            names, records = await connections.fetch(*call)
+        except Exception as error:
+            problem = lookup_error(error, self._subject(), _shown_keys(keys), connections.secrets)
+        else:
+            try:
+                return statement.collect(names, records, canonical)
+            except UnfitError as error:
+                self._refuse(error)
+            except StrangerError as error:
+                problem = EnricherError(
+                    f"{self._subject()}: the result has a row of the key {shown(error.args[0])}, which was not asked "
+                    "for; every row must hold its key exactly as it was given (also in upper and lower case and blanks "
+                    "at the end, which many collations ignore), and none may be null",
+                    retryable=False,
+                )
+            except AbsentError as error:
+                problem = EnricherError(
+                    f"{self._subject()}: the result no longer has the column {error.args[0]!r}; start the job again if "
+                    "it was renamed",
+                    retryable=False,
+                    any_key=True,
+                )
+        raise problem
+
+    def _refuse(self, unfit: UnfitError) -> NoReturn:
+        raise EnricherError(
+            f"{self._subject()}, key {shown(unfit.key)}: the column {unfit.field.name!r} is {unfit.field.type}, which "
+            f"{shown(unfit.misfit.value)} does not fit: {unfit.misfit.why}; name another type for it with schema=, "
+            "convert it in a query, or leave it out with columns=",
+            retryable=False,
+        ) from None
+
+    def _canonical(self, keys: Sequence[Any]) -> Sequence[Any]:
+        source = self._source()
+        try:
+            return source.canonical(keys)
+        except (TypeError, ValueError) as error:
+            parts = ", ".join(f"{part.name} {part.type}" for part in source.key_schema)
+            problem = f"{self._subject()}, {_shown_keys(keys)}: {error}; the key is {parts}"
+        raise EnricherError(problem, retryable=False)
+
+    def _opened(self) -> tuple[Connections, Statement]:
+        if self._runtime is None:
+            raise EnricherError(f"{self._subject()}: it is not open", retryable=False)
+        return self._runtime
+
+    def _source(self) -> Described:
+        if self._described is None:
+            # Its words say all; the frames of a loop in another thread would bury them.
+            self._settle(run_in_thread(self._asked, "sql"))
+        return self._described  # type: ignore[return-value]
+
+    def _settle(self, asked: Described | ConfigurationError) -> None:
+        if isinstance(asked, ConfigurationError):
+            raise asked
+        self._set("_described", asked)
+
+    async def _asked(self) -> Described | ConfigurationError:
+        """What the database says about the table or the query, or an error without frames: they hold the URL."""
+        database = self._database()
+        try:
+            await database.engine()
+        except ConfigurationError as error:
+            return error.with_traceback(None)
+        subject = f"{self._subject()} at {location(database.url)}"
+        wanted = Wanted(self.table, self.query, self.key, self.columns, self._given, subject)
+        try:
+            return await database.ask(lambda connection: describe(connection, wanted, database.secrets))
+        except ConfigurationError as error:
+            return error.with_traceback(None)
+        except Exception as error:
+            return source_error(error, subject, database.secrets)
+
+    def _database(self) -> Database:
+        return Database(self.url, self.connect_args, self.connect_timeout or None)
+
+    def _subject(self) -> str:
+        return f"SqlEnricher({self._named()})"
+
+    def _named(self) -> str:
+        if self.query is not None:
+            return f"query={shown(' '.join(self.query.split()), 80)}"
+        return f"table={'.'.join(self.table or ())!r}"
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_runtime": None}
+
+    def __repr__(self) -> str:
+        columns = "" if self.columns is None else f", columns={[*self.columns]!r}"
+        return f"SqlEnricher({shown_source(self.url)}, {self._named()}, key={[*self.key]!r}{columns})"
+
+
+def _check_query(query: object, schema: object) -> None:
+    if not isinstance(query, str) or not query.strip():
+        raise ConfigurationError(f"query is {shown(query)}; it must be SQL")
+    parameters = [*sa.text(query).compile().params]
+    if parameters != [KEYS]:
+        found = ", ".join(f":{name}" for name in parameters) or "none"
+        raise ConfigurationError(
+            f"query is {shown(query)}, with the parameters {found}; it must have one, the list of keys, as in WHERE id "
+            f"IN :{KEYS}; a colon that is no parameter is written \\:"
+        )
+    if schema is None:
+        raise ConfigurationError(
+            "schema is None; with a query it must name the columns of the result and their types, the key columns too, "
+            "as in schema='id bigint, name string'"
+        )
+
+
+def _table(table: object) -> tuple[str, ...]:
+    """The parts of a table's name; text is split at its first dot."""
+    return names_of("table", tuple(table.split(".", 1)) if isinstance(table, str) else table, repeated=True)
+
+
+def _shown_keys(keys: Sequence[Any]) -> str:
+    if not len(keys):
+        return "all rows"
+    return f"key {shown(keys[0])}" if len(keys) == 1 else f"{len(keys)} keys from {shown(keys[0])} to {shown(keys[-1])}"

@@ -1,0 +1,278 @@
+"""Types of SQL columns as Arrow has them, values as Arrow takes them, and keys as a statement takes them.
+
+Values come as the driver returns them, without SQLAlchemy's own conversion: drivers agree on Python's types, and
+SQLite, which stores dates, booleans and decimals as something else, needs a check that SQLAlchemy does not make. Every
+value is checked against its column; a value that does not fit is a `MisfitError`, never changed to one that does.
+
+| column | takes |
+| --- | --- |
+| boolean | True, False, 0, 1; the bytes 0 and 1 of a MySQL BIT(1) |
+| integers, float, decimal | numbers, if no digit is lost; a float takes the nearest one |
+| string | text, UUIDs; JSON that a driver has read is written as JSON again |
+| binary | bytes |
+| date, timestamp | those of Python, and text in ISO 8601, which SQLite stores |
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as kinds
+from sqlalchemy import types
+
+from asyncio_operator import ConfigurationError
+from enrichers.key_kinds import Floats, Kind, Numerics, Texts, Uuids, kind_of
+from enrichers.scalars import scalar
+
+MAX_PRECISION = 38  # of Spark's decimals
+FREE_SCALE = 18  # where the database does not say: what Spark itself takes for decimals of unknown size
+
+WIDTHS = {"TINYINT": 8, "SMALLINT": 16, "YEAR": 16, "MEDIUMINT": 24, "BIGINT": 64}
+"""Bits of integer types by their names. Others have 32."""
+
+SIGNED = {8: pa.int8(), 16: pa.int16(), 24: pa.int32(), 32: pa.int32(), 64: pa.int64()}
+UNSIGNED = {8: pa.int16(), 16: pa.int32(), 24: pa.int32(), 32: pa.int64(), 64: pa.decimal128(20, 0)}
+"""Arrow's type by bits. Spark has no unsigned integers, so these are as wide as needed."""
+
+EXACT: dict[str, type] = {
+    "string": str,
+    "binary": bytes,
+    "bool": bool,
+    "double": float,
+    "date32[day]": date,
+}
+"""For types of Arrow the type of Python of which every value fits."""
+
+
+class MisfitError(ValueError):
+    """A value that its column cannot hold.
+
+    Attributes:
+        row: the number of its row.
+        value: the value.
+        why: what is wrong with it.
+    """
+
+    def __init__(self, row: int, value: Any, why: str) -> None:
+        super().__init__(row, value, why)
+        self.row, self.value, self.why = row, value, why
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the database: its type in Arrow, and how its keys are compared."""
+
+    arrow: pa.DataType
+    kind: Kind
+
+
+def column_of(kind: types.TypeEngine[Any], dialect: str) -> Column | None:
+    """The column for a type that SQLAlchemy has found, or None if there is none."""
+    arrow = _arrow_of(kind, dialect)
+    if arrow is None:
+        return None
+    if isinstance(kind, types.Uuid):
+        return Column(arrow, Uuids())
+    padded = isinstance(kind, types.CHAR | types.NCHAR)
+    return Column(arrow, Texts(padded=True) if padded else kind_of(arrow))
+
+
+def column_for(arrow: pa.DataType) -> Column:
+    """The column for a type of Arrow that the user has named; null if the type is open."""
+    return Column(arrow, kind_of(arrow))
+
+
+def checked(schema: pa.Schema) -> pa.Schema:
+    """The schema, if values of every column can be checked.
+
+    Raises:
+        ConfigurationError: a column has a type that a database does not return.
+    """
+    for field in schema:
+        if kinds.is_nested(field.type) or scalar(field.type, text=False) is None:
+            raise ConfigurationError(
+                f"schema: the column {field.name!r} is {field.type}, which a database does not return; use a string, "
+                "and convert it in Spark"
+            )
+    return schema
+
+
+def _arrow_of(kind: types.TypeEngine[Any], dialect: str) -> pa.DataType | None:
+    match kind:
+        case types.Boolean():
+            return pa.bool_()
+        case types.Uuid() | types.String() | types.JSON():
+            return pa.string()
+        case types.Integer():
+            return _integer(kind, dialect)
+        case types.Float():
+            return pa.float64()
+        case types.Numeric():
+            return _decimal(kind)
+        case types.DateTime():
+            return pa.timestamp("us", tz="UTC" if kind.timezone else None)
+        case types.Date():
+            return pa.date32()
+    if kind.__visit_name__ == "YEAR":
+        return pa.int16()
+    try:
+        return pa.binary() if kind.python_type is bytes else None
+    except NotImplementedError:
+        return None
+
+
+def _integer(kind: types.TypeEngine[Any], dialect: str) -> pa.DataType:
+    if dialect == "sqlite":
+        return pa.int64()
+    bits = WIDTHS.get(kind.__visit_name__.upper(), 32)
+    unsigned = getattr(kind, "unsigned", False) or (dialect == "mssql" and bits == 8)
+    return (UNSIGNED if unsigned else SIGNED)[bits]
+
+
+def _decimal(kind: types.Numeric[Any]) -> pa.DataType:
+    precision, scale = kind.precision, kind.scale
+    if precision is None:
+        return pa.decimal128(MAX_PRECISION, FREE_SCALE)
+    if precision > MAX_PRECISION:
+        return pa.decimal128(MAX_PRECISION, min(scale or 0, FREE_SCALE))
+    return pa.decimal128(precision, scale or 0)
+
+
+# -- values
+
+
+def values_of(column: Sequence[Any], field: pa.Field) -> Sequence[Any]:
+    """The values of a column of a result, as Arrow takes them.
+
+    Raises:
+        MisfitError: one does not fit.
+    """
+    found = {*map(type, column)} - {type(None)}
+    if not field.nullable and None in column:
+        raise MisfitError([*column].index(None), None, "null is not allowed")
+    if not found or _all_fit(column, field.type, found):
+        return column
+    convert = _converter(field.type)
+    values: list[Any] = []
+    for value in column:
+        try:
+            values.append(None if value is None else convert(value))
+        except (ValueError, ArithmeticError) as error:
+            raise MisfitError(len(values), value, str(error)) from None
+    return values
+
+
+def _all_fit(column: Sequence[Any], arrow: pa.DataType, found: set[type]) -> bool:
+    """Whether every value is of the type that Arrow takes, and within its range: true of nearly all results."""
+    if kinds.is_signed_integer(arrow) and found == {int}:
+        limit = 1 << (arrow.bit_width - 1)
+        numbers = column if None not in column else [value for value in column if value is not None]
+        return bool(-limit <= min(numbers) and max(numbers) < limit)
+    if arrow == pa.timestamp("us"):
+        return found == {datetime} and {value.tzinfo for value in column if value is not None} == {None}
+    return found == {EXACT.get(str(arrow))}
+
+
+def _converter(arrow: pa.DataType) -> Callable[[Any], Any]:
+    if kinds.is_boolean(arrow):
+        return _boolean
+    if kinds.is_string(arrow) or kinds.is_large_string(arrow):
+        return _text
+    if kinds.is_binary(arrow) or kinds.is_large_binary(arrow):
+        return _bytes
+    found = scalar(arrow, text=False)
+    assert found is not None
+    return found
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, bytes):
+        value = int.from_bytes(value, "big")
+    if isinstance(value, int) and value in (0, 1):
+        return bool(value)
+    raise ValueError("true, false, 1 or 0 is needed")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False)
+    if not isinstance(value, str):
+        raise ValueError("a text is needed")
+    return str(value)
+
+
+def _bytes(value: Any) -> bytes:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise ValueError("bytes are needed")
+    return bytes(value)
+
+
+# -- keys
+
+
+def canonical_keys(keys: Sequence[Any], kind: Kind) -> Sequence[Any]:
+    """The canonical forms of keys, aligned with them. None for a key that no row can have.
+
+    Raises:
+        TypeError: a key is of a type that cannot be compared with the column.
+    """
+    canonical = kind.canonical_many(keys)
+    if isinstance(kind, Floats | Numerics):
+        # Few databases hold infinity and not-a-number, and several drivers refuse them.
+        return [None if key is None or not math.isfinite(key) else key for key in canonical]
+    if not isinstance(kind, Texts):
+        return canonical
+    # Half of a surrogate pair, which no database can hold.
+    return [None if key is None or not (key.isascii() or _is_encodable(key)) else key for key in canonical]
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def parameter_type(column: Column, dialect: str) -> types.TypeEngine[Any]:
+    """The type of a parameter for keys of a column. The values of keys are those of `as_parameter`."""
+    arrow = column.arrow
+    if isinstance(column.kind, Uuids):
+        return types.Uuid(as_uuid=False)
+    if isinstance(column.kind, Numerics):
+        return types.NullType() if dialect == "sqlite" else types.Numeric(MAX_PRECISION, FREE_SCALE)
+    if kinds.is_integer(arrow):
+        return types.BigInteger() if arrow.bit_width > 32 else types.Integer()
+    if kinds.is_timestamp(arrow):
+        return types.DateTime(timezone=arrow.tz is not None)
+    for is_kind, made in _PARAMETERS:
+        if is_kind(arrow):
+            return made()
+    return types.NullType()
+
+
+_PARAMETERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[], types.TypeEngine[Any]]], ...] = (
+    (kinds.is_floating, lambda: types.Float(53)),
+    (kinds.is_string, types.String),
+    (kinds.is_large_string, types.String),
+    (kinds.is_boolean, types.Boolean),
+    (kinds.is_binary, types.LargeBinary),
+    (kinds.is_large_binary, types.LargeBinary),
+    (kinds.is_date, types.Date),
+)
+
+
+def as_parameter(keys: Sequence[Any], column: Column, dialect: str) -> Sequence[Any]:
+    """Canonical keys as the driver takes them. SQLite compares numbers by value, and has no decimals."""
+    if dialect == "sqlite" and isinstance(column.kind, Numerics):
+        return [int(key) if key == key.to_integral_value() else float(key) for key in keys]
+    return keys

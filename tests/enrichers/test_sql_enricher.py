@@ -1,0 +1,457 @@
+"""`SqlEnricher` against SQLite, in a real file: answers, types, names, keys, errors, limits, what it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import logging
+import math
+import os
+import sqlite3
+import threading
+import traceback
+from collections.abc import AsyncIterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark import cloudpickle
+
+from asyncio_operator import ConfigurationError, EnricherError
+from asyncio_operator.fingerprint import fingerprint
+from asyncio_operator.testing import check_enricher
+from enrichers import SqlEnricher, TableEnricher
+from enrichers.sql import connections
+from enrichers.sql import statement as statements
+
+MOST_OF_SQLITE = 32_766
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "shop.db"
+
+
+@pytest.fixture
+def url(path: Path) -> str:
+    return f"sqlite+aiosqlite:///{path}"
+
+
+def execute(path: Path, *statements: str, rows: list[Any] | None = None) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        for statement in statements[:-1] if rows else statements:
+            connection.execute(statement)
+        if rows:
+            connection.executemany(statements[-1], rows)
+        connection.commit()
+
+
+@contextlib.asynccontextmanager
+async def opened(url: Any, **options: Any) -> AsyncIterator[SqlEnricher]:
+    enricher = SqlEnricher(url, **({"key": "id"} | options))
+    await enricher.open()
+    try:
+        yield enricher
+    finally:
+        await enricher.close()
+
+
+async def failure(enricher: SqlEnricher, *keys: Any) -> EnricherError:
+    with pytest.raises(EnricherError) as raised:
+        await enricher.lookup_many(keys)
+    assert "s3cret" not in "".join(traceback.format_exception(raised.value))
+    return raised.value
+
+
+HOSTILE = ["' OR 1=1 --", '"; DROP TABLE t; --', "\0", "%s %(x)s :keys ?", "\ud800", "ü\U0001f600", "\\", "x" * 100_000]
+
+
+@pytest.mark.parametrize("max_batch", [1, 500])
+def test_a_table_keeps_the_contract(path: Path, url: str, max_batch: int) -> None:
+    execute(
+        path,
+        "CREATE TABLE t (id TEXT, v INTEGER, w TEXT)",
+        "INSERT INTO t VALUES ('a', 1, 'x'), ('b', 2, NULL), ('b', 3, 'y'), ('B', 4, 'z'), (NULL, 5, 'n')",
+    )
+    check_enricher(
+        lambda: SqlEnricher(url, table="t", key="id", max_batch=max_batch),
+        known={
+            "a": {"v": 1, "w": "x"},
+            "b": [{"v": 2, "w": None}, {"v": 3, "w": "y"}],
+            "B": {"v": 4, "w": "z"},
+        },
+        missing=["A", "c", *HOSTILE, None],
+    )
+
+
+def test_composite_keys_and_a_query_keep_the_contract(path: Path, url: str) -> None:
+    execute(
+        path,
+        "CREATE TABLE t (a TEXT, b INTEGER, v TEXT)",
+        "INSERT INTO t VALUES ('x', 1, 'one'), ('x', 2, 'two'), ('y', 1, 'three'), ('y', 1, 'four'), (NULL, 1, 'n')",
+    )
+    known: dict[Any, Any] = {("x", 1): {"v": "one"}, ("y", 1): [{"v": "four"}, {"v": "three"}]}
+    query = "SELECT b, v, a FROM t WHERE (a, b) IN :keys ORDER BY v"
+    check_enricher(
+        lambda: SqlEnricher(lambda: url, query=query, key=["a", "b"], schema="a string, b int, v string"),
+        known=known,
+        missing=[("z", 1), ("x", 3), ("x", None)],
+    )
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "mssql"])
+async def test_composite_keys_find_their_rows_with_and_without_row_values(
+    path: Path, url: str, dialect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if dialect == "mssql":
+        monkeypatch.setattr(statements, "WITHOUT_ROW_VALUES", {"sqlite"})
+    rows = [(a, b, 10 * a + b) for a in range(10) for b in range(10)]
+    execute(path, "CREATE TABLE t (a INTEGER, b INTEGER, v INTEGER)", "INSERT INTO t VALUES (?, ?, ?)", rows=rows)
+    async with opened(url, table="t", key=["a", "b"]) as enricher:
+        keys = [(a, b) for a in range(9, -2, -1) for b in range(12)]
+        assert await enricher.lookup_many(keys) == [
+            {"v": 10 * a + b} if 0 <= a < 10 and b < 10 else None for a, b in keys
+        ]
+
+
+VALUES: list[tuple[str, Any, Any]] = [
+    ("INTEGER", -(2**63), -(2**63)),
+    ("BIGINT", 2**63 - 1, 2**63 - 1),
+    ("REAL", 0.1, 0.1),
+    ("REAL", math.inf, math.inf),
+    ("NUMERIC(10, 2)", 1.25, Decimal("1.25")),
+    ("NUMERIC(10, 2)", 7, Decimal("7.00")),
+    ("NUMERIC", 0.1, Decimal("0.100000000000000000")),
+    ("TEXT", "ü\0\U0001f600", "ü\0\U0001f600"),
+    ("VARCHAR(3)", "abc", "abc"),
+    ("BOOLEAN", 1, True),
+    ("BLOB", b"\0\xff", b"\0\xff"),
+    ("DATE", "2024-02-29", datetime.date(2024, 2, 29)),
+    ("DATETIME", "2024-02-29 12:00:00.000001", datetime.datetime(2024, 2, 29, 12, 0, 0, 1)),
+    ("TIMESTAMP", "2024-02-29T12:00:00", datetime.datetime(2024, 2, 29, 12)),
+    ("JSON", '{"a": [1]}', '{"a": [1]}'),
+]
+
+
+async def test_values_of_every_type_come_as_arrow_can_take_them(path: Path, url: str) -> None:
+    names = [f"c{number}" for number in range(len(VALUES))]
+    columns = ", ".join(f"{name} {kind}" for name, (kind, _, _) in zip(names, VALUES, strict=True))
+    marks = ", ".join("?" * len(VALUES))
+    rows = [(1, *(stored for _, stored, _ in VALUES)), (2, *(None for _ in VALUES))]
+    execute(path, f"CREATE TABLE t (id INTEGER, {columns})", f"INSERT INTO t VALUES (?, {marks})", rows=rows)
+    async with opened(url, table="t") as enricher:
+        full, empty = await enricher.lookup_many([1, 2])
+        assert full == dict(zip(names, (value for _, _, value in VALUES), strict=True))
+        assert empty == dict.fromkeys(names)
+        assert pa.Table.from_pylist([full, empty], enricher.schema()).to_pylist() == [full, empty]
+
+
+MISFITS: list[tuple[str, Any, str]] = [
+    ("INTEGER", "seven", "'seven' does not fit"),
+    ("INTEGER", 1.5, "no whole number"),
+    ("REAL", "much", "'much' does not fit"),
+    ("NUMERIC(4, 2)", 1.234, "1.234 does not fit"),
+    ("TEXT", b"x", "a text is needed"),
+    ("BOOLEAN", 2, "true, false, 1 or 0"),
+    ("BLOB", "x", "bytes are needed"),
+    ("DATE", "29.2.2024", "a date is needed"),
+    ("DATETIME", "2024-02-29 12:00:00+01:00", "without a zone"),
+]
+
+
+@pytest.mark.parametrize(("kind", "stored", "says"), MISFITS)
+async def test_a_value_that_does_not_fit_is_an_error_of_its_key(
+    path: Path, url: str, kind: str, stored: Any, says: str
+) -> None:
+    rows = [("good", None), ("bad", stored)]
+    execute(path, f"CREATE TABLE t (id TEXT, v {kind})", "INSERT INTO t VALUES (?, ?)", rows=rows)
+    async with opened(url, table="t") as enricher:
+        error = await failure(enricher, "good", "bad")
+        assert "SqlEnricher(table='t'), key 'bad': the column 'v' is" in str(error)
+        assert says in str(error)
+        assert (error.retryable, error.any_key) == (False, False)
+        assert await enricher.lookup("good") == {"v": None}
+
+
+KEYS: list[tuple[str, list[Any], list[Any]]] = [
+    ("INTEGER", [7, 7.0, Decimal(7)], [7.5, 2**70, math.nan]),
+    ("REAL", [0.5, Decimal("0.5")], [0.25, math.nan, math.inf]),
+    ("NUMERIC(10, 2)", [1.25, Decimal("1.250")], [Decimal("NaN"), Decimal("Infinity"), 1]),
+    ("TEXT", ["a"], ["A", "a ", "\ud800"]),
+    ("CHAR(4)", ["a", "a  "], ["b"]),
+    ("BOOLEAN", [True], [False]),
+    ("BLOB", [b"\0", bytearray(b"\0")], [b""]),
+    ("DATE", [datetime.date(2024, 2, 29)], [datetime.date(2024, 2, 28)]),
+    ("DATETIME", [datetime.datetime(2024, 2, 29, 12)], [datetime.datetime(2024, 2, 29)]),
+]
+
+
+@pytest.mark.parametrize(("kind", "same", "others"), KEYS)
+async def test_L10_keys_of_every_type_match_by_value(
+    path: Path, url: str, kind: str, same: list[Any], others: list[Any]
+) -> None:
+    stored = {"DATE": "2024-02-29", "DATETIME": "2024-02-29 12:00:00.000000"}.get(kind, same[0])
+    stored = float(stored) if isinstance(stored, Decimal) else stored
+    execute(path, f"CREATE TABLE t (id {kind}, v INTEGER)", "INSERT INTO t VALUES (?, 1)", rows=[(stored,)])
+    async with opened(url, table="t") as enricher:
+        assert await enricher.lookup_many(same) == [{"v": 1}] * len(same)
+        assert await enricher.lookup_many(others) == [None] * len(others)
+        error = await failure(enricher, object())
+        assert "cannot be compared" in str(error)
+
+
+async def test_hostile_names_are_quoted(path: Path, url: str) -> None:
+    names = ['a"; DROP TABLE t; --', "select", "a.b", "%s", ":keys", "[x]", "ü `"]
+    quoted = ['"' + name.replace('"', '""') + '"' for name in names]
+    columns = ", ".join(f"{name} INTEGER" for name in quoted)
+    execute(
+        path, f"CREATE TABLE {quoted[0]} (id INTEGER, {columns})", f"INSERT INTO {quoted[0]} VALUES (1,2,3,4,5,6,7,8)"
+    )
+    async with opened(url, table=[names[0]]) as enricher:
+        assert await enricher.lookup(1) == dict(zip(names, range(2, 9), strict=True))
+    async with opened(url, table=["main", names[0]], key=names[4], columns=[names[1], "id"]) as enricher:
+        assert await enricher.lookup(6) == {"select": 3, "id": 1}
+    async with opened(url, table=[names[0]], key=[names[0], names[3]], columns=["id"]) as enricher:
+        assert await enricher.lookup_many([(2, 5), (2, 6)]) == [{"id": 1}, None]
+
+
+INSERT = "INSERT INTO t VALUES (?, 2, 7)"
+
+
+@pytest.mark.parametrize("key", ["id", ["id", "two"]])
+async def test_a_batch_beyond_the_limit_of_parameters_takes_several_statements(path: Path, url: str, key: Any) -> None:
+    count = MOST_OF_SQLITE + 10
+    execute(
+        path,
+        "CREATE TABLE t (id INTEGER PRIMARY KEY, two INTEGER, v INTEGER)",
+        "INSERT INTO t VALUES (?, 2, 7)",
+        rows=[(0,), (count - 1,)],
+    )
+    async with opened(url, table="t", key=key, columns=["v"], max_batch=count) as enricher:
+        keys: list[Any] = [*range(count)] if key == "id" else [(number, 2) for number in range(count)]
+        found = await enricher.lookup_many(keys)
+        assert [place for place, row in enumerate(found) if row] == [0, count - 1]
+
+
+async def test_a_wrong_statement_or_table_is_an_error_that_names_what_there_is(path: Path, url: str) -> None:
+    execute(path, "CREATE TABLE planes (id INTEGER, seats INTEGER, odd TIME)")
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"table": "plane"}, "table='plane'.* there is no such table; .*planes"),
+        ({"table": "planes", "columns": ["seat"]}, "no column 'seat'; .*seats"),
+        ({"table": "planes", "key": "ident"}, "no column 'ident'"),
+        ({"table": "planes"}, "no counterpart for the columns 'odd' of type TIME"),
+        ({"table": "planes", "schema": "id int, seat int"}, "refuses the statement .*no such column: planes.seat"),
+        ({"query": "SELECT id FROM plane WHERE id IN :keys", "schema": "id int, s int"}, "no such table: plane"),
+        ({"query": "SELECT id FROM planes WHERE id IN :keys", "schema": "id int, s int"}, "result has no column 's'"),
+        (
+            {"query": "SELECT id, 1 AS s, 2 AS s FROM planes WHERE id IN :keys", "schema": "id int, s int"},
+            "2 columns 's'; name them apart",
+        ),
+        ({"query": "DELETE FROM planes WHERE id IN :keys", "schema": "id int, s int"}, "returns no rows"),
+        ({"query": "SELEC id WHERE id IN :keys", "schema": "id int, s int"}, "syntax error"),
+    ]
+    for options, says in cases:
+        with pytest.raises(ConfigurationError, match=says) as raised:
+            SqlEnricher(url, **({"key": "id"} | options)).schema()
+        assert "sqlalche.me" not in "".join(traceback.format_exception(raised.value))
+    with pytest.raises(ConfigurationError, match="file of the database cannot be opened"):
+        SqlEnricher("sqlite+aiosqlite:////no/such/directory/x.db", table="t", key="id").schema()
+
+
+async def test_a_query_that_changes_its_keys_is_an_error(path: Path, url: str) -> None:
+    execute(path, "CREATE TABLE t (id TEXT, v INTEGER)", "INSERT INTO t VALUES ('a', 1)")
+    for key, says in (("upper(id)", "the key 'A', which was not asked for"), ("NULL", "the key None")):
+        query = f"SELECT {key} AS id, v FROM t WHERE id IN :keys"
+        async with opened(url, query=query, schema="id string, v int") as enricher:
+            assert says in str(await failure(enricher, "a"))
+
+
+async def test_rows_whose_key_differs_for_spark_are_not_found_in_a_table(path: Path, url: str) -> None:
+    execute(path, "CREATE TABLE t (id TEXT COLLATE NOCASE, v INTEGER)", "INSERT INTO t VALUES ('a', 1), ('A', 2)")
+    async with opened(url, table="t") as enricher:
+        assert await enricher.lookup_many(["a", "A", "b"]) == [{"v": 1}, {"v": 2}, None]
+    execute(path, "DELETE FROM t WHERE v = 1")
+    async with opened(url, table="t") as enricher:
+        assert await enricher.lookup("a") is None
+
+
+async def test_types_can_be_named_and_a_key_without_type_takes_any(path: Path, url: str) -> None:
+    execute(path, "CREATE TABLE t (id, v)", "INSERT INTO t VALUES (1, '2.50'), ('one', '3.00')")
+    with pytest.raises(ConfigurationError, match="schema="):
+        SqlEnricher(url, table="t", key="id").schema()
+    async with opened(url, table="t", schema="v decimal(5,2)") as enricher:
+        assert enricher.key_schema() == pa.schema([("id", pa.null())])
+        assert await enricher.lookup_many([1, "one", 2]) == [{"v": Decimal("2.50")}, {"v": Decimal("3.00")}, None]
+
+
+async def test_a_locked_database_is_retryable(path: Path, url: str) -> None:
+    execute(path, "CREATE TABLE t (id INTEGER, v INTEGER)", "INSERT INTO t VALUES (1, 2)")
+    async with opened(url + "?timeout=0.01", table="t") as enricher:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            error = await failure(enricher, 1)
+            assert (error.retryable, error.any_key) == (True, True)
+            assert "could not get a lock (database is locked" in str(error)
+            other.execute("ROLLBACK")
+        assert await enricher.lookup(1) == {"v": 2}
+
+
+SLOW = """
+    SELECT id, (
+        WITH RECURSIVE n (i) AS (SELECT id UNION ALL SELECT i + 1 FROM n WHERE i < 1000000000) SELECT count(*) FROM n
+    ) AS v FROM t WHERE id IN :keys
+"""
+"""Takes minutes for a row, and no time without one."""
+
+
+async def gone(before: set[threading.Thread]) -> None:
+    """Wait until the threads that were started since then have ended."""
+    for thread in threads() - before:
+        await asyncio.to_thread(thread.join, 5)
+        assert not thread.is_alive()
+
+
+def threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if not thread.daemon or "aiosqlite" in repr(thread)}
+
+
+async def test_X7_a_cancelled_lookup_stops_its_statement_and_leaves_no_thread(path: Path, url: str) -> None:
+    execute(path, "CREATE TABLE t (id INTEGER)", "INSERT INTO t VALUES (1)")
+    before = threads()
+    async with opened(url, query=SLOW, schema="id int, v bigint", pool_size=1) as enricher:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await enricher.lookup(1)
+        # The only place of the pool is free again.
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await enricher.lookup(1)
+    await gone(before)
+
+
+async def test_X7_a_query_that_is_slow_without_keys_is_stopped_on_the_driver(
+    path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "QUESTION_TIMEOUT", 0.05)
+    execute(path, "CREATE TABLE t (id INTEGER)", "INSERT INTO t VALUES (1)")
+    before = threads()
+    query = SLOW.replace("id IN :keys", "1 OR id IN :keys")
+    with pytest.raises(ConfigurationError, match=r"did not answer in time \(no answer within 0.05 s"):
+        SqlEnricher(url, query=query, key="id", schema="id int, v bigint").schema()
+    await gone(before)
+
+
+async def test_X7_cancelled_lookups_lose_no_place_in_the_pool(path: Path, url: str) -> None:
+    rows = [(number, number) for number in range(50)]
+    execute(path, "CREATE TABLE t (id INTEGER PRIMARY KEY, v INTEGER)", "INSERT INTO t VALUES (?, ?)", rows=rows)
+    before = threads()
+    async with opened(url, table="t", pool_size=2) as enricher:
+        for turns in range(30):
+            lookups = [asyncio.ensure_future(enricher.lookup(number)) for number in range(6)]
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            for lookup in lookups[turns % 3 :: 2]:
+                lookup.cancel()
+            for number, answer in enumerate(await asyncio.gather(*lookups, return_exceptions=True)):
+                assert isinstance(answer, asyncio.CancelledError) or answer == {"v": number}
+        assert await asyncio.gather(*map(enricher.lookup, range(50))) == [{"v": number} for number in range(50)]
+    await gone(before)
+
+
+async def test_a_table_can_be_kept_in_memory(path: Path, url: str) -> None:
+    execute(
+        path, "CREATE TABLE t (id INTEGER, v TEXT)", "INSERT INTO t VALUES (1, 'a'), (1, 'b'), (NULL, 'c'), (2, 'd')"
+    )
+    table = TableEnricher(SqlEnricher(url, table="t", key="id"), key="id")
+    await table.open()
+    try:
+        assert await table.lookup_many([1, 2, 3]) == [[{"v": "a"}, {"v": "b"}], {"v": "d"}, None]
+    finally:
+        await table.close()
+    async with opened(url, query="SELECT id, v FROM t WHERE id IN :keys", schema="id int, v string") as enricher:
+        with pytest.raises(ConfigurationError, match="a query takes keys"):
+            await enricher.rows()
+
+
+def test_L8_equal_arguments_are_equal_and_the_pickle_does_not_change_with_use(path: Path, url: str) -> None:
+    execute(path, "CREATE TABLE t (id INTEGER, v TEXT)")
+    enricher, same = (SqlEnricher(url, table="t", key="id") for _ in range(2))
+    assert enricher == same
+    assert hash(enricher) == hash(same)
+    assert fingerprint(enricher) == fingerprint(same)
+    enricher.schema()
+    same.schema()
+    assert fingerprint(enricher) == fingerprint(same)
+
+    async def used() -> None:
+        await enricher.open()
+        await enricher.lookup(1)
+        await enricher.close()
+
+    asyncio.run(used())
+    assert fingerprint(enricher) == fingerprint(same)
+    assert cloudpickle.loads(cloudpickle.dumps(enricher)).schema() == enricher.schema()
+    assert enricher != SqlEnricher(url, table="t", key="v")
+
+
+def test_X5_no_secret_is_shown(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    url = "mysql+aiomysql://me:s3cret-Pw@127.0.0.1:1/shop?ssl_key=s3cret-Pw"
+    enricher = SqlEnricher(url, table="t", key="id", connect_args={"init_command": "s3cret-Pw"})
+    assert repr(enricher) == "SqlEnricher('mysql+aiomysql://127.0.0.1:1/shop', table='t', key=['id'])"
+    pytest.importorskip("aiomysql")
+    with pytest.raises(ConfigurationError, match="not reachable") as raised:
+        enricher.schema()
+    assert "s3cret" not in "".join(traceback.format_exception(raised.value)) + caplog.text
+
+    def function() -> str:
+        return url
+
+    assert b"s3cret" not in cloudpickle.dumps(SqlEnricher(lambda: os.environ["NO_SUCH_URL"], table="t", key="id"))
+    assert "function" in repr(SqlEnricher(function, table="t", key="id"))
+    with pytest.raises(ConfigurationError, match="environment variable 'NO_SUCH_URL'"):
+        SqlEnricher(lambda: os.environ["NO_SUCH_URL"], table="t", key="id").schema()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"url": 7}, "of type int"),
+        ({"url": "sqlite:///x.db"}, r"'sqlite' is not asynchronous; .* as in sqlite\+aiosqlite"),
+        ({"url": "mysql://u:s3cret@h/x"}, r"as in mysql\+aiomysql"),
+        ({"url": "oracle+nothing://u:s3cret@h/x"}, "does not know the dialect 'oracle.nothing'"),
+        ({"url": "s3cret"}, "cannot be read"),
+        ({"url": "mysql+aiomysql://u:s3cret@a@h/x"}, "two ways"),
+        ({"url": "mysql+aiomysql://u:s3cret/a@h/x"}, "two ways"),
+        ({"url": "mysql+aiomysql://u:s3cret#a@h/x"}, "holds a #"),
+        ({"url": lambda host: host}, "which takes arguments"),
+        ({"connect_args": "s3cret"}, "connect_args is of type str"),
+        ({"connect_args": {1: "s3cret"}}, "by name"),
+        ({"table": None}, "exactly one of them"),
+        ({"query": "SELECT 1"}, "exactly one of them"),
+        ({"table": None, "query": "SELECT id FROM t", "schema": "id int"}, "with the parameters none"),
+        ({"table": None, "query": "SELECT id FROM t WHERE id IN :ids", "schema": "id int"}, "the parameters :ids"),
+        ({"table": None, "query": "SELECT id FROM t WHERE id IN :keys"}, "must name the columns of the result"),
+        ({"table": None, "query": 7}, "it must be SQL"),
+        ({"table": "a\0b"}, "table is"),
+        ({"key": None}, "key is None"),
+        ({"key": ["a", "a"]}, "key is"),
+        ({"columns": []}, "columns is"),
+        ({"schema": "a array<int>"}, "a database does not return"),
+        ({"pool_size": 0}, "pool_size is 0"),
+        ({"max_batch": 0}, "max_batch is 0"),
+        ({"connect_timeout": -1}, "connect_timeout is -1"),
+    ],
+)
+def test_wrong_arguments_are_configuration_errors(arguments: Any, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says) as raised:
+        SqlEnricher(**{"url": "sqlite+aiosqlite:///x.db", "table": "t", "key": "id"} | arguments)
+    assert "s3cret" not in str(raised.value)
+
+
+async def test_a_driver_that_is_not_installed_is_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"the driver of 'mssql\+aioodbc' is not installed"):
+        SqlEnricher("mssql+aioodbc://u:s3cret@h/x", table="t", key="id").schema()
