@@ -111,6 +111,8 @@ class HttpEnricher(Enricher):
     """
 
     default_retry = RETRY
+    _exchange: Exchange | None = None
+    """What asks the service, while it is open."""
 
     def __init__(
         self,
@@ -167,12 +169,10 @@ class HttpEnricher(Enricher):
         self._tls = os.fspath(ssl) if isinstance(ssl, str | os.PathLike) else ssl
         self._trust_env = _switch("trust_env", trust_env)
         weigh_with(self, weigh)
-        self._usage = {} if usage is None else usage
         self._hints = _switch("hints", hints)
         self.max_batch = self._batch_size(max_batch)
-        self._check()
+        self._check(usage)
         self._plans: Plans | None = self._make_plans()
-        self._exchange: Exchange | None = None
 
     def schema(self) -> pa.Schema:
         """The columns that a found row adds."""
@@ -249,10 +249,10 @@ class HttpEnricher(Enricher):
             return partial(self._headers.fresh, client)
         return partial(from_function, self._headers) if callable(self._headers) else None
 
-    def _check(self) -> None:
+    def _check(self, usage: Usage | None) -> None:
         """Check arguments that are used only later."""
         self._answers(Secrets())
-        self._usage = dict(self._usage) if readers(self._usage) else {}
+        self._usage: Usage = dict(usage) if usage is not None and readers(usage) else {}
         if self._batch_url is None and (self._batch_json_body is not None or self._batch_extract is not None):
             raise ConfigurationError("batch_json_body and batch_extract are for requests to a batch_url; pass one")
         if self._tls is not None and not isinstance(self._tls, str) and not callable(self._tls):
