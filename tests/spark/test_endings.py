@@ -202,6 +202,8 @@ PROGRAM = """
 """
 
 
+# One of the tests of hygiene has a Spark with the same settings too.
+@pytest.mark.faults
 def test_X7_other_ways_of_spark_to_talk_to_its_workers(server: Hanging) -> None:
     settings = [
         ("spark.python.worker.reuse", "false"),

@@ -293,6 +293,9 @@ PROGRAM = """
 
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.python.worker.reuse", "false").config("spark.python.daemon.module", DAEMON)
+    # Spark talks to its workers in other ways with these.
+    builder = builder.config("spark.python.udf.pipelined.enabled", "true")
+    builder = builder.config("spark.python.unix.domain.socket.enabled", "true")
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     http, postgres = {enrichers}
