@@ -17,7 +17,8 @@ An answer:
     4 bytes    "AOC1", the format and its version
     8 bytes    of the columns: BLAKE2b of their names and types
     8 bytes    when it was written, in milliseconds since the epoch, by the clock of the store
-    the rest   None for a miss, a dict for a row, a list of dicts for several rows, as `state.serializers` writes them
+    the rest   as `state.serializers` writes it: None for a miss, a tuple of values in the order of the columns for a
+               row, or a list of such tuples
 
 Law: what is not exactly this, or does not fit the columns, is no answer.
 """
@@ -77,6 +78,7 @@ class Format:
         self._locks = f"asyncio-operator:lock:1:{name}:".encode()
         self._columns = blake2b(columns.encode("utf-8", "surrogatepass"), digest_size=8).digest()
         self._check = AnswerCheck(schema)
+        self._names = schema.names
 
     def name(self, key: Any) -> bytes | None:
         """The name of the answer for a key; None for a key that has no bytes."""
@@ -93,12 +95,17 @@ class Format:
         return self._locks + name[len(self._answers) :]
 
     def write(self, answer: Any, milliseconds: int) -> bytes:
-        """The bytes of an answer, which is not in columns, written at a time of the store.
+        """The bytes of an answer, as `AnswerCheck` returns it and not in columns, written at a time of the store.
 
         Raises:
             StateError: a value in it cannot be stored.
         """
-        return _HEAD.pack(MAGIC, self._columns, milliseconds) + BUILTIN.serialize(answer)
+        names, values = self._names, answer
+        if type(answer) is dict:
+            values = tuple(map(answer.get, names))
+        elif answer is not None:
+            values = [tuple(map(row.get, names)) for row in answer]
+        return _HEAD.pack(MAGIC, self._columns, milliseconds) + BUILTIN.serialize(values)
 
     def read(self, data: bytes) -> tuple[Any, int]:
         """An answer, and when it was written.
@@ -115,16 +122,26 @@ class Format:
         if columns != self._columns:
             raise DamagedError("it has other columns")
         try:
-            answer = BUILTIN.deserialize(data[_HEAD.size :])
-            if answer is not None and type(answer) is not dict and type(answer) is not list:
-                raise DamagedError(f"it holds {type(answer).__name__}")
-            if not _is_sane(answer):
+            values = BUILTIN.deserialize(data[_HEAD.size :])
+            if not _is_sane(values):
                 raise DamagedError("it holds a decimal out of all bounds")
-            return self._check(answer), milliseconds
+            return self._check(self._answer(values)), milliseconds
         except DamagedError:
             raise
         except Exception as error:  # Bytes that others wrote may cause any.
             raise DamagedError("it is damaged") from error
+
+    def _answer(self, values: Any) -> Any:
+        if values is None:
+            return None
+        if type(values) is list:
+            return [self._row(row) for row in values]
+        return self._row(values)
+
+    def _row(self, values: Any) -> dict[str, Any]:
+        if type(values) is not tuple:
+            raise DamagedError(f"it holds {type(values).__name__}")
+        return dict(zip(self._names, values, strict=True))
 
 
 def _is_sane(value: Any) -> bool:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from asyncio_operator import Cache
+from asyncio_operator import Cache, FixedBackoff, Retry
+from asyncio_operator.lookup import Lookup, client
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.lookup.key_batch import KeyBatch
@@ -17,8 +21,11 @@ from asyncio_operator.lookup.known import HELD
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.state.cells import ABSENT
+from asyncio_operator.testing import VirtualTimeLoop
+from asyncio_operator.trace import Trace
 from tests.lookup.helpers import Consumer, Recorded, Trickle, now
-from tests.operator.helpers import virtual
+from tests.lookup.test_cached_pipeline import FATES, Fated
+from tests.operator.helpers import run_on, virtual
 
 CHECK = AnswerCheck(pa.schema([("x", pa.int64())]))
 
@@ -36,7 +43,7 @@ class Elsewhere:
         self.asked: list[list[Any]] = []
         self.renewed: list[list[Any]] = []
         self.noted: dict[Any, Any] = {}
-        self.flushed = 0
+        self.flushed = self.closed = 0
 
     async def find(self, keys: Sequence[Any]) -> list[Any]:
         self.asked.append(list(keys))
@@ -55,7 +62,7 @@ class Elsewhere:
         self.flushed += 1
 
     async def close(self) -> None:
-        raise AssertionError("a run closes no place")
+        self.closed += 1
 
 
 async def look_up(
@@ -64,6 +71,7 @@ async def look_up(
     *known: Elsewhere,
     pause: float = 0.0,
     cache: Cache | None = None,
+    trace: Trace | None = None,
     **options: Any,
 ) -> tuple[list[KeyBatch], LookupPipeline]:
     batches = [KeyBatch(list(some), len(some)) for some in keys]
@@ -72,7 +80,7 @@ async def look_up(
     consumer = Consumer(batches, chosen.ordered)
     kept = None if cache is None else open_cache(cache, "s", now)
     consumer.pipeline = LookupPipeline(
-        enricher, Trickle(batches, pause), consumer.deliver, chosen, kept, CHECK, known=known
+        enricher, Trickle(batches, pause), consumer.deliver, chosen, kept, CHECK, trace, known=known
     )
     async with asyncio.timeout(1e6):
         await consumer.pipeline.run()
@@ -104,7 +112,7 @@ async def test_L1_what_is_known_elsewhere_is_not_called_for(ordered: bool, max_b
     assert (pipeline.cache_hits, pipeline.calls, pipeline.shared) == (2, len(enricher.calls), 0)
     assert elsewhere.noted == {1: {"x": 1}, 4: {"x": 4}}
     assert elsewhere.asked == [[1, 2, 3, 4]]
-    assert elsewhere.flushed == 1
+    assert (elsewhere.flushed, elsewhere.closed) == (1, 0)
 
 
 @virtual
@@ -182,3 +190,120 @@ async def test_nothing_is_asked_for_after_the_end() -> None:
     await asyncio.sleep(0)
     assert asyncio.all_tasks() == {asyncio.current_task()}
     assert (elsewhere.flushed, enricher.calls) == (1, [])
+
+
+@virtual
+async def test_a_trace_has_what_was_found_without_an_attempt() -> None:
+    trace = Trace()
+    await look_up(Recorded(in_a_second), [[1, 2]], Elsewhere({1: {"x": 10}}), trace=trace)
+    lives = trace.story().lives
+    assert [(life.value, len(life.attempts), life.outcome) for life in lives] == [
+        ("1", 0, "result"),
+        ("2", 1, "result"),
+    ]
+    assert [life.completed for life in lives] == pytest.approx([0.1, 1.1])
+
+
+@virtual
+async def test_L2_waiters_of_a_lookup_share_a_question_and_a_key_that_all_have_left_is_not_called_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    elsewhere = Elsewhere({1: {"x": 10}, 2: {"x": 20}}, delay=1.0)
+
+    async def with_elsewhere(*arguments: Any) -> Any:
+        cache = open_cache(*arguments[:3])
+        cache.known = (elsewhere,)
+        return cache
+
+    monkeypatch.setattr(client, "open_own_cache", with_elsewhere)
+    enricher = Recorded(in_a_second)
+    async with Lookup(enricher, cache=Cache()) as lookup:
+        one, two, left = (asyncio.ensure_future(lookup.get(key)) for key in (1, 1, 3))
+        await asyncio.sleep(0.5)
+        left.cancel()
+        other = asyncio.ensure_future(lookup.get(2))
+        found = list(await asyncio.gather(one, two, other))
+        assert found == [{"x": 10}, {"x": 10}, {"x": 20}]
+        assert (elsewhere.asked, enricher.calls) == ([[1, 3], [2]], [])
+        assert await lookup.get(3) == {"x": 3}
+        assert enricher.calls == [3]
+    assert (elsewhere.flushed, elsewhere.closed) == (1, 1)
+
+
+class Store(Elsewhere):
+    """What workers share: it forgets, is slow, and gives locks."""
+
+    def __init__(self, forgets: Sequence[int], delays: Sequence[float], most: int, cache: Cache) -> None:
+        super().__init__({}, most=most)
+        self.forgets, self.delays, self.cache = set(forgets), list(delays), cache
+
+    async def find(self, keys: Sequence[Any]) -> list[Any]:
+        self.delay = self.delays[len(self.asked) % len(self.delays)]
+        answers = await super().find(keys)
+        return [ABSENT if key in self.forgets else answer for key, answer in zip(keys, answers, strict=True)]
+
+    async def renew(self, keys: Sequence[Any]) -> list[Any]:
+        return [HELD if key % 3 == 0 else ABSENT for key in keys]
+
+    def note(self, key: Any, answer: Any, attempts: int, latency: float) -> None:
+        if answer is not None or self.cache.cache_missing:
+            self.answers[key] = answer
+
+
+@given(
+    keys=st.lists(st.lists(st.integers(0, 9), unique=True, max_size=6), max_size=6),
+    fates=st.lists(st.tuples(st.sampled_from(FATES), st.sampled_from([0, 0, 0.1, 3])), min_size=10, max_size=10),
+    cache=st.builds(
+        Cache,
+        max_rows=st.sampled_from([1, 3, 1000]),
+        expire_after_write=st.sampled_from([None, 2, 6]),
+        cache_missing=st.booleans(),
+        refresh_after=st.sampled_from([None, 0.5]),
+        stale_if_error=st.booleans(),
+    ),
+    options=st.fixed_dictionaries(
+        {
+            "ordered": st.booleans(),
+            "capacity": st.integers(1, 5),
+            "buffer": st.integers(1, 12),
+            "retry": st.sampled_from([None, Retry(2, FixedBackoff(0.3))]),
+        }
+    ),
+    forgets=st.lists(st.integers(0, 9), max_size=5),
+    delays=st.lists(st.sampled_from([0.0, 0.05, 2.0]), min_size=1, max_size=3),
+    most=st.sampled_from([1, 2, 100]),
+    pause=st.sampled_from([0.0, 0.05, 1.5]),
+    max_batch=st.sampled_from([1, 1, 3]),
+)
+def test_L1_to_L6_every_key_gets_an_outcome_that_its_source_has_given_to_some_worker(
+    keys: list[list[int]],
+    fates: list[tuple[str, float]],
+    cache: Cache,
+    options: dict[str, Any],
+    forgets: list[int],
+    delays: list[float],
+    most: int,
+    pause: float,
+    max_batch: int,
+) -> None:
+    source, store = Fated(fates), Store(forgets, delays, most, cache)
+
+    async def main() -> None:
+        for worker in range(2):
+            enricher, before = Recorded(source.answer, max_batch), set(store.answers)
+            batches, pipeline = await look_up(enricher, keys, store, pause=pause, cache=cache, timeout=9.0, **options)
+            outcomes = [
+                (key, outcome) for batch in batches for key, outcome in zip(batch.keys, batch.outcomes, strict=True)
+            ]
+            assert all(source.may_give(key, outcome, cache, max_batch) for key, outcome in outcomes)
+            by_source = Counter(outcome.source for _, outcome in outcomes)
+            assert (by_source["cache"], by_source["shared"]) == (pipeline.cache_hits, pipeline.shared)
+            assert enricher.running == 0
+            assert enricher.most <= options["capacity"]
+            assert pipeline.attempt_latency.count == pipeline.calls == len(enricher.calls)
+            if worker and cache.refresh_after is None:
+                called = enricher.calls if max_batch == 1 else [key for call in enricher.calls for key in call]
+                assert {key for key in before if key not in store.forgets}.isdisjoint(called)
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run_on(VirtualTimeLoop, main())

@@ -19,6 +19,7 @@ from asyncio_operator.lookup import Lookup, shared_cache
 from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.lookup.shared_format import Format
 from asyncio_operator.state.cells import ABSENT
+from asyncio_operator.state.serializers import BUILTIN
 from asyncio_operator.testing import ManualClock
 from tests.lookup.helpers import Recorded
 from tests.lookup.shared_workers import (
@@ -238,7 +239,7 @@ GARBAGE = [
 def hostile(form: Format) -> list[bytes]:
     """Values with a right head and a wrong rest."""
     head = form.write(None, round(1000 * time.time()))[:-1]
-    row = form.write({"x": 1}, 0)[20:]
+    row = BUILTIN.serialize((1,))
     deep = b"\x08\x00\x00\x00\x01" * 100_000 + b"\x00"
     wrong = [
         b"",
@@ -247,12 +248,12 @@ def hostile(form: Format) -> list[bytes]:
         row + b"x",
         deep,
         b"\x08\xff\xff\xff\xff",
-        b"\x0a" + b"\xff" * 4,
+        b"\x09" + b"\xff" * 4,
         b"\x06\0\0\0\1\xff",
     ]
-    others: list[Any] = [1, "text", {"x": "text"}, [{"x": 1}, {"x": 2**70}], [[{"x": 1}]], {"y": 1}, {1: 2}]
-    others += [{"x": Decimal("1E+1000000000")}, {"x": [Decimal("1E-1000000000")]}, {"x": 10**5000}, b"x", (1, 2)]
-    return [*(head + one for one in wrong), *(form.write(other, round(1000 * time.time())) for other in others)]
+    others: list[Any] = [1, "text", {"x": 1}, ("text",), [(1,), (2**70,)], [[(1,)]], (), (1, 2), [None], {1: 2}]
+    others += [(Decimal("1E+1000000000"),), ([Decimal("1E-1000000000")],), (10**5000,), b"x", True]
+    return [head + one for one in (*wrong, *map(BUILTIN.serialize, others))]
 
 
 def test_L7_L9_what_is_no_answer_is_a_miss_and_logged_once(redis_server, patient, caplog):

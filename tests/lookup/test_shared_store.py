@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -82,6 +83,61 @@ def test_a_server_that_stands_still_holds_up_one_question_and_no_more(hasty, cap
             await until_it_answers(worker)
             await worker.look_up(enricher, [5_000])
             assert Format("s", SCHEMA).name(5_000) in names(server)
+
+
+@pytest.mark.parametrize("trouble", ["kill", "pause", "close connections", "forget", "fill"])
+def test_whatever_happens_to_the_server_every_key_gets_its_answer(patient, hasty, monkeypatch, trouble):
+    monkeypatch.setattr(shared_store, "WAIT", 0.05)
+    needs_redis()
+    with RedisServer() as server:
+        moments = Random(trouble)
+
+        async def at_any_moment() -> None:
+            while True:
+                await asyncio.sleep(moments.uniform(0, 0.03))
+                await asyncio.to_thread(happen)
+
+        def happen() -> None:
+            if trouble == "kill":
+                server.restart()
+            elif trouble == "pause":
+                server.pause()
+                time.sleep(moments.uniform(0, 0.1))
+                server.resume()
+            elif trouble == "fill":
+                server.command("CONFIG", "SET", "maxmemory", moments.choice(["0", "1"]))
+            else:
+                server.command(*(["FLUSHALL"] if trouble == "forget" else ["CLIENT", "KILL", "TYPE", "normal"]))
+
+        async def soon(key: Any) -> Any:
+            await asyncio.sleep(0.001)
+            return {"x": key}
+
+        @with_workers(server, *[{"max_rows": 50, "refresh_after": 0.01}] * 3)
+        async def work(*workers: Worker) -> None:
+            troubling = asyncio.ensure_future(at_any_moment())
+            batches = [list(range(start, start + 100)) for start in (0, 50, 0, 100, 50)]
+            runs = await asyncio.gather(*[worker.look_up(Recorded(soon), *batches, pause=0.02) for worker in workers])
+            troubling.cancel()
+            await asyncio.wait([troubling])
+            for found, _ in runs:
+                assert [[answer for answer, _ in one] for one in found] == [
+                    [{"x": key} for key in keys] for keys in batches
+                ]
+
+
+def test_an_encrypted_connection_is_made_to_a_server_that_is_known(patient, caplog):
+    needs_redis()
+    with RedisServer(tls=True) as server:
+
+        @with_workers(server, {"url": server.tls_url}, {"url": server.untrusted_url})
+        async def work(trusting: Worker, other: Worker) -> None:
+            await trusting.look_up(Recorded(at_once), [1])
+            assert names(server) == [Format("s", SCHEMA).name(1)]
+            with caplog.at_level(logging.WARNING):
+                found, _ = await other.look_up(Recorded(at_once), [1])
+            assert found == [[({"x": 1}, "call")]]
+            assert "the certificate of the server does not verify" in caplog.text
 
 
 def test_an_answer_that_has_arrived_is_read_however_busy_the_loop_was(redis_server):
