@@ -84,7 +84,7 @@ def s17() -> Rows:
 
 def _restart(spark: SparkSession, source: FunctionEnricher, path: Path) -> Rows:
     journal = Journal(path, identity="benchmark")
-    size = _fill(journal, read_schema(source))
+    size = _fill(journal, _answers(source))
     rows = spark.range(0, KNOWN, 1, 2)
     assert read_journal(spark, journal).limit(1).count() == 1
     began = monotonic()
@@ -99,7 +99,7 @@ def _restart(spark: SparkSession, source: FunctionEnricher, path: Path) -> Rows:
     yield "S17", f"{keys}: bytes of an answer / 100", f"{size / KNOWN:.0f}", "100", size / KNOWN / 100, ""
 
 
-def read_schema(source: FunctionEnricher) -> pa.Schema:
+def _answers(source: FunctionEnricher) -> pa.Schema:
     """The columns of the answers."""
     return source.schema()
 

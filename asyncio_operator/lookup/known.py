@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 HELD: Any = object()
@@ -29,12 +29,15 @@ class KnownAnswers(Protocol):
     async def renew(self, keys: Sequence[Any]) -> Sequence[Any]:
         """The same for keys whose old answer is to be replaced: a new answer, `HELD`, or ABSENT to call for it."""
 
-    def note(self, key: Any, answer: Any, attempts: int, latency: float) -> None:
+    def note(
+        self, key: Any, answer: Any, attempts: int, latency: float, weights: Mapping[str, float] | None = None
+    ) -> None:
         """A call has answered. Called for every answer, so it must not take long: writing goes on in the background.
 
         Args:
             attempts: the calls that the answer took.
             latency: seconds of the last of them.
+            weights: under a budget, what the key weighed beside its call, by unit.
         """
 
     async def flush(self) -> None:

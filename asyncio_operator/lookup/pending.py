@@ -14,7 +14,7 @@ the flights.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from asyncio_operator.arrow.key_identity import identity
@@ -234,7 +234,8 @@ class PendingKeys:
         if self._memory is not None:
             self._memory.note(pending.value, outcome)
         for known in self._known:
-            known.note(pending.value, answer, attempts + pending.copies, self._of_last_call(pending))
+            latency, weights = self._of_last_call(pending), _weights(pending)
+            known.note(pending.value, answer, attempts + pending.copies, latency, weights)
         self._end(pending, outcome)
         return "result"
 
@@ -310,3 +311,11 @@ class PendingKeys:
         latency = self._key_failures.now() - pending.started
         self.latency.add(latency)
         return latency
+
+
+def _weights(pending: PendingKey) -> Mapping[str, float] | None:
+    """What a key weighed in its call, which says what all of its keys weighed together."""
+    call = pending.call
+    if call is None or not call.weighed:
+        return None
+    return {unit: amount / len(call.flights) for unit, amount in call.weighed.items()}

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.checks import seconds
@@ -162,7 +162,9 @@ class SharedCache:
 
     # -- writing
 
-    def note(self, key: Any, answer: Any, attempts: int, latency: float) -> None:
+    def note(
+        self, key: Any, answer: Any, attempts: int, latency: float, weights: Mapping[str, float] | None = None
+    ) -> None:
         if self._store.is_down:
             return
         self._queue.append((key, answer, monotonic()))

@@ -55,7 +55,7 @@ class Elsewhere:
         await asyncio.sleep(self.delay)
         return [HELD if key in self.held else ABSENT for key in keys]
 
-    def note(self, key: Any, answer: Any, attempts: int, latency: float) -> None:
+    def note(self, key: Any, answer: Any, attempts: int, latency: float, weights: Any = None) -> None:
         self.noted[key] = answer
 
     async def flush(self) -> None:
@@ -245,7 +245,7 @@ class Store(Elsewhere):
     async def renew(self, keys: Sequence[Any]) -> list[Any]:
         return [HELD if key % 3 == 0 else ABSENT for key in keys]
 
-    def note(self, key: Any, answer: Any, attempts: int, latency: float) -> None:
+    def note(self, key: Any, answer: Any, attempts: int, latency: float, weights: Any = None) -> None:
         if answer is not None or self.cache.cache_missing:
             self.answers[key] = answer
 

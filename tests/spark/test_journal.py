@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from asyncio_operator import Cache, ConfigurationError, Hedge, Journal
+from asyncio_operator import Budget, Cache, ConfigurationError, Enricher, Hedge, Journal, Limit, StateError
+from asyncio_operator.enricher import settle
+from asyncio_operator.journal.files import Seen
+from asyncio_operator.journal.identity import wanted_description
+from asyncio_operator.journal.noted import NotedAnswers
 from asyncio_operator.lookup import Lookup
+from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, map_partitions, read_journal, register_lookup
+from asyncio_operator.spark.worker.journal import JournalTask
+from enrichers import FunctionEnricher
 from tests.spark.helpers import in_partitions, setting
 from tests.spark.journals import Calls, rows, sources
 
@@ -220,3 +229,73 @@ def test_J9_every_other_face_refuses_a_journal_in_words(spark: SparkSession, cal
         async_udf("long", **options)
     with pytest.raises(ConfigurationError, match="journal is '/tmp'; it must be a Journal, or None"):
         enrich(spark.range(1), source, on="id", journal="/tmp")  # type: ignore[arg-type]
+
+
+def test_J3_an_answer_says_how_it_was_got_and_what_it_weighed(spark: SparkSession, journal: Journal) -> None:
+    class Priced(Enricher):
+        max_batch = 2
+
+        def schema(self) -> pa.Schema:
+            return pa.schema([("x", pa.int64())])
+
+        def weigh(self, keys: Any) -> dict[str, float]:
+            return {"tokens": 100.0 * len(keys), "usd": 1.0 * len(keys)}
+
+        async def lookup_many(self, keys: Any) -> Any:
+            settle({"tokens": 30.0 * len(keys)})
+            return [{"x": key} for key in keys]
+
+    df = table(spark, [1, 2, 3, 4])
+    priced = Budget("priced", Limit(1000, 1.0))
+    enrich(df, Priced(), on="id", journal=journal, budget=priced, batching=2).collect()
+    found = read_journal(spark, journal)
+    assert found.columns[:2] == ["id", "x"]
+    for row in found.collect():
+        assert (row["_weights"], row["_attempts"], row["_row"]) == ({"tokens": 30.0, "usd": 1.0}, 1, 0)
+        assert row["_latency_ms"] > 0
+        assert row["_found"]
+
+
+def test_J2_a_journal_that_cannot_be_written_fails_the_task_with_one_clear_error(
+    spark: SparkSession, journal: Journal
+) -> None:
+    path = str(journal.path)
+
+    def spoil() -> None:
+        import os
+        import shutil
+
+        if os.path.isdir(path):
+            shutil.rmtree(path)
+            with open(path, "w"):
+                """A file is where the directory was."""
+
+    async def look_up(key: int) -> Any:
+        spoil()
+        return {"x": key}
+
+    with pytest.raises(Exception, match="cannot be written") as caught:
+        enrich(table(spark, [1, 2]), FunctionEnricher(look_up, "x long"), on="id", journal=journal).collect()
+    assert "answers would be paid for again, so the task ends" in str(caught.value)
+
+
+def test_J5_answers_that_cannot_be_written_yet_hold_further_calls_back(tmp_path: Path) -> None:
+    answers = pa.schema([("x", pa.string())])
+
+    async def program() -> None:
+        location = Journal(tmp_path).location
+        description = wanted_description("x", pa.schema([("id", pa.int64())]), answers)
+        task = JournalTask(location, description, Seen(), False, "test", 3600.0, None, True)
+        journal = task.opened(answers, False, "0")
+        for key in range(1000):
+            journal.note(key, {"x": f"{key:100000}"}, 1, 0.1)
+        waiting = asyncio.ensure_future(journal.find([1]))
+        await asyncio.sleep(0)
+        assert not waiting.done(), "100 MB wait in memory"
+        [answer] = await asyncio.wait_for(waiting, 60)
+        assert (answer.count, answer.table["x"][answer.start].as_py().strip()) == (1, "1")
+        journal.finish(failed=False)
+        with pytest.raises(StateError, match="is closed"):
+            journal._writer.append(NotedAnswers([], description, 0))
+
+    asyncio.run_coroutine_threadsafe(program(), loop_thread().loop).result(60)

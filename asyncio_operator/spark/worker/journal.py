@@ -15,7 +15,7 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -89,7 +89,7 @@ class JournalTask:
 class TaskJournal:
     """The journal of one lookup of a task. It is its `lookup.known.KnownAnswers`.
 
-    `recall` is called by one thread, `close` by the task's main thread, and the rest on the loop.
+    `recall` is called by one thread, `finish` by the task's main thread, and the rest on the loop.
 
     Args:
         found: the columns that rows get.
@@ -189,17 +189,19 @@ class TaskJournal:
 
     # -- new answers
 
-    def note(self, key: Any, answer: Any, attempts: int, latency: float) -> None:
+    def note(
+        self, key: Any, answer: Any, attempts: int, latency: float, weights: Mapping[str, float] | None = None
+    ) -> None:
         """See `KnownAnswers`."""
         noted = self._noted
-        noted.append(Noted(key, answer, wall(), attempts, latency))
+        noted.append(Noted(key, answer, wall(), attempts, latency, weights))
         if len(noted) == 1:
             self._timer = self._loop.call_later(self._delay, self._hand_over)
         elif len(noted) >= TOGETHER:
             self._hand_over()
 
     async def flush(self) -> None:
-        """See `KnownAnswers`. `close` waits until it is written."""
+        """See `KnownAnswers`. `finish` waits until it is written."""
         self._hand_over()
         if self._reader is not None:
             readers.give_back(self._task, self._reader)
@@ -215,7 +217,7 @@ class TaskJournal:
             try:
                 self._writer.append(NotedAnswers(noted, self._task.description, size))
             except Exception as error:
-                # The writer has failed: `_has_room` and `close` raise its error.
+                # The writer has failed: `_has_room` and `finish` raise its error.
                 logger.warning("%d answers are not written: %s", len(noted), describe_error(error))
 
     async def _has_room(self) -> None:
@@ -232,7 +234,10 @@ class TaskJournal:
         if self._room is not None:
             self._room.set()
 
-    def close(self, failed: bool) -> None:
+    async def close(self) -> None:
+        """See `KnownAnswers`: a task owns its journal, and `finish` ends it."""
+
+    def finish(self, failed: bool) -> None:
         """Wait until everything is written. The run has ended.
 
         Args:

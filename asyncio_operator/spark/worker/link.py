@@ -166,7 +166,7 @@ class Link:
             JournalError: they could not be written, and the task has no other error.
         """
         if self._journal is not None:
-            self._journal.close(failed=kind is not None)
+            self._journal.finish(failed=kind is not None)
 
     def report(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         """Report the figures and the trace. Called on the task's main thread, at the end, with the task's error."""
