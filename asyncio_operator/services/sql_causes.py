@@ -128,14 +128,16 @@ def cause_of(error: BaseException) -> Cause:
         found = [STATES[state[:length]] for length in (5, 2) if state[:length] in STATES]
         if found:
             return found[0]
-    return next((cause for kind, cause in CLASSES if isinstance(error, kind)), UNREADABLE)
+    return next((cause for kind, cause in CLASSES if isinstance(error, kind) or isinstance(driver, kind)), UNREADABLE)
 
 
 def _of_driver(error: BaseException) -> BaseException:
     """The error of the driver, below those of SQLAlchemy and of its adapters."""
     below = error.orig if isinstance(error, exc.StatementError) else None
     below = error if below is None else below
-    while not isinstance(below, SqliteError) and not hasattr(below, "sqlstate") and below.__cause__ is not None:
+    while below.__cause__ is not None and not (
+        isinstance(below, SqliteError) or hasattr(below, "sqlstate") or type(below.args[:1] and below.args[0]) is int
+    ):
         below = below.__cause__
     return below
 

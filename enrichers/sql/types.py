@@ -257,6 +257,7 @@ def parameter_type(column: Column, dialect: str) -> types.TypeEngine[Any]:
     for is_kind, made in _PARAMETERS:
         if is_kind(arrow):
             return made()
+    # Bytes too: drivers take them as they are, and SQLAlchemy's type for them does not work with aiomysql.
     return types.NullType()
 
 
@@ -265,8 +266,6 @@ _PARAMETERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[], types.TypeE
     (kinds.is_string, types.String),
     (kinds.is_large_string, types.String),
     (kinds.is_boolean, types.Boolean),
-    (kinds.is_binary, types.LargeBinary),
-    (kinds.is_large_binary, types.LargeBinary),
     (kinds.is_date, types.Date),
 )
 

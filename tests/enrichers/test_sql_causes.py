@@ -1,0 +1,81 @@
+"""What errors of SQLAlchemy and of drivers mean: every number, name and state of the tables, and the classes below."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+import pytest
+from sqlalchemy import exc
+
+from asyncio_operator.services.causes import StatementTimeoutError
+from asyncio_operator.services.secrets import Secrets
+from asyncio_operator.services.sql_causes import (
+    BUSY,
+    FULL,
+    LOST,
+    MYSQL,
+    NOT_REACHABLE,
+    STATEMENT,
+    VALUE,
+    cause_of,
+    is_lost,
+    lookup_error,
+)
+
+
+class DriverError(Exception):
+    sqlstate: str | None = None
+
+
+def raised(driver: BaseException, kind: Any = exc.OperationalError, *, lost: bool = False) -> Any:
+    return kind("SELECT s3cret", {"keys": ["s3cret"]}, driver, connection_invalidated=lost)
+
+
+@pytest.mark.parametrize("number", MYSQL)
+def test_numbers_of_mysql_come_before_classes(number: int) -> None:
+    for kind in (exc.OperationalError, exc.ProgrammingError, exc.InternalError):
+        assert cause_of(raised(Exception(number, "words"), kind)) is MYSQL[number]
+    refused = OSError(111, "refused")
+    driver = Exception(number, "words")
+    driver.__cause__ = refused
+    assert cause_of(raised(driver)) is MYSQL[number]
+
+
+@pytest.mark.parametrize(
+    ("state", "retryable"), [("08006", True), ("22003", False), ("28P01", False), ("40001", True), ("42P01", False)]
+)
+def test_a_state_says_whether_a_retry_may_help(state: str, retryable: bool) -> None:
+    driver = DriverError("words")
+    driver.sqlstate = state
+    assert cause_of(raised(driver)).retryable is retryable
+
+
+def test_classes_decide_what_nothing_else_does() -> None:
+    driver = Exception("words")
+    assert cause_of(raised(driver)) is BUSY
+    assert cause_of(raised(driver, lost=True)) is LOST
+    assert is_lost(raised(driver, exc.InterfaceError))
+    assert cause_of(raised(driver, exc.ProgrammingError)) is STATEMENT
+    assert cause_of(raised(driver, exc.DataError)) is VALUE
+    assert cause_of(OSError("refused")) is NOT_REACHABLE
+    assert cause_of(raised(OSError("refused"))) is NOT_REACHABLE
+    assert cause_of(raised(Exception(1040, "Too many connections"))) is FULL
+    assert cause_of(TimeoutError()).kind is StatementTimeoutError
+    assert cause_of(exc.StatementError("words", "SELECT", {}, OverflowError("too large"))).any_key is False
+    assert cause_of(ValueError("words")).any_key is False
+
+
+def test_sqlite_says_by_name_what_happened() -> None:
+    with sqlite3.connect(":memory:") as connection:
+        for sql, retryable in (("SELECT * FROM nothing", False), ("SELEC", False)):
+            with pytest.raises(sqlite3.Error) as caught:
+                connection.execute(sql)
+            assert cause_of(raised(caught.value)).retryable is retryable
+    connection.close()
+
+
+def test_X5_a_message_has_the_words_of_the_driver_and_neither_statement_nor_secrets() -> None:
+    error = lookup_error(raised(Exception(1064, "near s3cret-Pw")), "SqlEnricher(...)", "key 7", Secrets(["s3cret-Pw"]))
+    assert str(error) == "SqlEnricher(...): the server refuses the statement (near ***, error 1064)"
+    assert error.__cause__ is None
