@@ -35,7 +35,7 @@ help:
 	@echo "make pictures  draw the diagrams of the pages, and the picture of the README from a run of Spark"
 	@echo "make docs    build the documentation site into site/"
 	@echo "make dist    build the wheel and the sdist into dist/"
-	@echo "make release-check, make compat  what a release is tested for; the tests with the oldest PySpark"
+	@echo "make release-check, make compat  what a release is tested for; the tests with the oldest versions of what it needs"
 	@echo "make check   what CI runs: formatting, lint, types, tests"
 	@echo "make lint    check formatting, lint, and the words that this project avoids"
 	@echo "make types   check the types"
@@ -91,6 +91,7 @@ release-check: venv
 
 compat: java venv
 	@tools/compat spark-4.0 $(ARGS)
+	@tools/compat oldest $(if $(ARGS),$(ARGS),-n $(JOBS) tests/arrow tests/budget tests/enrichers tests/journal tests/lookup tests/state tests/test_import.py)
 
 check: java lint types test
 

@@ -255,8 +255,14 @@ def open_place(location: Location) -> Place:
 
 
 def _s3(location: Location) -> pafs.FileSystem:
-    # With the delayed open, a file of one part is one request.
-    return _made("S3FileSystem", location, lambda kind: kind(allow_delayed_open=True, **location.options))
+    def make(kind: Callable[..., pafs.FileSystem]) -> pafs.FileSystem:
+        try:
+            # A file of one part is then one request.
+            return kind(allow_delayed_open=True, **location.options)
+        except TypeError:  # Arrow 18 does not have it.
+            return kind(**location.options)
+
+    return _made("S3FileSystem", location, make)
 
 
 def _gs(location: Location) -> pafs.FileSystem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import string
 import subprocess
 import sys
@@ -85,12 +86,15 @@ def spark_schema(spark: SparkSession) -> Callable[[str], pa.Schema | None]:
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
+    # PySpark 4.0 takes no zone: its timestamps are in UTC.
+    zone: Any = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+
     def ask(ddl: str) -> pa.Schema | None:
         try:
             parsed = StructType.fromDDL(ddl)
         except PySparkException:
             return None
-        return to_arrow_schema(parsed, timezone="UTC") if isinstance(parsed, StructType) else None
+        return to_arrow_schema(parsed, **zone) if isinstance(parsed, StructType) else None
 
     return ask
 

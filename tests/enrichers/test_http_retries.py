@@ -141,7 +141,7 @@ def test_another_value_is_refused(retry: Any) -> None:
 
 
 @pytest.mark.spark
-def test_every_face_of_spark_retries_by_default(spark: SparkSession) -> None:
+def test_every_face_of_spark_also_in_sql_retries_by_default(spark: SparkSession) -> None:
     from asyncio_operator.spark import EnrichmentMetrics, enrich, enrich_with, plan, register_lookup
 
     rows: dict[Any, Any] = {str(i): {"a": i} for i in range(20)}
