@@ -45,7 +45,8 @@ class AsyncFunction(Generic[In, Out]):
     def weigh(self, values: Sequence[In]) -> Mapping[str, float]:
         """Under a budget: what one call for these values is likely to weigh, by unit, such as ``{"tokens": 1300}``.
 
-        Calls and values are counted without it. It must return at once. By default a call weighs nothing else.
+        Calls and values are counted without it. It must return at once. By default a call weighs nothing else. An
+        ``async def`` may have an attribute of that name, a function of the list of values.
         """
         return {}
 
@@ -70,6 +71,8 @@ class BatchAsyncFunction(AsyncFunction[In, Out]):
 
 
 ELEMENT = "the element (several values: a tuple)"
+
+WEIGHED = "the list of elements"
 
 _POOLS = threading.Lock()
 
@@ -145,6 +148,10 @@ class _PlainFunction(AsyncFunction[In, Out]):
     def __init__(self, function: Callable[[In], Awaitable[Out]]) -> None:
         self.invoke = function  # type: ignore[method-assign,assignment]
         self.idempotent = getattr(function, "idempotent", True)
+        weigh = getattr(function, "weigh", None)
+        if weigh is not None:
+            plain_function(f"{function_name(function)}.weigh", weigh, "a function of the list of elements", WEIGHED)
+            self.weigh = weigh  # type: ignore[method-assign]
 
     def __repr__(self) -> str:
         return function_name(self.invoke)
@@ -192,7 +199,7 @@ def _check_methods(function: AsyncFunction[Any, Any]) -> None:
         )
     plain_function(name, late, "a method of the element", "the element")
     weigh = f"{type(function).__name__}.weigh"
-    plain_function(weigh, function.weigh, "a method of the list of elements", "the list of elements")
+    plain_function(weigh, function.weigh, "a method of the list of elements", WEIGHED)
 
 
 def _check_async(function: AsyncFunction[Any, Any], wanted: str, unwritten: object = None, *arguments: str) -> None:

@@ -25,6 +25,9 @@ A message of a worker
                 must hold if the waiting call is to start, how much it has spent in its life, and how much of that the
                 last reply has confirmed
 
+Two other kinds of messages change nothing: "statistics", and "check", whose reply has as "error" what is wrong if a new
+worker had the "budget" of the message, or None.
+
 A report
     moved       [limit, end, start, units]: units of the entry at `end` started by `start` (None: they never start)
     debts       units by unit that were used beyond an estimate, for each limit of the unit
@@ -79,6 +82,8 @@ def answer(state: Json | None, message: Json, now: float) -> tuple[Json, Json]:
     windows = _windows(state, now)
     if message["kind"] == "statistics":
         return state, {"statistics": statistics(state, windows, now)}
+    if message["kind"] == "check":
+        return state, {"error": _conflict(state, message, now)}
     if error := _other_version(message) or _conflict(state, message, now):
         return state, {"error": error, "now": now, "seq": message["seq"]}
     if state["budget"] != message["budget"]:
@@ -227,7 +232,7 @@ def _conflict(state: Json, message: Json, now: float) -> str | None:
     if state["budget"] == message["budget"] or not workers.others(state, message["worker"], now):
         return None
     return (
-        f"the budget is in use with {_shown(state['budget'])}, and this worker has {_shown(message['budget'])}; one "
+        f"it is in use with {_shown(state['budget'])}, and is {_shown(message['budget'])} here; one "
         "name must have the same limits everywhere at a time: take another name, or wait until the others have ended"
     )
 

@@ -90,7 +90,8 @@ class FunctionCoordinator:
             try:
                 address = await ADDRESS.get(self._source, ASK_TIMEOUT)
             except ConfigurationError as error:
-                problem = CoordinatorError(f"the coordinator {self.shown}: {error}")
+                # It will say the same again, until a person changes something.
+                problem = CoordinatorError(f"the coordinator {self.shown}: {error}", lasting=True)
             else:
                 self._found = _served(self._name, address, self._source, self._limits)
                 return await self._found.ask(message)

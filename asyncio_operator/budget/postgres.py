@@ -13,7 +13,7 @@ import json
 from typing import Any
 
 from asyncio_operator.addresses import shown_address
-from asyncio_operator.budget.coordinator import ASK_TIMEOUT, Answer
+from asyncio_operator.budget.coordinator import ASK_TIMEOUT, CHECK_SERVER, Answer
 from asyncio_operator.budget.terms import Json
 from asyncio_operator.clock import monotonic
 from asyncio_operator.errors import CoordinatorError
@@ -130,7 +130,7 @@ class PostgresCoordinator:
 
     def _problem(self, error: Exception) -> CoordinatorError:
         cause, hidden = cause_of(error, self._dsn), secrets_of(self._dsn)
-        remedy = ""
+        remedy = CHECK_SERVER if cause.retryable else ""
         if getattr(error, "sqlstate", None) in ("42501", "3F000"):
             remedy = f"; ask a user who may to run: {CREATE}; {GRANT}"
         message = f"the coordinator {self.shown}: {cause.text}{own_words(error, hidden)}{remedy}"

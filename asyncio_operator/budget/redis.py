@@ -16,7 +16,7 @@ import secrets
 from typing import Any
 
 from asyncio_operator.addresses import shown_address
-from asyncio_operator.budget.coordinator import ASK_TIMEOUT, Answer
+from asyncio_operator.budget.coordinator import ASK_TIMEOUT, CHECK_SERVER, Answer
 from asyncio_operator.budget.terms import Json
 from asyncio_operator.clock import monotonic
 from asyncio_operator.errors import CoordinatorError
@@ -119,7 +119,8 @@ class RedisCoordinator:
     def _problem(self, error: Exception) -> CoordinatorError:
         url = self._client.url if self._client is not None else ""
         cause, hidden = cause_of(error), secrets_of(url)
-        message = f"the coordinator {self.shown}: {cause.text}{own_words(error, hidden)}"
+        remedy = CHECK_SERVER if cause.retryable else ""
+        message = f"the coordinator {self.shown}: {cause.text}{own_words(error, hidden)}{remedy}"
         return caused(CoordinatorError(message, lasting=cause.retryable is False), error, hidden)
 
     async def close(self) -> None:

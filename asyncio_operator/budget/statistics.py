@@ -85,7 +85,13 @@ def statistics(state: Json, windows: list[RateWindow], now: float) -> Json:
 
 
 def _unit(allowed: float, used: float, reserved: float) -> Json:
+    used, reserved = (_without_noise(amount, allowed) for amount in (used, reserved))
     return {"allowed": allowed, "used": used, "reserved": reserved, "refused": 0, "hint": None}
+
+
+def _without_noise(amount: float, allowed: float) -> float:
+    """Sums of floats have rounding errors, and a call that says nothing of a unit weighs next to nothing."""
+    return 0.0 if abs(amount) < 1e-9 * allowed else float(f"{amount:.12g}")
 
 
 def _left(unit: Json) -> float:

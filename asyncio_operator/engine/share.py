@@ -79,7 +79,7 @@ class Share:
         self._due = math.inf
         self._not_before = -math.inf
         self._unanswered_since: float | None = None
-        self._problem = "no reply has come"
+        self._problem = coordinator.shown
         self._gone: str | None = None
         self._ignored: set[str] = set()
         self._ask_alarm = Alarm(loop, clock, self._ask)
@@ -260,7 +260,7 @@ class Share:
     def _give_up(self, since: str = "") -> None:
         """From now on every call that would have to wait fails, until there is a reply."""
         self._gone = (
-            f"no call may start: the coordinator of the budget {self._name!r} gives no answer{since}: {self._problem}"
+            f"no call may start under the budget {self._name!r}, because there is no answer{since} from {self._problem}"
         )
         self._tell()
 

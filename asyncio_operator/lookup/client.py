@@ -20,7 +20,9 @@ from uuid import UUID
 
 from asyncio_operator.arrow.key_identity import canonical_key
 from asyncio_operator.budget.spec import Budget
+from asyncio_operator.budget.unweighed import warn_unweighed
 from asyncio_operator.checks import Duration, plain_function
+from asyncio_operator.engine.budgeted import overridden
 from asyncio_operator.engine.ending import close_within
 from asyncio_operator.engine.flights import Flight
 from asyncio_operator.engine.inputs import Reader, as_input
@@ -247,6 +249,8 @@ class _Engine:
         self._source = _Keys(self._pending)
         self._known_first = KnownFirst(self._source, known, self._pending) if known else None
         self._allowance = None if options.budget is None else shares.seat(options.budget)
+        if options.budget is not None:
+            warn_unweighed(options.budget, describe(enricher), overridden(enricher.weigh, Enricher.weigh))
         self._attempts = managed_calls(
             enricher,
             self._known_first or self._source,

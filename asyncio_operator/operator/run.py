@@ -114,11 +114,14 @@ class Run:
         allowance: Allowance | None = None
         if options.managed or restored:
             recorder = recorder_of(options.trace, now())
+            weigh = overridden(function.weigh, AsyncFunction.weigh)
             if options.budget is not None:
                 # Imported here: few runs have a budget, and it loads all that decides about one.
+                from asyncio_operator.budget.unweighed import warn_unweighed
                 from asyncio_operator.engine.share import shares
 
                 allowance = shares.seat(options.budget)
+                warn_unweighed(options.budget, describe(function), weigh)
             source = ElementSource(buffer, reader, restored, recorder)
             attempts = Attempts(
                 source,
@@ -132,7 +135,7 @@ class Run:
                 keys=source.keyed,
                 breaker_clock=options.clock,
                 allowance=allowance,
-                weigh=overridden(function.weigh, AsyncFunction.weigh),
+                weigh=weigh,
             )
             lanes = attempts.lanes
         else:

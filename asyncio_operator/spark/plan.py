@@ -15,6 +15,7 @@ from functools import partial
 from pyspark.sql import DataFrame
 
 from asyncio_operator.arrow.key_identity import canonical_key
+from asyncio_operator.budget.permits import Permits
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.budget.usage import checked_weights
 from asyncio_operator.checks import Duration, positive_duration, positive_int
@@ -73,10 +74,11 @@ class EnrichmentPlan:
         max_attempts: how often a key that fails is looked up. The other figures count one attempt.
         latency: seconds of a call, as given; None if not given.
         seconds, cached_seconds: duration of the calls, without and with the cache; None without a latency. It is longer
-            if other jobs use the budget at the same time.
+            if other jobs use the budget at the same time. None too if some call can never start.
         weights, cached_weights: with a budget, what the calls weigh by unit: calls, keys, and the units of the
             enricher, estimated from some keys.
         budget: as given.
+        never: why the budget lets a call for some key never start; None if no key that was weighed is so heavy.
         journal_rows: input rows whose answer the journal has. They count in `rows` and in no figure of keys and calls.
         journal_calls: the number of calls that the journal saves, without a cache.
     """
@@ -98,6 +100,7 @@ class EnrichmentPlan:
     weights: Mapping[str, float] = field(default_factory=dict)
     cached_weights: Mapping[str, float] = field(default_factory=dict)
     budget: Budget | None = None
+    never: str | None = None
     journal_rows: int = 0
     journal_calls: int = 0
 
@@ -132,7 +135,7 @@ class EnrichmentPlan:
         for unit, limit in ({} if self.budget is None else self.budget.spend or {}).items():
             if self.weights.get(unit, 0.0) > limit:
                 text += f"; without a cache that is more than the {limit:,.6g} {unit} that may be spent"
-        return text
+        return text if self.never is None else f"{text}; {self.never}"
 
 
 def _count(number: int, noun: str) -> str:
@@ -232,7 +235,7 @@ def _planned(
     at_once = max(1, min(len(tasks), tasks_at_once or cores(df.sparkSession)))
     plain = worked_off(tasks, at_once, pace, whole.asked)
     cached = worked_off(tasks, at_once, pace, Caches(whole, survey.cache_rows).asked)
-    per_key = {} if options.budget is None else _weights_of_a_key(df, task, keys_in_a_call)
+    per_key, never = _weighed(df, task, keys_in_a_call, options.budget)
     weights, cached_weights = (
         {} if options.budget is None else weights_of(one.calls, one.lookups, per_key) for one in (plain, cached)
     )
@@ -249,25 +252,35 @@ def _planned(
         sampled_rows=sum(one.rows for one in tasks),
         max_attempts=1 if lookups.retry is None else lookups.retry.max_attempts,
         latency=average,
-        seconds=_seconds(plain, options.budget, weights, average),
-        cached_seconds=_seconds(cached, options.budget, cached_weights, average),
+        seconds=None if never else _seconds(plain, options.budget, weights, average),
+        cached_seconds=None if never else _seconds(cached, options.budget, cached_weights, average),
         weights=weights,
         cached_weights=cached_weights,
+        never=never,
     )
 
 
-def _weights_of_a_key(df: DataFrame, task: EnrichTask, keys_in_a_call: int) -> dict[str, float]:
-    """What a key weighs on average, in the units of the enricher, estimated from some keys of a DataFrame."""
+def _weighed(
+    df: DataFrame, task: EnrichTask, keys_in_a_call: int, budget: Budget | None
+) -> tuple[dict[str, float], str | None]:
+    """What a key weighs on average, in the units of the enricher, and why a call for some key can never start.
+
+    Both are found from some keys of a DataFrame.
+    """
     weigh = overridden(task.enricher.weigh, Enricher.weigh)
-    if weigh is None:
-        return {}
+    if budget is None or weigh is None:
+        return {}, None
     parts = df.toDF(*(f"_{i}" for i in range(len(df.columns)))).select(*(f"_{i}" for i in task.layout.keys))
     rows = parts.dropna().distinct().limit(max(WEIGHED, keys_in_a_call)).collect()
     keys = [canonical_key(row[0] if len(row) == 1 else tuple(row)) for row in rows]
     total: Counter[str] = Counter()
     for start in range(0, len(keys), keys_in_a_call):
         total.update(checked_weights("weigh(keys)", weigh(keys[start : start + keys_in_a_call])))
-    return {unit: amount / len(keys) for unit, amount in total.items()}
+    permits = Permits(budget, "plan")
+    # A call for several keys that is too heavy is made for fewer.
+    misfits = (permits.misfit(weigh([key])) for key in keys)
+    never = next((str(misfit) for misfit in misfits if misfit is not None), None)
+    return {unit: amount / len(keys) for unit, amount in total.items()}, never
 
 
 def _seconds(total: Total, budget: Budget | None, weights: Mapping[str, float], latency: float | None) -> float | None:

@@ -9,6 +9,7 @@ import pytest
 
 from asyncio_operator import Budget, BudgetExceeded, ConfigurationError, Limit
 from asyncio_operator.budget.permits import Permits
+from asyncio_operator.budget.spec import definition
 from tests.budget.helpers import Cluster, Coordinator, exchange, may_start, most_in_a_window
 
 
@@ -300,10 +301,19 @@ def test_G1_one_name_with_other_limits_at_a_time_is_an_error() -> None:
     first, second = (Permits(Budget("b", Limit(rate)), f"w{rate}") for rate in (10, 20))
     first.next_start({}, 0.0)
     exchange(coordinator, first, 0.0)
-    with pytest.raises(
-        ConfigurationError, match=r"'b'.* in use with 10 calls per 60 s.* this worker has 20 calls per 60 s"
-    ):
+    with pytest.raises(ConfigurationError, match=r"'b'.* in use with 10 calls per 60 s.* is 20 calls per 60 s here"):
         exchange(coordinator, second, 1.0)
+
+
+def test_G1_a_check_says_what_a_new_worker_would_be_told_and_changes_nothing() -> None:
+    coordinator, budget = Coordinator(), Budget("b", Limit(10))
+    permits = Permits(budget, "w")
+    permits.next_start({}, 0.0)
+    exchange(coordinator, permits, 0.0)
+    for limit, now, wrong in ((10, 1.0, False), (20, 1.0, True), (20, 6.0, False)):
+        check = {"kind": "check", "worker": "", "budget": definition(Budget("b", Limit(limit)))}
+        assert (coordinator.ask(check, now)["error"] is not None) == wrong
+    assert json.loads(coordinator.text)["budget"] == definition(budget)
 
 
 @pytest.mark.parametrize("rests", [True, False])

@@ -13,8 +13,10 @@ from pyspark.cloudpickle import cloudpickle
 
 from asyncio_operator import Budget, BudgetExceeded, ConfigurationError, Limit, RateLimit, StateError
 from asyncio_operator.budget.account import answer
+from asyncio_operator.budget.permits import Permits
 from asyncio_operator.budget.registry import Running, coordinators
 from asyncio_operator.budget.spec import definition
+from tests.budget.helpers import Coordinator, exchange
 
 TOKENS = Limit(200_000.5, 60.0, "tokens", burst=10.0)
 
@@ -139,6 +141,21 @@ def test_G10_statistics_say_what_is_allowed_used_reserved_and_refused() -> None:
     assert {figures.used for figures in found.units.values()} == {0}
     assert (found.workers, found.paused_for) == (0, 0.0)
     assert pickle.loads(pickle.dumps(found)) == found
+
+
+def test_G10_figures_have_no_rounding_errors() -> None:
+    coordinator, spec = Coordinator(), Budget("b", Limit(1000.0, 60.0, "tokens"))
+    permits = Permits(spec, "w")
+    permits.next_start({"tokens": 1.0}, 0.0)
+    exchange(coordinator, permits, 0.0)
+    for tokens in (0.1, 0.2, 0.0):
+        permits.next_start({"tokens": tokens}, 0.1)
+        permits.started({"tokens": tokens}, 0.1)
+        permits.returned({"tokens": tokens}, {"tokens": tokens}, 0.1, 0.1)
+    permits.rest()
+    exchange(coordinator, permits, 0.2)
+    figures = coordinator.statistics(spec, 0.3)["units"]["tokens"]
+    assert (figures["used"], figures["reserved"]) == (0.3, 0.0)
 
 
 def test_the_error_survives_pickling() -> None:

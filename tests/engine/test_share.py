@@ -24,6 +24,7 @@ from asyncio_operator import (
     StateError,
 )
 from asyncio_operator.budget.account import answer
+from asyncio_operator.budget.addresses import coordinator_of
 from asyncio_operator.budget.coordinator import LocalCoordinator, States
 from asyncio_operator.budget.terms import Json
 from asyncio_operator.budget.usage import Hint
@@ -32,7 +33,7 @@ from asyncio_operator.enricher import hint, settle
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.testing import FakeEnricher
 from tests.operator.attempts import stop
-from tests.operator.helpers import REAL_LOOPS, collect, collect_timed, collect_until, now, others, run_on, virtual
+from tests.operator.helpers import REAL_LOOPS, collect, collect_timed, collect_until, now, others, run_on, same, virtual
 
 
 class Coordinator:
@@ -281,7 +282,7 @@ async def test_G7_after_patience_the_calls_that_wait_fail_and_the_error_names_th
     assert now() == pytest.approx(7.5, abs=0.01)
     for error in outcomes:
         assert isinstance(error, CoordinatorError)
-        assert "'quota' gives no answer for 7.5 s" in str(error)
+        assert "under the budget 'quota', because there is no answer for 7.5 s from" in str(error)
         assert coordinator.deaf or "redis://cache.test/3" in str(error)
     # Later calls fail at once, until it answers again.
     with pytest.raises(CoordinatorError):
@@ -303,6 +304,31 @@ async def test_G7_an_error_that_no_wait_mends_is_told_at_once():
         await run.start()
     assert now() == 0
     run.seat.leave()
+
+
+@virtual
+async def test_G7_a_function_that_gives_no_address_is_an_error_at_once():
+    def address() -> str:
+        raise KeyError
+
+    spec = Budget("a wrong function", Limit(10), coordinator=address)
+    run = Run(Share(spec, coordinator_of(spec), 0.0))
+    with pytest.raises(CoordinatorError, match=r"the function .*address raised KeyError"):
+        await run.start()
+    assert now() < 0.5
+    run.seat.leave()
+
+
+@virtual
+async def test_G4_a_unit_that_nothing_weighs_is_logged_once(caplog):
+    spec = budget(Limit(1000.0, 60.0, "tokens"), name="nothing weighs")
+    for _ in range(2):
+        await collect(AsyncWaitOperator(same, budget=spec).process(range(2)))
+        async with Lookup(FakeEnricher({1: {"x": 1}}), budget=spec):
+            pass
+    said = [record.message for record in caplog.records]
+    assert [text.partition(" weighs ")[0] for text in said] == ["same", "FakeEnricher(1 keys, x)"]
+    assert all("'nothing weighs' limits tokens" in text for text in said)
 
 
 @virtual

@@ -105,6 +105,19 @@ async def test_G1_a_call_weighs_what_the_function_says_and_its_values(mode):
 
 
 @virtual
+async def test_G1_a_plain_function_may_weigh_too(mode):
+    async def call(value: Any) -> Any:
+        return value
+
+    meter = Meter(tokens=10)
+    call.weigh = lambda values: {"tokens": sum(values)}  # type: ignore[attr-defined]
+    assert await collect_timed(under(meter, call, mode=mode).process([6, 5])) == [(6, 0), (5, 10)]
+    call.weigh = 7  # type: ignore[attr-defined]
+    with pytest.raises(ConfigurationError, match=r"call\.weigh is 7"):
+        under(meter, call, mode=mode)
+
+
+@virtual
 async def test_G2_retries_and_halves_are_starts(mode):
     meter, script = Meter(calls=1), Script({1: [BAD, BAD]})
     await collect(under(meter, script, mode=mode, retry=retry(delay=1.0)).process([1]))

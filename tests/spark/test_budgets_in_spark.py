@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from asyncio_operator import Budget, Limit, RateLimit
+from asyncio_operator import Budget, ConfigurationError, Limit, RateLimit
 from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, map_partitions, register_lookup
 from enrichers import FunctionEnricher
 from tests.redis_service import RedisServer, needs_redis
@@ -60,6 +62,28 @@ def test_G1_one_name_with_other_limits_in_a_chain_is_refused(spark: SparkSession
     one = enrich(spark.range(5), SOURCE, on="id", budget=Budget("same", Limit(10)))
     with pytest.raises(Exception, match=r"the budget 'same' is .* in an earlier lookup of this DataFrame"):
         enrich(one, SOURCE, on="id", prefix="y_", budget=Budget("same", Limit(20)))
+
+
+def test_G1_one_name_with_other_limits_is_refused_on_the_driver_while_tasks_use_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    over = tmp_path / "over"
+
+    async def slow(key: int) -> Any:
+        for _ in iter(over.exists, True):
+            await asyncio.sleep(0.02)
+        return {"x": key}
+
+    used_now = Budget("used now", Limit(10))
+    running = enrich(spark.range(2, numPartitions=1), FunctionEnricher(slow, "x long"), on="id", budget=used_now)
+    with ThreadPoolExecutor(1) as thread:
+        done = thread.submit(running.collect)
+        wait_until(lambda: used_now.statistics().workers == 1, 20, "a worker")
+        with pytest.raises(ConfigurationError, match=r"'used now': it is in use with 10 calls .* 20 calls .* here"):
+            enrich(spark.range(5), SOURCE, on="id", budget=Budget("used now", Limit(20)))
+        over.touch()
+        done.result()
+    assert enrich(spark.range(5), SOURCE, on="id", budget=Budget("used now", Limit(20))).count() == 5
 
 
 def test_G10_a_budget_in_redis_is_kept_there_and_shows_no_secret(spark: SparkSession) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from asyncio_operator import AdaptiveCapacity, Batching, Cache, ConfigurationError, RateLimit
+from asyncio_operator import AdaptiveCapacity, Batching, Budget, Cache, ConfigurationError, Limit, RateLimit
 from asyncio_operator.spark import EnrichmentMetrics, enrich, plan
 from asyncio_operator.testing import FakeEnricher
 from tests.pages import DOCS, run_programs
@@ -145,6 +145,22 @@ def test_it_shows_all_figures_in_a_line(orders: DataFrame, capsys: pytest.Captur
 def test_nothing_to_do_is_planned_too(spark: SparkSession) -> None:
     told = plan(spark.range(5).where("id > 9"), service(), on="id", latency=1.0)
     assert (told.rows, told.distinct_keys, told.calls, told.cached_calls, told.seconds) == (0, 0, 0, 0, 0.0)
+
+
+class Weighing(FakeEnricher):
+    """A key weighs as many tokens as its number."""
+
+    def weigh(self, keys: Any) -> dict[str, float]:
+        return {"tokens": float(sum(keys))}
+
+
+def test_G6_a_plan_says_that_a_call_can_never_start(spark: SparkSession) -> None:
+    rows = spark.range(1, 21, numPartitions=1)
+    for limit, never in ((20.0, False), (19.0, True)):
+        made = plan(
+            rows, Weighing({1: {"x": 1}}), on="id", budget=Budget("p", Limit(limit, 60.0, "tokens")), latency=0.01
+        )
+        assert (made.seconds is None) == never == ("it can never start" in str(made))
 
 
 # -- what is refused

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -17,7 +18,8 @@ from pyspark.sql import SparkSession
 
 from asyncio_operator.budget.addresses import check_address, states
 from asyncio_operator.budget.registry import Running, coordinators
-from asyncio_operator.budget.spec import Budget, Limit
+from asyncio_operator.budget.spec import Budget, Limit, definition
+from asyncio_operator.budget.unweighed import warn_unweighed
 from asyncio_operator.engine.budgeted import overridden
 from asyncio_operator.errors import BudgetExceeded, ConfigurationError, describe
 from asyncio_operator.function import AsyncFunction
@@ -30,6 +32,10 @@ logger = logging.getLogger("asyncio_operator")
 
 _said: set[str] = set()
 """What was logged, and is not logged again."""
+
+
+LAST_WORD = 0.5
+"""Seconds in which a worker has said that it uses a budget no longer, after its last task."""
 
 
 def require_budget(budget: object) -> None:
@@ -45,7 +51,8 @@ def reachable(spark: SparkSession, budget: Budget, tasks_at_once: Callable[[], i
         tasks_at_once: the number of tasks that share it where they cannot reach the driver.
 
     Raises:
-        ConfigurationError: its address cannot be read, or it cannot be divided, or the driver cannot listen.
+        ConfigurationError: its address cannot be read, or it cannot be divided, or the driver cannot listen, or tasks
+            use a budget of this name that has other limits.
     """
     require_budget(budget)
     if budget.coordinator is not None:
@@ -54,9 +61,22 @@ def reachable(spark: SparkSession, budget: Budget, tasks_at_once: Callable[[], i
     address = driver_address(spark)
     if address is None:
         return divided(budget, tasks_at_once())
+    _refuse_other_limits(budget)
     reaching = with_reach(budget, address)
     coordinators.register(budget.name, Running(partial(states.ask, budget.name), reaching.reach))
     return reaching
+
+
+def _refuse_other_limits(budget: Budget) -> None:
+    """Raise if tasks use a budget of this name that has other limits (law G1)."""
+    question = {"kind": "check", "worker": "", "budget": definition(budget)}
+    # Tasks that have just ended say so a moment later.
+    waited = 0.0
+    while (in_use := states.ask(budget.name, question)["error"]) is not None:
+        if waited >= LAST_WORD:
+            raise ConfigurationError(f"the budget {budget.name!r}: {in_use}")
+        time.sleep(LAST_WORD / 10)
+        waited += LAST_WORD / 10
 
 
 def with_reach(budget: Budget, address: DriverAddress) -> Budget:
@@ -140,13 +160,4 @@ def check_weights(budget: Budget, called: str, weigh: Callable[[Any], Mapping[st
                 limit=limit,
                 spent=0.0,
             )
-    units = {limit.unit for limit in budget.limits} | (budget.spend or {}).keys()
-    unknown = sorted(units - weights.keys() - {"calls", "keys"})
-    if unknown and weigh is None:
-        text = (
-            f"{called} weighs its calls in no unit of its own, and the budget {budget.name!r} limits "
-            f"{', '.join(unknown)}: only what its calls settle is counted; give it `weigh`"
-        )
-        if text not in _said:
-            _said.add(text)
-            logger.warning("%s", text)
+    warn_unweighed(budget, called, weigh)
