@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
-import time
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -75,7 +75,7 @@ def _refuse_other_limits(budget: Budget) -> None:
     while (in_use := states.ask(budget.name, question)["error"]) is not None:
         if waited >= LAST_WORD:
             raise ConfigurationError(f"the budget {budget.name!r}: {in_use}")
-        time.sleep(LAST_WORD / 10)
+        threading.Event().wait(LAST_WORD / 10)
         waited += LAST_WORD / 10
 
 
