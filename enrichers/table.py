@@ -269,7 +269,8 @@ class TableEnricher(Enricher):
             self._check(given.schema)
             return given.cast(_simplified(given.schema))
         self._check(given.schema, known.names)
-        names = [name for name in known.names if name in given.schema.names]
+        needed = {*self.key, *self._chosen(known)}
+        names = [name for name in known.names if name in needed]
         for name in names:
             self._check_zone(name, given.schema.field(name).type, known.field(name).type)
         return given.select(names).cast(pa.schema([known.field(name) for name in names]))
@@ -313,8 +314,14 @@ class TableEnricher(Enricher):
                 raise ConfigurationError(
                     f"{self!r}: the table has no column {name!r}; {did_you_mean(name, schema.names)}"
                 )
-        if not self._chosen(schema):
+        chosen = self._chosen(schema)
+        if not chosen:
             raise ConfigurationError(f"{self!r}: the table has no columns but the key's; there is nothing to add")
+        for name in (*self.key, *chosen):
+            if schema.names.count(name) > 1:
+                raise ConfigurationError(
+                    f"{self!r}: the table has several columns {name!r}; rename all but one, or choose others: columns="
+                )
 
     def _chosen(self, schema: pa.Schema | None = None) -> list[str]:
         """The columns of a row."""

@@ -42,7 +42,7 @@ def fit_keys(keys: pa.Array, data_type: pa.DataType) -> pa.Array:
     keys, data_type = canonical_array(keys), canonical_type(data_type)
     if keys.type == data_type:
         return keys
-    if kinds.is_null(keys.type):
+    if kinds.is_null(keys.type) or kinds.is_null(data_type):
         return pa.nulls(len(keys), data_type)
     if kinds.is_struct(keys.type) and kinds.is_struct(data_type) and keys.type.num_fields == data_type.num_fields:
         parts = [fit_keys(part, field.type) for part, field in zip(keys.flatten(), data_type, strict=True)]

@@ -206,6 +206,24 @@ async def test_keys_of_another_type_are_found_by_value() -> None:
         await enricher.lookup_columns(pa.array(["2"]))
 
 
+async def test_columns_that_are_not_used_may_have_one_name() -> None:
+    """As those of a join have."""
+    table = pa.table([[1, 2], ["a", "b"], [3, 4], [5, 6]], names=["k", "v", "x", "x"])
+    described = TableEnricher(table, "k", ["v"])
+    described.schema()  # as the driver asks, before it sends the enricher to the workers
+    for enricher in (TableEnricher(table, "k", ["v"]), described):
+        await enricher.open()
+        assert await enricher.lookup(2) == {"v": "b"}
+        await enricher.close()
+
+
+async def test_a_key_column_of_nulls_has_no_row() -> None:
+    enricher = TableEnricher(pa.table({"k": pa.nulls(2), "v": ["a", "b"]}), "k")
+    await enricher.open()
+    assert await enricher.lookup_many([1, 2]) == [None, None]
+    await enricher.close()
+
+
 async def test_it_has_to_be_open() -> None:
     with pytest.raises(EnricherError, match="not open"):
         await TableEnricher(AIRPORTS, "faa").lookup("JFK")
@@ -278,6 +296,8 @@ def test_wrong_arguments_are_configuration_errors(arguments: Any, says: str) -> 
         ({"source": lambda: "text"}, "the source gave 'text'"),
         ({"source": lambda: [1]}, "it must be a mapping"),
         ({"source": list}, "no column 'faa'"),
+        ({"source": pa.table([["x"], [1], [2]], names=["faa", "n", "n"])}, "several columns 'n'"),
+        ({"source": pa.table([["x"], ["y"], [2]], names=["faa", "faa", "n"])}, "several columns 'faa'"),
     ],
 )
 def test_what_is_wrong_with_a_source_is_found_on_the_driver(arguments: Any, says: str) -> None:
