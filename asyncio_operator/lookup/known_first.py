@@ -17,7 +17,7 @@ from contextvars import copy_context
 from typing import Any, cast
 
 from asyncio_operator.engine.contracts import Source
-from asyncio_operator.engine.ending import close_within
+from asyncio_operator.engine.ending import close_within, error_of
 from asyncio_operator.engine.flights import Flight
 from asyncio_operator.engine.timing import start_task
 from asyncio_operator.lookup.known import HELD, KnownAnswers
@@ -106,8 +106,14 @@ class KnownFirst:
         """Stop asking, and write what was noted, within `seconds`. Returns the error of that."""
         for question in self._questions:
             question.cancel()
-        errors = [await close_within(f"the answers of {one.source}", one.flush, seconds) for one in self._known]
-        return next((error for error in errors if error is not None), None)
+        names = " and ".join(one.source for one in self._known)
+        return await close_within(f"the answers of the {names}", self._flush, seconds)
+
+    async def _flush(self) -> None:
+        # Side by side: each may take all of the time.
+        errors = await asyncio.gather(*(error_of(one.flush) for one in self._known))
+        for error in filter(None, errors):
+            raise error
 
     # -- questions
 

@@ -41,11 +41,14 @@ FEWEST = 10
 
 WRITTEN_AT_ONCE = 200
 
-MOST_WAITING = 10_000
-"""Answers that wait to be written."""
+MOST_WAITING = 50_000
+"""Answers that wait to be written: those of some calls with thousands of keys, which may come at the same time."""
 
-FLUSH = 0.5
-"""Seconds that the end of a run waits for its answers to be written."""
+FLUSH = 0.9
+"""Seconds that the end of a run waits for its answers to be written: less than `TASK_GRACE_PERIOD`."""
+
+MOST_HELD = 10_000
+"""Refreshes of other workers that are remembered."""
 
 IDLE = 60.0
 """Seconds without a question after which the connections are closed, as those of enrichers are (law L8)."""
@@ -156,7 +159,7 @@ class SharedCache:
         return answers
 
     def _hold(self, name: bytes, until: float) -> None:
-        if len(self._held) >= MOST_WAITING:
+        if len(self._held) >= MOST_HELD:
             self._held.clear()
         self._held[name] = until
 
