@@ -20,6 +20,8 @@ export XDG_RUNTIME_DIR := $(CURDIR)/.venv/runtime
 export SPARK_LOCAL_IP ?= 127.0.0.1
 # Another Spark, or other Python modules, must not be taken in place of those in .venv.
 unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME
+# Every Python that the tests start would compile this package, and every process that runs tests all of them.
+unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 

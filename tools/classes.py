@@ -1,5 +1,7 @@
 """Keeps Spark's classes in .venv/spark.jsa as a JVM has them in memory: with that file a JVM starts in half the time.
 
+Meanwhile, on another core, it has the tests compiled.
+
 The tests start some thirty JVMs. No test needs the file: with another Java or PySpark, or without it, they are slower.
 """
 
@@ -53,18 +55,29 @@ def make() -> None:
             "PYSPARK_PYTHON": sys.executable,
         }
         # It ends when the JVM has closed its standard output too, and has written all.
-        done = subprocess.run(
-            [sys.executable, "-c", TYPICAL], env=os.environ | own, capture_output=True, text=True, check=False
-        )
-        if done.returncode or not partial.exists():
-            print(
-                f"The JVMs of the tests start slowly, because their classes were not archived:\n{done.stderr[-2000:]}"
-            )
+        with subprocess.Popen(
+            [sys.executable, "-c", TYPICAL],
+            env=os.environ | own,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as jvm:
+            compile_tests()
+            _, complaints = jvm.communicate()
+        if jvm.returncode or not partial.exists():
+            print(f"The JVMs of the tests start slowly, because their classes were not archived:\n{complaints[-2000:]}")
             return
         _note().write_text(_made_for(), encoding="utf-8")
         partial.replace(ARCHIVE)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def compile_tests() -> None:
+    """Have pytest compile the tests, which it keeps: each of the processes that run them side by side would do it."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-qq"]
+    # What is wrong in a test is reported when the tests run.
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
 
 
 def _note() -> Path:
