@@ -130,14 +130,19 @@ class Memory:
             self._learn(keys, outcomes, self._clock())
 
     def _learn(self, keys: Sequence[Any], outcomes: Sequence[Any], now: float) -> None:
-        block = self._blocks[-1] if self._blocks else None
-        if block is None or block.is_full() or now - block.begun > SPAN * self._seconds:
-            self._blocks.append(block := Block(now))
-        block.ended = now
-        block.keys += keys
-        size = len(keys) * (ENTRY + SAMPLED * size_of(outcomes[::SAMPLED]) // len(keys))
-        block.bytes += size
-        self._bytes += size
+        sample = outcomes[::SAMPLED]
+        size = ENTRY + size_of(sample) // len(sample)
+        # In several blocks: a block that alone is over the limit would be forgotten with all its keys.
+        most = max(1, min(BLOCK, MOST_BYTES // 16 // size))
+        for start in range(0, len(keys), most):
+            some = keys[start : start + most]
+            block = self._blocks[-1] if self._blocks else None
+            if block is None or block.is_full() or now - block.begun > SPAN * self._seconds:
+                self._blocks.append(block := Block(now))
+            block.ended = now
+            block.keys += some
+            block.bytes += size * len(some)
+        self._bytes += size * len(keys)
         self._known.update(zip(keys, outcomes, strict=True))
         while self._blocks and self._is_over():
             self._forget()

@@ -51,6 +51,25 @@ def test_L12_errors_are_not_remembered() -> None:
     assert recalled(memory, "a", "b", "c") == [{}, PENDING, None]
 
 
+@pytest.mark.parametrize(
+    ("count", "answer", "remembered"),
+    [
+        pytest.param(250_000, None, module.MOST_KEYS, id="keys"),
+        pytest.param(2_000, {"x": "x" * 2**17}, 500, id="bytes"),
+        pytest.param(20, {"x": "x" * 2**24}, 3, id="bytes of few"),
+    ],
+)
+def test_L12_of_more_answers_than_are_remembered_the_last_ones_are(count: int, answer: Any, remembered: int) -> None:
+    """Also if they come in one batch of rows."""
+    memory = Memory(60, False, ManualClock())
+    keys = [*range(count)]
+    memory.learn(keys, [answer] * count)
+    known = [outcome is not PENDING for outcome in recalled(memory, *keys)]
+    assert known == sorted(known)
+    # Whole blocks are forgotten.
+    assert 0.9 * remembered <= sum(known) <= 1.1 * remembered
+
+
 class Attributes(dict[str, Any]):
     """A row whose values are attributes too, as many clients give: it has every attribute."""
 
