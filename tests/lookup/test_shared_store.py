@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import pickle
 import time
 from random import Random
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 
 from asyncio_operator import Cache, ConfigurationError, Enricher
+from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.lookup import Lookup, shared_cache, shared_store
 from asyncio_operator.lookup.shared_format import Format
 from tests.lookup.helpers import Recorded
@@ -236,6 +240,16 @@ def test_the_address_is_in_no_text(redis_server):
     by_function = Cache(store=lambda: redis_server.url, expire_after_write=60)
     assert "s3cret" not in repr(by_function)
     assert "<lambda>" in repr(by_function)
+
+
+def test_a_function_keeps_the_address_out_of_the_job(monkeypatch):
+    monkeypatch.setenv("CACHE_URL_OF_TEST", "redis://:s3cret@h")
+    cache = Cache(store=lambda: os.environ["CACHE_URL_OF_TEST"], expire_after_write=60)
+    sent = cloudpickle.dumps(cache)
+    assert b"s3cret" not in sent
+    arrived = pickle.loads(sent)
+    assert arrived.store() == "redis://:s3cret@h"
+    assert fingerprint(arrived) == fingerprint(cache)
 
 
 def test_a_function_gives_the_address_in_the_worker(redis_server, patient):
