@@ -58,7 +58,7 @@ class Coordinators:
             return running.ask(message)
         raise StateError(
             f"no coordinator of this process has the budget {name!r}; ask for its statistics on the driver, "
-            "after a lookup with this budget was made"
+            "after a lookup with this budget was made; on Spark Connect, name a coordinator in the Budget"
         )
 
 

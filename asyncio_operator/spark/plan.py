@@ -199,7 +199,16 @@ def plan(
     task, _ = enrich_task(df.schema, enricher, options)
     positive_int("sample", sample)
     average = None if latency is None else _average(latency)
-    planned = partial(_planned, task=task, options=options, average=average, tasks_at_once=tasks_at_once, sample=sample)
+    divided = budget is not None and options.budget != budget
+    planned = partial(
+        _planned,
+        task=task,
+        options=options,
+        average=average,
+        tasks_at_once=tasks_at_once,
+        sample=sample,
+        divided=divided,
+    )
     made = replace(planned(df), budget=budget)
     unknown = None if options.journal is None else without_known(df, task, options.journal)
     if unknown is None:
@@ -223,8 +232,13 @@ def _planned(
     average: float | None,
     tasks_at_once: int | None,
     sample: int,
+    divided: bool,
 ) -> EnrichmentPlan:
-    """The plan for the rows of a DataFrame, none of whose answers is known."""
+    """The plan for the rows of a DataFrame, none of whose answers is known.
+
+    Args:
+        divided: the budget of `options` is that of one task.
+    """
     lookups = task.options
     pace = Pace(calls_at_most(lookups.capacity), lookups.rate_limit, average or 1.0)
     keys_in_a_call = 1 if lookups.batching is None else lookups.batching.max_size
@@ -235,6 +249,7 @@ def _planned(
     at_once = max(1, min(len(tasks), tasks_at_once or cores(df.sparkSession)))
     plain = worked_off(tasks, at_once, pace, whole.asked)
     cached = worked_off(tasks, at_once, pace, Caches(whole, survey.cache_rows).asked)
+    parts = at_once if divided else 1
     per_key, never = _weighed(df, task, keys_in_a_call, options.budget)
     weights, cached_weights = (
         {} if options.budget is None else weights_of(one.calls, one.lookups, per_key) for one in (plain, cached)
@@ -252,8 +267,8 @@ def _planned(
         sampled_rows=sum(one.rows for one in tasks),
         max_attempts=1 if lookups.retry is None else lookups.retry.max_attempts,
         latency=average,
-        seconds=None if never else _seconds(plain, options.budget, weights, average),
-        cached_seconds=None if never else _seconds(cached, options.budget, cached_weights, average),
+        seconds=None if never else _seconds(plain, options.budget, weights, average, parts),
+        cached_seconds=None if never else _seconds(cached, options.budget, cached_weights, average, parts),
         weights=weights,
         cached_weights=cached_weights,
         never=never,
@@ -283,10 +298,14 @@ def _weighed(
     return {unit: amount / len(keys) for unit, amount in total.items()}, never
 
 
-def _seconds(total: Total, budget: Budget | None, weights: Mapping[str, float], latency: float | None) -> float | None:
-    if latency is None:
-        return None
-    return total.seconds if budget is None else max(total.seconds, budget_seconds(budget, weights, latency))
+def _seconds(
+    total: Total, budget: Budget | None, weights: Mapping[str, float], latency: float | None, parts: int
+) -> float | None:
+    """The duration, where `parts` tasks at once have a budget each."""
+    if latency is None or budget is None:
+        return None if latency is None else total.seconds
+    of_each = {unit: amount / parts for unit, amount in weights.items()}
+    return max(total.seconds, budget_seconds(budget, of_each, latency))
 
 
 def _average(latency: object) -> float:

@@ -97,6 +97,10 @@ def divided(budget: Budget, tasks: int) -> Budget:
         raise ConfigurationError(
             f"the budget {budget.name!r} has a spend limit, and on Spark Connect no task reaches the driver: {remedy}"
         )
+    limits = [_part(budget.name, limit, tasks, remedy) for limit in budget.limits]
+    in_flight = budget.in_flight
+    if in_flight is not None:
+        in_flight = _whole(budget.name, "in_flight", in_flight, tasks, remedy)
     text = (
         f"tasks on Spark Connect do not reach the driver: each of {tasks} tasks at once gets a part of the budget "
         f"{budget.name!r}; {remedy}, and a task that needs more gets what others leave"
@@ -104,10 +108,6 @@ def divided(budget: Budget, tasks: int) -> Budget:
     if text not in _said:
         _said.add(text)
         logger.warning("%s", text)
-    limits = [_part(budget.name, limit, tasks, remedy) for limit in budget.limits]
-    in_flight = budget.in_flight
-    if in_flight is not None:
-        in_flight = _whole(budget.name, "in_flight", in_flight, tasks, remedy)
     return Budget(budget.name, *limits, in_flight=in_flight, patience=budget.patience)
 
 
