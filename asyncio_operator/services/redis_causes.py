@@ -28,7 +28,8 @@ NEEDLESS = Cause(
     "the server refuses the credentials: it has no password for the user that is called default; leave it out of the "
     "URL, or name another user, as in redis://user:password@host"
 )
-CLUSTER = Cause("the server is one of a cluster, and only one server is asked here")
+CLUSTER = Cause("the server is one of a cluster: set cluster=True, or ask the cluster's own endpoint")
+NO_CLUSTER = Cause("the server is not one of a cluster, or its user may not run CLUSTER SLOTS: leave out cluster=True")
 WAITING = Cause("the server cannot answer yet", retryable=True)
 
 CAUSES: tuple[tuple[type[BaseException], Cause], ...] = (
@@ -39,6 +40,7 @@ CAUSES: tuple[tuple[type[BaseException], Cause], ...] = (
     (exceptions.BusyLoadingError, WAITING),
     (exceptions.ClusterDownError, WAITING),
     (exceptions.TryAgainError, WAITING),
+    (exceptions.RedisClusterException, WAITING),
     (exceptions.AskError, CLUSTER),
     (exceptions.ClusterCrossSlotError, CLUSTER),
     (exceptions.TimeoutError, Cause("the server did not answer in time", retryable=True)),
@@ -68,6 +70,7 @@ WORDS = {
     "Authentication required": NO_PASSWORD,
     "without any password configured": NEEDLESS,
     "no password is set": NEEDLESS,
+    "Cluster mode is not enabled": NO_CLUSTER,
     "max number of clients": Cause("the server has too many clients", retryable=True, overload=True),
 }
 """Causes by words of an answer that say more than its class."""
@@ -77,6 +80,8 @@ def cause_of(error: BaseException) -> Cause:
     """The cause of an error."""
     if any(isinstance(one, ssl.SSLCertVerificationError) for one in chain(error)):
         return CERTIFICATE
+    if isinstance(error, exceptions.RedisClusterException) and error.__cause__ is not None:
+        return cause_of(error.__cause__)
     text = str(error)
     for words, cause in WORDS.items():
         if words in text:

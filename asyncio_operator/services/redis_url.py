@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from redis.asyncio.connection import parse_url
 
-from asyncio_operator.errors import function_name
+from asyncio_operator.errors import ConfigurationError, function_name
 from asyncio_operator.hints import did_you_mean
 from asyncio_operator.services.secret_source import SecretSource, checked_text
 from asyncio_operator.services.secrets import Secrets, of_url
@@ -89,6 +89,21 @@ def _problem_of_options(url: str) -> str | None:
     except ValueError as error:
         return f"redis-py does not take its options: {error}"  # which names the option
     return None
+
+
+def check_cluster_url(url: str) -> None:
+    """Check that a checked URL can lead to a cluster.
+
+    Raises:
+        ConfigurationError: it names a socket, or a database other than 0. The message does not show the URL.
+    """
+    parts = urlsplit(url)
+    number = parts.path.strip("/") or dict(parse_qsl(parts.query)).get("db", "0")
+    if parts.scheme == "unix" or int(number):
+        raise ConfigurationError(
+            "url (not shown, it may hold a password): a cluster has database 0 only, and no socket of a file; write "
+            "redis://user:password@host:6379 with cluster=True"
+        )
 
 
 def location(url: str) -> str:

@@ -22,8 +22,8 @@ AGAIN = 1
 class Connections:
     """Up to `size` connections to one server."""
 
-    def __init__(self, source: Url, *, size: int, connect_timeout: float) -> None:
-        self._client = RedisClient(source, connect_timeout=connect_timeout, again=AGAIN)
+    def __init__(self, source: Url, *, size: int, connect_timeout: float, cluster: bool = False) -> None:
+        self._client = RedisClient(source, connect_timeout=connect_timeout, again=AGAIN, cluster=cluster)
         self._slots = asyncio.Semaphore(size)
 
     @property

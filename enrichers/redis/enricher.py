@@ -16,8 +16,9 @@ import pyarrow as pa
 from asyncio_operator import ConfigurationError, Enricher, EnricherError
 from asyncio_operator.enricher import Found, Row, as_schema, describe, duration, positive_int
 from asyncio_operator.services.redis_causes import lookup_error
-from asyncio_operator.services.redis_url import URL, Url, secrets_of, shown_source
+from asyncio_operator.services.redis_url import URL, Url, check_cluster_url, secrets_of, shown_source
 from enrichers.names import names_of
+from enrichers.redis.cluster import ClusterConnections
 from enrichers.redis.connections import Connections
 from enrichers.redis.key_names import Names
 from enrichers.typed import NoColumnError, json_decoder, row_converter
@@ -39,7 +40,7 @@ class NotJsonError(Exception):
 
 @dataclass(frozen=True, init=False, repr=False)
 class RedisEnricher(Enricher):
-    """Rows from one Redis server, or from a server with the same protocol.
+    """Rows from one Redis server or a cluster, or from servers with the same protocol.
 
     Args:
         url: ``redis://user:password@host:port/database``, ``rediss://`` for TLS, or a function without arguments that
@@ -53,7 +54,9 @@ class RedisEnricher(Enricher):
         pool_size: maximum number of connections of one worker. 4 by default: a few keep a Python process busy with
             batches.
         max_batch: maximum number of keys in one command. 500 by default: the server runs no other command meanwhile.
-        connect_timeout: seconds, or a timedelta, to make a connection, and for a function to return the URL.
+        connect_timeout: seconds, or a timedelta, to make a connection, and for a function to return the URL. In a
+            cluster also for a node to answer, after which it is taken for lost.
+        cluster: whether the URL leads to a node, or the endpoint, of a cluster. The nodes are asked at the same time.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -66,6 +69,7 @@ class RedisEnricher(Enricher):
     pool_size: int
     max_batch: int
     connect_timeout: float
+    cluster: bool
     _schema: pa.Schema
     _runtime: tuple[Connections, Convert, Names] | None = field(compare=False)
 
@@ -80,8 +84,13 @@ class RedisEnricher(Enricher):
         pool_size: int = 4,
         max_batch: int = 500,
         connect_timeout: float | timedelta = 10.0,
+        cluster: bool = False,
     ) -> None:
         URL.check_source(url)
+        if not isinstance(cluster, bool):
+            raise ConfigurationError(f"cluster is {describe(cluster)}; it must be True or False")
+        if cluster and isinstance(url, str):
+            check_cluster_url(url)
         if kind not in KINDS:
             raise ConfigurationError(f'kind is {describe(kind)}; it must be "json" | "hash" | "string"')
         columns = as_schema(schema)
@@ -96,6 +105,7 @@ class RedisEnricher(Enricher):
             "pool_size": positive_int("pool_size", pool_size),
             "max_batch": positive_int("max_batch", max_batch),
             "connect_timeout": duration("connect_timeout", connect_timeout),
+            "cluster": cluster,
             "_schema": columns,
             "_runtime": None,
         }
@@ -117,7 +127,8 @@ class RedisEnricher(Enricher):
         Raises:
             ConfigurationError: a function for the URL returns none in this process.
         """
-        connections = Connections(self.url, size=self.pool_size, connect_timeout=self.connect_timeout)
+        made = ClusterConnections if self.cluster else Connections
+        connections = made(self.url, size=self.pool_size, connect_timeout=self.connect_timeout)
         await connections.open()
         object.__setattr__(self, "_runtime", (connections, self._conversion(), Names(self.key_template, self.key)))
 
@@ -211,7 +222,8 @@ class RedisEnricher(Enricher):
         return self.__dict__ | {"_runtime": None}
 
     def __repr__(self) -> str:
-        return f"RedisEnricher({shown_source(self.url)}, {self.kind} at {self.key_template!r})"
+        cluster = ", cluster" if self.cluster else ""
+        return f"RedisEnricher({shown_source(self.url)}{cluster}, {self.kind} at {self.key_template!r})"
 
 
 def _with_text_names(value: Mapping[bytes, bytes]) -> Row:

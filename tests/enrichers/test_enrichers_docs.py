@@ -62,7 +62,12 @@ async def test_the_examples_run(database: Database, tmp_path: Path) -> None:
     async with country_server() as port:
         values = {"HOST": "127.0.0.1", "PORT": port, "PATH": path, "PARQUET": str(tmp_path / "planes.parquet")}
         names = await asyncio.to_thread(
-            run_programs, "enrichers.md", **values, DSN=database.dsn, REDIS_URL="redis://localhost"
+            run_programs,
+            "enrichers.md",
+            **values,
+            DSN=database.dsn,
+            REDIS_URL="redis://localhost",
+            CLUSTER_URL="redis://localhost",
         )
         assert await names["country"].lookup("NO") == COUNTRIES["NO"]
         assert await one(names["Prices"](), 8) == {"price": 12.0}

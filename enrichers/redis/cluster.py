@@ -1,0 +1,81 @@
+"""The connections of one worker to a cluster, through redis-py's client for clusters.
+
+A cluster divides names into 16,384 slots, and a command may have names of one slot only. A batch becomes one pipeline
+for each node, with a command for each slot; the nodes are asked at the same time. redis-py learns the nodes from the
+first one that answers, follows MOVED and ASK, and learns them again if it is sent elsewhere too often.
+
+In a pipeline it leaves lost connections to its caller. So a batch with an answer that another node could give is sent
+again as a whole, after the nodes were forgotten. That is safe, because commands only read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from redis import exceptions
+
+from asyncio_operator.services.redis_url import Url
+from enrichers.redis.connections import AGAIN, Connections
+
+ELSEWHERE = (
+    exceptions.ConnectionError,
+    exceptions.TimeoutError,
+    exceptions.ClusterDownError,
+    exceptions.AskError,
+    exceptions.TryAgainError,
+)
+"""Errors that another node, or the same one a moment later, may not give. `MovedError` is an `AskError`."""
+
+Command = tuple[str | bytes, ...]
+
+
+class ClusterConnections(Connections):
+    """Up to `size` commands at a time, each with one connection to every node that it concerns."""
+
+    def __init__(self, source: Url, *, size: int, connect_timeout: float) -> None:
+        super().__init__(source, size=size, connect_timeout=connect_timeout, cluster=True)
+        self._forgotten = 0
+
+    async def values(self, names: Sequence[bytes]) -> Sequence[Any]:
+        """The values of names, from one MGET for each slot. None for a name that does not exist or is not a plain
+        value, an error for a failed command."""
+        slots: dict[int, list[int]] = {}
+        slot_of = self._client.redis.keyslot
+        for place, name in enumerate(names):
+            slots.setdefault(slot_of(name), []).append(place)
+        answers = await self._asked([("MGET", *(names[place] for place in places)) for places in slots.values()])
+        found: list[Any] = [None] * len(names)
+        for places, answer in zip(slots.values(), answers, strict=True):
+            several = [answer] * len(places) if isinstance(answer, Exception) else answer
+            for place, value in zip(places, several, strict=True):
+                found[place] = value
+        return found
+
+    async def hashes(self, names: Sequence[bytes]) -> Sequence[Any]:
+        """The hashes of names, from HGETALL. Empty for a missing name, an error for a failed command."""
+        return await self._asked([("HGETALL", name) for name in names])
+
+    async def _asked(self, commands: Sequence[Command]) -> Sequence[Any]:
+        left = AGAIN
+        while True:
+            async with self._slots:
+                forgotten = self._forgotten
+                answers = await self._sent(commands)
+            lost = [answer for answer in answers if isinstance(answer, ELSEWHERE)]
+            if not lost:
+                return answers
+            if not left:
+                raise lost[0]
+            left -= 1
+            # This cuts the connections of other batches, so of all that have failed together only one does it.
+            if forgotten == self._forgotten:
+                self._forgotten += 1
+                await self._client.redis.aclose()
+
+    async def _sent(self, commands: Sequence[Command]) -> list[Any]:
+        async with self._client.redis.pipeline() as pipeline:
+            for command in commands:
+                pipeline.execute_command(*command)
+            answers: list[Any] = await pipeline.execute(raise_on_error=False)
+            return answers

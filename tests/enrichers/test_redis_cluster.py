@@ -1,0 +1,225 @@
+"""`RedisEnricher` against a real cluster of three nodes: slots, moved slots, nodes that die, secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import traceback
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from redis.asyncio.connection import SSLConnection
+from redis.crc import key_slot
+
+from asyncio_operator import ConfigurationError, EnricherError
+from asyncio_operator.testing import check_enricher
+from enrichers.redis import RedisEnricher
+from tests.redis_cluster import RedisCluster, cluster
+from tests.redis_service import RedisServer, needs_redis, redis_server
+
+__all__ = ["cluster", "redis_server"]
+
+COLUMN: dict[str, Any] = {"schema": "n int", "kind": "string"}
+
+
+@contextlib.asynccontextmanager
+async def opened(source: RedisCluster | RedisServer, **options: Any) -> AsyncIterator[RedisEnricher]:
+    enricher = RedisEnricher(**{"url": source.url, "cluster": True, **COLUMN} | options)
+    await enricher.open()
+    try:
+        yield enricher
+    finally:
+        await enricher.close()
+
+
+async def failure(enricher: RedisEnricher, *keys: Any) -> EnricherError:
+    with pytest.raises(EnricherError) as raised:
+        await enricher.lookup_many(keys)
+    assert "s3cret" not in "".join(traceback.format_exception(raised.value))
+    return raised.value
+
+
+@pytest.mark.parametrize("kind", ["json", pytest.param("hash", marks=pytest.mark.faults)])
+def test_a_cluster_keeps_the_contract(cluster: RedisCluster, kind: Any) -> None:
+    names = ["JFK", "LGA", "EWR"]
+    for name in names:
+        if kind == "json":
+            cluster.set(f"{kind}:{name}", f'{{"name": "{name}"}}')
+        else:
+            cluster.node_of(f"{kind}:{name}").command("HSET", f"{kind}:{name}", "name", name)
+    check_enricher(
+        lambda: RedisEnricher(
+            cluster.url, schema="name string", key_template=f"{kind}:{{key}}", kind=kind, cluster=True, max_batch=3
+        ),
+        known={name: {"name": name} for name in names},
+        missing=["XXX", "a b\r\nSET x y\r\n", "{a}", "", "\ud800"],
+        secrets=["s3cret"],
+    )
+
+
+async def test_a_batch_over_all_slots_is_answered_in_order_by_all_nodes(cluster: RedisCluster) -> None:
+    for number in range(0, 300, 2):
+        cluster.set(str(number), str(number))
+    async with opened(cluster) as enricher:
+        found = await enricher.lookup_many(range(300))
+        assert found == [None if number % 2 else {"n": number} for number in range(300)]
+
+
+async def test_a_value_of_another_type_is_missing_or_an_error_of_its_key(cluster: RedisCluster) -> None:
+    cluster.set("plain", "1")
+    async with opened(cluster, kind="hash") as enricher:
+        error = await failure(enricher, "plain", "other")
+        assert "key 'plain': the value is of another type of Redis (WRONGTYPE" in str(error)
+        assert (error.retryable, error.any_key) == (False, False)
+
+
+def two_nodes(cluster: RedisCluster, name: str) -> tuple[RedisServer, RedisServer, str]:
+    """The node of a name, another node, and the slot."""
+    here = cluster.node_of(name)
+    there = next(node for node in cluster.nodes if node is not here)
+    return here, there, str(key_slot(name.encode()))
+
+
+async def test_slots_that_move_are_followed(cluster: RedisCluster) -> None:
+    here, there, slot = two_nodes(cluster, "moving")
+    async with opened(cluster) as enricher:
+        assert await enricher.lookup("moving") is None
+        there.command("CLUSTER", "SETSLOT", slot, "IMPORTING", cluster.identity(here))
+        here.command("CLUSTER", "SETSLOT", slot, "MIGRATING", cluster.identity(there))
+        # A name that is not here is asked for there, by ASK.
+        assert await enricher.lookup_many(["moving", "other"]) == [None, None]
+        for node in (there, here):
+            node.command("CLUSTER", "SETSLOT", slot, "NODE", cluster.identity(there))
+        there.command("SET", "moving", "7")
+        # It is there for good, which MOVED says.
+        assert await enricher.lookup_many(["moving", "other"]) == [{"n": 7}, None]
+        there.command("DEL", "moving")
+        for node in (here, there):
+            node.command("CLUSTER", "SETSLOT", slot, "NODE", cluster.identity(here))
+        assert await enricher.lookup("moving") is None
+
+
+@pytest.mark.faults
+async def test_a_node_that_dies_is_a_retryable_error_until_it_is_back() -> None:
+    needs_redis()
+    with RedisCluster() as cluster:
+        cluster.set("alive", "1")
+        dead = next(node for node in cluster.nodes[1:] if node is not cluster.node_of("alive"))
+        name = next(str(number) for number in range(1000) if cluster.node_of(str(number)) is dead)
+        async with opened(cluster, connect_timeout=2) as enricher:
+            assert await enricher.lookup_many(["alive", name]) == [{"n": 1}, None]
+            dead.restart()
+            cluster.wait(lambda node: b"cluster_state:ok" in node.command("CLUSTER", "INFO"))
+            # Each finds its connection lost, and none disturbs another one that is sent again.
+            answers = await asyncio.gather(*(enricher.lookup_many(["alive", name]) for _ in range(20)))
+            assert answers == [[{"n": 1}, None]] * 20
+            dead.stop()
+            error = await failure(enricher, "alive", name)
+            assert (error.retryable, error.any_key) == (True, True)
+            assert await enricher.lookup("alive") == {"n": 1}
+            dead.start()
+            async with asyncio.timeout(20):
+                while True:
+                    with contextlib.suppress(EnricherError):
+                        assert await enricher.lookup_many(["alive", name]) == [{"n": 1}, None]
+                        break
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("how", ["dies", "hangs"])
+async def test_a_replica_takes_over_from_a_node_that_is_gone(how: str) -> None:
+    needs_redis()
+    with RedisCluster(replicas=True, timeout=500) as cluster:
+        primary = cluster.nodes[1]
+        name = next(str(number) for number in range(1000) if cluster.node_of(str(number)) is primary)
+        cluster.set(name, "7")
+        cluster.wait(lambda node: node.command("DBSIZE") == b":1\r\n", [cluster.nodes[4]])
+        async with opened(cluster, connect_timeout=1) as enricher:
+            assert await enricher.lookup(name) == {"n": 7}
+            if how == "dies":
+                primary.stop()
+            else:
+                primary.pause()
+            answers: list[Any] = []
+            async with asyncio.timeout(30):
+                while answers[-1:] != [{"n": 7}]:
+                    [answer] = await asyncio.gather(enricher.lookup(name), return_exceptions=True)
+                    answers.append(answer)
+            assert None not in answers, "a replica has what the primary had"
+            assert all(error.retryable for error in answers[:-1]), answers
+        if how == "hangs":
+            primary.resume()
+
+
+async def test_X7_cancelled_lookups_leave_no_answer_for_another_one(cluster: RedisCluster) -> None:
+    for number in range(20):
+        cluster.set(f"c{number}", str(number))
+    async with opened(cluster, key_template="c{key}", pool_size=2) as enricher:
+        for turns in range(60):
+            lookups = [asyncio.ensure_future(enricher.lookup(number)) for number in range(6)]
+            for _ in range(turns % 30):
+                await asyncio.sleep(0)
+            for lookup in lookups[turns % 3 :: 2]:
+                lookup.cancel()
+            for number, answer in enumerate(await asyncio.gather(*lookups, return_exceptions=True)):
+                assert isinstance(answer, asyncio.CancelledError) or answer == {"n": number}
+        assert await asyncio.gather(*map(enricher.lookup, range(20))) == [{"n": number} for number in range(20)]
+
+
+async def test_wrong_credentials_and_servers_without_cluster_are_not_retryable(
+    cluster: RedisCluster, redis_server: RedisServer
+) -> None:
+    node = cluster.nodes[0]
+    async with opened(cluster, url=node.url_with("wrong-s3cret")) as enricher:
+        error = await failure(enricher, "k")
+        assert (error.retryable, error.any_key) == (False, True)
+        assert "refuses the credentials" in str(error)
+    async with opened(redis_server) as enricher:
+        error = await failure(enricher, "k")
+        assert (error.retryable, error.any_key) == (False, True)
+        assert "leave out cluster=True" in str(error)
+    name = next(str(number) for number in range(100) if cluster.node_of(str(number)) is not node)
+    async with opened(cluster, cluster=False) as enricher:
+        error = await failure(enricher, name)
+        assert "set cluster=True" in str(error)
+
+
+async def test_a_function_gives_the_url_and_tls_reaches_every_node(cluster: RedisCluster) -> None:
+    asked: list[str] = []
+
+    def url() -> str:
+        asked.append(cluster.url)
+        return cluster.url
+
+    async with opened(cluster, url=url) as enricher:
+        assert await enricher.lookup_many(range(1000, 1030)) == [None] * 30
+        assert len(asked) > 2, "for every connection"
+    enricher = RedisEnricher("rediss://:s3cret@host:6379?ssl_check_hostname=false", cluster=True, **COLUMN)
+    await enricher.open()
+    assert enricher._runtime is not None
+    options = enricher._runtime[0]._client.redis.connection_kwargs
+    assert options["connection_class"] is SSLConnection
+    assert options["ssl_check_hostname"] is False
+    await enricher.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"cluster": 1}, "cluster is 1; it must be True or False"),
+        ({"url": "redis://:s3cret@x/3"}, "database 0 only"),
+        ({"url": "redis://:s3cret@x?db=3"}, "database 0 only"),
+        ({"url": "unix://:s3cret@/socket"}, "no socket of a file"),
+    ],
+)
+def test_wrong_arguments_are_configuration_errors(arguments: Any, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says) as raised:
+        RedisEnricher(**{"url": "redis://x", "cluster": True, **COLUMN} | arguments)
+    assert "s3cret" not in str(raised.value)
+
+
+def test_repr_says_that_it_is_a_cluster() -> None:
+    enricher = RedisEnricher("rediss://me:s3cret@cache:6380", schema="n int", cluster=True)
+    assert repr(enricher) == "RedisEnricher('rediss://cache:6380', cluster, json at '{key}')"
+    assert enricher != RedisEnricher("rediss://me:s3cret@cache:6380", schema="n int")
