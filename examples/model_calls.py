@@ -251,7 +251,7 @@ def demo(stage: Stage, options: argparse.Namespace) -> None:
         with step("Asking the model; tasks done:"), job(spark):
             result.count()
         show(result)
-        metrics.show()
+        print(metrics)
     finally:
         tell(api, model, limits, time.perf_counter() - started)
 

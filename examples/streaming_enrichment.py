@@ -140,7 +140,7 @@ def query(spark: SparkSession, schema: str, directory: Path) -> None:
     seconds = time.perf_counter() - started
     for _ in running.recentProgress:
         reported.acquire(timeout=LISTENER_TIMEOUT)
-    metrics.show()
+    print(metrics)
     print(f"{len(running.recentProgress)} micro-batches in {seconds:.1f} s")
 
 

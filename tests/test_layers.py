@@ -40,7 +40,7 @@ def core(modules: str, must_not_know: str) -> Row:
 
 
 LAYERS = (
-    core("errors elements clock checks addresses hints fingerprint lazy", "asyncio random"),
+    core("errors elements clock checks addresses hints fingerprint lazy tables", "asyncio random"),
     core("arrow", "asyncio random"),
     core("state", "asyncio random"),
     core("policies", "asyncio random"),
@@ -89,6 +89,7 @@ FENCES = {
     "sqlalchemy": ("enrichers.sql", "asyncio_operator.services"),
     "greenlet": ("enrichers.sql",),
     "uvloop": ("asyncio_operator.loop.thread",),
+    "IPython": ("asyncio_operator.spark.progress",),
     "matplotlib": ("asyncio_operator.trace.timeline",),
 }
 

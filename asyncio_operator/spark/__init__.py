@@ -11,10 +11,11 @@ for _needed in ("pyspark", "pyarrow"):
 from asyncio_operator.spark.enrich import enrich, enrich_with  # noqa: E402
 from asyncio_operator.spark.journal import compact_journal, read_journal  # noqa: E402
 from asyncio_operator.spark.live_page import LivePage  # noqa: E402
-from asyncio_operator.spark.metrics import EnrichmentMetrics, EnrichmentStatistics  # noqa: E402
+from asyncio_operator.spark.metrics import EnrichmentMetrics  # noqa: E402
 from asyncio_operator.spark.plan import EnrichmentPlan, plan  # noqa: E402
 from asyncio_operator.spark.rdd import map_partitions  # noqa: E402
 from asyncio_operator.spark.sql import register_lookup  # noqa: E402
+from asyncio_operator.spark.statistics import EnrichmentStatistics  # noqa: E402
 from asyncio_operator.spark.udf import async_udf  # noqa: E402
 
 __all__ = [

@@ -10,10 +10,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
-import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator
+from dataclasses import fields
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
@@ -26,58 +24,22 @@ from pyspark.sql.streaming.listener import (
 
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import Duration, plain_function, positive_duration
-from asyncio_operator.clock import monotonic
 from asyncio_operator.errors import ConfigurationError, describe
-from asyncio_operator.metrics import Histogram, OperatorStatistics
+from asyncio_operator.metrics import Histogram
 from asyncio_operator.spark.driver.ledger import Ledger, Lookup
 from asyncio_operator.spark.driver.reports import reported_to
 from asyncio_operator.spark.driver.topics import driver_address
 from asyncio_operator.spark.live_page import LivePage
+from asyncio_operator.spark.progress import Watch, display_here
+from asyncio_operator.spark.statistics import EnrichmentStatistics, rows_of_figures
 from asyncio_operator.spark.worker.figures import EnrichmentFigures, MicroBatch
 from asyncio_operator.spark.worker.links import LONGEST_NAME
 from asyncio_operator.spark.worker.live_figures import LiveMetrics
 from asyncio_operator.spark.worker.reporting import Reporting
+from asyncio_operator.tables import html_table, text_table
 from asyncio_operator.trace import Trace
 
 logger = logging.getLogger("asyncio_operator.metrics")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnrichmentStatistics(OperatorStatistics):
-    """The fields of `OperatorStatistics` and of `EnrichmentFigures`.
-
-    `admitted` and `emitted` count input rows. `latency` measures keys, from their first call to their outcome;
-    `timeout` limits it. `attempt_latency` measures calls; `attempt_timeout` limits it. `in_flight` is that of tasks
-    that have reported in the last seconds. Always 0, because they are not measured here: `buffered`, `backing_off` and
-    `backpressure_seconds`.
-    """
-
-    rows: int = 0
-    found: int = 0
-    missing: int = 0
-    calls: int = 0
-    cache_hits: int = 0
-    shared: int = 0
-    budget_seconds: float = 0.0
-    journal_hits: int = 0
-    errors: Mapping[str, int] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        text = (
-            f"{self.rows:,} rows: {self.found:,} found, {self.missing:,} missing, {self.failures:,} failed "
-            f"({self.timeouts:,} keys timed out, {self.skipped:,} rows dropped); {self.cache_hits:,} keys from the "
-            f"cache, {self.shared:,} shared, {self.calls:,} calls, {self.retries:,} retries"
-        )
-        if self.hedged:
-            text += f" ({self.hedged:,} hedged, {self.hedges_won:,} of these won)"
-        if self.journal_hits:
-            text += f", {self.journal_hits:,} keys from the journal"
-        if self.budget_seconds:
-            text += f", {self.budget_seconds:,.1f} s of tasks waited for a budget"
-        if not self.calls:
-            return text
-        latency = (f"{name} {getattr(self.latency, name) * 1000:.2f} ms" for name in ("p50", "p95", "p99", "max"))
-        return f"{text}, {', '.join(latency)}"
 
 
 class EnrichmentMetrics:
@@ -131,21 +93,29 @@ class EnrichmentMetrics:
         return _statistics(self._ledger.sum(part, batch), self._ledger.in_flight(part, batch))
 
     def show(self, batch: StreamingQueryProgress | None = None) -> None:
-        """Print the figures, one line for each part. `batch`: see `statistics`."""
-        print("\n".join(self._lines(None if batch is None else _micro_batch(batch))))
+        """Print the figures as a table of at most 100 columns, with one for each part. `batch`: see `statistics`."""
+        columns = self._columns(None if batch is None else _micro_batch(batch))
+        print(text_table(list(columns), rows_of_figures(list(columns.values()))))
+
+    def _repr_html_(self) -> str:
+        columns = self._columns(None)
+        return html_table(list(columns), rows_of_figures(list(columns.values())))
+
+    def _columns(self, batch: MicroBatch | None) -> dict[str, EnrichmentStatistics]:
+        """The figures of each part, and of all."""
+        parts = self._ledger.parts() if self._part is None else []
+        total = self._statistics(self._part, batch)
+        if parts in ([], [""]):
+            return {self._part or "": total}
+        return {part or "others": self._statistics(part, batch) for part in parts} | {"total": total}
 
     def __str__(self) -> str:
         return "\n".join(self._lines(None))
 
     def _lines(self, batch: MicroBatch | None) -> Iterator[str]:
-        parts = self._ledger.parts() if self._part is None else []
-        total = str(self._statistics(self._part, batch))
-        if parts in ([], [""]):
-            yield total
-            return
-        for part in parts:
-            yield f"{part or 'others'}: {self._statistics(part, batch)}"
-        yield f"total: {total}"
+        columns = self._columns(batch)
+        for name, figures in columns.items():
+            yield f"{name}: {figures}" if len(columns) > 1 else str(figures)
 
     def serve(self, port: int = 0, host: str = "127.0.0.1") -> LivePage:
         """Serve a live page of all lookups that report to these metrics, and of their budgets and traces.
@@ -184,41 +154,27 @@ class EnrichmentMetrics:
 
     @contextlib.contextmanager
     def progress(self, every: Duration = 5.0) -> Iterator[None]:
-        """While the block runs, print a line to standard error when tasks have ended: ``with metrics.progress():``.
+        """Show the job while the block runs: ``with metrics.progress():``.
 
-        A line shows the finished tasks of all running stages, of any job, and `statistics`.
+        In a terminal one line moves, in a notebook a bar. Elsewhere, as in a file, a line is printed to standard error
+        when more rows have come. Each shows the finished tasks of all running stages, of any job, and `statistics`.
 
         Args:
-            every: minimum seconds, or a timedelta, between two lines.
+            every: minimum seconds, or a timedelta, between two lines. What moves does so once a second.
 
         Raises:
             ConfigurationError: `every` is not a duration, or is 0.
         """
-        pause = positive_duration("every", every)
-        over = threading.Event()
-        watching = threading.Thread(target=self._watch, args=(pause, over), name="asyncio-operator-progress")
-        watching.daemon = True
-        watching.start()
+        watch = Watch(positive_duration("every", every), self.statistics, self._tasks, display_here())
         try:
             yield
         finally:
-            over.set()
-            watching.join()
+            watch.stop()
 
-    def _watch(self, pause: float, over: threading.Event) -> None:
-        begun, printed = monotonic(), self.statistics().rows
-        while not over.wait(pause):
-            now = self.statistics()
-            if now.rows == printed:
-                continue
-            printed = now.rows
-            # Spark may raise here, for example because it is being stopped. That must not end a job.
-            with contextlib.suppress(Exception):
-                tracker = self._context.statusTracker()
-                stages = [stage for stage in map(tracker.getStageInfo, tracker.getActiveStageIds()) if stage]
-                done, tasks = sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)
-                of_tasks = f", {done} of {tasks} tasks" if stages else ""
-                print(f"{monotonic() - begun:.0f} s{of_tasks}: {now}", file=sys.stderr, flush=True)
+    def _tasks(self) -> tuple[int, int]:
+        tracker = self._context.statusTracker()
+        stages = [stage for stage in map(tracker.getStageInfo, tracker.getActiveStageIds()) if stage]
+        return sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)
 
 
 def reporting_to(

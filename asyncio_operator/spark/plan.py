@@ -7,6 +7,8 @@ asked only for its schema.
 
 from __future__ import annotations
 
+import html
+import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -44,12 +46,16 @@ from asyncio_operator.spark.driver.forecast import (
 from asyncio_operator.spark.driver.job_budget import planned_limits
 from asyncio_operator.spark.driver.job_limits import cores
 from asyncio_operator.spark.driver.journaled import without_known
-from asyncio_operator.spark.metrics import EnrichmentMetrics, EnrichmentStatistics
+from asyncio_operator.spark.metrics import EnrichmentMetrics
+from asyncio_operator.spark.statistics import EnrichmentStatistics
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.survey import SCHEMA, SIZE, Survey, TaskFigures, figures_of
+from asyncio_operator.tables import WIDTH, Row, html_table, text_table
 
 SAMPLE = 1_000_000
 """Default of `sample`: half a second of work for each task, and all rows of most partitions."""
+
+COLUMNS = ("without a cache", "with a cache")
 
 WEIGHED = 100
 """The number of keys that are weighed, to estimate the weight of all."""
@@ -105,13 +111,34 @@ class EnrichmentPlan:
     journal_calls: int = 0
 
     def show(self) -> None:
-        """Print the figures."""
-        print(self)
+        """Print the figures as a table of at most 100 columns."""
+        print(textwrap.fill(self._input(), WIDTH))
+        print(text_table(COLUMNS, _rows_of_plan(self)))
+        for line in self._remarks():
+            print(textwrap.fill(line, WIDTH))
+
+    def _repr_html_(self) -> str:
+        remarks = "".join(f"<p>{html.escape(line)}</p>" for line in self._remarks())
+        return html_table(COLUMNS, _rows_of_plan(self), self._input()) + remarks
+
+    def _remarks(self) -> list[str]:
+        remarks = [] if self.latency is None else [f"A call takes {self.latency * 1000:.2f} ms."]
+        if self.max_attempts > 1:
+            remarks.append(f"A key that fails is looked up {self.max_attempts} times at most.")
+        return remarks + _over_spend(self.weights, {} if self.budget is None else self.budget.spend or {})
 
     def __str__(self) -> str:
-        part = "" if self.sampled_rows == self.rows else f" (looked at {self.sampled_rows:,})"
         pace = "" if self.latency is None else f", at {self.latency * 1000:.2f} ms a call"
         retried = f", up to {self.max_attempts} attempts each" if self.max_attempts > 1 else ""
+        return (
+            f"{self._input()}; without a cache "
+            f"{_count(self.lookups, 'key')} in {_count(self.calls, 'call')}{_duration(self.seconds)}, with a cache "
+            f"{_count(self.cached_lookups, 'key')} in {_count(self.cached_calls, 'call')}"
+            f"{_duration(self.cached_seconds)}{pace}{retried}{self._under_budget()}"
+        )
+
+    def _input(self) -> str:
+        part = "" if self.sampled_rows == self.rows else f" (looked at {self.sampled_rows:,})"
         saved = _count(self.journal_calls, "call")
         known = (
             f", {self.journal_rows:,} with an answer in the journal, which saves {saved}" if self.journal_rows else ""
@@ -120,10 +147,7 @@ class EnrichmentPlan:
         about = "" if self.sampled_rows == self.rows and self.distinct_keys < SIZE else "about "
         return (
             f"{_count(self.rows, 'row')}{part} in {_count(self.tasks, 'task')}, {self.tasks_at_once:,} at once: "
-            f"{self.null_keys:,} without a key{known}, {about}{distinct}; without a cache "
-            f"{_count(self.lookups, 'key')} in {_count(self.calls, 'call')}{_duration(self.seconds)}, with a cache "
-            f"{_count(self.cached_lookups, 'key')} in {_count(self.cached_calls, 'call')}"
-            f"{_duration(self.cached_seconds)}{pace}{retried}{self._under_budget()}"
+            f"{self.null_keys:,} without a key{known}, {about}{distinct}"
         )
 
     def _under_budget(self) -> str:
@@ -136,6 +160,28 @@ class EnrichmentPlan:
             if self.weights.get(unit, 0.0) > limit:
                 text += f"; without a cache that is more than the {limit:,.6g} {unit} that may be spent"
         return text if self.never is None else f"{text}; {self.never}"
+
+
+def _rows_of_plan(plan: EnrichmentPlan) -> list[Row]:
+    """What is asked without a cache, and with one."""
+    rows: list[Row] = [
+        ("keys", [f"{plan.lookups:,}", f"{plan.cached_lookups:,}"]),
+        ("calls", [f"{plan.calls:,}", f"{plan.cached_calls:,}"]),
+    ]
+    if plan.seconds is not None and plan.cached_seconds is not None:
+        rows.append(("seconds", [f"{plan.seconds:,.2f}", f"{plan.cached_seconds:,.2f}"]))
+    units = [unit for unit in plan.weights if unit not in ("calls", "keys")]
+    rows += [(unit, [f"{weights[unit]:,.6g}" for weights in (plan.weights, plan.cached_weights)]) for unit in units]
+    return rows
+
+
+def _over_spend(weights: Mapping[str, float], spend: Mapping[str, float]) -> list[str]:
+    """What is more than may be spent, as sentences."""
+    return [
+        f"Without a cache {weights[unit]:,.6g} {unit} are more than the {limit:,.6g} that may be spent."
+        for unit, limit in spend.items()
+        if weights.get(unit, 0.0) > limit
+    ]
 
 
 def _count(number: int, noun: str) -> str:

@@ -51,12 +51,25 @@ TITLE, DATA = "{{title}}", "{{data}}"
 
 def write(story: Story, path: str | os.PathLike[str], title: str) -> None:
     """Write the page of a run."""
+    write_atomically(path, page_of(story, title).encode())
+
+
+def page_of(story: Story, title: str) -> str:
+    """The page of a run."""
     page = files("asyncio_operator.trace").joinpath("page.html").read_text(encoding="utf-8")
     # The title is inserted first, and only before the data: so a title that contains {{data}}, or data that contains
     # {{title}}, stays text.
     before, after = page.split(DATA)
-    content = before.replace(TITLE, html.escape(title)) + _json(_data(story)) + after
-    write_atomically(path, content.encode())
+    return before.replace(TITLE, html.escape(title)) + _json(_data(story)) + after
+
+
+def frame_of(story: Story, title: str) -> str:
+    """The page in a frame of a notebook. It has no access to the notebook."""
+    content = html.escape(page_of(story, title))
+    return (
+        f'<iframe srcdoc="{content}" sandbox="allow-scripts" title="{html.escape(title)}" '
+        'style="width:100%;height:640px;border:0"></iframe>'
+    )
 
 
 def _json(value: Any) -> str:

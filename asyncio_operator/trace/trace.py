@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from asyncio_operator.trace.stories import Story
 
+MOST_SHOWN = 5_000
+"""Elements that a notebook shows: each takes some 300 bytes of its file."""
+
 
 class Trace(Recording):
     """Records one run of an operator, and shows it. A trace that is passed to another run starts again from empty.
@@ -82,6 +85,17 @@ class Trace(Recording):
         from asyncio_operator.trace import page
 
         page.write(self.story(), path, title or "Trace")
+
+    def _repr_html_(self) -> str:
+        """The page, for a notebook. Of more than `MOST_SHOWN` elements only their number."""
+        if not self.events():
+            return "<p>The trace is empty.</p>"
+        story = self.story()
+        if len(story.lives) > MOST_SHOWN:
+            return f"<p>The trace has {len(story.lives):,} elements: write it with <code>html(path)</code>.</p>"
+        from asyncio_operator.trace import page
+
+        return page.frame_of(story, "Trace")
 
     def chrome(self, path: str | os.PathLike[str]) -> None:
         """Write Chrome trace events: JSON for Perfetto and chrome://tracing, in microseconds since the start.

@@ -77,8 +77,8 @@ def test_the_programs_about_metrics_run(spark: SparkSession, capsys: pytest.Capt
         return "prices.missing:8|c" in told
 
     wait_until(listened, 30, "the listener has printed its figure")
-    assert "old prices: 3 rows: 2 found" in told
-    assert "10 rows: 2 found, 8 missing" in told
+    assert re.search(r"^ +others +old prices +new prices +total\nrows +0 +3 +3 +6$", told, re.MULTILINE)
+    assert re.search(r"^rows +10 +0 +0 +10\nfound +2 +0 +0 +2\nmissing +8 +0 +0 +8$", told, re.MULTILINE)
 
 
 def test_every_figure_is_described() -> None:

@@ -43,28 +43,30 @@ def test_each_part_has_its_own_figures_and_all_count_in_the_whole(
     assert found == [30, 10, 0, 40]
     assert (metrics.statistics().rows, metrics.statistics().calls) == (80, 80)
     metrics.show()
-    lines = capsys.readouterr().out.splitlines()
-    assert [re.match(r"(\w+): (\d+) rows: (\d+) found", line).groups() for line in lines] == [  # type: ignore[union-attr]
+    head, *lines = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert head == ["planes", "airports", "unused", "total"]
+    assert lines[:2] == [["rows", "40", "40", "0", "80"], ["found", "30", "10", "0", "40"]]
+    assert [re.match(r"(\w+): (\d+) rows: (\d+) found", line).groups() for line in str(metrics).splitlines()] == [  # type: ignore[union-attr]
         ("planes", "40", "30"), ("airports", "40", "10"), ("unused", "0", "0"), ("total", "80", "40")
     ]  # fmt: skip
     planes.show()
-    assert capsys.readouterr().out.startswith("40 rows: 30 found, 10 missing, 0 failed")
+    assert capsys.readouterr().out.split()[:7] == ["planes", "rows", "40", "found", "30", "missing", "10"]
     planes.reset()
     assert [one.statistics().rows for one in (planes, airports, metrics)] == [0, 40, 40]
     enrich(spark.range(1), known_below(10, "x"), on="id", metrics=metrics).collect()
     metrics.show()
-    names = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()]
-    assert names == ["planes", "airports", "unused", "others", "total"]
+    assert capsys.readouterr().out.split()[:5] == ["planes", "airports", "unused", "others", "total"]
     metrics.reset()
     assert [one.statistics().rows for one in (planes, airports, metrics)] == [0, 0, 0]
 
 
-def test_metrics_without_parts_are_shown_in_one_line(
+def test_V3_metrics_without_parts_are_one_column_or_one_line(
     spark: SparkSession, metrics: EnrichmentMetrics, capsys: pytest.CaptureFixture[str]
 ) -> None:
     enrich(spark.range(4), known_below(3, "x"), on="id", metrics=metrics).collect()
     metrics.show()
-    [line] = capsys.readouterr().out.splitlines()
+    assert capsys.readouterr().out.split()[:6] == ["rows", "4", "found", "3", "missing", "1"]
+    line = str(metrics)
     assert line.startswith("4 rows: 3 found, 1 missing, 0 failed (0 keys timed out, 0 rows dropped); 0 keys from the")
     assert line == str(metrics) == str(metrics.statistics())
     assert "ms, max" in line

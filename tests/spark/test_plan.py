@@ -131,12 +131,22 @@ def test_the_latency_may_come_from_metrics(spark: SparkSession) -> None:
         assert metrics.statistics().latency.p50 <= told <= metrics.statistics().latency.max
 
 
-def test_it_shows_all_figures_in_a_line(orders: DataFrame, capsys: pytest.CaptureFixture[str]) -> None:
-    plan(orders, service(), on="product", latency=0.01).show()
+def test_V3_its_figures_are_a_table_or_a_line(orders: DataFrame, capsys: pytest.CaptureFixture[str]) -> None:
+    made = plan(orders, service(), on="product", latency=0.01)
+    made.show()
     assert capsys.readouterr().out == (
-        "2,000 rows in 2 tasks, 2 at once: 200 without a key, 450 distinct keys; without a cache 900 keys in 900 "
-        "calls, 0.04 s, with a cache 900 keys in 900 calls, 0.04 s, at 10.00 ms a call\n"
+        "2,000 rows in 2 tasks, 2 at once: 200 without a key, 450 distinct keys\n"
+        "         without a cache  with a cache\n"
+        "keys                 900           900\n"
+        "calls                900           900\n"
+        "seconds             0.04          0.04\n"
+        "A call takes 10.00 ms.\n"
     )
+    assert str(made) == (
+        "2,000 rows in 2 tasks, 2 at once: 200 without a key, 450 distinct keys; without a cache 900 keys in 900 "
+        "calls, 0.04 s, with a cache 900 keys in 900 calls, 0.04 s, at 10.00 ms a call"
+    )
+    assert "<caption" in made._repr_html_()
     told = str(plan(orders, service(), on="product", sample=1))
     assert told.startswith("2,000 rows in 2 tasks, 2 at once: ")
     assert told.endswith("without a cache 900 keys in 900 calls, with a cache 900 keys in 900 calls")

@@ -1,0 +1,67 @@
+"""Small tables for a terminal, at most 100 columns wide, and for a notebook, where all text is escaped."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+
+WIDTH = 100
+"""Columns of a terminal that a table fits."""
+
+Row = tuple[str, Sequence[str]]
+"""The name of a row, and its cells."""
+
+STYLE = "text-align:right;padding:2px 12px"
+
+
+def text_table(head: Sequence[str], rows: Sequence[Row], width: int = WIDTH) -> str:
+    """A table as lines of at most `width` characters. Columns that do not fit follow below, with the names again.
+
+    Args:
+        head: titles of the columns, without that of the names.
+    """
+    names = ["", *(name for name, _ in rows)]
+    left = min(max(map(len, names)), width // 2)
+    columns = [_cut([title, *(cells[i] for _, cells in rows)], width - left - 2) for i, title in enumerate(head)]
+    blocks: list[list[list[str]]] = [[]]
+    room = width - left
+    for column in columns:
+        room -= 2 + _widest(column)
+        if room < 0 and blocks[-1]:
+            blocks.append([])
+            room = width - left - 2 - _widest(column)
+        blocks[-1].append(column)
+    return "\n\n".join(_lines(_cut(names, left), block) for block in blocks)
+
+
+def _lines(names: list[str], columns: list[list[str]]) -> str:
+    wide = _widest(names)
+    widths = [_widest(column) for column in columns]
+    lines = (
+        name.ljust(wide) + "".join("  " + column[i].rjust(size) for column, size in zip(columns, widths, strict=True))
+        for i, name in enumerate(names)
+    )
+    return "\n".join(line.rstrip() for line in lines if line.strip())
+
+
+def _cut(texts: list[str], width: int) -> list[str]:
+    shown = (" ".join(text.split()) for text in texts)
+    return [text if len(text) <= width else f"{text[: width - 3]}..." for text in shown]
+
+
+def _widest(texts: list[str]) -> int:
+    return max(map(len, texts))
+
+
+def html_table(head: Sequence[str], rows: Sequence[Row], caption: str = "") -> str:
+    """The same for a notebook. No text becomes markup."""
+    titles = "".join(f'<th scope="col" style="{STYLE}">{html.escape(title)}</th>' for title in head)
+    lines = "".join(
+        f'<tr><th scope="row" style="text-align:left">{html.escape(name)}</th>'
+        + "".join(f'<td style="{STYLE}">{html.escape(cell)}</td>' for cell in cells)
+        + "</tr>"
+        for name, cells in rows
+    )
+    above = f'<caption style="text-align:left">{html.escape(caption)}</caption>' if caption else ""
+    header = f"<thead><tr><td></td>{titles}</tr></thead>" if any(head) else ""
+    return f"<table>{above}{header}<tbody>{lines}</tbody></table>"
