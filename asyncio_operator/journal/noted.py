@@ -7,7 +7,7 @@ nothing to find that out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,29 +19,14 @@ from asyncio_operator.arrow.table_rows import TableRows
 from asyncio_operator.journal.answers import AnswerBatch, key_parts, weights_array
 from asyncio_operator.journal.format import Description
 
-
-class Noted(NamedTuple):
-    """An answer that has come.
-
-    Attributes:
-        key: canonical.
-        answer: checked: a mapping, a list of mappings, `TableRows`, or None for a miss.
-        time: in seconds since the epoch.
-        attempts: the calls that it took.
-        latency: seconds of the last of them.
-        weights: what it cost beside its calls, by unit; None: nothing, or not known.
-    """
-
-    key: Any
-    answer: Any
-    time: float
-    attempts: int
-    latency: float
-    weights: Mapping[str, float] | None = None
+Noted = tuple[Any, Any, float, int, float, Mapping[str, float] | None]
+"""An answer that has come: its canonical key; the answer, checked (a mapping, a list of mappings, `TableRows`, or None
+for a miss); the time in seconds since the epoch; the calls that it took; seconds of the last of them; and what it
+weighed beside its calls, by unit, or None. A class would cost as much as all the rest of noting it."""
 
 
 class NotedAnswers:
-    """Some answers; see `Answers`.
+    """Some answers, one at least; see `Answers`.
 
     Args:
         nbytes: about the memory of them.
@@ -56,22 +41,25 @@ class NotedAnswers:
         return len(self._noted)
 
     def batches(self) -> Iterator[AnswerBatch]:
-        keys = self._keys([one.key for one in self._noted])
+        keys = self._keys([one[0] for one in self._noted])
         fits = np.logical_and.reduce([part.is_valid().to_numpy(zero_copy_only=False) for part in key_parts(keys)])
-        in_table = np.array([type(one.answer) is TableRows for one in self._noted])
+        in_table = np.array([type(one[1]) is TableRows for one in self._noted])
         for places, rows_of in ((fits & ~in_table, self._of_mappings), (fits & in_table, _of_tables)):
-            if places.any():
-                some = [self._noted[i] for i in np.flatnonzero(places).tolist()]
-                rows, counts = rows_of([one.answer for one in some])
-                yield AnswerBatch(
-                    keys.filter(pa.array(places)),
-                    rows,
-                    counts,
-                    np.array([one.time for one in some]),
-                    pa.array([one.attempts for one in some], pa.int32()),
-                    pa.array([one.latency * 1000 for one in some], pa.float64()),
-                    weights_array([one.weights for one in some]) if any(one.weights for one in some) else None,
-                )
+            if not places.any():
+                continue
+            whole = bool(places.all())
+            some = self._noted if whole else [self._noted[i] for i in np.flatnonzero(places).tolist()]
+            _, answers, times, attempts, latencies, weights = zip(*some, strict=True)
+            rows, counts = rows_of(answers)
+            yield AnswerBatch(
+                keys if whole else keys.filter(pa.array(places)),
+                rows,
+                counts,
+                np.array(times),
+                pa.array(attempts, pa.int32()),
+                pa.array(np.array(latencies) * 1000),
+                weights_array(weights) if any(weights) else None,
+            )
 
     def _keys(self, keys: Sequence[Any]) -> pa.Array:
         kinds = self._description.keys.types

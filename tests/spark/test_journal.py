@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, map_partitions, read_journal, register_lookup
 from asyncio_operator.spark.worker.journal import JournalTask
 from enrichers import FunctionEnricher
-from tests.spark.helpers import in_partitions, setting
+from tests.spark.helpers import GONE, in_partitions, setting, wait_until
 from tests.spark.journals import Calls, rows, sources
 
 pytestmark = pytest.mark.spark
@@ -114,17 +116,21 @@ def test_J5_the_order_of_rows_is_kept_by_every_join(
 ) -> None:
     keys = [key * 7 % 50 for key in range(400)]
     df = table(spark, keys, partitions=4)
-    enrich(table(spark, list(range(0, 50, 2))), calls.source(), on="id", journal=journal).collect()
-    expected = rows(enrich(df, calls.source(), on="id"))
+    known = range(0, 50, 2)
+    enrich(table(spark, list(known)), calls.source(), on="id", journal=journal).collect()
     calls.new()
+    answers = {key: [None] if key % 10 == 3 else [f"t{key}", *([None] if key % 10 == 4 else [])] for key in keys}
+    expected = [(key, number, t) for number, key in enumerate(keys) for t in answers[key]]
+    options: dict[str, Any] = {"on": "id", "journal": journal, "columns": ["t"]}
     with setting(spark, "spark.sql.adaptive.enabled", adaptive):
-        joined = enrich(df, calls.source(), on="id", journal=journal)
-        assert [row[:2] for row in expected] == [row[:2] for row in rows(joined)]
+        if adaptive == "true":
+            assert rows(enrich(df, calls.source(), **options)) == expected
         with setting(spark, *NO_BROADCAST):
-            assert rows(enrich(df, calls.source(), on="id", journal=journal)) == expected
-            free = enrich(df, calls.source(), on="id", journal=journal, mode="unordered")
-            assert sorted(map(str, rows(free))) == sorted(map(str, expected))
-    assert not {int(key) for key in calls.new()} & set(range(0, 50, 2))
+            assert rows(enrich(df, calls.source(), **options)) == expected
+            if adaptive == "true":
+                free = enrich(df, calls.source(), mode="unordered", **options)
+                assert sorted(map(str, rows(free))) == sorted(map(str, expected))
+    assert not {int(key) for key in calls.new()} & set(known)
 
 
 def test_J6_another_identity_or_other_columns_are_refused_and_a_name_makes_them_one(
@@ -154,7 +160,6 @@ def test_J6_another_identity_or_other_columns_are_refused_and_a_name_makes_them_
     ("first", "second", "keys", "same"),
     [
         ("int", "bigint", [1, 2], [1, 2]),
-        ("bigint", "smallint", [1, 2], [1, 2]),
         ("double", "float", [0.0, 1.5, float("nan")], [-0.0, 1.5, float("nan")]),
         ("string", "string", ["a", "A "], ["a", "A "]),
     ],
@@ -164,8 +169,8 @@ def test_J6_keys_are_the_same_by_law_L10(
 ) -> None:
     enrich(table(spark, keys, first), calls.source(), on="id", journal=journal).collect()
     assert len(calls.new()) == len(keys)
-    found = enrich(table(spark, same, second), calls.source(), on="id", journal=journal, status_column="how")
-    assert sources(found) == {("found", "journal", 0, False): len(keys)}
+    found = enrich(table(spark, same, second), calls.source(), on="id", journal=journal)
+    assert [row.x is not None for row in found.collect()] == [True] * len(keys)
     assert found.schema["id"].dataType.simpleString() == second
     assert calls.new() == []
 
@@ -203,7 +208,7 @@ def test_J9_faces_of_the_output_know_answers_of_the_journal(
     assert rows(enrich(df, source, columns=[], **options)) == [(1, 0), (3, 1), (4, 2), (4, 2)]
     with pytest.raises(Exception, match="has no row for key 3"):
         enrich(df, source, how="required", **options).collect()
-    for others in ({"cache": Cache()}, {"remember": None}, {"hedge": Hedge(0.5)}, {"mode": "unordered"}):
+    for others in ({"cache": Cache()}, {"remember": None, "hedge": Hedge(0.5), "mode": "unordered"}):
         more = enrich(table(spark, [1, 3, 4, 7]), source, **options, **others)
         assert len(rows(more)) == 5
     calls.new()
@@ -299,3 +304,96 @@ def test_J5_answers_that_cannot_be_written_yet_hold_further_calls_back(tmp_path:
             journal._writer.append(NotedAnswers([], description, 0))
 
     asyncio.run_coroutine_threadsafe(program(), loop_thread().loop).result(60)
+
+
+def test_J3_answers_of_every_type_and_columns_of_any_name_come_back_as_they_were(
+    spark: SparkSession, journal: Journal
+) -> None:
+    moment = datetime(2026, 5, 1, 12, 30, 0, 123456, tzinfo=UTC)
+    answer = {
+        "flag": True,
+        "price": Decimal("1.50"),
+        "day": moment.date(),
+        "at": moment,
+        "local": moment.replace(tzinfo=None),
+        "list": [1, None],
+        "map": {"k": moment},
+        "struct": {"x": 1, "y": ["t"]},
+        "bytes": b"\0\1",
+        "single": 1.5,
+        "na`me": "ü",
+    }
+    asked = spark.sparkContext.accumulator(0)
+
+    async def look_up(key: Any) -> Any:
+        asked.add(1)
+        return answer
+
+    schema = (
+        "flag boolean, price decimal(20,2), day date, at timestamp, local timestamp_ntz, list array<int>, "
+        "map map<string,timestamp>, struct struct<x: bigint, y: array<string>>, bytes binary, single float, "
+        "`na``me` string"
+    )
+    keys = [(1, date(2026, 1, 1)), (None, date(2026, 1, 1)), (1, None), (1, date(2026, 1, 1))]
+    df = in_partitions(spark, keys, "`a.b` int, `C d` date", 1).selectExpr("1 as known", "*", "2 as _0")
+    source = FunctionEnricher(look_up, schema)
+    with setting(spark, "spark.sql.session.timeZone", "America/New_York"):
+        first = enrich(df, source, on=["a.b", "C d"], journal=journal).collect()
+        assert asked.value == 1
+        second = enrich(df, source, on=["a.b", "C d"], journal=journal)
+        assert second.collect() == first
+        assert second.columns == [*df.columns, *answer]
+    assert asked.value == 1
+    assert first[0]["at"].astimezone(UTC) == moment
+    assert bytes(first[0]["bytes"]) == answer["bytes"]
+
+
+def test_J1_answers_in_columns_are_kept_too_and_half_a_file_is_ignored(
+    spark: SparkSession, calls: Calls, journal: Journal, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "calls")
+
+    class InColumns(Enricher):
+        in_memory = True
+        max_batch = 10
+
+        def schema(self) -> pa.Schema:
+            return pa.schema([("v", pa.string())])
+
+        def key_schema(self) -> pa.Schema:
+            return pa.schema([("id", pa.int64())])
+
+        async def lookup_columns(self, keys: pa.Array) -> pa.Table:
+            with open(path, "a") as file:  # noqa: ASYNC230
+                file.write("".join(f"{key}\n" for key in keys.to_pylist()))
+            found = sorted(key for key in keys.to_pylist() for _ in range(key % 3))
+            return pa.table({"id": pa.array(found, pa.int64()), "v": [f"v{key}" for key in found]})
+
+    df = in_partitions(spark, [(key,) for key in range(20)], "id int", 1)
+    expected = [(key, f"v{key}" if key % 3 else None) for key in range(20) for _ in range(max(1, key % 3))]
+    assert rows(enrich(df, InColumns(), on="id", journal=journal)) == expected
+    assert len(calls.new()) == 20
+    half = Path(journal.path) / "answers-1800000000000-0123456789abcdef-000000.parquet"
+    half.write_bytes(b"PAR1 and then the machine was gone")
+    (Path(journal.path) / "notes.txt").write_text("not of the journal")
+    assert rows(enrich(df, InColumns(), on="id", journal=journal)) == expected
+    assert calls.new() == []
+
+
+def test_X7_a_task_with_a_journal_leaves_no_thread_and_a_limit_writes_what_came(
+    spark: SparkSession, calls: Calls, journal: Journal
+) -> None:
+    enrich(spark.range(0, 500, numPartitions=1), calls.source(), on="id", journal=journal).limit(3).collect()
+
+    async def look_up(key: int) -> Any:
+        import threading
+
+        return {"names": [thread.name for thread in threading.enumerate() if "journal" in thread.name]}
+
+    def left() -> list[str]:
+        found = enrich(spark.range(0, 4, numPartitions=2), FunctionEnricher(look_up, "names array<string>"), on="id")
+        return [name for row in found.collect() for name in row.names]
+
+    wait_until(lambda: not left(), GONE, "no thread of a journal is left")
+    asked = {int(key) for key in calls.new()}
+    assert {row.id for row in read_journal(spark, journal).collect()} == asked

@@ -194,7 +194,7 @@ class TaskJournal:
     ) -> None:
         """See `KnownAnswers`."""
         noted = self._noted
-        noted.append(Noted(key, answer, wall(), attempts, latency, weights))
+        noted.append((key, answer, wall(), attempts, latency, weights))
         if len(noted) == 1:
             self._timer = self._loop.call_later(self._delay, self._hand_over)
         elif len(noted) >= TOGETHER:
@@ -213,7 +213,7 @@ class TaskJournal:
             self._timer = None
         noted, self._noted = self._noted, []
         if noted:
-            size = len(noted) * ENTRY + SAMPLED * size_of([one.answer for one in noted[::SAMPLED]])
+            size = len(noted) * ENTRY + SAMPLED * size_of([one[1] for one in noted[::SAMPLED]])
             try:
                 self._writer.append(NotedAnswers(noted, self._task.description, size))
             except Exception as error:
