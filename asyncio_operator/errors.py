@@ -20,8 +20,13 @@ with ``raise ... from``. All errors survive pickling, so that a Spark task can r
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
+
+_HOST = r"(?:[^:\[\]@,]*|\[[^\[\]@,]*\])(?::[0-9]*)?"
+_HOSTS = re.compile(f"{_HOST}(?:,{_HOST})*")
 
 
 class AsyncOperatorError(Exception):
@@ -154,6 +159,22 @@ def function_name(function: object) -> str:
     while isinstance(function, functools.partial):
         function = function.func
     return getattr(function, "__qualname__", None) or type(function).__qualname__
+
+
+def shown_address(address: str | Callable[[], str]) -> str:
+    """An address, or a function that returns one, for a ``repr`` and for messages: without user, password, options."""
+    if callable(address):
+        return function_name(address)
+    scheme, _, rest = address.partition("://")
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return repr(f"{scheme}://***")
+    before, _, hosts = parts.netloc.rpartition("@")
+    # With an @ elsewhere, or a host that is none, it is not known where the password ends.
+    if rest.count("@") != parts.netloc.count("@") or "@" in before or not _HOSTS.fullmatch(hosts):
+        return repr(f"{scheme}://***")
+    return repr(f"{scheme}://{hosts}{parts.path}")
 
 
 def describe_error(error: BaseException) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from asyncio_operator.addresses import shown_address
 from asyncio_operator.budget.coordinator import (
     ASK_TIMEOUT,
     Coordinator,
@@ -19,7 +18,7 @@ from asyncio_operator.budget.coordinator import (
 from asyncio_operator.budget.registry import coordinators
 from asyncio_operator.budget.spec import SCHEMES, Budget, definition
 from asyncio_operator.budget.terms import Json
-from asyncio_operator.errors import ConfigurationError, CoordinatorError
+from asyncio_operator.errors import ConfigurationError, CoordinatorError, shown_address
 from asyncio_operator.lazy import member
 from asyncio_operator.services.secret_source import SecretSource, checked_text
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from asyncio_operator.addresses import shown_address
 from asyncio_operator.budget.statistics import BudgetStatistics
 from asyncio_operator.checks import (
     Duration,
@@ -23,7 +22,7 @@ from asyncio_operator.checks import (
     seconds,
     takes,
 )
-from asyncio_operator.errors import ConfigurationError, describe, function_name
+from asyncio_operator.errors import ConfigurationError, describe, function_name, shown_address
 from asyncio_operator.lazy import member
 from asyncio_operator.policies.rate_limit import RateLimit
 

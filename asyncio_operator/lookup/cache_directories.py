@@ -27,10 +27,10 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from asyncio_operator.addresses import shown_address
 from asyncio_operator.checks import check_directory
-from asyncio_operator.clock import Clock
-from asyncio_operator.errors import ConfigurationError, StateError, describe_error
+from asyncio_operator.clock import Clock, wall
+from asyncio_operator.engine.timing import clock_of
+from asyncio_operator.errors import ConfigurationError, StateError, describe_error, shown_address
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.lazy import member
 from asyncio_operator.lookup.cache import DAMAGED, SPECIFICATION, LookupCache
@@ -325,3 +325,28 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+# -- the cache of a `Lookup`, which no other shares
+
+
+async def open_own_cache(
+    options: Cache, owner: str, clock: Callable[[], float] | None, schema: pa.Schema
+) -> LookupCache:
+    """Opens the cache of a `Lookup`, in a thread. The arguments are those of `open_cache`."""
+    # A cache on disk needs the time of day. Start from it and add the loop's time, which tests can set.
+    now = clock_of(asyncio.get_running_loop())
+    offset = wall() - now()
+    stamps = clock or (lambda: now() + offset)
+    opening = asyncio.ensure_future(asyncio.to_thread(open_cache, options, owner, stamps, schema))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_discard)
+        raise
+
+
+def _discard(opening: asyncio.Task[LookupCache]) -> None:
+    """Close a cache whose caller was cancelled while it was opened."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()

@@ -33,12 +33,11 @@ from asyncio_operator.errors import ConfigurationError, EnricherError, ResultErr
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import LookupCache
-from asyncio_operator.lookup.cache_directories import cache_owner
+from asyncio_operator.lookup.cache_directories import cache_owner, open_own_cache
 from asyncio_operator.lookup.key_batch import Failure
 from asyncio_operator.lookup.key_failures import KeyFailures
 from asyncio_operator.lookup.known_first import KnownFirst
 from asyncio_operator.lookup.options import DefaultRetry, LookupOptions, checked
-from asyncio_operator.lookup.own_cache import open_own_cache
 from asyncio_operator.lookup.pending import PendingKeys
 from asyncio_operator.lookup.pipeline import managed_calls
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity

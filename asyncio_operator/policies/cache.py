@@ -12,9 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from asyncio_operator.addresses import shown_address
 from asyncio_operator.checks import Duration, flag, gives_coroutines, lasting, of_kind, positive_int, takes
-from asyncio_operator.errors import ConfigurationError, describe, function_name
+from asyncio_operator.errors import ConfigurationError, describe, function_name, shown_address
 from asyncio_operator.state.rocksdb_options import RocksDBOptions
 
 SCHEMES = ("redis://", "rediss://", "unix://")
