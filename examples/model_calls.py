@@ -54,7 +54,7 @@ def budget(spend: float) -> Budget:
     from asyncio_operator import Budget, Limit
 
     return Budget(
-        "reviews",
+        "model-calls",
         Limit(CALLS * 95 // 100, per=MINUTE),
         Limit(TOKENS * 95 // 100, per=MINUTE, unit="tokens"),
         spend={"usd": spend},

@@ -104,7 +104,7 @@ def test_what_a_lookup_may_give_and_what_the_status_column_says_are_as_the_pages
     assert re.findall(r"`(\w+)`", " ".join(documented)) == out.schema["status"].dataType.names  # type: ignore[attr-defined]
     words = {field: set(re.findall(r'`"(\w+)"`', documented[f"`{field}`"])) for field in ("status", "source")}
     assert words["status"] == {row.status.status for row in rows}
-    assert words["source"] == {row.status.source for row in rows} | {"shared", "cache", "stale"}
+    assert words["source"] == {row.status.source for row in rows} | {"shared", "cache", "stale", "journal"}
     for row in rows:
         asked = row.key is not None
         assert (row.status.source, row.status.attempts) == (("call", 1) if asked else ("none", 0))
