@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from asyncio_operator.budget.statistics import BudgetStatistics
+from asyncio_operator.budget.usage import COUNTED
 from asyncio_operator.checks import (
     Duration,
     gives_coroutines,
@@ -31,9 +32,6 @@ SCHEMES = ("redis", "rediss", "postgresql", "postgres")
 _UNIT = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 
 _NAME = re.compile(r"[A-Za-z0-9_.:/ -]{1,200}")
-
-WHOLE_UNITS = ("calls", "keys")
-"""Units that are counted, and not weighed by an enricher."""
 
 _ADDRESS = (
     "an address that begins with redis://, rediss:// or postgresql://, or a function without arguments that returns "
@@ -63,12 +61,12 @@ class Limit:
     def __post_init__(self) -> None:
         check_unit("unit", self.unit)
         object.__setattr__(self, "per", lasting("per", self.per))
-        if self.unit in WHOLE_UNITS:
+        if self.unit in COUNTED:
             positive_int("rate", self.rate, f' if unit is "{self.unit}"; for fewer, make the window longer, with per=')
         number("rate", self.rate, "more than 0", lambda rate: rate > 0)
         if self.burst is not None:
             number("burst", self.burst, "of at least 0", lambda burst: burst >= 0)
-            if self.unit in WHOLE_UNITS and int(self.burst) != self.burst:
+            if self.unit in COUNTED and int(self.burst) != self.burst:
                 raise ConfigurationError(
                     f'burst is {describe(self.burst)}; it must be a whole number if unit is "{self.unit}"'
                 )

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from asyncio_operator.budget.clock_bounds import ClockBounds
-from asyncio_operator.budget.spec import WHOLE_UNITS
 from asyncio_operator.budget.terms import GRAINS
+from asyncio_operator.budget.usage import COUNTED
 from asyncio_operator.errors import BudgetExceeded
 from asyncio_operator.policies.rate_limit import rounded
 
@@ -71,7 +71,7 @@ class Stock:
         self.unit = unit
         self.most = rate + burst
         self.per = per
-        self.default = 1.0 if unit in WHOLE_UNITS else LEAST_OF_WINDOW * self.most
+        self.default = 1.0 if unit in COUNTED else LEAST_OF_WINDOW * self.most
         self.ready = self.used = self.call = self.debt = self.want = 0.0
         self.starved = False
         self.moved: dict[tuple[float, float | None], float] = {}
@@ -291,7 +291,7 @@ class Amount:
     def __init__(self, unit: str, most: float) -> None:
         self.unit = unit
         self.most = most
-        self.default = 1.0 if unit in WHOLE_UNITS else LEAST_OF_SUM * most
+        self.default = 1.0 if unit in COUNTED else LEAST_OF_SUM * most
         self.reserved = self.used = self.spent = self.total = self.confirmed = self.call = 0.0
         self._sent = self._settled = 0.0
         self._hold(0.0)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from asyncio_operator.budget.spec import WHOLE_UNITS, Budget
+from asyncio_operator.budget.spec import Budget
+from asyncio_operator.budget.usage import COUNTED
 
 logger = logging.getLogger("asyncio_operator")
 
@@ -20,7 +21,7 @@ def warn_unweighed(budget: Budget, called: str, weigh: object) -> None:
         weigh: how it weighs a call; None: it weighs in no unit.
     """
     units = {limit.unit for limit in budget.limits} | (budget.spend or {}).keys()
-    unknown = sorted(units - set(WHOLE_UNITS))
+    unknown = sorted(units - set(COUNTED))
     text = (
         f"{called} weighs its calls in no unit of its own, and the budget {budget.name!r} limits {', '.join(unknown)}: "
         "only what its calls settle is counted, and only afterwards; give it `weigh`"

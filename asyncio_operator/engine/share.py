@@ -1,8 +1,8 @@
 """What the runs of this process may take of a budget: it asks the budget's coordinator, and wakes runs that wait.
 
-There is one `Share` for each budget and event loop. It drives `Permits`, which decide: at most one message is on its
-way at a time, each with a time limit, and none is sent while nothing runs. Runs that wait are served in the order in
-which they began to wait; a run that does not take its turn loses it.
+There is one `Share` for each budget and event loop (`engine.shares`). It drives `Permits`, which decide: at most one
+message is on its way at a time, each with a time limit, and none is sent while nothing runs. Runs that wait are served
+in the order in which they began to wait; a run that does not take its turn loses it.
 
 If no reply comes for the budget's `patience`, every call that waits then fails with an error that names the coordinator
 (law G7), and so do later ones until a reply comes. A coordinator that has the budget with other limits ends all runs.
@@ -15,23 +15,17 @@ import logging
 import math
 import os
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
-from asyncio_operator.budget.addresses import answer, coordinator_of, states, unused
 from asyncio_operator.budget.caps import LONGEST_RESET, problem
-from asyncio_operator.budget.coordinator import ASK_TIMEOUT, Coordinator, LocalCoordinator, States
+from asyncio_operator.budget.coordinator import ASK_TIMEOUT, Coordinator
 from asyncio_operator.budget.permits import Permits
-from asyncio_operator.budget.registry import Running, coordinators
-from asyncio_operator.budget.spec import Budget, definition
+from asyncio_operator.budget.spec import Budget
 from asyncio_operator.budget.usage import Hint, Weights
 from asyncio_operator.checks import seconds
-from asyncio_operator.clock import monotonic
 from asyncio_operator.engine.ending import close_within
 from asyncio_operator.engine.timing import Alarm, clock_of, start_task
 from asyncio_operator.errors import AsyncOperatorError, ConfigurationError, CoordinatorError, describe_error
-from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.policies.shutdown import CLOSE_TIMEOUT
 
 logger = logging.getLogger("asyncio_operator")
@@ -339,52 +333,3 @@ class Seat:
 
     def hint(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
         self._share.hint(limits, retry_after, now)
-
-
-class Shares:
-    """The shares of this process, by loop and budget. Equal budgets of one loop have one share."""
-
-    def __init__(self) -> None:
-        self._shares: dict[tuple[asyncio.AbstractEventLoop, str], Share] = {}
-        self._states_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, States] = WeakKeyDictionary()
-
-    def seat(self, budget: Budget, idle: float = 0.0) -> Seat:
-        """What one run on the running loop may take of a budget.
-
-        Args:
-            idle: seconds without runs after which the connections to the coordinator are closed.
-        """
-        return Seat(partial(self._share, budget, idle))
-
-    def _share(self, budget: Budget, idle: float) -> Share:
-        loop = asyncio.get_running_loop()
-        where = budget.coordinator or repr(budget.reach)
-        key = loop, fingerprint((budget.name, definition(budget), budget.patience, where))
-        share = self._shares.get(key)
-        if share is None or share.over:
-            self._shares = {place: one for place, one in self._shares.items() if not (one.over or place[0].is_closed())}
-            share = self._shares[key] = Share(budget, self._coordinator(budget, loop), idle)
-        return share
-
-    def __len__(self) -> int:
-        return sum(not share.over for share in self._shares.values())
-
-    def _coordinator(self, budget: Budget, loop: asyncio.AbstractEventLoop) -> Coordinator:
-        if budget.coordinator is not None or budget.reach is not None:
-            return coordinator_of(budget)
-        kept = states
-        if clock_of(loop) is not monotonic:
-            # A loop with a time of its own, as in tests.
-            kept = self._states_of_loops.setdefault(loop, States(answer, loop.time, unused))
-        if coordinators.reach(budget.name) is None:
-            coordinators.register(budget.name, Running(partial(kept.ask, budget.name)))
-        return LocalCoordinator(kept, budget.name)
-
-    def forget_all(self) -> None:
-        """In a forked child, where no loop of the parent runs."""
-        self._shares.clear()
-
-
-shares = Shares()
-
-os.register_at_fork(after_in_child=shares.forget_all)

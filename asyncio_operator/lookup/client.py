@@ -26,7 +26,7 @@ from asyncio_operator.engine.budgeted import overridden
 from asyncio_operator.engine.ending import close_within
 from asyncio_operator.engine.flights import Flight
 from asyncio_operator.engine.inputs import Reader, as_input
-from asyncio_operator.engine.share import shares
+from asyncio_operator.engine.shares import shares
 from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher, Found, require_enricher
 from asyncio_operator.errors import ConfigurationError, EnricherError, ResultError, StateError, describe, describe_error

@@ -118,7 +118,7 @@ class Run:
             if options.budget is not None:
                 # Imported here: few runs have a budget, and it loads all that decides about one.
                 from asyncio_operator.budget.unweighed import warn_unweighed
-                from asyncio_operator.engine.share import shares
+                from asyncio_operator.engine.shares import shares
 
                 allowance = shares.seat(options.budget)
                 warn_unweighed(options.budget, describe(function), weigh)

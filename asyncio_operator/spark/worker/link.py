@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.clock import wall
 from asyncio_operator.engine.contracts import Input
-from asyncio_operator.engine.share import shares
+from asyncio_operator.engine.shares import shares
 from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ResultError, describe

@@ -1,0 +1,70 @@
+"""The shares of this process: which `Share` a run gets, and which coordinator that one asks.
+
+Runs on one loop whose budgets are equal have one share. A budget without a coordinator of its own is kept in this
+process, unless the driver of a Spark application has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from functools import partial
+from weakref import WeakKeyDictionary
+
+from asyncio_operator.budget.addresses import answer, coordinator_of, states, unused
+from asyncio_operator.budget.coordinator import Coordinator, LocalCoordinator, States
+from asyncio_operator.budget.registry import Running, coordinators
+from asyncio_operator.budget.spec import Budget, definition
+from asyncio_operator.clock import monotonic
+from asyncio_operator.engine.share import Seat, Share
+from asyncio_operator.engine.timing import clock_of
+from asyncio_operator.fingerprint import fingerprint
+
+
+class Shares:
+    """The shares of this process, by loop and budget. Equal budgets of one loop have one share."""
+
+    def __init__(self) -> None:
+        self._shares: dict[tuple[asyncio.AbstractEventLoop, str], Share] = {}
+        self._states_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, States] = WeakKeyDictionary()
+
+    def seat(self, budget: Budget, idle: float = 0.0) -> Seat:
+        """What one run on the running loop may take of a budget.
+
+        Args:
+            idle: seconds without runs after which the connections to the coordinator are closed.
+        """
+        return Seat(partial(self._share, budget, idle))
+
+    def _share(self, budget: Budget, idle: float) -> Share:
+        loop = asyncio.get_running_loop()
+        where = budget.coordinator or repr(budget.reach)
+        key = loop, fingerprint((budget.name, definition(budget), budget.patience, where))
+        share = self._shares.get(key)
+        if share is None or share.over:
+            self._shares = {place: one for place, one in self._shares.items() if not (one.over or place[0].is_closed())}
+            share = self._shares[key] = Share(budget, self._coordinator(budget, loop), idle)
+        return share
+
+    def __len__(self) -> int:
+        return sum(not share.over for share in self._shares.values())
+
+    def _coordinator(self, budget: Budget, loop: asyncio.AbstractEventLoop) -> Coordinator:
+        if budget.coordinator is not None or budget.reach is not None:
+            return coordinator_of(budget)
+        kept = states
+        if clock_of(loop) is not monotonic:
+            # A loop with a time of its own, as in tests.
+            kept = self._states_of_loops.setdefault(loop, States(answer, loop.time, unused))
+        if coordinators.reach(budget.name) is None:
+            coordinators.register(budget.name, Running(partial(kept.ask, budget.name)))
+        return LocalCoordinator(kept, budget.name)
+
+    def forget_all(self) -> None:
+        """In a forked child, where no loop of the parent runs."""
+        self._shares.clear()
+
+
+shares = Shares()
+
+os.register_at_fork(after_in_child=shares.forget_all)
