@@ -39,7 +39,7 @@ from enrichers.weighing import Weigh, weigh_with
 if TYPE_CHECKING:
     import pyarrow as pa
 
-logger = logging.getLogger("asyncio_operator")
+logger = logging.getLogger("asyncio_operator.blocking")
 
 
 @dataclass(frozen=True, init=False, repr=False)

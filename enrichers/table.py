@@ -40,7 +40,7 @@ from enrichers.typed import row_converter
 Rows: TypeAlias = pa.Table | Sequence[Mapping[str, Any]]
 Source: TypeAlias = str | os.PathLike[str] | pa.Table | Callable[[], Rows] | Callable[[], Awaitable[Rows]]
 
-logger = logging.getLogger("asyncio_operator")
+logger = logging.getLogger("asyncio_operator.table")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import logging
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.budget.usage import COUNTED
 
-logger = logging.getLogger("asyncio_operator")
+logger = logging.getLogger("asyncio_operator.budget")
 
 _said: set[str] = set()
 """What was logged, and is not logged again."""

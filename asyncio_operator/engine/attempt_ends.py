@@ -8,6 +8,7 @@ call.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable
 from contextvars import copy_context
@@ -24,6 +25,8 @@ from asyncio_operator.engine.waits import Waits
 from asyncio_operator.errors import FunctionError
 from asyncio_operator.metrics import Histogram
 from asyncio_operator.policies.retry import Retry
+
+logger = logging.getLogger("asyncio_operator.calls")
 
 
 class Retries:
@@ -155,6 +158,7 @@ class AttemptEnds:
             self._end(flight, now, self._endings.failed, error, flight.attempts)
         else:
             self.errors[type(error).__name__] += 1
+            logger.debug("attempt %d of an element failed with %s", flight.attempts, type(error).__name__)
             self._back_off(flight, start, now)
 
     def _back_off(self, flight: Flight, start: float, now: float) -> None:

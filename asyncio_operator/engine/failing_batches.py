@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from asyncio_operator.errors import describe_error
 
-logger = logging.getLogger("asyncio_operator")
+logger = logging.getLogger("asyncio_operator.calls")
 
 WATCHED: Final = 1_000
 """Elements that are watched at a time. One that passes its deadline is never answered, and keeps its place."""

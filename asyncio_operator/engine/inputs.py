@@ -25,7 +25,7 @@ from asyncio_operator.engine.contracts import Input
 from asyncio_operator.engine.timing import start_task
 from asyncio_operator.errors import ConfigurationError
 
-logger = logging.getLogger("asyncio_operator")
+logger = logging.getLogger("asyncio_operator.calls")
 
 NOTHING: Any = object()
 

@@ -17,7 +17,7 @@ from typing import Any
 from asyncio_operator.engine.contracts import Window
 from asyncio_operator.errors import describe
 
-logger = logging.getLogger("asyncio_operator")
+logger = logging.getLogger("asyncio_operator.calls")
 
 IDLE: Any = object()
 

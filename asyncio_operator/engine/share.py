@@ -28,7 +28,7 @@ from asyncio_operator.engine.timing import Alarm, clock_of, start_task
 from asyncio_operator.errors import AsyncOperatorError, ConfigurationError, CoordinatorError, describe_error
 from asyncio_operator.policies.shutdown import CLOSE_TIMEOUT
 
-logger = logging.getLogger("asyncio_operator")
+logger = logging.getLogger("asyncio_operator.budget")
 
 LONGEST_ASK = 3 * ASK_TIMEOUT
 """Seconds after which a message counts as lost, if its coordinator does not end it before."""
@@ -140,6 +140,8 @@ class Share:
         believed = {unit: said for unit, said in limits.items() if self._is_believed(unit, said)}
         if retry_after is not None and not self._is_believed("retry_after", Hint(reset_after=retry_after)):
             retry_after = None
+        if retry_after is not None:
+            logger.info("the budget %r starts no call for %.1f s: its source asks for it", self._name, retry_after)
         self.permits.hint(believed, retry_after, now)
         self._arrange()
 

@@ -34,7 +34,7 @@ from asyncio_operator.journal.files import Listing, list_journal, open_file, rea
 from asyncio_operator.journal.format import COMPACTED, DIRECTORY, FORMAT, MEGABYTE, Description, encode, file_name
 from asyncio_operator.journal.storage import Place
 
-logger = logging.getLogger("asyncio_operator")
+logger = logging.getLogger("asyncio_operator.journal")
 
 BUCKET = 256 * MEGABYTE
 """Bytes of rows, uncompressed, that are in memory at once. Ordering them takes about four times as much."""

@@ -28,7 +28,7 @@ from asyncio_operator.journal.format import (
 )
 from asyncio_operator.journal.storage import Entry, Place
 
-logger = logging.getLogger("asyncio_operator")
+logger = logging.getLogger("asyncio_operator.journal")
 
 
 class Record(NamedTuple):

@@ -25,7 +25,7 @@ from asyncio_operator.journal.answers import Answers, to_table
 from asyncio_operator.journal.format import ANSWERS, MEGABYTE, Description, JournalError, encode, file_name
 from asyncio_operator.journal.storage import Place
 
-logger = logging.getLogger("asyncio_operator")
+logger = logging.getLogger("asyncio_operator.journal")
 
 FULL_FILE = 16 * MEGABYTE
 """Bytes in memory that are written without waiting: about two megabytes of a file, where a request costs little."""

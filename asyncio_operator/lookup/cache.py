@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from asyncio_operator.lookup.known import BehindCache
     from asyncio_operator.state.backend import StateBackend
 
-logger = logging.getLogger("asyncio_operator")
+logger = logging.getLogger("asyncio_operator.cache")
 
 FOREVER: Final = 1e12
 """Seconds: 30,000 years."""

@@ -56,7 +56,7 @@ UNUSED = 16
 
 OpenState = Callable[[Path], "RocksDBStateBackend"]
 
-logger = logging.getLogger("asyncio_operator")
+logger = logging.getLogger("asyncio_operator.cache")
 
 _locked: set[Path] = set()
 """Directories that this process has locked. A lock of the system does not stop the same process from locking again."""
@@ -233,6 +233,7 @@ class Place:
             backend.set_current_key("")
             stored = backend.value_state(SPECIFICATION).value()
             if stored == specification:
+                logger.info("the answers in the cache directory %s are used again", self.path)
                 self.backend = backend
                 return True
             same_format = str(stored).partition(" ")[0] == str(FORMAT)

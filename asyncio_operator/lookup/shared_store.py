@@ -23,7 +23,7 @@ from asyncio_operator.errors import ConfigurationError, describe_error
 if TYPE_CHECKING:
     from asyncio_operator.services.redis_values import RedisValues, Write
 
-logger = logging.getLogger("asyncio_operator")
+logger = logging.getLogger("asyncio_operator.cache")
 
 WAIT = 0.1
 """Seconds that keys wait for an answer of the store: many times what a near one needs, and little beside a call."""

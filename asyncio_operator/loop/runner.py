@@ -31,7 +31,7 @@ from asyncio_operator.loop.thread import loop_thread
 
 T = TypeVar("T")
 
-logger = logging.getLogger("asyncio_operator")
+logger = logging.getLogger("asyncio_operator.loop")
 
 
 LOOK_AGAIN = 0.1

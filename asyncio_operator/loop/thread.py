@@ -16,7 +16,7 @@ import threading
 
 from asyncio_operator.policies.shutdown import PROCESS_END
 
-logger = logging.getLogger("asyncio_operator")
+logger = logging.getLogger("asyncio_operator.loop")
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:

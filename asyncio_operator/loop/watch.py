@@ -15,7 +15,7 @@ from types import FrameType
 
 from asyncio_operator.engine.lanes import Lanes
 
-logger = logging.getLogger("asyncio_operator")
+logger = logging.getLogger("asyncio_operator.loop")
 
 LOOKS = 5
 HELD = 4

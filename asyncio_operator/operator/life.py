@@ -22,7 +22,7 @@ from asyncio_operator.errors import describe, describe_error
 from asyncio_operator.function import AsyncFunction
 from asyncio_operator.policies.shutdown import FINAL_WAIT, longest_end
 
-logger = logging.getLogger("asyncio_operator")
+logger = logging.getLogger("asyncio_operator.calls")
 
 
 class Life:

@@ -20,11 +20,14 @@ a service that is down gets six calls a minute.
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 from typing import Literal
 
 from asyncio_operator.checks import Duration, lasting, number, positive_duration, positive_int, seconds
+
+logger = logging.getLogger("asyncio_operator.circuit_breaker")
 
 SLICES = 30
 
@@ -104,6 +107,7 @@ class Breaker:
         elif self._is_probe(started):
             self._state = "closed"
             self._probing = False
+            logger.info("the circuit breaker closes: a call has succeeded again")
             # The failures that opened it would open it again at the next one.
             self._window.clear()
 
@@ -129,6 +133,9 @@ class Breaker:
     def _count(self, now: float, failures: int) -> None:
         calls, failures = self._window.count(now, failures)
         if calls >= self._minimum_calls and failures / calls >= self._ratio:
+            logger.info(
+                "the circuit breaker opens for %g s: %d of %d calls have failed", self._open_for, failures, calls
+            )
             self._open(now)
 
     def _open(self, now: float) -> None:

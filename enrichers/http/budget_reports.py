@@ -19,7 +19,7 @@ from enrichers.http.header_values import LARGEST_NUMBER
 from enrichers.http.limit_headers import NOTHING, Hints, read_hints
 from enrichers.http.session import Answer
 
-logger = logging.getLogger("asyncio_operator")
+logger = logging.getLogger("asyncio_operator.budget")
 
 COUNTED = ("calls", "keys")
 """Units that are counted, and not read from answers."""

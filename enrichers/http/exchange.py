@@ -30,7 +30,7 @@ from enrichers.http.session import Answer, Client, RefusedError
 
 T = TypeVar("T")
 
-logger = logging.getLogger("asyncio_operator")
+logger = logging.getLogger("asyncio_operator.http")
 
 
 class Exchange:

@@ -26,7 +26,7 @@ from enrichers.pool import Pool
 
 T = TypeVar("T")
 
-logger = logging.getLogger("asyncio_operator")
+logger = logging.getLogger("asyncio_operator.postgres")
 
 APPLICATION_NAME = "asyncio-operator"
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import asyncpg
 
-logger = logging.getLogger("asyncio_operator")
+logger = logging.getLogger("asyncio_operator.postgres")
 
 
 class Listener(asyncio.Protocol):

@@ -33,7 +33,7 @@ from enrichers.pool import Pool
 
 T = TypeVar("T")
 
-logger = logging.getLogger("asyncio_operator")
+logger = logging.getLogger("asyncio_operator.sql")
 
 QUESTION_TIMEOUT = 30.0
 """Seconds for one question about names and types. It takes longer only if a lock is held on the table."""

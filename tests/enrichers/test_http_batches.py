@@ -108,7 +108,7 @@ async def test_a_batch_that_one_key_may_have_spoilt_comes_key_by_key_and_this_is
     record, every = caplog.records
     assert "every call of lookup_many with several values has failed so far" in every.getMessage()
     assert "hunter2" not in every.getMessage()
-    assert (record.levelname, record.name) == ("WARNING", "asyncio_operator")
+    assert (record.levelname, record.name) == ("WARNING", "asyncio_operator.http")
     assert told in record.getMessage()
     assert "hunter2" not in record.getMessage()
     assert "9 keys from '0' to '8'" in record.getMessage()

@@ -28,7 +28,7 @@ from asyncio_operator.spark.driver.topics import driver_address
 from asyncio_operator.spark.worker.driver_client import DriverCoordinator
 from asyncio_operator.spark.worker.driver_wire import DriverAddress
 
-logger = logging.getLogger("asyncio_operator")
+logger = logging.getLogger("asyncio_operator.budget")
 
 _said: set[str] = set()
 """What was logged, and is not logged again."""

@@ -40,7 +40,7 @@ from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.hints import did_you_mean
 from asyncio_operator.spark.worker.output_batches import arrow_type
 
-logger = logging.getLogger("asyncio_operator")
+logger = logging.getLogger("asyncio_operator.driver")
 
 KEY_FAMILIES: tuple[tuple[type[DataType], str], ...] = (
     (NumericType, "a number"),

@@ -29,7 +29,7 @@ from asyncio_operator.errors import ConfigurationError, describe_error
 from asyncio_operator.policies.shutdown import PROCESS_END
 from asyncio_operator.spark.worker.driver_wire import DriverAddress, WireError, abort, greet_worker
 
-logger = logging.getLogger("asyncio_operator")
+logger = logging.getLogger("asyncio_operator.driver")
 
 PORT = "spark.asyncio_operator.driver.port"
 

@@ -26,7 +26,7 @@ from asyncio_operator.journal.locations import LOCAL, Location, locate
 from asyncio_operator.journal.options import Journal
 from asyncio_operator.journal.storage import open_place
 
-logger = logging.getLogger("asyncio_operator")
+logger = logging.getLogger("asyncio_operator.journal")
 
 ERRORS: dict[str, type[AsyncOperatorError]] = {
     kind.__name__: kind for kind in (ConfigurationError, StateError, JournalError)

@@ -43,7 +43,7 @@ from asyncio_operator.policies.shutdown import TASK_GRACE_PERIOD
 from asyncio_operator.spark.worker.shared import IDLE
 from asyncio_operator.state.cells import ABSENT
 
-logger = logging.getLogger("asyncio_operator")
+logger = logging.getLogger("asyncio_operator.journal")
 
 HAND_OVER = 0.05
 """Seconds that an answer waits at most before the writer gets it: then it gets many at once."""

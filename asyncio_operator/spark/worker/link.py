@@ -7,6 +7,7 @@ next task.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from asyncio_operator.spark.worker.enrich_task import EnrichTask
+
+logger = logging.getLogger("asyncio_operator.tasks")
 
 Deliver = Callable[[KeyBatch, int], None]
 """See `Delivery`."""
@@ -170,6 +173,12 @@ class Link:
 
     def report(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         """Report the figures and the trace. Called on the task's main thread, at the end, with the task's error."""
+        if logger.isEnabledFor(logging.DEBUG):
+            done = self._figures()
+            end = "is over" if error is None else f"ends with {type(error).__name__}"
+            logger.debug(
+                "a run of %s %s: %d rows, %d calls, %d retries", self.name, end, done.rows, done.calls, done.retries
+            )
         if self._reporter is not None:
             by_spark = isinstance(error, GeneratorExit | ConnectionError | EOFError)
             self._reporter.end("succeeded" if error is None else "ended" if by_spark else "failed")

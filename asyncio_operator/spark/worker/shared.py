@@ -25,6 +25,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from asyncio_operator.clock import monotonic
 from asyncio_operator.engine.ending import close_within
 from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher
@@ -34,7 +35,7 @@ from asyncio_operator.policies.hedge import Hedge, Hedger
 from asyncio_operator.policies.rate_limit import RateLimit, RateWindow
 from asyncio_operator.policies.shutdown import CLIENT_CLOSE_TIMEOUT
 
-logger = logging.getLogger("asyncio_operator")
+logger = logging.getLogger("asyncio_operator.clients")
 
 IDLE = 60.0
 """Seconds: longer than the pause between two micro-batches of most streams, and shorter than a person's pause."""
@@ -64,10 +65,12 @@ class Client:
         if before is not None:
             await asyncio.wait([before], timeout=2 * CLIENT_CLOSE_TIMEOUT)
         self._begun = True
+        begun = monotonic()
         try:
             await self.enricher.open()
         except BaseException as error:
             return error
+        logger.info("%s is open, after %.3f s", describe(self.enricher), monotonic() - begun)
         return None
 
     async def opened(self) -> None:
@@ -95,6 +98,7 @@ class Client:
         await asyncio.wait([self._opening])
         if self._begun:
             await self.enricher.close()
+            logger.info("%s is closed", describe(self.enricher))
         elif self._before is not None:
             # The next client waits for this task, and must not open before the earlier client has closed.
             await asyncio.wait([self._before])

@@ -1,0 +1,65 @@
+"""What the loggers of the parts tell at INFO and DEBUG, and that nothing secret is in it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from asyncio_operator import CircuitBreaker, FixedBackoff, Retry
+from asyncio_operator.lookup import Lookup
+from asyncio_operator.policies.circuit_breaker import Breaker
+from asyncio_operator.spark.worker.shared import Clients
+from enrichers import FunctionEnricher, PostgresEnricher
+
+
+async def test_an_enricher_that_opens_and_closes_is_told_without_its_password(caplog: pytest.LogCaptureFixture) -> None:
+    class Quiet(PostgresEnricher):
+        async def open(self) -> None:
+            """Nothing is connected."""
+
+    caplog.set_level(logging.INFO, "asyncio_operator.clients")
+    clients = Clients()
+    enricher = Quiet("postgresql://me:s3cr3t-word@db/shop", table="planes", key="id")
+    await clients.lease("f", enricher)
+    client = clients._clients["f"]
+    clients.release("f")
+    assert client.timer is not None
+    client.timer.cancel()
+    clients._forget("f", client)
+    await asyncio.wait(list(clients._closing.values()))
+    opened, closed = caplog.messages
+    assert "is open, after 0.0" in opened
+    assert closed.endswith("is closed")
+    assert "s3cr3t" not in caplog.text
+
+
+def test_a_circuit_breaker_tells_when_it_opens_and_closes(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "asyncio_operator.circuit_breaker")
+    breaker = Breaker(CircuitBreaker(failure_ratio=0.5, window=30.0, minimum_calls=2, open_for=10.0))
+    for _ in range(2):
+        breaker.failed(1.0, 0.5)
+    assert breaker.allow(20.0)
+    breaker.succeeded(21.0, 20.0)
+    assert caplog.messages == [
+        "the circuit breaker opens for 10 s: 2 of 2 calls have failed",
+        "the circuit breaker closes: a call has succeeded again",
+    ]
+
+
+async def test_an_attempt_that_is_repeated_is_told_at_debug_without_its_key(caplog: pytest.LogCaptureFixture) -> None:
+    tried: list[str] = []
+
+    async def look_up(key: str) -> Any:
+        tried.append(key)
+        if len(tried) == 1:
+            raise OSError("about secret-key")
+        return {"x": 1}
+
+    caplog.set_level(logging.DEBUG, "asyncio_operator.calls")
+    async with Lookup(FunctionEnricher(look_up, "x long"), retry=Retry(2, FixedBackoff(0.0))) as lookup:
+        assert await lookup.get("secret-key") == {"x": 1}
+    assert "attempt 1 of an element failed with OSError" in caplog.messages
+    assert "secret-key" not in caplog.text
