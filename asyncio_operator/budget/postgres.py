@@ -26,7 +26,8 @@ except ImportError as error:
 from asyncio_operator.policies.shutdown import CLOSE_TIMEOUT
 from asyncio_operator.services.causes import caused, own_words
 from asyncio_operator.services.postgres_causes import cause_of
-from asyncio_operator.services.postgres_dsn import DSN, Dsn, check_dsn, names_application, secrets_of
+from asyncio_operator.services.postgres_client import connect
+from asyncio_operator.services.postgres_dsn import DSN, Dsn, check_dsn, secrets_of
 
 __all__ = ["CREATE", "PostgresCoordinator", "check_dsn"]
 
@@ -121,11 +122,8 @@ class PostgresCoordinator:
     async def _connect(self) -> None:
         self._drop()
         self._dsn = await DSN.get(self._source, ASK_TIMEOUT)
-        settings = {} if names_application(self._dsn) else {"application_name": "asyncio-operator budget"}
         cached = 100 if self._prepares else 0
-        self._connection = await asyncpg.connect(
-            self._dsn, timeout=ASK_TIMEOUT, server_settings=settings, statement_cache_size=cached
-        )
+        self._connection = await connect(self._dsn, ASK_TIMEOUT, "asyncio-operator budget", statement_cache_size=cached)
 
     def _problem(self, error: Exception) -> CoordinatorError:
         cause, hidden = cause_of(error, self._dsn), secrets_of(self._dsn)

@@ -19,9 +19,10 @@ from typing import Any, TypeVar
 import asyncpg
 
 from asyncio_operator.enricher import CLOSE_TIMEOUT, time_left
+from asyncio_operator.services import postgres_client
 from asyncio_operator.services.causes import own_words
 from asyncio_operator.services.postgres_causes import cause_of
-from asyncio_operator.services.postgres_dsn import DSN, Dsn, names_application, secrets_of
+from asyncio_operator.services.postgres_dsn import DSN, Dsn, secrets_of
 from enrichers.pool import Pool
 
 T = TypeVar("T")
@@ -214,12 +215,11 @@ REMEDY = (
 
 async def connect(dsn: str, seconds: float | None, **options: Any) -> Session:
     """A connection with an application name that has answered a first statement, all within `seconds`."""
-    settings = {} if names_application(dsn) else {"application_name": APPLICATION_NAME}
     async with asyncio.timeout(seconds):
-        session: Session = await asyncpg.connect(
+        session: Session = await postgres_client.connect(
             dsn,
-            timeout=seconds,
-            server_settings=settings,
+            seconds,
+            APPLICATION_NAME,
             max_cacheable_statement_size=0,
             connection_class=Session,
             loop=ConnectingLoop(asyncio.get_running_loop()),
