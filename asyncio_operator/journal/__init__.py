@@ -10,9 +10,14 @@ from typing import TYPE_CHECKING
 from asyncio_operator.lazy import lazy
 
 if TYPE_CHECKING:
+    from asyncio_operator.journal.format import JournalError
     from asyncio_operator.journal.options import Journal
 
-__all__ = ["Journal"]
+__all__ = ["Journal", "JournalError"]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy(__name__, {"asyncio_operator.journal.options": "Journal"})
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {"asyncio_operator.journal.format": "JournalError", "asyncio_operator.journal.options": "Journal"},
+        needs={"asyncio_operator.journal.format": ("pyarrow", "spark")},
+    )

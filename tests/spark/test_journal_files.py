@@ -12,9 +12,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from asyncio_operator import ConfigurationError, Journal, StateError
 from asyncio_operator.journal.files import list_journal
+from asyncio_operator.journal.format import JournalError
+from asyncio_operator.journal.identity import wanted_description
 from asyncio_operator.journal.later_answers import JournalReader
 from asyncio_operator.journal.storage import Place, open_place
 from asyncio_operator.spark import compact_journal, read_journal
+from asyncio_operator.spark.driver.journal_files import Contents
 from tests.journal.helpers import answers_of, batch, described, write
 
 pytestmark = pytest.mark.spark
@@ -106,3 +109,11 @@ def test_J6_what_is_no_journal_is_refused_in_words(spark: SparkSession, tmp_path
     description.write_text("{")
     with pytest.raises(StateError, match="is damaged"):
         read_journal(spark, tmp_path)
+
+
+def test_J3_a_place_that_spark_cannot_read_is_named_with_what_it_needs(spark: SparkSession) -> None:
+    description = wanted_description("x", pa.schema([("id", pa.int64())]), pa.schema([("v", pa.string())]))
+    for path, needed in (("s3://bucket/answers", "hadoop-aws"), ("gs://bucket/answers", "Cloud Storage connector")):
+        contents = Contents(Journal(path).location, description, (HALF,), 1, (HALF,))
+        with pytest.raises(JournalError, match=f"Spark cannot read the journal .*/answers, .*; Spark needs .*{needed}"):
+            contents.rows(spark)

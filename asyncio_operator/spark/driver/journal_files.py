@@ -22,7 +22,7 @@ from asyncio_operator.errors import AsyncOperatorError, ConfigurationError, Stat
 from asyncio_operator.journal.files import is_whole, list_journal
 from asyncio_operator.journal.format import ABOUT, Description, JournalError, ddl
 from asyncio_operator.journal.identity import open_journal, read_description
-from asyncio_operator.journal.locations import LOCAL, Location, locate
+from asyncio_operator.journal.locations import GS, HDFS, LOCAL, S3, Location, locate
 from asyncio_operator.journal.options import Journal
 from asyncio_operator.journal.storage import open_place
 
@@ -39,6 +39,15 @@ directory it makes one listing."""
 
 DATA_FILES = "{answers,compacted}-*.parquet"
 """A pattern for the names of data files."""
+
+
+NEEDED = {
+    LOCAL: "the path must be one that Spark's driver and executors see too",
+    S3: "Spark needs its own client, hadoop-aws, as with spark.jars.packages=org.apache.hadoop:hadoop-aws:3.4.1, and "
+    "its credentials in fs.s3a",
+    GS: "Spark needs its own client, the Cloud Storage connector for Hadoop",
+    HDFS: "Spark needs the configuration of that Hadoop, as with HADOOP_CONF_DIR",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +69,26 @@ class Contents:
     is_whole: bool = True
 
     def rows(self, spark: SparkSession) -> DataFrame:
-        """All rows of its live files, and perhaps of replaced and of later ones: equal rows of one answer are one."""
+        """All rows of its live files, and perhaps of replaced and of later ones: equal rows of one answer are one.
+
+        Raises:
+            JournalError: Spark cannot read the place.
+        """
         description = self.description
         schema = spark_types(description.keys, description.answers, ABOUT)
         if not self.live:
             return spark.createDataFrame([], schema)
         # Spark takes a path for a pattern, and a directory may have a [ in its name.
         reader = spark.read.schema(schema).option("__globPaths__", "false")
-        if len(self.live) <= MOST_NAMED or not self.is_whole:
-            return reader.parquet(*(f"{self.location.for_spark}/{name}" for name in self.live))
-        return reader.option("pathGlobFilter", DATA_FILES).parquet(self.location.for_spark)
+        try:
+            if len(self.live) <= MOST_NAMED or not self.is_whole:
+                return reader.parquet(*(f"{self.location.for_spark}/{name}" for name in self.live))
+            return reader.option("pathGlobFilter", DATA_FILES).parquet(self.location.for_spark)
+        except Exception as error:
+            raise JournalError(
+                f"Spark cannot read the journal {self.location}, which the workers can write "
+                f"({describe_error(error).partition(chr(10))[0]}); {NEEDED.get(self.location.kind, NEEDED[LOCAL])}"
+            ) from error
 
 
 def spark_types(*schemas: pa.Schema) -> StructType:

@@ -101,7 +101,8 @@ class TaskJournal:
     """
 
     source = "journal"
-    most = 1_000
+    # One question for many keys: files beyond the memory of their keys are searched for each question.
+    most = 10_000
 
     def __init__(self, task: JournalTask, found: pa.Schema, timed: bool, label: str) -> None:
         self.column = task.column
