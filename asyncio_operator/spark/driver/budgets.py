@@ -23,7 +23,7 @@ from asyncio_operator.budget.unweighed import warn_unweighed
 from asyncio_operator.engine.budgeted import overridden
 from asyncio_operator.errors import BudgetExceeded, ConfigurationError, describe
 from asyncio_operator.function import AsyncFunction
-from asyncio_operator.spark.driver.job_limits import slots
+from asyncio_operator.spark.driver.job_limits import part, slots
 from asyncio_operator.spark.driver.topics import driver_address
 from asyncio_operator.spark.worker.driver_client import DriverCoordinator
 from asyncio_operator.spark.worker.driver_wire import DriverAddress
@@ -120,12 +120,7 @@ def _part(name: str, limit: Limit, tasks: int, remedy: str) -> Limit:
 
 
 def _whole(name: str, what: str, total: int, tasks: int, remedy: str) -> int:
-    if total < tasks:
-        raise ConfigurationError(
-            f"{what} of the budget {name!r} is {total}, but {tasks} tasks run at once on Spark Connect: that is less "
-            f"than one for each. Raise it, run fewer tasks (df.coalesce, and tasks_at_once= to match), or {remedy}"
-        )
-    return total // tasks
+    return part(total, tasks, f"{what} of the budget {name!r} is {total} on Spark Connect", remedy)
 
 
 def for_function(budget: Budget, function: AsyncFunction[Any, Any], spark: SparkSession) -> Budget:

@@ -75,10 +75,23 @@ def shared_out(options: LookupOptions, scope: str, tasks_at_once: int | None) ->
     return replace(options, capacity=capacity, rate_limit=limit)
 
 
-def _share(name: str, total: int, tasks: int) -> int:
+def part(total: int, tasks: int, what: str, remedy: str) -> int:
+    """The part of one task, rounded down.
+
+    Args:
+        what: what is divided, in words, as "capacity is 3 for the job".
+        remedy: what else to do if it is too little.
+
+    Raises:
+        ConfigurationError: it is less than one.
+    """
     if total < tasks:
         raise ConfigurationError(
-            f"{name} is {total} for the job, but {tasks} tasks run at once: that is less than one for each. Raise it, "
-            'run fewer tasks (df.coalesce, and tasks_at_once= to match), or use limits per task, scope="task"'
+            f"{what}, but {tasks} tasks run at once: that is less than one for each. Raise it, run fewer tasks "
+            f"(df.coalesce, and tasks_at_once= to match), or {remedy}"
         )
     return total // tasks
+
+
+def _share(name: str, total: int, tasks: int) -> int:
+    return part(total, tasks, f"{name} is {total} for the job", 'use limits per task, scope="task"')
