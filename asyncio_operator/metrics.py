@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 MANY_SAMPLES = 1024
@@ -227,3 +227,17 @@ class OperatorStatistics:
     attempt_latency: Latency = field(default_factory=Latency)
     hedged: int = 0
     hedges_won: int = 0
+
+    def _repr_html_(self) -> str:
+        """A table for a notebook."""
+        # Imported here: only a notebook needs it.
+        from asyncio_operator.tables import html_table
+
+        rows = [(f.name, [_shown(getattr(self, f.name))]) for f in fields(self)]
+        return html_table([""], rows)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Latency):
+        return ", ".join(f"{f.name} {1000 * getattr(value, f.name):,.2f} ms" for f in fields(value))
+    return f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"

@@ -46,6 +46,15 @@ class BudgetStatistics:
     workers: int
     paused_for: float
 
+    def _repr_html_(self) -> str:
+        """A table for a notebook."""
+        # Imported here: only a notebook needs it.
+        from asyncio_operator.tables import html_table
+
+        names = ("allowed", "used", "reserved", "refused")
+        rows = [(unit, [f"{getattr(one, name):,.6g}" for name in names]) for unit, one in self.units.items()]
+        return html_table(names, rows, f"{self.workers:,} workers")
+
     @classmethod
     def of(cls, reply: Mapping[str, Any]) -> BudgetStatistics:
         """From the JSON of a coordinator."""

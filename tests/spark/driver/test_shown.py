@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncio_operator import Budget, Latency
+from asyncio_operator import Budget, Latency, OperatorStatistics
+from asyncio_operator.budget.statistics import BudgetStatistics, UnitStatistics
 from asyncio_operator.spark import EnrichmentPlan, EnrichmentStatistics
 from asyncio_operator.spark.progress import Bar, Lines, Moment, MovingLine, Watch
 from asyncio_operator.spark.statistics import rows_of_figures
@@ -76,6 +77,16 @@ def test_V3_in_a_notebook_statistics_and_plans_are_tables_without_hostile_markup
     weights = {"calls": 5.0, "usd": 7.0, HOSTILE: 2.0}
     shown = Tags(plan(weights=weights, cached_weights=weights, budget=budget)._repr_html_())
     assert "7 usd are more than the 1 that may be spent" in shown.text
+    assert HOSTILE in shown.text
+    assert not shown.found & {"img", "script"}
+
+
+def test_V3_the_statistics_of_operators_and_budgets_are_tables_too() -> None:
+    shown = Tags(OperatorStatistics(admitted=12_345, latency=Latency(0.5, 0.5, 0.5, 1.0))._repr_html_())
+    assert "12,345" in shown.text
+    assert "p50 500.00 ms" in shown.text
+    units = {HOSTILE: UnitStatistics(allowed=600.0, used=12.0, reserved=0.0, refused=3)}
+    shown = Tags(BudgetStatistics(units, workers=2, paused_for=0.0)._repr_html_())
     assert HOSTILE in shown.text
     assert not shown.found & {"img", "script"}
 
