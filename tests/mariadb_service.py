@@ -8,7 +8,9 @@ killed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -71,6 +73,16 @@ class MariadbServer(Server):
             return await cursor.fetchall()
         finally:
             await connection.ensure_closed()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Nothing answers, though every connection stands."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
         super().close()

@@ -29,6 +29,7 @@ NEEDS = [
     ("from enrichers.postgres import PostgresEnricher", "PostgresEnricher needs asyncpg", "postgres"),
     ("from enrichers import HttpEnricher", "HttpEnricher needs aiohttp", "http"),
     ("from enrichers.http import HttpEnricher", "HttpEnricher needs aiohttp", "http"),
+    ("from enrichers import SqlEnricher", "SqlEnricher needs sqlalchemy[asyncio]", "sql"),
     ("from enrichers import RedisEnricher", "RedisEnricher needs redis", "redis"),
     ("from enrichers.redis import RedisEnricher", "RedisEnricher needs redis", "redis"),
     (
