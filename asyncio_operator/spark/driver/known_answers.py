@@ -23,6 +23,9 @@ from asyncio_operator.spark.driver.journal_files import Contents, quoted, spark_
 BROADCAST = 10 << 20
 """Spark's default of the largest table that is sent to all executors, in bytes."""
 
+PARTITIONS = 200
+"""Spark's default of the partitions of a shuffle, where the setting is no number, as "auto" is."""
+
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
 
 
@@ -84,8 +87,10 @@ def with_known(
     joined = numbered.join(F.broadcast(known) if is_small else known, reduce(and_, same), "left")
     if sorts:
         # Not `sort`: Spark could join its partitions to fewer ones, each of which may wait for many calls.
-        partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 200)
-        joined = joined.repartitionByRange(partitions, "_order").sortWithinPartitions("_order")
+        partitions = spark.conf.get("spark.sql.shuffle.partitions", None) or ""
+        joined = joined.repartitionByRange(
+            int(partitions) if partitions.isdigit() else PARTITIONS, "_order"
+        ).sortWithinPartitions("_order")
     return joined.select(*(f"_{i}" for i in range(len(df.columns))), "known")
 
 

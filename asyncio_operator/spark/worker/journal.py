@@ -39,7 +39,7 @@ from asyncio_operator.journal.writer import JournalWriter
 from asyncio_operator.lookup.key_batch import Answer, KeyBatch
 from asyncio_operator.lookup.memory import ENTRY, SAMPLED, size_of
 from asyncio_operator.loop.thread import loop_thread
-from asyncio_operator.policies.shutdown import TASK_GRACE_PERIOD
+from asyncio_operator.policies.shutdown import TASK_END, TASK_GRACE_PERIOD
 from asyncio_operator.spark.worker.shared import IDLE
 from asyncio_operator.state.cells import ABSENT
 
@@ -56,6 +56,9 @@ LIST_AGAIN = 1.0
 
 MOST_LISTING = 50
 """It looks after this many times the time that the last look took: looking takes at most 2 % of a task."""
+
+LAST_WRITE = TASK_END - TASK_GRACE_PERIOD
+"""Seconds for the last write of a task that was ended: by law X7 its end takes 5, and its calls have had some."""
 
 MOST_READERS = 4
 """That no task uses now. Each has at most 64 MB of keys. The one that was returned first is dropped."""
@@ -249,7 +252,7 @@ class TaskJournal:
             JournalError: it could not be written.
         """
         try:
-            self._writer.close(TASK_GRACE_PERIOD if failed else None)
+            self._writer.close(LAST_WRITE if failed else None)
         except JournalError as error:
             if not failed:
                 raise
