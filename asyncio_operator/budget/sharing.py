@@ -106,14 +106,8 @@ def _levels(state: Json, windows: list[RateWindow], horizon: float, until: float
     shares = state["shares"]
     if shares is None or now - shares[0] >= REFRESH:
         levels = []
-        limited = state["budget"]["in_flight"] is not None
         for place, window in enumerate(windows):
-            # A worker without a place for a call has no use for units.
-            active = [
-                worker
-                for worker in state["workers"].values()
-                if now - worker["seen"] <= HEARD and (worker["slots"] or not limited)
-            ]
+            active = [worker for worker in state["workers"].values() if now - worker["seen"] <= HEARD]
             wishes = [worker["want"][place] for worker in active if worker["want"][place]]
             pool = window.room(horizon, until) + sum(worker["held"][place] for worker in active)
             levels.append(min(level(max(0.0, pool), wishes), NO_LEVEL))
