@@ -27,6 +27,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -272,6 +273,8 @@ class FakeService:
             if seconds > 0:
                 await asyncio.sleep(seconds)
             answer = planned or refused or await self._answer(request)
+            if planned is None and answer.delay > 0:
+                await asyncio.sleep(answer.delay)
             if refused is None:
                 self._limits.settle(request, answer)
             request.status = None if answer.reset else answer.status
@@ -315,7 +318,7 @@ class FakeService:
         if fault is None:
             return answer
         how = self._faults[fault]
-        return FakeAnswer(answer.body, answer.status, answer.headers, slow=how.slow, truncated=how.truncated)
+        return replace(answer, slow=how.slow, truncated=how.truncated)
 
     def _drawn_fault(self) -> Any:
         if not any(self._shares.values()):

@@ -224,6 +224,19 @@ def test_planned_answers_come_first_in_their_order() -> None:
     on_virtual_time(main)
 
 
+def test_an_answer_of_the_handler_waits_its_delay_after_the_latency() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        late = FakeAnswer({"n": 1}, delay=9.0)
+        async with FakeService(latency=1.0, handler=lambda request: late if request.path == "/late" else 2) as service:
+            assert await ask(service, "/late") == (200, {"n": 1})
+            assert loop.time() == pytest.approx(10.0)
+            assert await ask(service, "/x") == (200, 2)
+            assert loop.time() == pytest.approx(11.0)
+
+    on_virtual_time(main)
+
+
 def test_it_serves_synchronous_tests_from_a_thread_and_comes_back_at_its_place() -> None:
     service = FakeService(ROWS)
     with pytest.raises(StateError, match="the service is not running; enter it with"):
