@@ -48,8 +48,7 @@ from asyncio_operator.state.rocksdb.processes import (
     check_process,
     keep,
 )
-from asyncio_operator.state.rocksdb.settings import rewriting, settings_of
-from asyncio_operator.state.rocksdb.sizes import statistics_of
+from asyncio_operator.state.rocksdb.settings import rewriting, settings_of, statistics_of
 from asyncio_operator.state.rocksdb.view import Cursor, Row, is_database, leave, view_of
 from asyncio_operator.state.rocksdb_options import RocksDBOptions, check_rocksdb
 from asyncio_operator.state.statistics import StateStatistics

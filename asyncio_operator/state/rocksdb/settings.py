@@ -1,4 +1,4 @@
-"""RocksDB's own options, made from `RocksDBOptions`, and what the databases of one process share.
+"""RocksDB's own options, made from `RocksDBOptions`, what the databases of one process share, and what one uses.
 
 All databases of a process with equal options share one block cache and one budget of write buffers. When a database is
 opened it takes half of the rest of the budget, at least `LEAST`, and returns it when it is closed. RocksDB has a write
@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Final
 from weakref import WeakSet
 
@@ -24,9 +26,11 @@ from rocksdict import (
     DBCompressionType,
     DBRecoveryMode,
     Options,
+    Rdict,
 )
 
 from asyncio_operator.state.rocksdb_options import MIB, RocksDBOptions
+from asyncio_operator.state.statistics import StateStatistics
 
 ARENA: Final = 8 << 10
 """Bytes that a write buffer grows by. RocksDB's 1 MB would be taken by every state that was written once."""
@@ -37,6 +41,10 @@ LEAST: Final = 2 * MIB
 JOURNAL: Final = MIB
 """Bytes at which RocksDB begins a new journal of its work, and a new list of table files. Without a limit both grow as
 long as the directory is used."""
+
+BUFFERS = "rocksdb.cur-size-all-mem-tables"
+READERS = "rocksdb.estimate-table-readers-mem"
+PENDING = "rocksdb.estimate-pending-compaction-bytes"
 
 
 class Settings:
@@ -126,3 +134,30 @@ def rewriting() -> CompactOptions:
     options = CompactOptions()
     options.set_bottommost_level_compaction(BottommostLevelCompaction.force_optimized())
     return options
+
+
+def statistics_of(directory: Path, families: Iterable[Rdict], shared_cache: int) -> StateStatistics:
+    """The statistics of a database with these column families; raises what rocksdict raises.
+
+    The figures are RocksDB's own properties, and the sizes of its files.
+    """
+    totals = dict.fromkeys((BUFFERS, READERS, PENDING), 0)
+    for family in families:
+        for name in totals:
+            totals[name] += family.property_int_value(name) or 0
+    disk = log = 0
+    for path in directory.iterdir():
+        try:
+            size = path.stat().st_size
+        except FileNotFoundError:
+            continue  # RocksDB deletes files in the background.
+        disk += size
+        if path.suffix == ".log":
+            log += size
+    return StateStatistics(
+        memory=totals[BUFFERS] + totals[READERS],
+        disk=disk,
+        log=log,
+        pending_compaction=totals[PENDING],
+        shared_cache=shared_cache,
+    )
