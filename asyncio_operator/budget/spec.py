@@ -6,6 +6,7 @@ a budget, how much of it is used, is kept by a coordinator.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ from asyncio_operator.errors import ConfigurationError, describe, function_name,
 from asyncio_operator.lazy import member
 from asyncio_operator.policies.rate_limit import RateLimit
 
+logger = logging.getLogger("asyncio_operator.budget")
+
 SCHEMES = ("redis", "rediss", "postgresql", "postgres")
 
 _UNIT = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
@@ -37,6 +40,9 @@ _ADDRESS = (
     "an address that begins with redis://, rediss:// or postgresql://, or a function without arguments that returns "
     "one; None means the driver of this application"
 )
+
+_warned: set[str] = set()
+"""What was logged, and is not logged again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +205,24 @@ def as_limit(name: str, limit: object) -> Limit:
         hint = "; pass several one by one, not as a list" if isinstance(limit, list | tuple) else ""
         raise ConfigurationError(f"{name} is {describe(limit)}; it must be a Limit or a RateLimit{hint}")
     return limit
+
+
+def warn_unweighed(budget: Budget, called: str, weigh: object) -> None:
+    """Log once if a budget limits units in which nothing weighs calls: a debt is then all that can be counted.
+
+    Args:
+        called: names the function or enricher.
+        weigh: how it weighs a call; None: it weighs in no unit.
+    """
+    units = {limit.unit for limit in budget.limits} | (budget.spend or {}).keys()
+    unknown = sorted(units - set(COUNTED))
+    text = (
+        f"{called} weighs its calls in no unit of its own, and the budget {budget.name!r} limits {', '.join(unknown)}: "
+        "only what its calls settle is counted, and only afterwards; give it `weigh`"
+    )
+    if unknown and weigh is None and text not in _warned:
+        _warned.add(text)
+        logger.warning("%s", text)
 
 
 def _amounts(spend: object) -> dict[str, float]:

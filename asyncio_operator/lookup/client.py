@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
 from asyncio_operator.arrow.key_identity import canonical_key
-from asyncio_operator.budget.spec import Budget
-from asyncio_operator.budget.unweighed import warn_unweighed
+from asyncio_operator.budget.spec import Budget, warn_unweighed
 from asyncio_operator.checks import Duration, plain_function
 from asyncio_operator.engine.budgeted import overridden
 from asyncio_operator.engine.ending import close_within

@@ -117,7 +117,7 @@ class Run:
             weigh = overridden(function.weigh, AsyncFunction.weigh)
             if options.budget is not None:
                 # Imported here: few runs have a budget, and it loads all that decides about one.
-                from asyncio_operator.budget.unweighed import warn_unweighed
+                from asyncio_operator.budget.spec import warn_unweighed
                 from asyncio_operator.engine.shares import shares
 
                 allowance = shares.seat(options.budget)
