@@ -40,7 +40,7 @@ def core(modules: str, must_not_know: str) -> Row:
 
 
 LAYERS = (
-    core("errors elements clock checks addresses hints fingerprint lazy tables", "asyncio random"),
+    core("errors elements clock checks hints fingerprint lazy tables", "asyncio random"),
     core("arrow", "asyncio random"),
     core("state", "asyncio random"),
     core("policies", "asyncio random"),

@@ -26,9 +26,9 @@ from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import Duration, plain_function, positive_duration
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.metrics import Histogram
+from asyncio_operator.spark.driver.driver_service import driver_address
 from asyncio_operator.spark.driver.ledger import Ledger, Lookup
 from asyncio_operator.spark.driver.reports import reported_to
-from asyncio_operator.spark.driver.topics import driver_address
 from asyncio_operator.spark.live_page import LivePage
 from asyncio_operator.spark.progress import Watch, display_here
 from asyncio_operator.spark.statistics import EnrichmentStatistics, rows_of_figures

@@ -22,8 +22,8 @@ from asyncio_operator.budget.spec import Budget, Limit, definition, warn_unweigh
 from asyncio_operator.engine.budgeted import overridden
 from asyncio_operator.errors import BudgetExceeded, ConfigurationError, describe
 from asyncio_operator.function import AsyncFunction
+from asyncio_operator.spark.driver.driver_service import driver_address
 from asyncio_operator.spark.driver.job_limits import part, slots
-from asyncio_operator.spark.driver.topics import driver_address
 from asyncio_operator.spark.worker.driver_client import DriverCoordinator
 from asyncio_operator.spark.worker.driver_wire import DriverAddress
 

@@ -1,4 +1,4 @@
-"""The service on the driver: what runs in workers asks it, topic by topic, while a job runs.
+"""The service on the driver: what runs in workers asks it, while a job runs, for budgets and with figures.
 
 It starts when it is first needed, on a thread and a loop of its own, so that code of the user cannot hold it up. It
 ends with the SparkContext, or with the process. Only processes that know the token of the application get an answer.
@@ -25,9 +25,13 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from asyncio_operator.budget.addresses import states
 from asyncio_operator.errors import ConfigurationError, describe_error
 from asyncio_operator.policies.shutdown import PROCESS_END
+from asyncio_operator.spark.driver.ledger import ledgers
+from asyncio_operator.spark.worker.driver_client import BUDGETS
 from asyncio_operator.spark.worker.driver_wire import DriverAddress, WireError, abort, greet_worker
+from asyncio_operator.spark.worker.live_figures import FIGURES
 
 logger = logging.getLogger("asyncio_operator.driver")
 
@@ -141,14 +145,11 @@ _lock = threading.Lock()
 _current: tuple[SparkContext, DriverService] | None = None
 
 
-def driver_service(spark: SparkSession, topics: Callable[[], Topics]) -> DriverService | None:
-    """The service of the session's application, which the first call starts; None on Spark Connect.
-
-    Args:
-        topics: called when a service starts.
+def driver_address(spark: SparkSession) -> DriverAddress | None:
+    """Where workers reach the service of the session's application, which the first call starts; None on Spark Connect.
 
     Raises:
-        ConfigurationError: it cannot listen.
+        ConfigurationError: the driver cannot listen there.
     """
     global _current
     try:
@@ -159,20 +160,29 @@ def driver_service(spark: SparkSession, topics: Callable[[], Topics]) -> DriverS
         if _current is not None:
             known, service = _current
             if known is context and service.running:
-                return service
+                return service.address
             service.stop()
         host = context.getConf().get("spark.driver.host") or "127.0.0.1"
         bind = context.getConf().get("spark.driver.bindAddress") or host
         port = int(spark.conf.get(PORT, None) or 0)
         try:
-            service = DriverService(host, bind, port, topics(), lambda: context._jsc is not None)
+            service = DriverService(host, bind, port, _topics(), lambda: context._jsc is not None)
         except OSError as error:
             raise ConfigurationError(
                 f"the driver cannot listen at {bind}:{port} for its workers ({error}); set {PORT} to a free "
                 "port, or, for a Budget, name a coordinator in it"
             ) from error
         _current = context, service
-        return service
+        return service.address
+
+
+def _topics() -> Topics:
+    # The spend of an earlier application is not that of the one that begins.
+    states.forget_all()
+    return {
+        BUDGETS: lambda question: states.ask(question["name"], question["message"]),
+        FIGURES: ledgers.take,
+    }
 
 
 def _end() -> None:

@@ -26,8 +26,8 @@ from asyncio_operator.spark.driver.budgets import (
     with_reach,
 )
 from asyncio_operator.spark.driver.build_task import EnrichOptions
+from asyncio_operator.spark.driver.driver_service import driver_address
 from asyncio_operator.spark.driver.job_limits import slots
-from asyncio_operator.spark.driver.topics import driver_address
 from asyncio_operator.spark.worker.driver_wire import DriverAddress
 
 

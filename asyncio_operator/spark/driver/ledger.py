@@ -1,7 +1,7 @@
 """The ledger in which the driver keeps the figures that tasks report.
 
-Reports come from two sides, each on a thread of its own: from tasks that run, again and again (`topics`), and from
-Spark, once for each task that has succeeded. Any thread may read.
+Reports come from two sides, each on a thread of its own: from tasks that run, again and again (see `driver_service`),
+and from Spark, once for each task that has succeeded. Any thread may read.
 
 Laws: calls, retries, latencies and what else is work count for every attempt. Rows count for one attempt of each
 partition: the one that has succeeded last, else the one with most rows that has not failed. Nothing counts twice: a

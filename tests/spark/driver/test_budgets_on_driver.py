@@ -16,7 +16,7 @@ from asyncio_operator.spark import enrich, plan, register_lookup
 from asyncio_operator.spark.driver import budgets
 from asyncio_operator.spark.driver.budgets import divided, reachable
 from asyncio_operator.spark.driver.build_task import EnrichOptions
-from asyncio_operator.spark.driver.driver_service import PORT, driver_service
+from asyncio_operator.spark.driver.driver_service import PORT, driver_address
 from asyncio_operator.spark.driver.job_budget import with_job_limits
 from asyncio_operator.spark.worker.driver_wire import DriverAddress
 from enrichers import FunctionEnricher
@@ -155,7 +155,7 @@ def test_the_service_of_the_driver_is_one_for_the_application_and_never_there_on
             raise RuntimeError("there is none")
 
     remote: Any = Remote()
-    assert driver_service(remote, dict) is None
+    assert driver_address(remote) is None
     assert reachable(remote, Budget("one", Limit(8)), lambda: 4).limits == (Limit(2),)
 
 
@@ -166,4 +166,4 @@ def test_a_port_that_is_taken_is_named_with_the_remedy() -> None:
         context = SimpleNamespace(getConf=lambda: conf, _jsc=object())
         session: Any = SimpleNamespace(sparkContext=context, conf={PORT: str(port)})
         with pytest.raises(ConfigurationError, match=f"cannot listen at 127.0.0.1:{port}.*set {PORT} to a free"):
-            driver_service(session, dict)
+            driver_address(session)
