@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,9 +19,11 @@ from asyncio_operator.journal.format import JournalError
 from asyncio_operator.journal.identity import wanted_description
 from asyncio_operator.journal.later_answers import JournalReader
 from asyncio_operator.journal.storage import Place, open_place
-from asyncio_operator.spark import compact_journal, read_journal
+from asyncio_operator.spark import compact_journal, enrich, read_journal
 from asyncio_operator.spark.driver.journal_files import Contents
+from enrichers import FunctionEnricher
 from tests.journal.helpers import answers_of, batch, described, write
+from tests.spark.helpers import in_background
 
 pytestmark = pytest.mark.spark
 
@@ -117,3 +122,31 @@ def test_J3_a_place_that_spark_cannot_read_is_named_with_what_it_needs(spark: Sp
         contents = Contents(Journal(path).location, description, (HALF,), 1, (HALF,))
         with pytest.raises(JournalError, match=f"Spark cannot read the journal .*/answers, .*; Spark needs .*{needed}"):
             contents.rows(spark)
+
+
+def test_J4_two_jobs_at_once_lose_nothing_and_every_key_has_one_answer(spark: SparkSession, tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal", identity="the same", flush_every=0.01)
+
+    def job(name: str) -> Callable[[], list[Any]]:
+        async def look_up(key: int) -> Any:
+            await asyncio.sleep(0.002)
+            return [{"v": name}, {"v": f"{name}{key}"}]
+
+        return enrich(
+            spark.range(0, 60, numPartitions=1),
+            FunctionEnricher(look_up, "v string"),
+            on="id",
+            journal=journal,
+            capacity=2,
+        ).collect
+
+    threads = [in_background(job(name)) for name in ("a", "b")]
+    for thread, _ in threads:
+        thread.join(60)
+    assert [len(outcome[0]) for _, outcome in threads] == [120, 120]
+    found = values(read_journal(spark, journal))
+    assert sorted(found) == list(range(60))
+    assert all(answer in (["a", f"a{key}"], ["b", f"b{key}"]) for key, answer in found.items())
+    [again] = [in_background(job("c"))]
+    again[0].join(60)
+    assert {row.id: row.v[0] for row in again[1][0]} == {key: answer[0] for key, answer in found.items()}
