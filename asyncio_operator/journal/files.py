@@ -155,7 +155,7 @@ def open_file(place: Place, name: str, description: Description) -> pq.ParquetFi
     """
     source = place.open(name)
     try:
-        file = pq.ParquetFile(source)
+        file = pq.ParquetFile(source, page_checksum_verification=True)
     except (pa.ArrowInvalid, EOFError) as error:
         source.close()
         logger.warning("the journal's file %s/%s is not complete and is ignored: %s", place.shown, name, error)

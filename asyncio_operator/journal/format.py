@@ -15,7 +15,8 @@ The description is a JSON object. Columns are written as in Spark's DDL, so that
     {"format": 1, "identity": "...", "keys": "tailnum string", "answers": "model string, seats int"}
 
 A Parquet file has the key columns, the answer's columns and these; its metadata has, as ``asyncio_operator.journal``,
-the format and the HASH of its description. A key of integers is stored as bigint and a key of floats as double.
+the format and the HASH of its description. Its pages have checksums. A key of integers is stored as bigint and a key of
+floats as double.
 
     _found       boolean              false: a miss. The answer's columns are null
     _time        timestamp            when the answer came
@@ -176,6 +177,8 @@ def encode(table: pa.Table, group: int = 1 << 16) -> bytes:
     width = len(table.schema) - len(ABOUT)
     texts = [field.name for field in table.schema if kinds.is_string(field.type) or kinds.is_boolean(field.type)]
     about = {"write_statistics": table.schema.names[:width], "use_dictionary": texts, "compression": "zstd"}
+    # A byte that was changed on its way is then an error, and not another answer.
+    about["write_page_checksum"] = True
     # Without Arrow's own schema, which would add two kilobytes to each file: the description has it.
     with pq.ParquetWriter(sink, table.schema, store_schema=False, **about) as writer:
         writer.write_table(table, row_group_size=group)

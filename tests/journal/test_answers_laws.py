@@ -113,6 +113,15 @@ def test_J4_a_file_that_is_half_written_is_ignored(
     assert first.exists()
 
 
+def test_J4_a_file_that_was_changed_is_an_error_and_no_other_answer(place: LocalPlace, tmp_path: Path) -> None:
+    description = described(place)
+    write(place, description, batch({1: ["abcdefgh"]}))
+    [file] = (tmp_path / "deep" / "journal").glob("*.parquet")
+    file.write_bytes(file.read_bytes().replace(b"abcdefgh", b"abcdefgx", 1))
+    with pytest.raises(OSError, match="CRC"):
+        read(place, description, [1])
+
+
 def test_J4_a_file_of_another_journal_is_an_error(place: LocalPlace, tmp_path: Path) -> None:
     description = described(place)
     other = LocalPlace(str(tmp_path / "other"))

@@ -319,6 +319,7 @@ def test_J3_answers_of_every_type_and_columns_of_any_name_come_back_as_they_were
         "list": [1, None],
         "map": {"k": moment},
         "struct": {"x": 1, "y": ["t"]},
+        "old": date(1000, 1, 1),
         "bytes": b"\0\1",
         "single": 1.5,
         "na`me": "ü",
@@ -331,13 +332,14 @@ def test_J3_answers_of_every_type_and_columns_of_any_name_come_back_as_they_were
 
     schema = (
         "flag boolean, price decimal(20,2), day date, at timestamp, local timestamp_ntz, list array<int>, "
-        "map map<string,timestamp>, struct struct<x: bigint, y: array<string>>, bytes binary, single float, "
-        "`na``me` string"
+        "map map<string,timestamp>, struct struct<x: bigint, y: array<string>>, old date, bytes binary, "
+        "single float, `na``me` string"
     )
-    keys = [(1, date(2026, 1, 1)), (None, date(2026, 1, 1)), (1, None), (1, date(2026, 1, 1))]
+    keys = [(1, date(1200, 1, 1)), (None, date(2026, 1, 1)), (1, None), (1, date(1200, 1, 1))]
     df = in_partitions(spark, keys, "`a.b` int, `C d` date", 1).selectExpr("1 as known", "*", "2 as _0")
     source = FunctionEnricher(look_up, schema)
-    with setting(spark, "spark.sql.session.timeZone", "America/New_York"):
+    legacy = setting(spark, "spark.sql.parquet.datetimeRebaseModeInRead", "LEGACY")
+    with legacy, setting(spark, "spark.sql.session.timeZone", "America/New_York"):
         first = enrich(df, source, on=["a.b", "C d"], journal=journal).collect()
         assert asked.value == 1
         second = enrich(df, source, on=["a.b", "C d"], journal=journal)

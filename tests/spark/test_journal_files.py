@@ -97,6 +97,15 @@ def test_J4_a_half_written_file_is_ignored(spark: SparkSession, tmp_path: Path) 
     assert values(read_journal(spark, Journal(tmp_path, keep_missing=False))) == {1: ["a"]}
 
 
+def test_J4_a_file_that_was_changed_is_an_error_and_no_other_answer(spark: SparkSession, tmp_path: Path) -> None:
+    place = open_place(Journal(tmp_path).location)
+    write(place, described(place), batch({1: ["abcdefgh"]}, time.time()))
+    [file] = tmp_path.glob("*.parquet")
+    file.write_bytes(file.read_bytes().replace(b"abcdefgh", b"abcdefgx", 1))
+    with pytest.raises(Exception, match=f"reading file .*{file.name}"):
+        read_journal(spark, tmp_path).collect()
+
+
 def test_J6_what_is_no_journal_is_refused_in_words(spark: SparkSession, tmp_path: Path) -> None:
     for use in (read_journal, compact_journal):
         with pytest.raises(ConfigurationError, match=f"there is no journal at {tmp_path}"):

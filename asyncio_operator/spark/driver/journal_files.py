@@ -50,6 +50,17 @@ NEEDED = {
 }
 
 
+AS_WRITTEN = {
+    # Spark takes a path for a pattern, and a directory may have a [ in its name.
+    "__globPaths__": "false",
+    # The session may be set to take old dates for those of Spark 2.
+    "datetimeRebaseMode": "CORRECTED",
+    # A byte that was changed is then an error, and not another answer.
+    "parquet.page.verify-checksum.enabled": "true",
+}
+"""Options of Spark's reader, whatever the session says."""
+
+
 @dataclass(frozen=True, slots=True)
 class Contents:
     """A journal at one moment.
@@ -78,8 +89,7 @@ class Contents:
         schema = spark_types(description.keys, description.answers, ABOUT)
         if not self.live:
             return spark.createDataFrame([], schema)
-        # Spark takes a path for a pattern, and a directory may have a [ in its name.
-        reader = spark.read.schema(schema).option("__globPaths__", "false")
+        reader = spark.read.schema(schema).options(**AS_WRITTEN)
         try:
             if len(self.live) <= MOST_NAMED or not self.is_whole:
                 return reader.parquet(*(f"{self.location.for_spark}/{name}" for name in self.live))
