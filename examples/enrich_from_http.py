@@ -105,7 +105,7 @@ def demo(stage: Stage, options: argparse.Namespace) -> None:
         result.count()
     seconds = time.perf_counter() - started
     show(result)
-    metrics.show()
+    print(metrics)
     print(f"The service got {len(airports.requests):,} requests, at most {airports.most_at_once} at once.")
     print(f"{count:,} rows in {seconds:.1f} s.")
 
