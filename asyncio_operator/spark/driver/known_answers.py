@@ -23,6 +23,10 @@ from asyncio_operator.spark.driver.journal_files import Contents, quoted, spark_
 BROADCAST = 10 << 20
 """Spark's default of the largest table that is sent to all executors, in bytes."""
 
+IN_MEMORY = 8
+"""Times that a file's bytes are in the memory of Spark, about. Two million answers of 5 bytes in a file, sent to all
+executors, ended a driver with a gigabyte."""
+
 PARTITIONS = 200
 """Spark's default of the partitions of a shuffle, where the setting is no number, as "auto" is."""
 
@@ -75,7 +79,7 @@ def with_known(
     spark, numbered = df.sparkSession, df.toDF(*(f"_{i}" for i in range(len(df.columns))))
     kinds = [_widest(df.schema.fields[position].dataType) for position in positions]
     known = _known(contents.rows(spark), contents, kinds, journal, columns)
-    is_small = contents.nbytes <= _most_broadcast(spark)
+    is_small = IN_MEMORY * contents.nbytes <= _most_broadcast(spark)
     sorts = keeps_order and not is_small
     if sorts:
         # It numbers the rows of a partition in their order, and later partitions higher.
