@@ -22,6 +22,7 @@ from asyncio_operator.journal.noted import NotedAnswers
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, map_partitions, read_journal, register_lookup
+from asyncio_operator.spark.driver.known_answers import most_broadcast
 from asyncio_operator.spark.worker.journal import JournalTask
 from enrichers import FunctionEnricher
 from tests.spark.helpers import GONE, in_partitions, setting, wait_until
@@ -131,6 +132,12 @@ def test_J5_the_order_of_rows_is_kept_by_every_join(
                 free = enrich(df, calls.source(), mode="unordered", **options)
                 assert sorted(map(str, rows(free))) == sorted(map(str, expected))
     assert not {int(key) for key in calls.new()} & set(known)
+
+
+def test_J5_the_users_limit_of_a_broadcast_holds(spark: SparkSession) -> None:
+    for text, size in (("-1", -1), ("10MB", 10 << 20), ("1g", 1 << 30), ("2048b", 2048), ("77", 77)):
+        with setting(spark, NO_BROADCAST[0], text):
+            assert most_broadcast(spark) == size
 
 
 def test_J6_another_identity_or_other_columns_are_refused_and_a_name_makes_them_one(

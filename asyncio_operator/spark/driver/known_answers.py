@@ -79,7 +79,7 @@ def with_known(
     spark, numbered = df.sparkSession, df.toDF(*(f"_{i}" for i in range(len(df.columns))))
     kinds = [_widest(df.schema.fields[position].dataType) for position in positions]
     known = _known(contents.rows(spark), contents, kinds, journal, columns)
-    is_small = IN_MEMORY * contents.nbytes <= _most_broadcast(spark)
+    is_small = IN_MEMORY * contents.nbytes <= most_broadcast(spark)
     sorts = keeps_order and not is_small
     if sorts:
         # It numbers the rows of a partition in their order, and later partitions higher.
@@ -88,7 +88,8 @@ def with_known(
         plain_text(numbered[f"_{position}"], df.schema.fields[position].dataType).cast(kind) == known[f"k{i}"]
         for i, (position, kind) in enumerate(zip(positions, kinds, strict=True))
     ]
-    joined = numbered.join(F.broadcast(known) if is_small else known, reduce(and_, same), "left")
+    # Without a hint Spark would judge by the bytes of the files.
+    joined = numbered.join(known.hint("broadcast" if is_small else "merge"), reduce(and_, same), "left")
     if sorts:
         # Not `sort`: Spark could join its partitions to fewer ones, each of which may wait for many calls.
         partitions = spark.conf.get("spark.sql.shuffle.partitions", None) or ""
@@ -136,7 +137,7 @@ def _widest(kind: DataType) -> DataType:
     return DoubleType() if isinstance(kind, FractionalType) and kind.typeName() in ("float", "double") else kind
 
 
-def _most_broadcast(spark: SparkSession) -> int:
+def most_broadcast(spark: SparkSession) -> int:
     """The bytes up to which Spark sends a table to all executors, as the user has set it; -1: never."""
     text = (spark.conf.get("spark.sql.autoBroadcastJoinThreshold", None) or "").strip().lower()
     if re.fullmatch(r"-\d+[a-z]*", text):
