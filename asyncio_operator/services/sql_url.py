@@ -69,6 +69,8 @@ CONNECT_ARGS: SecretSource[Mapping[str, Any]] = SecretSource("connect_args", "ar
 
 
 def _problem(url: str) -> str | None:
+    if url.lower().startswith("jdbc:"):
+        return "it is a URL for JDBC: leave out `jdbc:`, name the driver, and write user and password before the host"
     try:
         parts, parsed = urlsplit(url), make_url(url)
     except (ArgumentError, ValueError):

@@ -259,6 +259,8 @@ async def test_a_wrong_statement_or_table_is_an_error_that_names_what_there_is(p
         assert "sqlalche.me" not in "".join(traceback.format_exception(raised.value))
     with pytest.raises(ConfigurationError, match="file of the database cannot be opened"):
         SqlEnricher("sqlite+aiosqlite:////no/such/directory/x.db", table="t", key="id").schema()
+    with pytest.raises(ConfigurationError, match=r"has no tables; SQLite makes an empty file .* check the path"):
+        SqlEnricher(f"{url}.wrong", table="planes", key="id").schema()
 
 
 async def test_a_query_that_changes_its_keys_is_an_error(path: Path, url: str) -> None:
@@ -424,6 +426,7 @@ def test_X5_no_secret_is_shown(caplog: pytest.LogCaptureFixture) -> None:
         ({"url": "mysql://u:s3cret@h/x"}, r"as in mysql\+aiomysql"),
         ({"url": "oracle+nothing://u:s3cret@h/x"}, "does not know the dialect 'oracle.nothing'"),
         ({"url": "s3cret"}, "cannot be read"),
+        ({"url": "jdbc:mysql://h:3306/x?user=u&password=s3cret"}, "it is a URL for JDBC: leave out `jdbc:`"),
         ({"url": "mysql+aiomysql://u:s3cret@a@h/x"}, "two ways"),
         ({"url": "mysql+aiomysql://u:s3cret/a@h/x"}, "two ways"),
         ({"url": "mysql+aiomysql://u:s3cret#a@h/x"}, "holds a #"),
