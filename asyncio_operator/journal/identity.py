@@ -20,6 +20,7 @@ from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.journal.files import list_journal, read_file
 from asyncio_operator.journal.format import (
     ABOUT,
+    DATA_NAME,
     DESCRIPTION_NAME,
     DIRECTORY,
     Description,
@@ -63,14 +64,16 @@ def open_journal(place: Place, wanted: Description, *, make: bool = True) -> Des
     """The description of the journal at a place. If there is none, it is made unless `make` is False.
 
     Raises:
-        ConfigurationError: the journal holds something else; the message says what differs.
+        ConfigurationError: the journal holds something else; the message says what differs. Or there is none yet, and
+            the directory has other Parquet files.
         StateError: a file is damaged or of another format.
         OSError: the place does not answer.
     """
     found = read_description(place)
-    if found is None and not make:
-        return wanted
     if found is None:
+        _refuse_other_tables(place)
+        if not make:
+            return wanted
         place.put(wanted.name, wanted.text.encode())
         others = [name for name in _names(place) if name != wanted.name]
         if not others:
@@ -85,6 +88,18 @@ def open_journal(place: Place, wanted: Description, *, make: bool = True) -> Des
             f"the journal {place.shown} does not fit this enricher: {'; '.join(differences)}: {REMEDY}"
         )
     return found
+
+
+def _refuse_other_tables(place: Place) -> None:
+    """A job that overwrites its table would delete the journal in it, and a reader of the table would read answers."""
+    names = (entry.name for entry in place.list())
+    # Another job may have made this journal since, and written answers.
+    others = sorted(name for name in names if name.endswith(".parquet") and not DATA_NAME.fullmatch(name))
+    if others:
+        raise ConfigurationError(
+            f"the directory {place.shown} has other Parquet files, such as {others[0]}: a journal needs a directory of "
+            "its own; use another path"
+        )
 
 
 def read_description(place: Place) -> Description | None:

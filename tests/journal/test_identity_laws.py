@@ -120,6 +120,16 @@ def test_J6_a_journal_of_another_identity_or_columns_is_refused_with_what_differ
     assert sorted(path.read_bytes() for path in Path(place.shown).rglob("*.json")) == before, "never cleared"
 
 
+def test_J6_a_directory_with_other_tables_is_refused_and_left_as_it_is(place: LocalPlace) -> None:
+    other = Path(place.shown) / "part-00000-c000.snappy.parquet"
+    other.parent.mkdir(parents=True, exist_ok=True)
+    other.write_bytes(b"PAR1")
+    for make in (True, False):
+        with pytest.raises(ConfigurationError, match=r"other Parquet files, such as part-00000.*directory of its own"):
+            open_journal(place, wanted_description("first", KEYS, ANSWERS), make=make)
+    assert list(Path(place.shown).iterdir()) == [other]
+
+
 def test_J6_key_columns_of_other_names_wider_types_and_columns_in_another_order_are_taken(place: LocalPlace) -> None:
     first = open_journal(place, wanted_description("x", KEYS, ANSWERS))
     other = wanted_description(
