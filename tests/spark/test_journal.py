@@ -23,7 +23,7 @@ from asyncio_operator.lookup import Lookup
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, map_partitions, read_journal, register_lookup
 from asyncio_operator.spark.driver.known_answers import most_broadcast
-from asyncio_operator.spark.worker.journal import JournalTask
+from asyncio_operator.spark.worker.task_journal import JournalTask
 from enrichers import FunctionEnricher
 from tests.spark.helpers import GONE, in_partitions, setting, wait_until
 from tests.spark.journals import Calls, rows, sources

@@ -21,7 +21,7 @@ from asyncio_operator.spark.driver.build_task import key_types
 from asyncio_operator.spark.driver.journal_files import contents_of
 from asyncio_operator.spark.driver.known_answers import with_known
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
-from asyncio_operator.spark.worker.journal import JournalTask
+from asyncio_operator.spark.worker.task_journal import JournalTask
 
 
 class Join(Protocol):

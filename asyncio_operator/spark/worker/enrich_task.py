@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from asyncio_operator.arrow.answer_tables import AnswerTables
-    from asyncio_operator.spark.worker.journal import JournalTask
     from asyncio_operator.spark.worker.reporting import Reporting, Tracing
+    from asyncio_operator.spark.worker.task_journal import JournalTask
 
 
 @dataclass(frozen=True, slots=True)
