@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,12 +25,11 @@ import pyarrow as pa
 from asyncio_operator.arrow.key_arrays import Ints, in_utc, key_array
 from asyncio_operator.arrow.key_fit import fit_values
 from asyncio_operator.arrow.table_rows import TableRows
-from asyncio_operator.clock import monotonic, wall
+from asyncio_operator.clock import wall
 from asyncio_operator.errors import describe_error
 from asyncio_operator.journal.files import Seen
 from asyncio_operator.journal.format import Description, JournalError
-from asyncio_operator.journal.later_answers import UNKNOWN, JournalReader
-from asyncio_operator.journal.later_answers import KnownAnswers as Read
+from asyncio_operator.journal.later_answers import UNKNOWN
 from asyncio_operator.journal.locations import Location
 from asyncio_operator.journal.noted import Noted, NotedAnswers
 from asyncio_operator.journal.storage import open_place
@@ -40,7 +38,7 @@ from asyncio_operator.lookup.key_batch import Answer, KeyBatch
 from asyncio_operator.lookup.memory import ENTRY, SAMPLED, size_of
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.policies.shutdown import TASK_END, TASK_GRACE_PERIOD
-from asyncio_operator.spark.worker.shared import IDLE
+from asyncio_operator.spark.worker.journal_readers import LaterAnswers, readers
 from asyncio_operator.state.cells import ABSENT
 
 logger = logging.getLogger("asyncio_operator.journal")
@@ -51,17 +49,8 @@ HAND_OVER = 0.05
 TOGETHER = 1_000
 """Answers that are handed over without waiting."""
 
-LIST_AGAIN = 1.0
-"""Seconds after which a task looks for new files at the earliest."""
-
-MOST_LISTING = 50
-"""It looks after this many times the time that the last look took: looking takes at most 2 % of a task."""
-
 LAST_WRITE = TASK_END - TASK_GRACE_PERIOD
 """Seconds for the last write of a task that was ended: by law X7 its end takes 5, and its calls have had some."""
-
-MOST_READERS = 4
-"""That no task uses now. Each has at most 64 MB of keys. The one that was returned first is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +155,10 @@ class TaskJournal:
         """See `KnownAnswers`. It waits while the writer has no room, so that no further calls are made."""
         await self._has_room()
         if self._reader is None:
-            self._reader = readers.lend(self._task)
+            task = self._task
+            self._reader = readers.lend(
+                task.location, task.description, task.seen, task.expire_after, task.keep_missing
+            )
         if not self._reader.has_files and not self._reader.is_due():
             return [ABSENT] * len(keys)
         return await _in_thread(partial(self._read, keys))
@@ -208,7 +200,7 @@ class TaskJournal:
         """See `KnownAnswers`. `finish` waits until it is written."""
         self._hand_over()
         if self._reader is not None:
-            readers.give_back(self._task, self._reader)
+            readers.give_back(self._reader)
             self._reader = None
 
     def _hand_over(self) -> None:
@@ -293,100 +285,3 @@ def _table(columns: Sequence[pa.Array], found: pa.Schema, rows: int) -> pa.Table
         return pa.table({"": pa.nulls(rows)})
     cast = [in_utc(column).cast(field.type) for column, field in zip(columns, found, strict=True)]
     return pa.Table.from_arrays(cast, schema=found)
-
-
-class LaterAnswers:
-    """The answers of the files that came since a listing, for the tasks of this process.
-
-    Any thread may call it. Reading waits for another reading.
-    """
-
-    def __init__(self, reader: JournalReader, shown: str) -> None:
-        self._reader = reader
-        self._shown = shown
-        self._lock = threading.Lock()
-        self._next = 0.0
-        self.has_files = False
-
-    def begin(self) -> None:
-        """A task begins: it has to see the files that existed when it began."""
-        self._next = 0.0
-
-    def is_due(self) -> bool:
-        """Whether there may be files that were not listed yet."""
-        return monotonic() >= self._next
-
-    def read(self, keys: pa.Array) -> Read:
-        """The answers of keys.
-
-        Raises:
-            JournalError: the place does not answer.
-        """
-        with self._lock:
-            begun, is_due = monotonic(), self.is_due()
-            try:
-                if is_due:
-                    self.has_files = self._reader.refresh() > 0
-                return self._reader.read(keys)
-            except (OSError, pa.ArrowException) as error:
-                raise JournalError(
-                    f"the journal {self._shown} cannot be read ({describe_error(error)}): its answers would be "
-                    "paid for again, so the task ends; check the place, and start the job again"
-                ) from error
-            finally:
-                if is_due:
-                    now = monotonic()
-                    self._next = now + max(LIST_AGAIN, MOST_LISTING * (now - begun))
-
-
-class Readers:
-    """The readers of this process. The next task of the same journal and plan gets the keys that were read."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._free: dict[Any, LaterAnswers] = {}
-
-    def lend(self, task: JournalTask) -> LaterAnswers:
-        """The reader that was returned last, or a new one."""
-        with self._lock:
-            reader = self._free.pop(_name(task), None)
-        if reader is None:
-            made = JournalReader(
-                open_place(task.location),
-                task.description,
-                since=task.seen,
-                expire_after=task.expire_after,
-                keep_missing=task.keep_missing,
-            )
-            reader = LaterAnswers(made, str(task.location))
-        reader.begin()
-        return reader
-
-    def give_back(self, task: JournalTask, reader: LaterAnswers) -> None:
-        """Keep a reader for the next task, for a while. Called on the loop."""
-        name = _name(task)
-        with self._lock:
-            self._free.pop(name, None)
-            self._free[name] = reader
-            if len(self._free) > MOST_READERS:
-                del self._free[next(iter(self._free))]
-        asyncio.get_running_loop().call_later(IDLE, self._drop, name, reader)
-
-    def _drop(self, name: Any, reader: LaterAnswers) -> None:
-        with self._lock:
-            if self._free.get(name) is reader:
-                del self._free[name]
-
-    def forget_all(self) -> None:
-        """Drop all of them in a forked child, in which another thread may hold the lock."""
-        self._lock = threading.Lock()
-        self._free.clear()
-
-
-def _name(task: JournalTask) -> Any:
-    return str(task.location), task.description.hash, task.seen, task.expire_after, task.keep_missing
-
-
-readers = Readers()
-
-os.register_at_fork(after_in_child=readers.forget_all)

@@ -1,0 +1,134 @@
+"""The readers of journals in this process: answers of the files that came since a task's input was listed.
+
+Tasks of one journal and one plan use a reader one after the other, and the next one gets the keys that were read.
+
+Law: a task sees all files that existed when it began. It looks for later ones in at most 2 % of its time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+
+import pyarrow as pa
+
+from asyncio_operator.clock import monotonic
+from asyncio_operator.errors import describe_error
+from asyncio_operator.journal.files import Seen
+from asyncio_operator.journal.format import Description, JournalError
+from asyncio_operator.journal.later_answers import JournalReader, KnownAnswers
+from asyncio_operator.journal.locations import Location
+from asyncio_operator.journal.storage import open_place
+from asyncio_operator.spark.worker.shared import IDLE
+
+Name = tuple[str, str, Seen, float | None, bool]
+"""The location, the hash of the description, the files that were known, `expire_after` and `keep_missing`."""
+
+LIST_AGAIN = 1.0
+"""Seconds after which a task looks for new files at the earliest."""
+
+MOST_LISTING = 50
+"""It looks after this many times the time that the last look took: looking takes at most 2 % of a task."""
+
+MOST_READERS = 4
+"""That no task uses now. Each has at most 64 MB of keys. The one that was returned first is dropped."""
+
+
+class LaterAnswers:
+    """The answers of the files that came since a listing, for the tasks of this process.
+
+    Any thread may call it. Reading waits for another reading.
+
+    Args:
+        name: of the journal and of what is read of it.
+    """
+
+    def __init__(self, reader: JournalReader, name: Name) -> None:
+        self.name = name
+        self._reader = reader
+        self._lock = threading.Lock()
+        self._next = 0.0
+        self.has_files = False
+
+    def begin(self) -> None:
+        """A task begins: it has to see the files that existed when it began."""
+        self._next = 0.0
+
+    def is_due(self) -> bool:
+        """Whether there may be files that were not listed yet."""
+        return monotonic() >= self._next
+
+    def read(self, keys: pa.Array) -> KnownAnswers:
+        """The answers of keys.
+
+        Raises:
+            JournalError: the place does not answer.
+        """
+        with self._lock:
+            begun, is_due = monotonic(), self.is_due()
+            try:
+                if is_due:
+                    self.has_files = self._reader.refresh() > 0
+                return self._reader.read(keys)
+            except (OSError, pa.ArrowException) as error:
+                raise JournalError(
+                    f"the journal {self.name[0]} cannot be read ({describe_error(error)}): its answers would be "
+                    "paid for again, so the task ends; check the place, and start the job again"
+                ) from error
+            finally:
+                if is_due:
+                    now = monotonic()
+                    self._next = now + max(LIST_AGAIN, MOST_LISTING * (now - begun))
+
+
+class Readers:
+    """The readers of this process. The next task of the same journal and plan gets the keys that were read."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._free: dict[Name, LaterAnswers] = {}
+
+    def lend(
+        self,
+        location: Location,
+        description: Description,
+        since: Seen,
+        expire_after: float | None,
+        keep_missing: bool,
+    ) -> LaterAnswers:
+        """The reader that was returned last, or a new one. The arguments are those of `JournalReader`."""
+        name = str(location), description.hash, since, expire_after, keep_missing
+        with self._lock:
+            reader = self._free.pop(name, None)
+        if reader is None:
+            made = JournalReader(
+                open_place(location), description, since=since, expire_after=expire_after, keep_missing=keep_missing
+            )
+            reader = LaterAnswers(made, name)
+        reader.begin()
+        return reader
+
+    def give_back(self, reader: LaterAnswers) -> None:
+        """Keep a reader for the next task, for a while. Called on the loop."""
+        with self._lock:
+            self._free.pop(reader.name, None)
+            self._free[reader.name] = reader
+            if len(self._free) > MOST_READERS:
+                del self._free[next(iter(self._free))]
+        asyncio.get_running_loop().call_later(IDLE, self._drop, reader)
+
+    def _drop(self, reader: LaterAnswers) -> None:
+        with self._lock:
+            if self._free.get(reader.name) is reader:
+                del self._free[reader.name]
+
+    def forget_all(self) -> None:
+        """Drop all of them in a forked child, in which another thread may hold the lock."""
+        self._lock = threading.Lock()
+        self._free.clear()
+
+
+readers = Readers()
+
+os.register_at_fork(after_in_child=readers.forget_all)
