@@ -4,9 +4,9 @@
 | --- | --- |
 | `enricher` | `SqlEnricher`: its arguments, a batch of keys from start to end |
 | `connections` | the engine of one worker; how connections are made, and statements cancelled and limited |
-| `describe` | the columns of a table or a query, from the database |
-| `statement` | the SELECT for a batch, in pieces that the dialect can take |
-| `types` | types of columns to Arrow, and values and keys |
+| `inspection` | the columns of a table or a query, from the database |
+| `key_select` | the SELECT for a batch, in pieces that the dialect can take |
+| `column_types` | types of columns to Arrow, and values and keys |
 """
 
 from asyncio_operator.enricher import not_installed

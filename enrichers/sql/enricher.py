@@ -21,10 +21,10 @@ from asyncio_operator.enricher import describe as shown
 from asyncio_operator.services.sql_causes import lookup_error, source_error
 from asyncio_operator.services.sql_url import CONNECT_ARGS, URL, Arguments, Url, location, shown_source
 from enrichers.names import names_of
+from enrichers.sql.column_types import checked
 from enrichers.sql.connections import Connections, Database
-from enrichers.sql.describe import Wanted, describe
-from enrichers.sql.statement import KEYS, AbsentError, Described, Statement, StrangerError, UnfitError
-from enrichers.sql.types import checked
+from enrichers.sql.inspection import Wanted, describe
+from enrichers.sql.key_select import KEYS, AbsentError, Described, Statement, StrangerError, UnfitError
 from enrichers.threads import run_in_thread
 
 

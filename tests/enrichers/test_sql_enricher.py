@@ -25,7 +25,7 @@ from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.testing import check_enricher
 from enrichers import SqlEnricher, TableEnricher
 from enrichers.sql import connections
-from enrichers.sql import statement as statements
+from enrichers.sql import key_select as statements
 
 MOST_OF_SQLITE = 32_766
 

@@ -25,7 +25,7 @@ import sqlalchemy as sa
 from sqlalchemy import types
 
 from enrichers.key_kinds import Others
-from enrichers.sql.types import Column, MisfitError, as_parameter, canonical_keys, parameter_type, values_of
+from enrichers.sql.column_types import Column, MisfitError, as_parameter, canonical_keys, parameter_type, values_of
 
 KEYS = "keys"
 """The parameter of a query."""

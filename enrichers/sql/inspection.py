@@ -21,9 +21,9 @@ from asyncio_operator import ConfigurationError
 from asyncio_operator.enricher import did_you_mean
 from asyncio_operator.services.secrets import Secrets
 from asyncio_operator.services.sql_causes import source_error
+from enrichers.sql.column_types import Column, column_for, column_of
 from enrichers.sql.connections import dialect_name
-from enrichers.sql.statement import KEYS, Described, Statement
-from enrichers.sql.types import Column, column_for, column_of
+from enrichers.sql.key_select import KEYS, Described, Statement
 
 
 @dataclass(frozen=True)
