@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from asyncio_operator.lazy import lazy
 
 if TYPE_CHECKING:
-    from asyncio_operator.state.backend import StateBackend
+    from asyncio_operator.state.backend import StateBackend, StateStatistics
     from asyncio_operator.state.checkpoints import CheckpointedService, checkpoint, restore_checkpoint
     from asyncio_operator.state.descriptors import (
         AggregateFunction,
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from asyncio_operator.state.serializers import BuiltinSerializer, Serializer
     from asyncio_operator.state.snapshot import HeapSnapshot, StateSnapshot
     from asyncio_operator.state.states import AggregatingState, ListState, MapState, ReducingState, ValueState
-    from asyncio_operator.state.statistics import StateStatistics
     from asyncio_operator.state.ttl_config import (
         CleanupFullSnapshot,
         CleanupInCompaction,
@@ -109,7 +108,7 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "asyncio_operator.state.backend": "StateBackend",
+            "asyncio_operator.state.backend": "StateBackend StateStatistics",
             "asyncio_operator.state.checkpoints": "CheckpointedService checkpoint restore_checkpoint",
             "asyncio_operator.state.descriptors": (
                 "AggregateFunction AggregatingStateDescriptor ListStateDescriptor MapStateDescriptor "
@@ -132,7 +131,6 @@ if not TYPE_CHECKING:
             "asyncio_operator.state.serializers": "BuiltinSerializer Serializer",
             "asyncio_operator.state.snapshot": "HeapSnapshot StateSnapshot",
             "asyncio_operator.state.states": "AggregatingState ListState MapState ReducingState ValueState",
-            "asyncio_operator.state.statistics": "StateStatistics",
             "asyncio_operator.state.ttl_config": (
                 "CleanupFullSnapshot CleanupInCompaction CleanupIncrementally StateTtlConfig StateVisibility UpdateType"
             ),

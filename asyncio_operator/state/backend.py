@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -41,7 +42,6 @@ from asyncio_operator.state.layout import parse_slot, serialize_namespace
 from asyncio_operator.state.serializers import Serializer
 from asyncio_operator.state.snapshot import StateSnapshot
 from asyncio_operator.state.states import AggregatingState, ListState, MapState, ReducingState, ValueState
-from asyncio_operator.state.statistics import StateStatistics
 from asyncio_operator.state.table import Batch, Codec, Table
 from asyncio_operator.state.ttl import TtlCells
 from asyncio_operator.state.ttl_config import Cleanup, CleanupInCompaction, CleanupIncrementally
@@ -58,6 +58,26 @@ that does not come again costs a twentieth of a write."""
 
 _PLAIN = frozenset((str, int))
 """Types of keys, and of parts of keys, whose equal values are always the same key."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateStatistics:
+    """Figures of a state backend now, in bytes. All are 0 for a backend in memory: Python counts no bytes of objects.
+
+    Attributes:
+        memory: write buffers of this backend, and the data about its table files that are outside of the block cache.
+        disk: all files of its directory, the log included.
+        log: the write-ahead log, which an opening after a crash reads.
+        pending_compaction: what RocksDB still has to rewrite to merge table files; an estimate.
+        shared_cache: the block cache, which all databases of the process with equal options share; the same figure in
+            each of them.
+    """
+
+    memory: int = 0
+    disk: int = 0
+    log: int = 0
+    pending_compaction: int = 0
+    shared_cache: int = 0
 
 
 class StateBackend(ABC):

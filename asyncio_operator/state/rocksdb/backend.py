@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from asyncio_operator.checks import check_directory
 from asyncio_operator.clock import Clock
-from asyncio_operator.state.backend import StateBackend
+from asyncio_operator.state.backend import StateBackend, StateStatistics
 from asyncio_operator.state.codec import BytesCodec
 from asyncio_operator.state.descriptors import StateMeta
 from asyncio_operator.state.key_groups import KeyGroupRange
@@ -27,7 +27,6 @@ from asyncio_operator.state.rocksdb.use_order import OrderOfUse
 from asyncio_operator.state.rocksdb_options import RocksDBOptions
 from asyncio_operator.state.serializers import Serializer
 from asyncio_operator.state.snapshot import StateSnapshot, merge_states
-from asyncio_operator.state.statistics import StateStatistics
 from asyncio_operator.state.table import Batch, Codec, Table
 from asyncio_operator.state.ttl import remove_expired
 from asyncio_operator.state.ttl_config import CleanupFullSnapshot

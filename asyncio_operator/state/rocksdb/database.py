@@ -40,6 +40,7 @@ from rocksdict import (
 
 from asyncio_operator.checks import check_directory
 from asyncio_operator.errors import StateError, describe_error
+from asyncio_operator.state.backend import StateStatistics
 from asyncio_operator.state.rocksdb.log import LogCheck
 from asyncio_operator.state.rocksdb.processes import (
     FOREIGN_PROCESS,
@@ -51,7 +52,6 @@ from asyncio_operator.state.rocksdb.processes import (
 from asyncio_operator.state.rocksdb.settings import rewriting, settings_of, statistics_of
 from asyncio_operator.state.rocksdb.view import Cursor, Row, is_database, leave, view_of
 from asyncio_operator.state.rocksdb_options import RocksDBOptions, check_rocksdb
-from asyncio_operator.state.statistics import StateStatistics
 
 T = TypeVar("T")
 

@@ -29,8 +29,8 @@ from rocksdict import (
     Rdict,
 )
 
+from asyncio_operator.state.backend import StateStatistics
 from asyncio_operator.state.rocksdb_options import MIB, RocksDBOptions
-from asyncio_operator.state.statistics import StateStatistics
 
 ARENA: Final = 8 << 10
 """Bytes that a write buffer grows by. RocksDB's 1 MB would be taken by every state that was written once."""
