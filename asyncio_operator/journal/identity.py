@@ -165,8 +165,12 @@ _HOW = re.compile(
 """Options that say how the source is asked, and not what."""
 
 _PAIR = re.compile(
-    r"[\w-]*(?:pass|pwd|secret|token|credential)[\w-]*\s*=\s*(?:'[^']*'|[^\s;&]+)[;&]?\s*", re.IGNORECASE
+    r"[\w-]*(?:pass|pwd|secret|token|credential|(?:account|access|api)[_-]?key)[\w-]*\s*=\s*(?:'[^']*'|[^\s;&]+)[;&]?\s*",
+    re.IGNORECASE,
 )
+
+_USER = re.compile(r"(?<=//)[^\s/@]+@|^[^\s/:@]+:[^\s/@]+@|(?<=^jdbc:oracle:thin:)[^\s/@]+/[^\s@]+@")
+"""User and password in what is no URL, as in a JDBC address."""
 
 
 def identity_of(enricher: object) -> str:
@@ -205,6 +209,8 @@ def _shown(value: object) -> str | None:
     if isinstance(value, Mapping):
         shown = [f"{key}: {_hash(value[key])}" for key in sorted(value, key=str) if not _SECRET.search(str(key))]
         return "{" + ", ".join(shown) + "}"
+    if isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], str) and _SECRET.search(value[0]):
+        return None  # A pair of a name and a secret.
     if isinstance(value, list | tuple):
         return "[" + ", ".join(text for item in value if (text := _shown(item)) is not None) + "]"
     if isinstance(value, set | frozenset):
@@ -223,7 +229,7 @@ def _without_credentials(text: str) -> str:
     except ValueError:
         parts = urlsplit("")
     if not parts.scheme or not parts.netloc:
-        return _PAIR.sub("", text)
+        return _USER.sub("", _PAIR.sub("", text))
     pairs = [pair.partition("=") for pair in parts.query.split("&") if pair]
     query = "&".join(f"{name}={_hash(value)}" for name, _, value in pairs if not _SECRET.search(name))
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, query, ""))

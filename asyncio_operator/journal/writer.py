@@ -36,6 +36,10 @@ MOST_WAITING = 64 * MEGABYTE
 PATIENCE = 60.0
 """Seconds for which a failing write is repeated. Object stores recover from an overload in less."""
 
+ONE_WRITE = 60.0
+"""Seconds that one attempt to write takes at most, with the repetitions of Arrow's clients. After the patience and this
+time without a file that was written or failed, the place hangs, and is given up."""
+
 _LASTING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR)
 
 _LASTING_WORDS = ("ACCESS_DENIED", "NO_SUCH_BUCKET", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH")
@@ -160,7 +164,7 @@ class JournalWriter:
         """Write everything that was appended, and end the thread. Another call does nothing.
 
         Args:
-            timeout: seconds after which the rest is given up; None: `patience` alone counts.
+            timeout: seconds after which the rest is given up; None: as long as the place does not hang.
 
         Raises:
             JournalError: a write has failed for good, or the time was over.
@@ -170,14 +174,34 @@ class JournalWriter:
             self._changed.notify_all()
             thread = self._thread
         if thread is not None:
-            thread.join(timeout)
+            seconds = self.hangs_after if timeout is None else timeout
+            begun = -1
+            while thread.is_alive() and begun != self.progress:
+                begun = self.progress
+                thread.join(seconds)
+                if timeout is not None:
+                    break
             if thread.is_alive():
                 self.abort()
-                raise JournalError(
-                    f"the journal {self._place.shown} took more than {timeout} seconds to write the last answers: "
-                    "those that are not acknowledged will be asked for again"
-                )
+                raise self.hanging(seconds)
         self.check()
+
+    @property
+    def hangs_after(self) -> float:
+        """Seconds without `progress` after which the place hangs."""
+        return self._patience + ONE_WRITE
+
+    @property
+    def progress(self) -> int:
+        """Files that were begun. While one is written, it grows within `hangs_after` seconds, or the place hangs."""
+        return self._files
+
+    def hanging(self, seconds: float) -> JournalError:
+        """The error for a place that hangs."""
+        return JournalError(
+            f"the journal {self._place.shown} took more than {seconds:g} seconds to write the last answers: those that "
+            "are not acknowledged will be asked for again; check the place"
+        )
 
     def abort(self) -> None:
         """End without writing what waits, and without waiting for a write that runs."""

@@ -52,7 +52,7 @@ def read_journal(spark: SparkSession, path: str | Path | Journal) -> DataFrame:
     """
     contents = contents_of(_session(spark), location_of(path))
     expire_after = path.expire_after if isinstance(path, Journal) else None
-    found = latest(contents.rows(spark), contents.description.keys.names, expire_after).drop("_ends")  # type: ignore[arg-type]
+    found = latest(contents.rows(spark), contents.description.keys.names, expire_after).drop("_j_ends")  # type: ignore[arg-type]
     return found.where("_found") if isinstance(path, Journal) and not path.keep_missing else found
 
 

@@ -89,6 +89,36 @@ def test_J6_an_identity_is_readable_without_secrets_and_tells_sources_apart(
     assert identity_of(other) != shown
 
 
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "jdbc:postgresql://bob:s3cret@h/db?user=x&password=s3cret",
+        "bob:s3cret@host:80/x",
+        "jdbc:oracle:thin:bob/s3cret@host:1521/x",
+        "https://bob:s3cret@h/x?sig=t0ken&api_key=s3cret&q=1",
+        ("api_key", "s3cret"),
+        [("token", "t0ken"), ("q", "1")],
+        {"params": {"api_key": "s3cret"}},
+        b"s3cret",
+        "Server=x;Pwd=s3cret;Uid=me",
+        "AccountKey=s3cret==;x=1",
+        "host=x password='s3cret t0ken' user=y",
+        "mongodb://bob:s3cret@a,b/c",
+    ],
+    ids=str,
+)
+def test_J6_X5_no_secret_of_an_argument_of_any_form_is_in_an_identity(argument: object) -> None:
+    class Own(Enricher):
+        def __init__(self, place: object) -> None:
+            self.place = place
+
+        def schema(self) -> pa.Schema:
+            return ANSWERS
+
+    shown = identity_of(Own(argument))
+    assert not [secret for secret in SECRETS if secret in shown], shown
+
+
 def test_J6_a_class_of_ones_own_counts_by_its_arguments() -> None:
     class Prices(Enricher):
         def __init__(self, market: str, api_token: str, odbc: str) -> None:

@@ -194,6 +194,17 @@ def test_J2_abort_ends_the_thread_and_close_with_a_limit_says_what_is_lost(tmp_p
     assert not thread.is_alive()
 
 
+def test_J2_a_place_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writers, "ONE_WRITE", 0.05)
+    described(LocalPlace(str(tmp_path)))
+    place = Gate(str(tmp_path))
+    writer = JournalWriter(place, described(place), flush_every=0.001, patience=0.05)
+    writer.append(batch({1: ["a"]}))
+    with pytest.raises(JournalError, match=r"more than 0\.1 seconds to write the last answers.*; check the place"):
+        writer.close()
+    place.open_gate.set()
+
+
 def test_J2_files_are_synced_before_they_get_their_name_and_leave_no_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,8 +34,8 @@ _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
 
 
 def latest(rows: DataFrame, keys: Sequence[str], expire_after: float | None) -> DataFrame:
-    """The rows of the latest living answer of each key, with a column `_ends`: when it expires, in microseconds since
-    the epoch; null: never.
+    """The rows of the latest living answer of each key, with a column `_j_ends`: when it expires, in
+    microseconds since the epoch; null: never.
 
     Args:
         rows: the rows of a journal's files, in any order, equal ones too.
@@ -46,15 +46,15 @@ def latest(rows: DataFrame, keys: Sequence[str], expire_after: float | None) -> 
     if expire_after is not None:
         # `least` passes over nulls.
         ends = F.least(ends, F.unix_micros(F.col("_time")) + F.lit(round(expire_after * 1_000_000)))
-    rows = rows.withColumn("_ends", ends)
-    living = rows.where(F.col("_ends").isNull() | (F.col("_ends") > F.unix_micros(F.current_timestamp())))
+    rows = rows.withColumn("_j_ends", ends)
+    living = rows.where(F.col("_j_ends").isNull() | (F.col("_j_ends") > F.unix_micros(F.current_timestamp())))
     *answer, row = (F.col(name) for name in ORDER)
     order = Window.partitionBy(*map(quoted, keys)).orderBy(*(name.desc() for name in answer), row)
     of_latest = F.struct(F.first("_run").over(order), F.first("_call").over(order))
-    ranked = living.select("*", of_latest.alias("_of"), F.lag("_row").over(order).alias("_before"))
+    ranked = living.select("*", of_latest.alias("_j_of"), F.lag("_row").over(order).alias("_j_before"))
     # Equal rows of the latest answer are neighbours.
-    is_new = F.col("_before").isNull() | (F.col("_before") < row)
-    return ranked.where((F.col("_of") == F.struct("_run", "_call")) & is_new).drop("_of", "_before")
+    is_new = F.col("_j_before").isNull() | (F.col("_j_before") < row)
+    return ranked.where((F.col("_j_of") == F.struct("_run", "_call")) & is_new).drop("_j_of", "_j_before")
 
 
 def with_known(
@@ -121,7 +121,7 @@ def _known(
         found = found.where("_found")
     in_order = F.array_sort(F.collect_list("row"), lambda one, other: one["_row"] - other["_row"])
     answers = F.filter(in_order, lambda row: row["_found"])
-    return found.groupBy(*parts).agg(F.struct(F.max("_ends").alias("ends"), answers.alias("rows")).alias("known"))
+    return found.groupBy(*parts).agg(F.struct(F.max("_j_ends").alias("ends"), answers.alias("rows")).alias("known"))
 
 
 def _seconds(journal: Journal) -> float | None:

@@ -217,11 +217,18 @@ class TaskJournal:
                 logger.warning("%d answers are not written: %s", len(noted), describe_error(error))
 
     async def _has_room(self) -> None:
-        while not self._writer.has_room:
+        writer, progress = self._writer, -1
+        while not writer.has_room:
             self._room = asyncio.Event()
-            if not self._writer.has_room:
-                await self._room.wait()
-        self._writer.check()
+            if writer.has_room:
+                break
+            if progress == writer.progress:
+                raise writer.hanging(writer.hangs_after)
+            progress = writer.progress
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(writer.hangs_after):
+                    await self._room.wait()
+        writer.check()
 
     def _tell_of_room(self) -> None:
         self._loop.call_soon_threadsafe(self._wake)
