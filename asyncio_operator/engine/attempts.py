@@ -96,7 +96,7 @@ class Attempts:
         self._timeout = inf if options.timeout is None else options.timeout
         self._attempt_timeout = inf if options.attempt_timeout is None else options.attempt_timeout
         self._batched = options.batching is not None
-        self._failing = FailingBatches(name, batch_method)
+        self._failing = FailingBatches(name, batch_method, self._batched)
         self._limits = Limits(options.capacity, options.rate_limit, options.circuit_breaker, limiter, breaker_clock)
         self._breaks = options.circuit_breaker is not None
         self._recorder = recorder

@@ -25,12 +25,13 @@ class FailingBatches:
     Args:
         name: of what is called.
         method: what a call with several elements is called.
+        watching: whether calls may have several elements.
     """
 
-    def __init__(self, name: str, method: str) -> None:
+    def __init__(self, name: str, method: str, watching: bool = True) -> None:
         self._name = name
         self.method = method
-        self._watching = True
+        self._watching = watching
         self._pairs: dict[Any, _Pair] = {}
 
     def divided(self, elements: Sequence[Any], error: BaseException) -> None:

@@ -31,7 +31,7 @@ from asyncio_operator.policies.shutdown import PROCESS_END
 from asyncio_operator.spark.driver.ledger import ledgers
 from asyncio_operator.spark.worker.driver_client import BUDGETS
 from asyncio_operator.spark.worker.driver_wire import DriverAddress, WireError, abort, greet_worker
-from asyncio_operator.spark.worker.live_figures import FIGURES
+from asyncio_operator.spark.worker.live_figures import FIGURES_TOPIC
 
 logger = logging.getLogger("asyncio_operator.driver")
 
@@ -181,7 +181,7 @@ def _topics() -> Topics:
     states.forget_all()
     return {
         BUDGETS: lambda question: states.ask(question["name"], question["message"]),
-        FIGURES: ledgers.take,
+        FIGURES_TOPIC: ledgers.take,
     }
 
 

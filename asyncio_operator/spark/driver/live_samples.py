@@ -30,14 +30,15 @@ SLOWEST = 20
 LATER = 30.0
 """Seconds until a budget is asked again that could not be asked."""
 
-FIGURES = (
+TOTALS = (
     "rows", "found", "missing", "failures", "calls", "retries", "timeouts",
-    "cache_hits", "journal_hits", "shared", "hedged", "refused",
+    "cache_hits", "journal_hits", "shared", "hedged",
 )  # fmt: skip
-"""The totals of a sample. `refused` counts calls that a circuit breaker refused."""
+"""The figures of a sample, as `EnrichmentFigures` has them."""
 
-FIELDS = ("time", "in_flight", *FIGURES, "p50", "p95", "p99")
-"""The numbers of a sample: seconds since the epoch, totals, and percentiles in milliseconds."""
+FIELDS = ("time", "in_flight", *TOTALS, "refused", "p50", "p95", "p99")
+"""The numbers of a sample: seconds since the epoch, totals, calls that a circuit breaker refused, and percentiles in
+milliseconds."""
 
 
 class LiveSamples:
@@ -93,7 +94,7 @@ class LiveSamples:
             recent.subtract(before[0])
         before.append(figures.attempt_latency)
         latency = recent.percentiles() if recent.count else Histogram().percentiles()
-        totals = [getattr(figures, name) for name in FIGURES[:-1]]
+        totals = [getattr(figures, name) for name in TOTALS]
         refused = figures.errors["CircuitOpenError"]
         return [now, calls, *totals, refused, *(round(1000 * p, 3) for p in (latency.p50, latency.p95, latency.p99))]
 
@@ -143,7 +144,7 @@ def _runs(task: TaskView) -> bool:
 
 
 def _totals(figures: EnrichmentFigures) -> dict[str, Any]:
-    numbers = {name: getattr(figures, name) for name in FIGURES[:-1]}
+    numbers = {name: getattr(figures, name) for name in TOTALS}
     for name in ("latency", "attempt_latency"):
         found = getattr(figures, name).percentiles()
         numbers |= {f"{name}_{part}": round(1000 * getattr(found, part), 3) for part in ("p50", "p95", "p99", "max")}

@@ -26,7 +26,7 @@ from asyncio_operator.spark.worker.figures import TaskReport
 
 logger = logging.getLogger("asyncio_operator.metrics")
 
-FIGURES = "figures"
+FIGURES_TOPIC = "figures"
 """The topic of figures."""
 
 EVERY = 1.0
@@ -113,7 +113,7 @@ class Sender:
                 return
             reports = [[run.ledger, (run.over or run.report()).as_json()] for run in runs]
             try:
-                await self._client.ask(FIGURES, reports)
+                await self._client.ask(FIGURES_TOPIC, reports)
             except CoordinatorError as error:
                 self._not_before = monotonic() + IDLE
                 logger.info("figures arrive when tasks have ended: %s", error)
@@ -153,11 +153,11 @@ class RunReport:
     def end(self, report: TaskReport, state: str) -> None:
         """The last report. Call it on the task's main thread, which may wait `LAST` seconds if the state is "failed",
         or if Spark has "ended" the task."""
-        self._run.over = replace(report, state=state)
         if not self._begun or state == "succeeded":
             # Spark passes on the report of a task that succeeds.
             self._run.over = replace(report, state="ended")
             return
+        self._run.over = replace(report, state=state)
         loop = loop_thread().loop
         if loop.is_running():
             last = asyncio.run_coroutine_threadsafe(_sender(self._live.address).last(self._run), loop)

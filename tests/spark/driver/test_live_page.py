@@ -172,7 +172,7 @@ def test_V2_percentiles_are_those_of_the_last_seconds_and_samples_are_bounded(le
 
 
 def test_V2_budgets_are_shown_and_one_that_does_not_answer_is_left_out(ledger: Ledger) -> None:
-    ledger.begin(Lookup("prices", "", Budget("nobody has asked for this one", Limit(10))))
+    ledger.begin(Lookup("prices", "", Budget("a budget that no task has asked", Limit(10))))
     samples = LiveSamples(ledger)
     samples.take()
     assert samples.page()["budgets"] == []

@@ -17,7 +17,7 @@ from asyncio_operator.spark.worker import live_figures
 from asyncio_operator.spark.worker.driver_client import DriverClient
 from asyncio_operator.spark.worker.driver_wire import DriverAddress
 from asyncio_operator.spark.worker.figures import EnrichmentFigures, Origin, TaskReport
-from asyncio_operator.spark.worker.live_figures import FIGURES, LiveMetrics, RunReport, Sender
+from asyncio_operator.spark.worker.live_figures import FIGURES_TOPIC, LiveMetrics, RunReport, Sender
 from tests.spark.helpers import wait_until
 
 SOON = 20.0
@@ -48,7 +48,7 @@ def service(messages: list[list[Any]]) -> Iterator[DriverService]:
         messages.append(message)
         ledgers.take(message)
 
-    running = DriverService("127.0.0.1", "127.0.0.1", 0, {FIGURES: take})
+    running = DriverService("127.0.0.1", "127.0.0.1", 0, {FIGURES_TOPIC: take})
     yield running
     running.stop()
 
