@@ -38,6 +38,14 @@ class Gate(LocalPlace):
         super().put(name, data)
 
 
+def ended(writer: JournalWriter) -> None:
+    """Wait for the thread of a writer that was given up: it writes on, into the next test otherwise."""
+    for thread in threading.enumerate():
+        if thread.name == f"journal {writer.run}":
+            thread.join(30)
+            assert not thread.is_alive()
+
+
 def test_J2_an_answer_is_acknowledged_when_its_file_is_there(tmp_path: Path) -> None:
     described(LocalPlace(str(tmp_path)))
     place = Gate(str(tmp_path))
@@ -189,9 +197,7 @@ def test_J2_abort_ends_the_thread_and_close_with_a_limit_says_what_is_lost(tmp_p
     with pytest.raises(JournalError, match=r"more than 0\.01 seconds"):
         writer.close(timeout=0.01)
     place.open_gate.set()
-    [thread] = [thread for thread in threading.enumerate() if thread.name.startswith("journal")]
-    thread.join(30)
-    assert not thread.is_alive()
+    ended(writer)
 
 
 def test_J2_a_place_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,6 +209,7 @@ def test_J2_a_place_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(JournalError, match=r"more than 0\.1 seconds to write the last answers.*; check the place"):
         writer.close()
     place.open_gate.set()
+    ended(writer)
 
 
 def test_J2_files_are_synced_before_they_get_their_name_and_leave_no_parts(
