@@ -231,7 +231,7 @@ class OperatorStatistics:
     def _repr_html_(self) -> str:
         """A table for a notebook."""
         # Imported here: only a notebook needs it.
-        from asyncio_operator.tables import html_table
+        from asyncio_operator.view.tables import html_table
 
         rows = [(f.name, [_shown(getattr(self, f.name))]) for f in fields(self)]
         return html_table([""], rows)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
@@ -40,8 +41,8 @@ def core(modules: str, must_not_know: str) -> Row:
 
 
 LAYERS = (
-    core("errors elements clock checks hints fingerprint lazy tables", "asyncio random"),
-    core("arrow", "asyncio random"),
+    core("errors elements clock checks hints fingerprint lazy", "asyncio random"),
+    core("arrow view.tables", "asyncio random"),
     core("state", "asyncio random"),
     core("policies", "asyncio random"),
     core(
@@ -62,6 +63,7 @@ LAYERS = (
     core("lookup", "pyspark asyncio_operator.queues"),
     core("operator", "pyspark"),
     Row((CORE,), ("pyspark",)),
+    core("view", "asyncio pyspark random"),
     core("testing", "pyspark"),
     core("spark.worker", ""),
     core("spark.driver", ""),
@@ -89,7 +91,7 @@ FENCES = {
     "sqlalchemy": ("enrichers.sql", "asyncio_operator.services"),
     "greenlet": ("enrichers.sql",),
     "uvloop": ("asyncio_operator.loop.thread",),
-    "IPython": ("asyncio_operator.spark.progress",),
+    "IPython": ("asyncio_operator.view.progress",),
     "matplotlib": ("asyncio_operator.trace.timeline",),
 }
 
@@ -139,12 +141,20 @@ class Imports(ast.NodeVisitor):
             self._add(module if alias.name == "*" else f"{module}.{alias.name}", node)
 
     def visit_Call(self, node: ast.Call) -> None:
-        called = ast.unparse(node.func)
-        if called in ("importlib.import_module", "import_module", "__import__"):
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
+        if called in ("import_module", "__import__"):
             match node.args:
                 case [ast.Constant(value=str(name)), *_]:
                     self._add(name, node)
         self.generic_visit(node)
+
+
+@cache
+def imports_in(path: str, source: str) -> list[Import]:
+    module = module_of(path)
+    imports = Imports(module if path.endswith("/__init__.py") else module.rpartition(".")[0])
+    imports.visit(ast.parse(source, path))
+    return imports.found
 
 
 def module_of(path: str) -> str:
@@ -198,9 +208,7 @@ def complaints(sources: Mapping[str, str]) -> Iterator[str]:
         if row is None:
             yield f"{path}: {module} is in no layer; give it one in LAYERS of tests/test_layers.py"
             continue
-        imports = Imports(module if path.endswith("/__init__.py") else module.rpartition(".")[0])
-        imports.visit(ast.parse(source, path))
-        for name, line, typing_only in imports.found:
+        for name, line, typing_only in imports_in(path, source):
             if wrong := complaint(module, row, name, typing_only):
                 yield f"{path}:{line}: {module} {wrong}"
 
@@ -232,9 +240,7 @@ def imports_of_files(*, types: bool) -> dict[str, set[str]]:
     }
     found: dict[str, set[str]] = {}
     for module, (path, source) in sources.items():
-        imports = Imports(module if path.endswith("/__init__.py") else module.rpartition(".")[0])
-        imports.visit(ast.parse(source, path))
-        names = {one.name for one in imports.found if types or not one.typing_only}
+        names = {one.name for one in imports_in(path, source) if types or not one.typing_only}
         # An imported name is a module, or is in one.
         found[module] = {name if name in sources else name.rpartition(".")[0] for name in names} & sources.keys() - {
             module

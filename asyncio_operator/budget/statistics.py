@@ -49,7 +49,7 @@ class BudgetStatistics:
     def _repr_html_(self) -> str:
         """A table for a notebook."""
         # Imported here: only a notebook needs it.
-        from asyncio_operator.tables import html_table
+        from asyncio_operator.view.tables import html_table
 
         names = ("allowed", "used", "reserved", "refused")
         rows = [(unit, [f"{getattr(one, name):,.6g}" for name in names]) for unit, one in self.units.items()]

@@ -15,8 +15,8 @@ from asyncio_operator.spark.metrics import EnrichmentMetrics  # noqa: E402
 from asyncio_operator.spark.plan import EnrichmentPlan, plan  # noqa: E402
 from asyncio_operator.spark.rdd import map_partitions  # noqa: E402
 from asyncio_operator.spark.sql import register_lookup  # noqa: E402
-from asyncio_operator.spark.statistics import EnrichmentStatistics  # noqa: E402
 from asyncio_operator.spark.udf import async_udf  # noqa: E402
+from asyncio_operator.view.statistics import EnrichmentStatistics  # noqa: E402
 
 __all__ = [
     "EnrichmentMetrics",

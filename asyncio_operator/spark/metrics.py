@@ -30,14 +30,14 @@ from asyncio_operator.spark.driver.driver_service import driver_address
 from asyncio_operator.spark.driver.ledger import Ledger, Lookup
 from asyncio_operator.spark.driver.reports import reported_to
 from asyncio_operator.spark.live_page import LivePage
-from asyncio_operator.spark.progress import Watch, display_here
-from asyncio_operator.spark.statistics import EnrichmentStatistics, rows_of_figures
 from asyncio_operator.spark.worker.figures import EnrichmentFigures, MicroBatch
 from asyncio_operator.spark.worker.links import LONGEST_NAME
 from asyncio_operator.spark.worker.live_figures import LiveMetrics
 from asyncio_operator.spark.worker.reporting import Reporting
-from asyncio_operator.tables import html_table, text_table
 from asyncio_operator.trace import Trace
+from asyncio_operator.view.progress import Watch, display_here
+from asyncio_operator.view.statistics import EnrichmentStatistics, rows_of_figures
+from asyncio_operator.view.tables import html_table, text_table
 
 logger = logging.getLogger("asyncio_operator.metrics")
 

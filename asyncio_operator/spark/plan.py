@@ -47,10 +47,10 @@ from asyncio_operator.spark.driver.job_budget import planned_limits
 from asyncio_operator.spark.driver.job_limits import cores
 from asyncio_operator.spark.driver.journaled import without_known
 from asyncio_operator.spark.metrics import EnrichmentMetrics
-from asyncio_operator.spark.statistics import EnrichmentStatistics
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.survey import SCHEMA, SIZE, Survey, TaskFigures, figures_of
-from asyncio_operator.tables import WIDTH, Row, html_table, text_table
+from asyncio_operator.view.statistics import EnrichmentStatistics
+from asyncio_operator.view.tables import WIDTH, Row, html_table, text_table
 
 SAMPLE = 1_000_000
 """Default of `sample`: half a second of work for each task, and all rows of most partitions."""

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from asyncio_operator import Budget, Latency, OperatorStatistics
 from asyncio_operator.budget.statistics import BudgetStatistics, UnitStatistics
 from asyncio_operator.spark import EnrichmentPlan, EnrichmentStatistics
-from asyncio_operator.spark.progress import Bar, Lines, Moment, MovingLine, Watch
-from asyncio_operator.spark.statistics import rows_of_figures
-from asyncio_operator.tables import WIDTH, html_table, text_table
 from asyncio_operator.trace import Trace
+from asyncio_operator.view.progress import Bar, Lines, Moment, MovingLine, Watch
+from asyncio_operator.view.statistics import rows_of_figures
+from asyncio_operator.view.tables import WIDTH, html_table, text_table
 
 HOSTILE = "<img src=x onerror='bad()'><script>bad()</script>"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from asyncio_operator.metrics import OperatorStatistics
-from asyncio_operator.tables import Row, html_table
+from asyncio_operator.view.tables import Row, html_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
