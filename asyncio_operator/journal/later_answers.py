@@ -40,7 +40,7 @@ TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class KnownAnswers:
+class AnswersOfKeys:
     """The answers of some keys.
 
     Attributes:
@@ -107,7 +107,7 @@ class JournalReader:
         known = listing.known_from(self._since)
         return tuple(entry for entry in listing.live if entry.name not in known)
 
-    def read(self, keys: pa.Array) -> KnownAnswers:
+    def read(self, keys: pa.Array) -> AnswersOfKeys:
         """The latest living answers of distinct keys.
 
         Args:
@@ -136,11 +136,11 @@ class JournalReader:
         counts = np.where(rows > 0, rows, counts)
         table = table.select(self._description.answers.names).filter(pa.array(found))
         # Rows are in the order of their keys.
-        return KnownAnswers(table.combine_chunks(), np.cumsum(rows) - rows, counts)
+        return AnswersOfKeys(table.combine_chunks(), np.cumsum(rows) - rows, counts)
 
-    def _nothing(self, count: int) -> KnownAnswers:
+    def _nothing(self, count: int) -> AnswersOfKeys:
         zeros = np.zeros(count, np.int64)
-        return KnownAnswers(self._description.answers.empty_table(), zeros, zeros + UNKNOWN)
+        return AnswersOfKeys(self._description.answers.empty_table(), zeros, zeros + UNKNOWN)
 
     def _found(self, asked: pa.Array) -> list[pa.Table]:
         """The rows of the keys in all files, with the number of the key of each as `CODE`."""

@@ -29,6 +29,7 @@ from asyncio_operator.budget.addresses import states
 from asyncio_operator.errors import ConfigurationError, describe_error
 from asyncio_operator.policies.shutdown import PROCESS_END
 from asyncio_operator.spark.driver.ledger import ledgers
+from asyncio_operator.spark.driver.sessions import context_of
 from asyncio_operator.spark.worker.driver_client import BUDGETS
 from asyncio_operator.spark.worker.driver_wire import DriverAddress, WireError, abort, greet_worker
 from asyncio_operator.spark.worker.live_figures import FIGURES_TOPIC
@@ -152,9 +153,8 @@ def driver_address(spark: SparkSession) -> DriverAddress | None:
         ConfigurationError: the driver cannot listen there.
     """
     global _current
-    try:
-        context = spark.sparkContext
-    except Exception:  # Spark Connect has none.
+    context = context_of(spark)
+    if context is None:
         return None
     with _lock:
         if _current is not None:

@@ -28,6 +28,7 @@ from asyncio_operator.spark.driver.budgets import (
 from asyncio_operator.spark.driver.build_task import EnrichOptions
 from asyncio_operator.spark.driver.driver_service import driver_address
 from asyncio_operator.spark.driver.job_limits import slots
+from asyncio_operator.spark.driver.sessions import context_of
 from asyncio_operator.spark.worker.driver_wire import DriverAddress
 
 
@@ -84,23 +85,16 @@ def place_of_job(spark: SparkSession, scope: object, tasks_at_once: int | None) 
 def planned_limits(spark: SparkSession, options: EnrichOptions, tasks_at_once: int | None) -> EnrichOptions:
     """The options with limits as `on_driver` makes them, for a plan: no service is started."""
     if options.scope == "job":
-        return with_job_limits(options, _NOWHERE if _is_classic(spark) else tasks_at_once or slots(spark))
+        return with_job_limits(options, _NOWHERE if context_of(spark) is not None else tasks_at_once or slots(spark))
     if options.budget is None:
         return options
     require_budget(options.budget)
-    if options.budget.coordinator is not None or _is_classic(spark):
+    if options.budget.coordinator is not None or context_of(spark) is not None:
         return options
     return replace(options, budget=divided(options.budget, tasks_at_once or slots(spark)))
 
 
 _NOWHERE = DriverAddress("", 0, b"")
-
-
-def _is_classic(spark: SparkSession) -> bool:
-    try:
-        return spark.sparkContext is not None
-    except Exception:  # Spark Connect has none.
-        return False
 
 
 def with_job_limits(options: EnrichOptions, place: Place) -> EnrichOptions:

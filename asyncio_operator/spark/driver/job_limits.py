@@ -16,6 +16,7 @@ from asyncio_operator.checks import one_of, positive_int
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
+from asyncio_operator.spark.driver.sessions import context_of
 
 MANY = 100_000
 """The number of rows of a DataFrame that Spark splits into as many partitions as it has cores."""
@@ -39,10 +40,10 @@ def slots(spark: SparkSession) -> int:
     """
     if spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
         raise ConfigurationError(f'scope="job" with spark.dynamicAllocation.enabled: {GIVE_IT}')
-    try:
-        context = spark.sparkContext._jsc.sc()
-    except Exception:  # Spark Connect has no context.
+    found = context_of(spark)
+    if found is None:
         return cores(spark)
+    context = found._jsc.sc()
     return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
 
 

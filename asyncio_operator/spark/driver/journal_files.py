@@ -25,6 +25,7 @@ from asyncio_operator.journal.identity import open_journal, read_description
 from asyncio_operator.journal.locations import GS, HDFS, LOCAL, S3, Location, locate
 from asyncio_operator.journal.options import Journal
 from asyncio_operator.journal.storage import open_place
+from asyncio_operator.spark.driver.sessions import context_of
 
 logger = logging.getLogger("asyncio_operator.journal")
 
@@ -170,7 +171,7 @@ def at_place(spark: SparkSession, location: Location, ask: Callable[[], dict[str
     Raises:
         ConfigurationError, StateError, JournalError: as the function raised. Errors of the system are `JournalError`.
     """
-    if is_classic(spark):
+    if context_of(spark) is not None:
         found = _answer(location, ask)
     else:
         task = spark.range(0, 1, 1, 1).mapInArrow(_Remote(location, ask), "found string")
@@ -179,14 +180,6 @@ def at_place(spark: SparkSession, location: Location, ask: Callable[[], dict[str
     if "error" in found:
         raise ERRORS[found["error"]](found["message"])
     return found
-
-
-def is_classic(spark: SparkSession) -> bool:
-    """Whether the session has a driver in this process. Spark Connect has none."""
-    try:
-        return spark.sparkContext is not None
-    except Exception:
-        return False
 
 
 def _answer(location: Location, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType, DoubleType, FractionalType, IntegralType, LongType, StringType
 
+from asyncio_operator.checks import seconds
 from asyncio_operator.journal.answers import ORDER
 from asyncio_operator.journal.options import Journal
 from asyncio_operator.spark.driver.columns import plain_text
@@ -114,18 +115,13 @@ def _known(
     answer = [F.col(quoted(name)).alias(f"a{i}") for i, name in enumerate(columns)]
     about = ["_found", "_time", "_run", "_expires", "_row", "_call"]
     named = [key.alias(part) for key, part in zip(cast, parts, strict=True)]
-    found = latest(
-        rows.select(*named, F.struct("_row", "_found", *answer).alias("row"), *about), parts, _seconds(journal)
-    )
+    expire_after = None if journal.expire_after is None else seconds(journal.expire_after)
+    found = latest(rows.select(*named, F.struct("_row", "_found", *answer).alias("row"), *about), parts, expire_after)
     if not journal.keep_missing:
         found = found.where("_found")
     in_order = F.array_sort(F.collect_list("row"), lambda one, other: one["_row"] - other["_row"])
     answers = F.filter(in_order, lambda row: row["_found"])
     return found.groupBy(*parts).agg(F.struct(F.max("_j_ends").alias("ends"), answers.alias("rows")).alias("known"))
-
-
-def _seconds(journal: Journal) -> float | None:
-    return None if journal.expire_after is None else float(journal.expire_after)  # type: ignore[arg-type]
 
 
 def _widest(kind: DataType) -> DataType:

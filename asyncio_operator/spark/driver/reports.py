@@ -15,6 +15,7 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import SparkSession
 
 from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.spark.driver.sessions import context_of
 from asyncio_operator.spark.worker.reporting import Reports, Tracing
 from asyncio_operator.trace import Trace
 
@@ -34,10 +35,9 @@ def reported_to(collection: Reports, spark: SparkSession, problem: str) -> Accum
     Raises:
         ConfigurationError: the session has no accumulators. `problem` is the message, with the remedy.
     """
-    try:
-        context = spark.sparkContext
-    except Exception as error:
-        raise ConfigurationError(problem) from error
+    context = context_of(spark)
+    if context is None:
+        raise ConfigurationError(problem)
     return context.accumulator(collection, _Extending())
 
 

@@ -17,7 +17,7 @@ from asyncio_operator.clock import monotonic
 from asyncio_operator.errors import describe_error
 from asyncio_operator.journal.files import Seen
 from asyncio_operator.journal.format import Description, JournalError
-from asyncio_operator.journal.later_answers import JournalReader, KnownAnswers
+from asyncio_operator.journal.later_answers import AnswersOfKeys, JournalReader
 from asyncio_operator.journal.locations import Location
 from asyncio_operator.journal.storage import open_place
 from asyncio_operator.spark.worker.shared import IDLE
@@ -59,7 +59,7 @@ class LaterAnswers:
         """Whether there may be files that were not listed yet."""
         return monotonic() >= self._next
 
-    def read(self, keys: pa.Array) -> KnownAnswers:
+    def read(self, keys: pa.Array) -> AnswersOfKeys:
         """The answers of keys.
 
         Raises:
