@@ -1,0 +1,324 @@
+"""The format of a history: what could be seen of a run from outside, event by event. This page is the format.
+
+A history is a sequence of events in the order in which they were seen. An event is a flat JSON object; a file has one
+per line, in UTF-8, keys sorted. Its field ``event`` is its kind, ``at`` is when: seconds on one clock for all tasks,
+rounded to 1e-6, never less than in the event before. Two times that differ by at most 1e-6 count as one moment. Absent
+fields are null. An unknown kind or field, a wrong type, or an impossible order is a `ValueError` that names the event.
+
+Keys are JSON values: null, bool, number, text, or a list of these for several columns. A null, also inside a list, is
+never looked up. What JSON cannot write is tagged: ``{"float": "nan" | "inf" | "-inf"}``, ``{"decimal": "1.50"}``,
+``{"instant": "2026-01-31T12:00:00+01:00"}``, ``{"bytes": "00ff"}``. Law L10 says which keys are the same. Numbers are
+of one type per column, so 1 and 1.0 are one key; true is another. An answer is the list of its rows, [] for a miss, or
+any JSON value that is equal for equal answers; null means that it was not recorded.
+
+Once, before everything else, if at all:
+
+- ``history``: version (1); slack (seconds by which an event may be seen late or early, 0 on virtual time); consumer
+  ("ready" if the output was always read at once); source (free text); dropped (events that were not recorded).
+
+What the user asked for, before the first task:
+
+- ``setting``: one for each lookup (or function of an operator): lookup (number in its chain, from 0), name, and the
+  options. An absent option is one that was not used. mode ("ordered" | "unordered" | "key_ordered"); how ("left" |
+  "inner" | "required"); on_error ("fail" | "null" | "drop" | "skip" | "return": a value in place of the result);
+  capacity (calls; of an adaptive one the maximum); buffer (rows in and not out), chunk (rows that one read of the
+  input may bring beyond it, 0); timeout, attempt_timeout, max_attempts, delay (of a fixed back-off) or backoff
+  {initial, multiplier, maximum, jitter}; batch {max_size, linger}; limits: a list of {unit, rate, per, burst}; budget:
+  the name under which several lookups and tasks share the limits (without it they hold for each task, or for each
+  worker with ``limits_of: "worker"``), in_flight, spend {unit: most}; circuit_breaker {failure_ratio, window,
+  minimum_calls, open_for}; hedge {after, extra, floor, cap}; idempotent (true); cache {expire_after_write,
+  expire_after_access, missing_ttl, cache_missing, refresh_after, stale_if_error, max_rows, store: "heap" | "rocksdb" |
+  "redis"}; remember (seconds), remember_rows (100,000); journal {name, flush_every, expire_after, keep_missing, write:
+  the longest time that a write may take, 1 s}; single: true if a key has one row at most.
+
+Tasks:
+
+- ``task_started``: at, task, worker (whose caches it shares; default: one worker for all), partition, attempt,
+  restored (the name of a snapshot that its input starts with).
+- ``task_ended``: at, task, outcome ("finished" | "failed" | "killed" | "closed"), error. A task has one end. "killed":
+  nothing of it runs after this moment, calls included. "closed": its output was closed early. Rows count for a
+  partition from an attempt that finished.
+- ``opened``, ``closed``: at, task, lookup. The function's own ``open`` began, ``close`` began.
+- ``snapshot``: at, task, snapshot (its name), rows [[row, attempts], ...] in the order of replay.
+
+Rows. Each lookup of a chain has rows in and out of its own; without ``lookup`` it is 0. Where the moment at which a
+row reached a later lookup cannot be seen, its ``row_in`` has an earlier moment: that at which it entered the task.
+
+- ``row_in``: at, task, lookup, row (its number in the partition, the same in every attempt), key. The row was read.
+- ``row_out``: at, task, lookup, row, part (0; of several rows for one key: 0, 1, ...), status ("found" | "missing" |
+  "timed_out" | "failed" | "skipped"), source ("call" | "cache" | "shared" | "stale" | "journal" | "none"), attempts,
+  error (name of its type), answer (all rows of it, in each part). The order of events is the order of emission. A row
+  that how="inner" or on_error="drop" removed has no ``row_out``, or one with status "skipped".
+- ``watermark_in``, ``watermark_out``: at, task, lookup, timestamp.
+
+Calls, as the service sees them. A half of a batch and a copy of a slow call are calls.
+
+- ``call_started``: at, task, lookup, call (unique), keys, or rows where the function gets the value of a row and not a
+  key; attempt (from 1, if it is known: the number of the attempt for each of the keys, or one number for all; halves
+  have the attempt of their batch); copy_of (the call that it repeats); refresh (true | false, absent: not known);
+  weights {unit: estimate} beside calls and keys.
+- ``call_ended``: at, task, call, outcome ("result" | "error" | "timed_out" | "cancelled"), answers (in the order of
+  keys), error, retryable (false: a call must not be repeated for it; of a result: true if it asks for a retry),
+  retry_after, overload, lost (the connection broke), settled {unit: weight}. It is the moment at which the call has
+  returned, also if it ignored its cancellation. A call without end ran until its task was killed, or was left behind.
+
+The world:
+
+- ``said``: at, task, lookup, budget, unit, wait (nothing before this many seconds), or remaining and reset (seconds):
+  a hint of the service.
+- ``fault``: at, what ("kill", "coordinator_down", "coordinator_up", or anything else), budget, task.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+Event = dict[str, Any]
+
+VERSION = 1
+
+DIGITS = 6
+"""Decimal places of a time."""
+
+Check = Callable[[Any], bool]
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int or (type(value) is float and math.isfinite(value))
+
+
+TYPES: dict[str, Check] = {
+    "number": _is_number,
+    "text": lambda value: type(value) is str,
+    "name": lambda value: type(value) is str or type(value) is int,
+    "count": lambda value: type(value) is int and value >= 0,
+    "flag": lambda value: type(value) is bool,
+    "list": lambda value: type(value) is list,
+    "table": lambda value: type(value) is dict,
+    "weights": lambda value: type(value) is dict and all(_is_number(one) and one >= 0 for one in value.values()),
+    "any": lambda value: True,
+}
+"""The types of fields. A name is text or a whole number, a count a whole number of at least 0, weights a table of
+numbers of at least 0."""
+
+KINDS = {
+    "history": "version:count slack:number consumer:text source:text dropped:count",
+    "setting": (
+        "lookup:count name:text mode:text how:text on_error:text capacity:count buffer:count chunk:count "
+        "timeout:number attempt_timeout:number max_attempts:count delay:number backoff:table batch:table limits:list "
+        "limits_of:text budget:name in_flight:count spend:weights circuit_breaker:table hedge:table idempotent:flag "
+        "cache:table remember:number remember_rows:count journal:table single:flag"
+    ),
+    "task_started": "at:number! task:name! worker:name partition:name attempt:count restored:name",
+    "task_ended": "at:number! task:name! outcome:text! error:text",
+    "opened": "at:number! task:name! lookup:count",
+    "closed": "at:number! task:name! lookup:count",
+    "snapshot": "at:number! task:name! snapshot:name! rows:list! lookup:count",
+    "row_in": "at:number! task:name! row:count! lookup:count key:any",
+    "row_out": (
+        "at:number! task:name! row:count! status:text! lookup:count part:count source:text attempts:count error:text "
+        "answer:any"
+    ),
+    "watermark_in": "at:number! task:name! timestamp:number! lookup:count",
+    "watermark_out": "at:number! task:name! timestamp:number! lookup:count",
+    "call_started": (
+        "at:number! task:name! call:name! lookup:count keys:list rows:list attempt:any copy_of:name refresh:flag "
+        "weights:weights"
+    ),
+    "call_ended": (
+        "at:number! task:name! call:name! outcome:text! lookup:count answers:list error:text retryable:flag "
+        "retry_after:number overload:flag lost:flag settled:weights"
+    ),
+    "said": (
+        "at:number! task:name lookup:count call:name budget:name unit:text wait:number remaining:number reset:number"
+    ),
+    "fault": "at:number! what:text! budget:name task:name",
+}
+"""The fields of each kind of event with their types; an event must have those with "!"."""
+
+TABLES = {
+    "backoff": "initial:number multiplier:number maximum:number jitter:flag",
+    "batch": "max_size:count linger:number",
+    "circuit_breaker": "failure_ratio:number window:number minimum_calls:count open_for:number",
+    "hedge": "after:any extra:number floor:number cap:number",
+    "cache": (
+        "expire_after_write:number expire_after_access:number missing_ttl:number cache_missing:flag "
+        "refresh_after:number stale_if_error:flag max_rows:count store:text"
+    ),
+    "journal": "name:name flush_every:number expire_after:number keep_missing:flag write:number",
+    "limit": "unit:text rate:number per:number burst:number",
+}
+"""The options inside of an option, with their types."""
+
+WORDS: dict[str, dict[str, tuple[str, ...]]] = {
+    "history": {"consumer": ("ready",)},
+    "setting": {
+        "mode": ("ordered", "unordered", "key_ordered"),
+        "how": ("left", "inner", "required"),
+        "on_error": ("fail", "null", "drop", "skip", "return"),
+        "limits_of": ("task", "worker"),
+    },
+    "task_ended": {"outcome": ("finished", "failed", "killed", "closed")},
+    "row_out": {
+        "status": ("found", "missing", "timed_out", "failed", "skipped"),
+        "source": ("call", "cache", "shared", "stale", "journal", "none"),
+    },
+    "call_ended": {"outcome": ("result", "error", "timed_out", "cancelled")},
+}
+"""The words that a field may hold."""
+
+
+def _compiled(texts: Mapping[str, str]) -> dict[str, tuple[dict[str, Check], tuple[str, ...], dict[str, str]]]:
+    """Of each kind: the check of each field, the fields that it must have, and the name of each field's type."""
+    found = {}
+    for kind, text in texts.items():
+        types = dict(field.rstrip("!").split(":") for field in text.split())
+        required = tuple(field.partition(":")[0] for field in text.split() if field.endswith("!"))
+        found[kind] = ({name: TYPES[wanted] for name, wanted in types.items()}, required, types)
+    return found
+
+
+_KINDS, _TABLES = _compiled(KINDS), _compiled(TABLES)
+
+
+class History:
+    """A run as its events, which are checked as they are added.
+
+    Args:
+        events: dicts as the format describes them. Fields that are None count as absent.
+
+    Raises:
+        ValueError: an event is not one of the format, or comes before an earlier one; the message has its number.
+    """
+
+    def __init__(self, events: Iterable[Mapping[str, Any]] = ()) -> None:
+        self._events: list[Event] = []
+        self._latest = -math.inf
+        for event in events:
+            self._append(dict(event))
+
+    def add(self, event: str, **fields: Any) -> None:
+        """Add an event of this kind. Its time is rounded; fields that are None are left out.
+
+        Raises:
+            ValueError: as for the class. The history is unchanged.
+        """
+        if type(fields.get("at")) is float:
+            fields["at"] = round(fields["at"], DIGITS)
+        self._append({"event": event, **fields})
+
+    def _append(self, event: Event) -> None:
+        number = len(self._events)
+        clean = {name: value for name, value in event.items() if value is not None}
+        _check(clean, number)
+        at = clean.get("at")
+        if at is not None:
+            if at < self._latest:
+                raise wrong(number, f"{clean['event']} is at {at}, before the event before it, at {self._latest}")
+            self._latest = at
+        self._events.append(clean)
+
+    @property
+    def events(self) -> list[Event]:
+        """The events. Do not change them."""
+        return self._events
+
+    @property
+    def settings(self) -> list[Event]:
+        """The events of kind ``setting``."""
+        return [event for event in self._events if event["event"] == "setting"]
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self._events)
+
+    def __repr__(self) -> str:
+        return f"<History of {len(self._events):,} events>"
+
+    def to_bytes(self) -> bytes:
+        """The file of the history: the same bytes for the same events."""
+        lines = (json.dumps(event, sort_keys=True, separators=(",", ":"), allow_nan=False) for event in self._events)
+        return "".join(line + "\n" for line in lines).encode("utf-8")
+
+    def dump(self, path: str | os.PathLike[str]) -> None:
+        """Write the file of the history.
+
+        Raises:
+            OSError: the system refuses to write.
+        """
+        Path(path).write_bytes(self.to_bytes())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> History:
+        """Read the file of a history.
+
+        Raises:
+            ValueError: a line is not an event of the format.
+            OSError: the file cannot be read.
+        """
+        with open(path, encoding="utf-8") as lines:
+            return cls(_parsed(number, line) for number, line in enumerate(lines))
+
+
+def wrong(number: int, what: str) -> ValueError:
+    """The error of a history that is not one."""
+    return ValueError(f"event {number}: {what}")
+
+
+def _parsed(number: int, line: str) -> Event:
+    try:
+        event = json.loads(line)
+    except ValueError as error:
+        raise wrong(number, f"the line is not JSON: {error}") from None
+    if type(event) is not dict:
+        raise wrong(number, "the line is not a JSON object")
+    return event
+
+
+def _check(event: Event, number: int) -> None:
+    kind = event.get("event")
+    known = _KINDS.get(kind) if type(kind) is str else None
+    if known is None:
+        raise wrong(number, f"the kind is {kind!r}; it must be one of {', '.join(KINDS)}")
+    checks, required, types = known
+    for name in required:
+        if name not in event:
+            raise wrong(number, f"{kind} has no {name}")
+    for name, value in event.items():
+        check = checks.get(name)
+        if check is None:
+            if name == "event":
+                continue
+            raise wrong(number, f"{kind} has an unknown field {name!r}")
+        if not check(value):
+            raise wrong(number, f"{name} of {kind} is {value!r}; its type must be {types[name]}")
+    words = WORDS.get(kind)  # type: ignore[arg-type]
+    if words is not None:
+        for name, allowed in words.items():
+            if name in event and event[name] not in allowed:
+                raise wrong(number, f"{name} of {kind} is {event[name]!r}; it must be one of {', '.join(allowed)}")
+    if kind == "setting":
+        _check_options(event, number)
+
+
+def _check_options(event: Event, number: int) -> None:
+    found = [(name, event[name]) for name in TABLES if name in event]
+    found += [("limit", limit) for limit in event.get("limits", ())]
+    for name, table in found:
+        if type(table) is not dict:
+            raise wrong(number, f"a {name} is {table!r}; its type must be table")
+        checks, _, types = _TABLES[name]
+        for option, value in table.items():
+            if option not in checks:
+                raise wrong(number, f"{name} has an unknown option {option!r}")
+            if value is not None and not checks[option](value):
+                raise wrong(number, f"{option} of {name} is {value!r}; its type must be {types[option]}")
+        if name == "limit" and not (table.get("rate", 0) > 0 and table.get("per", 1) > 0):
+            raise wrong(number, f"a limit is {table!r}; it needs a rate and a time of more than 0")

@@ -1,0 +1,71 @@
+"""The format of histories: what is an event, and what is refused with its number."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncio_operator.testing.history.format import History
+
+
+def a_history() -> History:
+    history = History()
+    history.add("setting", lookup=0, mode="ordered", cache={"max_rows": 3}, timeout=None)
+    history.add("task_started", at=0, task="t")
+    history.add("row_in", at=0.1 + 0.2, task="t", row=0, key=["a", None])
+    history.add("task_ended", at=1.5, task="t", outcome="finished")
+    return history
+
+
+def test_a_history_is_written_and_read_byte_for_byte(tmp_path: Path) -> None:
+    history = a_history()
+    history.dump(tmp_path / "run.jsonl")
+    again = History.load(tmp_path / "run.jsonl")
+    assert again.events == history.events
+    assert again.to_bytes() == history.to_bytes() == (tmp_path / "run.jsonl").read_bytes()
+    assert history.to_bytes().splitlines()[2] == b'{"at":0.3,"event":"row_in","key":["a",null],"row":0,"task":"t"}'
+
+
+def test_settings_are_the_events_of_what_was_asked_for() -> None:
+    assert a_history().settings == [
+        {"event": "setting", "lookup": 0, "mode": "ordered", "cache": {"max_rows": 3}},
+    ]
+    assert repr(a_history()) == "<History of 4 events>"
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"event": "row", "at": 0}, "event 1: the kind is 'row'"),
+    ({"at": 0}, "event 1: the kind is None"),
+    ({"event": ["row_in"], "at": 0}, "event 1: the kind is"),
+    ({"event": "row_in", "at": 0, "task": "t"}, "event 1: row_in has no row"),
+    ({"event": "row_in", "at": 0, "task": "t", "row": 0, "kye": 1}, "event 1: row_in has an unknown field 'kye'"),
+    ({"event": "row_in", "at": float("nan"), "task": "t", "row": 0}, "event 1: at of row_in is nan"),
+    ({"event": "row_in", "at": True, "task": "t", "row": 0}, "event 1: at of row_in is True"),
+    ({"event": "row_in", "at": 0, "task": "t", "row": -1}, "event 1: row of row_in is -1"),
+    ({"event": "task_started", "at": -1, "task": "t"}, "event 1: task_started is at -1, before"),
+    ({"event": "task_ended", "at": 0, "task": "t", "outcome": "gone"}, "event 1: outcome of task_ended is 'gone'"),
+    ({"event": "setting", "cache": {"ttl": 3}}, "event 1: cache has an unknown option 'ttl'"),
+    ({"event": "setting", "batch": {"max_size": 1.5}}, "event 1: max_size of batch is 1.5"),
+    ({"event": "setting", "limits": [{"rate": 0}]}, "event 1: a limit is"),
+    ({"event": "setting", "limits": [3]}, "event 1: a limit is 3"),
+    ({"event": "setting", "spend": {"usd": -1}}, "event 1: spend of setting is"),
+]
+
+
+@pytest.mark.parametrize(("event", "message"), WRONG)
+def test_what_is_no_event_is_refused_with_its_number(event: dict[str, Any], message: str) -> None:
+    history = History([{"event": "task_started", "at": 0, "task": "s"}])
+    with pytest.raises(ValueError, match=message.replace("[", r"\[")):
+        history.add(event.pop("event", None), **event)
+    assert len(history) == 1
+
+
+def test_a_line_that_is_no_object_is_refused_with_its_number(tmp_path: Path) -> None:
+    (tmp_path / "run.jsonl").write_text('{"event":"setting"}\n{"event":')
+    with pytest.raises(ValueError, match="event 1: the line is not JSON"):
+        History.load(tmp_path / "run.jsonl")
+    (tmp_path / "run.jsonl").write_text("[]\n")
+    with pytest.raises(ValueError, match="event 0: the line is not a JSON object"):
+        History.load(tmp_path / "run.jsonl")
