@@ -171,17 +171,36 @@ def open_file(place: Place, name: str, description: Description) -> pq.ParquetFi
 
 _END = b"PAR1"
 
+_TAIL = 1024
+"""Bytes at the end of a file, in which its metadata are unless it has hundreds of columns."""
 
-def is_whole(place: Place, entry: Entry) -> bool:
-    """Whether a data file ends as a Parquet file does. A file that is gone is not whole."""
+
+def is_whole(place: Place, entry: Entry, description: Description) -> bool:
+    """Whether a data file ends as a Parquet file does. A file that is gone is not whole.
+
+    Its footer is read only if its last bytes do not say that it is of this journal: that takes a tenth of the time.
+
+    Raises:
+        OSError: the place does not answer.
+        StateError: it is of another journal or format.
+    """
     if entry.size < 2 * len(_END):
         return False
     try:
         with place.open(entry.name) as file:
-            file.seek(entry.size - len(_END))
-            return bytes(file.read()) == _END
+            file.seek(max(0, entry.size - _TAIL))
+            tail = bytes(file.read())
+        if not tail.endswith(_END):
+            return False
+        if description.mark in tail:
+            return True
+        whole = open_file(place, entry.name, description)
     except FileNotFoundError:
         return False
+    if whole is None:
+        return False
+    whole.close()
+    return True
 
 
 def read_columns(file: pq.ParquetFile, group: int, columns: list[str], description: Description) -> pa.Table:

@@ -120,6 +120,16 @@ class Description:
         """It names the file of this description."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:12]
 
+    @cached_property
+    def about(self) -> bytes:
+        """What the metadata of its data files say."""
+        return f"{FORMAT} {self.hash}".encode()
+
+    @cached_property
+    def mark(self) -> bytes:
+        """The same in the bytes of a footer: two texts of Thrift's compact protocol, each after its type and length."""
+        return b"".join(bytes([0x18, len(text)]) + text for text in (METADATA, self.about))
+
     @property
     def name(self) -> str:
         """The name of its file."""
@@ -128,8 +138,7 @@ class Description:
     @cached_property
     def schema(self) -> pa.Schema:
         """The columns of its Parquet files."""
-        about = {METADATA: f"{FORMAT} {self.hash}".encode()}
-        return pa.schema([*self.keys, *self.answers, *ABOUT], metadata=about)
+        return pa.schema([*self.keys, *self.answers, *ABOUT], metadata={METADATA: self.about})
 
     @cached_property
     def key_type(self) -> pa.DataType:

@@ -90,16 +90,27 @@ def open_journal(place: Place, wanted: Description, *, make: bool = True) -> Des
     return found
 
 
+_OWN_DIRECTORIES = (DIRECTORY, "lost+found")
+"""What a new journal's directory may have in it: another job makes this journal at the same moment, or it is a disk."""
+
+
 def _refuse_other_tables(place: Place) -> None:
-    """A job that overwrites its table would delete the journal in it, and a reader of the table would read answers."""
-    names = (entry.name for entry in place.list())
+    """A job that overwrites its table would delete the journal in it, and a reader of the table would read answers.
+
+    The data of a table are files that Spark wrote, or any directory, such as those of partitions or of a Delta log.
+    """
+    files = [entry.name for entry in place.list()]
     # Another job may have made this journal since, and written answers.
-    others = sorted(name for name in names if name.endswith(".parquet") and not DATA_NAME.fullmatch(name))
+    others = [name for name in files if not DATA_NAME.fullmatch(name) and _OF_TABLE.match(name)]
+    others += [name for name in place.directories() if name not in _OWN_DIRECTORIES]
     if others:
         raise ConfigurationError(
-            f"the directory {place.shown} has other Parquet files, such as {others[0]}: a journal needs a directory of "
-            "its own; use another path"
+            f"the directory {place.shown} has other data, such as {min(others)}: a journal needs a directory of its "
+            "own; use another path"
         )
+
+
+_OF_TABLE = re.compile(r"part-|_SUCCESS$|.*\.parquet$")
 
 
 def read_description(place: Place) -> Description | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
@@ -42,6 +42,10 @@ class Place(Protocol):
 
     def list(self, directory: str = "") -> list[Entry]:
         """The files whose names do not begin with a point. An absent directory is empty. It may lag behind."""
+        ...
+
+    def directories(self) -> Sequence[str]:
+        """The names of the directories in it, without those that begin with a point."""
         ...
 
     def put(self, name: str, data: bytes) -> None:
@@ -108,6 +112,11 @@ class Disk:
                         entries.append(Entry(entry.name, entry.stat().st_size))
         return entries
 
+    def directories(self, path: str) -> Sequence[str]:
+        """The names of the directories in a directory."""
+        with os.scandir(path) as found:
+            return [entry.name for entry in found if entry.is_dir()]
+
     def modified(self, path: str) -> float:
         """When a file was last written, in seconds since the epoch."""
         return os.stat(path).st_mtime
@@ -149,6 +158,12 @@ class LocalPlace:
         except FileNotFoundError:
             return []
         return [entry for entry in found if not entry.name.startswith(".")]
+
+    def directories(self) -> Sequence[str]:
+        try:
+            return _visible(self._disk.directories(self._path))
+        except FileNotFoundError:
+            return []
 
     def put(self, name: str, data: bytes) -> None:
         directory, base = os.path.split(os.path.join(self._path, name))
@@ -210,6 +225,10 @@ class RemotePlace:
         files = [Entry(one.base_name, one.size) for one in found if one.type == pafs.FileType.File]
         return [entry for entry in files if not entry.name.startswith(".")]
 
+    def directories(self) -> Sequence[str]:
+        found = self._files.get_file_info(pafs.FileSelector(self._path, allow_not_found=True))
+        return _visible(one.base_name for one in found if one.type == pafs.FileType.Directory)
+
     def put(self, name: str, data: bytes) -> None:
         path = f"{self._path}/{name}"
         if not self._renames:
@@ -240,6 +259,10 @@ class RemotePlace:
             for one in self._files.get_file_info(pafs.FileSelector(self._path, allow_not_found=True)):
                 if one.type == pafs.FileType.File and _is_part(one.base_name):
                     yield one.base_name, one.mtime_ns / 1e9
+
+
+def _visible(names: Iterable[str]) -> Sequence[str]:
+    return [name for name in names if not name.startswith(".")]
 
 
 def _is_part(name: str) -> bool:

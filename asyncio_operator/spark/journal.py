@@ -23,7 +23,7 @@ from asyncio_operator.journal.compaction import TRIES, Compacted, Compactor, is_
 from asyncio_operator.journal.format import MEGABYTE, Description
 from asyncio_operator.journal.locations import Location
 from asyncio_operator.journal.options import Journal
-from asyncio_operator.journal.storage import open_place
+from asyncio_operator.journal.storage import Place, open_place
 from asyncio_operator.spark.driver.journal_files import Contents, at_place, contents_of, location_of, quoted
 from asyncio_operator.spark.driver.known_answers import latest
 
@@ -99,7 +99,7 @@ def _session(spark: object) -> SparkSession:
 def _compacted(spark: SparkSession, contents: Contents, grace: float) -> Compacted:
     location, description = contents.location, contents.description
     ask = partial(at_place, spark, location)
-    begun = ask(partial(_begin, location, description.text, grace))
+    begun = ask(partial(_begin, description.text, grace))
     inputs = {name: tuple(sizes) for name, sizes in begun["inputs"].items()}
     if is_compact(inputs):
         return Compacted(len(inputs), 0, begun["deleted"], 0, 0)
@@ -109,24 +109,24 @@ def _compacted(spark: SparkSession, contents: Contents, grace: float) -> Compact
     write = _Write(location, description.text)
     written = together.mapInArrow(write, "name string, rows bigint").collect()
     names = [row["name"] for row in written]
-    ended = ask(partial(_end, location, description.text, names, list(inputs), grace))
+    ended = ask(partial(_end, description.text, names, list(inputs), grace))
     rows = sum(rows for rows, _ in inputs.values()), sum(row["rows"] for row in written)
     return Compacted(len(inputs), len(names), begun["deleted"] + ended["deleted"], *rows)
 
 
-def _compactor(location: Location, description: str) -> Compactor:
-    return Compactor(open_place(location), Description.read(description.encode(), str(location)))
+def _compactor(place: Place, description: str) -> Compactor:
+    return Compactor(place, Description.read(description.encode(), place.shown))
 
 
-def _begin(location: Location, description: str, grace: float) -> dict[str, Any]:
-    compactor = _compactor(location, description)
+def _begin(description: str, grace: float, place: Place) -> dict[str, Any]:
+    compactor = _compactor(place, description)
     deleted = compactor.delete_replaced(grace)
     inputs = compactor.inputs()
     return {"deleted": deleted, "inputs": inputs, "memory": compactor.memory(inputs)}
 
 
-def _end(location: Location, description: str, written: list[str], replaced: list[str], grace: float) -> dict[str, Any]:
-    compactor = _compactor(location, description)
+def _end(description: str, written: list[str], replaced: list[str], grace: float, place: Place) -> dict[str, Any]:
+    compactor = _compactor(place, description)
     compactor.commit(written, replaced)
     # With no grace, what has just been replaced goes at once.
     return {"deleted": compactor.delete_replaced(grace) if not grace else 0}
@@ -152,6 +152,6 @@ class _Write:
             if batch.num_rows
         ]
         if tables:
-            name, rows = _compactor(self._location, self._description).write(pa.concat_tables(tables))
+            name, rows = _compactor(open_place(self._location), self._description).write(pa.concat_tables(tables))
             if name is not None:
                 yield pa.RecordBatch.from_pydict({"name": [name], "rows": [rows]})

@@ -76,6 +76,9 @@ class ModelDisk(Disk):
         path = path.rstrip("/")
         return [Entry(os.path.basename(n), len(i.data)) for n, i in self.names.items() if os.path.dirname(n) == path]
 
+    def directories(self, path: str) -> Sequence[str]:
+        return []
+
     def modified(self, path: str) -> float:
         return 0.0
 
@@ -125,6 +128,9 @@ class ModelStore:
     def list(self, directory: str = "") -> list[Entry]:
         sizes = {name: len(data) for name, data in self.objects.items() if name not in self.hidden} | self.ghosts
         return [Entry(os.path.basename(n), size) for n, size in sizes.items() if os.path.dirname(n) == directory]
+
+    def directories(self) -> Sequence[str]:
+        return []
 
     def put(self, name: str, data: bytes) -> None:
         self.fuse.step()

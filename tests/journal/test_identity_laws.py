@@ -150,14 +150,39 @@ def test_J6_a_journal_of_another_identity_or_columns_is_refused_with_what_differ
     assert sorted(path.read_bytes() for path in Path(place.shown).rglob("*.json")) == before, "never cleared"
 
 
-def test_J6_a_directory_with_other_tables_is_refused_and_left_as_it_is(place: LocalPlace) -> None:
-    other = Path(place.shown) / "part-00000-c000.snappy.parquet"
+@pytest.mark.parametrize(
+    "name",
+    [
+        "part-00000-c000.snappy.parquet",
+        "part-00000.csv",
+        "_SUCCESS",
+        "day=2026-05-01/part-00000.parquet",
+        "day=2026-05-01/",
+        "2026/05/01/hudi.parquet",
+        "_delta_log/00000000000000000000.json",
+        "_spark_metadata/0",
+    ],
+)
+def test_J6_a_directory_with_another_table_is_refused_and_left_as_it_is(place: LocalPlace, name: str) -> None:
+    other = Path(place.shown) / name
     other.parent.mkdir(parents=True, exist_ok=True)
-    other.write_bytes(b"PAR1")
+    if name.endswith("/"):
+        other.mkdir()
+    else:
+        other.write_bytes(b"PAR1")
+    first = name.partition("/")[0]
     for make in (True, False):
-        with pytest.raises(ConfigurationError, match=r"other Parquet files, such as part-00000.*directory of its own"):
+        with pytest.raises(ConfigurationError, match=rf"has other data, such as {first}: .* directory of its own"):
             open_journal(place, wanted_description("first", KEYS, ANSWERS), make=make)
-    assert list(Path(place.shown).iterdir()) == [other]
+    assert list(Path(place.shown).iterdir()) == [Path(place.shown) / first]
+
+
+def test_J6_what_a_disk_or_a_person_leaves_in_a_directory_is_no_table(place: LocalPlace) -> None:
+    root = Path(place.shown)
+    for name in ("lost+found", ".snapshot"):
+        (root / name).mkdir(parents=True)
+    (root / "README.txt").write_text("answers of the geocoder")
+    assert open_journal(place, wanted_description("first", KEYS, ANSWERS)) == read_description(place)
 
 
 def test_J6_key_columns_of_other_names_wider_types_and_columns_in_another_order_are_taken(place: LocalPlace) -> None:

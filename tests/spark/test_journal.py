@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -16,19 +18,25 @@ from pyspark.sql import DataFrame, SparkSession
 
 from asyncio_operator import Budget, Cache, ConfigurationError, Enricher, Hedge, Journal, Limit, StateError
 from asyncio_operator.enricher import settle
+from asyncio_operator.journal import watched
 from asyncio_operator.journal.files import Seen
+from asyncio_operator.journal.format import JournalError
 from asyncio_operator.journal.identity import wanted_description
 from asyncio_operator.journal.noted import NotedAnswers
+from asyncio_operator.journal.storage import Disk, Entry
 from asyncio_operator.lookup import Lookup
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, map_partitions, read_journal, register_lookup
 from asyncio_operator.spark.driver.known_answers import most_broadcast
 from asyncio_operator.spark.worker.task_journal import JournalTask
+from asyncio_operator.state.cells import ABSENT
 from enrichers import FunctionEnricher
 from tests.spark.helpers import GONE, in_partitions, setting, wait_until
 from tests.spark.journals import Calls, rows, sources
 
 pytestmark = pytest.mark.spark
+
+ANSWERS = pa.schema([("x", pa.string())])
 
 NO_BROADCAST = ("spark.sql.autoBroadcastJoinThreshold", -1)
 
@@ -291,14 +299,48 @@ def test_J2_a_journal_that_cannot_be_written_fails_the_task_with_one_clear_error
     assert "answers would be paid for again, so the task ends" in str(caught.value)
 
 
-def test_J5_answers_that_cannot_be_written_yet_hold_further_calls_back(tmp_path: Path) -> None:
-    answers = pa.schema([("x", pa.string())])
+def in_a_task(path: Path, program: Callable[[JournalTask], Awaitable[None]]) -> None:
+    """Run a program with the journal of a task, on the loop of tasks."""
+    location = Journal(path).location
+    description = wanted_description("x", pa.schema([("id", pa.int64())]), ANSWERS)
+    task = JournalTask(location, description, Seen(), False, "test", 3600.0, None, True)
 
-    async def program() -> None:
-        location = Journal(tmp_path).location
-        description = wanted_description("x", pa.schema([("id", pa.int64())]), answers)
-        task = JournalTask(location, description, Seen(), False, "test", 3600.0, None, True)
-        journal = task.opened(answers, False, "0")
+    async def main() -> None:
+        await program(task)
+
+    asyncio.run_coroutine_threadsafe(main(), loop_thread().loop).result(60)
+
+
+def test_J2_a_place_that_hangs_while_it_is_read_ends_the_task_and_not_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watched, "ONE_READ", 0.2)
+    gate = threading.Event()
+    listed = Disk.list
+
+    def hangs(self: Disk, path: str) -> list[Entry]:
+        assert gate.wait(30)
+        return listed(self, path)
+
+    monkeypatch.setattr(Disk, "list", hangs)
+
+    async def program(task: JournalTask) -> None:
+        journal = task.opened(ANSWERS, False, "0")
+        with pytest.raises(JournalError, match=r"did not answer for 0\.2 seconds"):
+            await journal.find([1])
+        await journal.flush()
+        monkeypatch.setattr(Disk, "list", listed)
+        following = task.opened(ANSWERS, False, "1")
+        assert await following.find([1]) == [ABSENT]
+        await following.flush()
+        gate.set()
+
+    in_a_task(tmp_path, program)
+
+
+def test_J5_answers_that_cannot_be_written_yet_hold_further_calls_back(tmp_path: Path) -> None:
+    async def program(task: JournalTask) -> None:
+        journal = task.opened(ANSWERS, False, "0")
         for key in range(1000):
             journal.note(key, {"x": f"{key:100000}"}, 1, 0.1)
         waiting = asyncio.ensure_future(journal.find([1]))
@@ -308,9 +350,9 @@ def test_J5_answers_that_cannot_be_written_yet_hold_further_calls_back(tmp_path:
         assert (answer.count, answer.table["x"][answer.start].as_py().strip()) == (1, "1")
         journal.finish(failed=False)
         with pytest.raises(StateError, match="is closed"):
-            journal._writer.append(NotedAnswers([], description, 0))
+            journal._writer.append(NotedAnswers([], task.description, 0))
 
-    asyncio.run_coroutine_threadsafe(program(), loop_thread().loop).result(60)
+    in_a_task(tmp_path, program)
 
 
 def test_J3_answers_of_every_type_and_columns_of_any_name_come_back_as_they_were(

@@ -6,16 +6,18 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from asyncio_operator import ConfigurationError, Journal, StateError
 from asyncio_operator.journal.files import list_journal
-from asyncio_operator.journal.format import JournalError
+from asyncio_operator.journal.format import METADATA, JournalError
 from asyncio_operator.journal.identity import wanted_description
 from asyncio_operator.journal.later_answers import JournalReader
 from asyncio_operator.journal.storage import Place, open_place
@@ -95,6 +97,33 @@ def test_J4_a_half_written_file_is_ignored(spark: SparkSession, tmp_path: Path) 
     assert values(read_journal(spark, tmp_path)) == {1: ["a"], 2: []}
     assert compact_journal(spark, tmp_path).files_written == 1
     assert values(read_journal(spark, Journal(tmp_path, keep_missing=False))) == {1: ["a"]}
+
+
+def test_J4_a_file_of_another_journal_or_format_is_an_error_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    place = open_place(Journal(one).location)
+    write(place, described(place), batch({1: ["a"]}, time.time()))
+    foreign = open_place(Journal(other).location)
+    description = replace(described(foreign), identity="not the same")
+    write(foreign, description, batch({2: ["not ours"]}, time.time()))
+    [file] = other.glob("*.parquet")
+    (one / file.name).write_bytes(file.read_bytes())
+
+    async def nothing(key: int) -> None:
+        """Every key is a miss."""
+
+    asked = FunctionEnricher(nothing, "v string")
+    for use in (
+        lambda: read_journal(spark, one),
+        lambda: compact_journal(spark, one),
+        lambda: enrich(spark.range(1), asked, on="id", journal=Journal(one, identity="test")),
+    ):
+        with pytest.raises(StateError, match=rf"{file.name} is of another journal: remove it"):
+            use()
+    next_format = pq.ParquetFile(file).read().replace_schema_metadata({METADATA: b"2 0123456789ab"})
+    pq.write_table(next_format, one / file.name)
+    with pytest.raises(StateError, match="is of format '2', not 1"):
+        read_journal(spark, one)
 
 
 def test_J4_a_file_that_was_changed_is_an_error_and_no_other_answer(spark: SparkSession, tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ from asyncio_operator.journal.format import ABOUT, Description, JournalError, dd
 from asyncio_operator.journal.identity import open_journal, read_description
 from asyncio_operator.journal.locations import GS, HDFS, LOCAL, S3, Location, locate
 from asyncio_operator.journal.options import Journal
-from asyncio_operator.journal.storage import open_place
+from asyncio_operator.journal.storage import Place, open_place
+from asyncio_operator.journal.watched import ask_place, in_parallel
 from asyncio_operator.spark.driver.sessions import context_of
 
 logger = logging.getLogger("asyncio_operator.journal")
@@ -50,6 +51,9 @@ NEEDED = {
     HDFS: "Spark needs the configuration of that Hadoop, as with HADOOP_CONF_DIR",
 }
 
+
+AT_ONCE = 16
+"""Threads that look at files: an object store takes some 20 ms for each file."""
 
 AS_WRITTEN = {
     # Spark takes a path for a pattern, and a directory may have a [ in its name.
@@ -142,8 +146,7 @@ def contents_of(
     return Contents(location, description, tuple(found["live"]), found["bytes"], tuple(found["seen"]), found["whole"])
 
 
-def _contents(location: Location, wanted: str | None, make: bool) -> dict[str, Any]:
-    place = open_place(location)
+def _contents(location: Location, wanted: str | None, make: bool, place: Place) -> dict[str, Any]:
     if wanted is None:
         description = read_description(place)
         if description is None:
@@ -151,8 +154,8 @@ def _contents(location: Location, wanted: str | None, make: bool) -> dict[str, A
     else:
         description = open_journal(place, Description.read(wanted.encode(), str(location)), make=make)
     listing = list_journal(place)
-    # Where files get their names by a rename of this package, or by a put, they are whole. A path may be a copy.
-    broken = {entry.name for entry in listing.files if location.kind == LOCAL and not is_whole(place, entry)}
+    whole = in_parallel(partial(is_whole, place, description=description), listing.files, AT_ONCE)
+    broken = {entry.name for entry, is_one in zip(listing.files, whole, strict=True) if not is_one}
     for name in broken:
         logger.warning("the journal's file %s/%s is not complete and is ignored", location, name)
     live = [entry for entry in listing.live if entry.name not in broken]
@@ -165,11 +168,16 @@ def _contents(location: Location, wanted: str | None, make: bool) -> dict[str, A
     }
 
 
-def at_place(spark: SparkSession, location: Location, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+Ask = Callable[[Place], dict[str, Any]]
+"""Reads a place, or writes to it, and returns what JSON can hold."""
+
+
+def at_place(spark: SparkSession, location: Location, ask: Ask) -> dict[str, Any]:
     """The result of a function that is called where the location is: here, or on the server of Spark Connect.
 
     Raises:
-        ConfigurationError, StateError, JournalError: as the function raised. Errors of the system are `JournalError`.
+        ConfigurationError, StateError, JournalError: as the function raised. Errors of the system, and a place that
+            hangs, are `JournalError`.
     """
     if context_of(spark) is not None:
         found = _answer(location, ask)
@@ -182,9 +190,9 @@ def at_place(spark: SparkSession, location: Location, ask: Callable[[], dict[str
     return found
 
 
-def _answer(location: Location, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _answer(location: Location, ask: Ask) -> dict[str, Any]:
     try:
-        return ask()
+        return ask_place(open_place(location), ask)
     except (ConfigurationError, StateError, JournalError) as error:
         kind = next(name for name, one in ERRORS.items() if isinstance(error, one))
         return {"error": kind, "message": str(error)}
@@ -200,7 +208,7 @@ def _answer(location: Location, ask: Callable[[], dict[str, Any]]) -> dict[str, 
 class _Remote:
     """Calls the function in a task. It is sent to a worker of the server."""
 
-    def __init__(self, location: Location, ask: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, location: Location, ask: Ask) -> None:
         self._location = location
         self._ask = ask
 

@@ -20,6 +20,7 @@ from asyncio_operator.journal.format import Description, JournalError
 from asyncio_operator.journal.later_answers import AnswersOfKeys, JournalReader
 from asyncio_operator.journal.locations import Location
 from asyncio_operator.journal.storage import open_place
+from asyncio_operator.journal.watched import WatchedPlace
 from asyncio_operator.spark.worker.shared import IDLE
 
 Name = tuple[str, str, Seen, float | None, bool]
@@ -42,10 +43,14 @@ class LaterAnswers:
 
     Args:
         name: of the journal and of what is read of it.
+
+    Attributes:
+        place: what the reader reads.
     """
 
-    def __init__(self, reader: JournalReader, name: Name) -> None:
+    def __init__(self, reader: JournalReader, name: Name, place: WatchedPlace) -> None:
         self.name = name
+        self.place = place
         self._reader = reader
         self._lock = threading.Lock()
         self._next = 0.0
@@ -102,10 +107,9 @@ class Readers:
         with self._lock:
             reader = self._free.pop(name, None)
         if reader is None:
-            made = JournalReader(
-                open_place(location), description, since=since, expire_after=expire_after, keep_missing=keep_missing
-            )
-            reader = LaterAnswers(made, name)
+            place = WatchedPlace(open_place(location))
+            made = JournalReader(place, description, since=since, expire_after=expire_after, keep_missing=keep_missing)
+            reader = LaterAnswers(made, name, place)
         reader.begin()
         return reader
 

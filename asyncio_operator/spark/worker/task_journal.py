@@ -27,12 +27,14 @@ from asyncio_operator.arrow.key_fit import fit_values
 from asyncio_operator.arrow.table_rows import TableRows
 from asyncio_operator.clock import wall
 from asyncio_operator.errors import describe_error
+from asyncio_operator.journal import watched
 from asyncio_operator.journal.files import Seen
 from asyncio_operator.journal.format import Description, JournalError
 from asyncio_operator.journal.later_answers import UNKNOWN
 from asyncio_operator.journal.locations import Location
 from asyncio_operator.journal.noted import Noted, NotedAnswers
 from asyncio_operator.journal.storage import open_place
+from asyncio_operator.journal.watched import WatchedPlace
 from asyncio_operator.journal.writer import JournalWriter
 from asyncio_operator.lookup.key_batch import Answer, KeyBatch
 from asyncio_operator.lookup.memory import ENTRY, SAMPLED, size_of
@@ -161,15 +163,17 @@ class TaskJournal:
             )
         if not self._reader.has_files and not self._reader.is_due():
             return [ABSENT] * len(keys)
-        return await _in_thread(partial(self._read, keys))
+        try:
+            return await _in_thread(partial(self._read, keys, self._reader), self._reader.place)
+        except JournalError:
+            # The next task begins anew: a thread that hangs would hold this one.
+            self._reader = None
+            raise
 
-    def _read(self, keys: Sequence[Any]) -> Sequence[Any]:
+    def _read(self, keys: Sequence[Any], reader: LaterAnswers) -> Sequence[Any]:
         kinds = self._task.description.keys.types
         parts = [keys] if len(kinds) == 1 else list(zip(*keys, strict=True))
-        assert self._reader is not None
-        read = self._reader.read(
-            key_array([fit_values(values, kind) for values, kind in zip(parts, kinds, strict=True)])
-        )
+        read = reader.read(key_array([fit_values(values, kind) for values, kind in zip(parts, kinds, strict=True)]))
         names = self._found.names
         columns = [column.combine_chunks() for column in read.table.select(names).columns]
         table = _table(columns, self._found, read.table.num_rows)
@@ -258,8 +262,13 @@ class TaskJournal:
             logger.warning("%s", error)
 
 
-async def _in_thread(work: Callable[[], Sequence[Any]]) -> Sequence[Any]:
-    """The result of a function, on a thread of its own: a place that hangs must not hold up others, or the process."""
+async def _in_thread(work: Callable[[], Sequence[Any]], place: WatchedPlace) -> Sequence[Any]:
+    """The result of a function that reads a place, on a thread of its own: a place that hangs must not hold up others,
+    or the process.
+
+    Raises:
+        JournalError: it hangs.
+    """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Sequence[Any]] = loop.create_future()
 
@@ -282,7 +291,16 @@ async def _in_thread(work: Callable[[], Sequence[Any]]) -> Sequence[Any]:
             loop.call_soon_threadsafe(end, result, failed)
 
     threading.Thread(target=run, name="asyncio-operator-journal", daemon=True).start()
-    return await done
+    progress = -1
+    try:
+        while not done.done() and progress != place.progress:
+            progress = place.progress
+            await asyncio.wait([done], timeout=watched.ONE_READ)
+        if not done.done():
+            raise place.hanging()
+        return done.result()
+    finally:
+        done.cancel()
 
 
 def _table(columns: Sequence[pa.Array], found: pa.Schema, rows: int) -> pa.Table:
