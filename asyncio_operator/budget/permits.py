@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from asyncio_operator.budget.clock_bounds import ClockBounds
+from asyncio_operator.budget.reports import Reports
 from asyncio_operator.budget.spec import Budget, definition
 from asyncio_operator.budget.stock import Amount, Slots, Stock, misfit, overspent
 from asyncio_operator.budget.terms import VERSION, Json, terms_of
-from asyncio_operator.budget.usage import HINT_FIELDS, Hint
+from asyncio_operator.budget.usage import Hint
 from asyncio_operator.errors import BudgetExceeded, ConfigurationError
 
 EAGER = 0.1
@@ -28,10 +28,6 @@ EAGER = 0.1
 
 RETRY_AFTER = 0.1
 """Seconds after which a lost message is followed by the next."""
-
-
-REPEATED = 60.0
-"""Seconds for which the report of what started is sent again, if no reply comes."""
 
 
 class Permits:
@@ -61,10 +57,7 @@ class Permits:
         self._seen: float | None = None
         self._seq = 0
         self._asked: int | None = None
-        self._unconfirmed: list[tuple[float, int, Json]] = []
-        self._hints: dict[str, tuple[float, Json]] = {}
-        self._hinted_pause: tuple[float, float] | None = None
-        self._refused: dict[str, int] = {}
+        self._reports = Reports()
         self._again = self._terms.shortest
         self._asked_at = self._answered_at = -math.inf
         self._round_trip = 0.0
@@ -154,14 +147,11 @@ class Permits:
 
         Hints must have been checked (`caps.problem`).
         """
+        self._reports.note_hints(limits, retry_after, now)
         for unit, hint in limits.items():
-            fields = {name: getattr(hint, name) for name in HINT_FIELDS}
-            said = {name: value for name, value in fields.items() if value is not None and value is not False}
-            self._hints[unit] = (now, said)  # A remaining 0 is said, though it equals False.
             for stock in self._stocks:
                 self._urgent |= stock.unit == unit and hint.remaining is not None and hint.remaining < stock.held()
         if retry_after:
-            self._hinted_pause = (now, max(retry_after, self._rest_of_pause(now)))
             self._pause(now + retry_after)
             self._urgent = True
         self._active = True
@@ -204,9 +194,8 @@ class Permits:
         moved = [entry for stock in self._stocks for entry in stock.report()]
         self._seq += 1
         self._asked, self._asked_at = self._seq, now
-        report = self._report(moved, now)
-        if report:
-            self._unconfirmed.append((now, self._seq, report))
+        debts = {stock.unit: stock.debt for stock in self._stocks if stock.debt}
+        self._reports.close(self._seq, moved, debts, now)
         waited = 0.0 if self._waits_since is None or not self._waits else now - self._waits_since
         if not self._waits:
             self._waits_since = None
@@ -218,7 +207,7 @@ class Permits:
             "epoch": self._epoch,
             "seen": self._seen,
             "seq": self._seq,
-            "reports": [[number, self._fresh(one, now - since)] for since, number, one in self._unconfirmed],
+            "reports": self._reports.unconfirmed(now),
             "held": [stock.held() for stock in self._stocks],
             "horizon": horizon,
             "want": [stock.want for stock in self._stocks],
@@ -230,7 +219,7 @@ class Permits:
         self._active = self._holds_something(message)
         self._progress = self._urgent = self._waits = self._rests = False
         for stock in self._stocks:
-            stock.call = 0.0
+            stock.call = stock.debt = 0.0
         return message
 
     def answered(self, reply: Json, sent: float, now: float) -> bool:
@@ -258,7 +247,7 @@ class Permits:
                     stock.forget()
             self._epoch = reply["epoch"]
         self._seen = max(reply["now"], self._seen or reply["now"])
-        self._unconfirmed.clear()
+        self._reports.confirmed()
         self._round_trip = max(now - self._asked_at, 0.8 * self._round_trip)
         self._clock.exchanged(sent, reply["now"], now)
         self._lease_end = self._clock.last_surely_before(reply["until"])
@@ -305,7 +294,7 @@ class Permits:
     def _wait(self, weights: Mapping[str, float], now: float) -> float:
         error = self.misfit(weights) or overspent(self._budget.name, self._amounts, weights)
         if error is not None:
-            self._refused[error.unit] = self._refused.get(error.unit, 0) + 1
+            self._reports.note_refusal(error.unit)
             self._active = True
             raise error
         if now < self._paused_until:
@@ -333,35 +322,13 @@ class Permits:
             self._waits_since = now
         return math.inf
 
-    def _report(self, moved: list[list[Any]], now: float) -> Json:
-        report: Json = {}
-        if moved:
-            report["moved"] = moved
-        debts = {stock.unit: stock.debt for stock in self._stocks if stock.debt}
-        if debts:
-            report["debts"] = debts
-        if self._refused:
-            report["refused"] = self._refused
-        if self._hints:
-            report["hints"] = {unit: _aged(hint, now - heard) for unit, (heard, hint) in self._hints.items()}
-        if self._hinted_pause is not None:
-            heard, pause = self._hinted_pause
-            report["pause"] = max(0.0, heard + pause - now)
-        for stock in self._stocks:
-            stock.debt = 0.0
-        self._refused, self._hints, self._hinted_pause = {}, {}, None
-        return report
-
     def _pause(self, until: float) -> None:
         self._paused_until = max(self._paused_until, until)
         self._valid_until = -math.inf
 
-    def _rest_of_pause(self, now: float) -> float:
-        return 0.0 if self._hinted_pause is None else sum(self._hinted_pause) - now
-
     def _is_active(self) -> bool:
         """Whether there is something to report, or the coordinator believes that this worker holds something."""
-        return self._active or self._now_held() or bool(self._unconfirmed)
+        return self._active or self._now_held() or bool(self._reports)
 
     def _now_held(self) -> bool:
         return (
@@ -385,14 +352,3 @@ class Permits:
             or (self._slots is not None and self._slots.allowed > self._slots.used)
             or any(amount.held > amount.reserved for amount in self._amounts)
         )
-
-    @staticmethod
-    def _fresh(report: Json, age: float) -> Json:
-        # The coordinator remembers for longer which reports it has applied.
-        return report if age < REPEATED else {**report, "moved": []}
-
-
-def _aged(hint: Json, age: float) -> Json:
-    if "reset_after" in hint:
-        return {**hint, "reset_after": max(0.0, hint["reset_after"] - age)}
-    return hint
