@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test faults loops soak simulate bench bench-peers bench-growth pictures docs dist release-check compat check lint format types clean java venv
+.PHONY: help demo test mutants faults loops soak simulate bench bench-peers bench-growth pictures docs dist release-check compat check lint format types clean java venv
 
 # The Python that .venv is made with; empty: the first of python3, python3.13, python3.12, python3.11 that will do.
 PYTHON ?=
@@ -32,6 +32,7 @@ help:
 	@echo "make faults  break what a job depends on, in every way, and see what comes of it"
 	@echo "make loops   test the operator in asyncio's debug mode, and with eager tasks (Python 3.12)"
 	@echo "make soak    20 minutes of a stream with faults at random"
+	@echo "make mutants plant bugs in the core one by one, and print the test that catches each (ARGS: laws, files, names)"
 	@echo "make simulate ARGS=budget  1,000 workers that share a budget, on virtual time"
 	@echo "make bench-peers, make bench-growth  against other libraries (installs 2.4 GB); how cost grows"
 	@echo "make pictures  draw the diagrams of the pages, and the picture of the README from a run of Spark"
@@ -73,6 +74,10 @@ loops: venv
 
 soak: java venv
 	@$(BIN)/python -m tests.soak $(ARGS)
+
+# Law Y4. No Spark is started, but tests of what its workers do import it.
+mutants: java venv
+	@$(BIN)/python -m tests.mutants --jobs $(JOBS) $(ARGS)
 
 simulate: venv
 	@$(BIN)/python -m benchmarks.simulate $(ARGS)

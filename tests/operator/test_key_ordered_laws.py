@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from contextvars import ContextVar
 from typing import Any
 
 import hypothesis.strategies as st
@@ -62,6 +63,22 @@ async def test_Q7_at_most_one_record_per_key_is_running_and_the_others_run_in_or
     got = await collect_timed(operator_of(script).process(["a1", "a2", "b1", "a3", "b2"]))
     assert got == [("a1", 1), ("b1", 1), ("a2", 2), ("b2", 2), ("a3", 3)]
     assert script.starts == [("a1", 0), ("b1", 0), ("a2", 1), ("b2", 1), ("a3", 2)]
+
+
+SEEN: ContextVar[Any] = ContextVar("seen")
+
+
+@virtual
+async def test_Q7_O17_the_next_record_of_a_key_does_not_wait_for_other_keys_when_calls_set_context_variables():
+    script = PerKey({"a1": [Act(1.0)], "a2": [Act(1.0)], "b1": [Act(10.0)]})
+
+    async def setting(value: Any) -> Any:
+        # Such a call leaves its place in the window, so the lane that waits for work has to hear of the free key.
+        SEEN.set(value)
+        return await script(value)
+
+    got = await collect_timed(operator_of(setting).process(["a1", "b1", "a2"]))
+    assert got == [("a1", 1), ("a2", 2), ("b1", 10)]
 
 
 @virtual

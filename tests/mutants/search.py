@@ -1,0 +1,184 @@
+"""Finds the test that catches a planted bug.
+
+First come the tests that are named after the law, in the folder of the module and in those that use it. Then the rest
+of its folder, then the rest of the others. Each step ends at the first failure. A test that does not end is a catch
+too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.mutants import witness
+from tests.mutants.bugs import Bug
+
+FOLDERS = {
+    "arrow": ("arrow", "lookup"),
+    "budget": ("budget", "engine", "lookup"),
+    "engine": ("engine", "operator", "lookup"),
+    "journal": ("journal", "lookup"),
+    "lookup": ("lookup",),
+    "loop": ("loop", "operator"),
+    "operator": ("operator",),
+    "policies": ("policies", "operator", "lookup", "budget"),
+    "queues": ("queues", "operator"),
+    "spark": ("spark/worker", "spark/driver"),
+    "state": ("state", "timers", "lookup"),
+    "timers": ("timers", "state"),
+}
+"""By folder of the package: the folders of tests, the most likely first. The first must import the module."""
+
+TEST_LIMIT = 40
+"""Seconds after which a test hangs. The slowest test takes a quarter of that on a busy machine."""
+
+LIMIT = 300.0
+"""Seconds for all tests of one bug."""
+
+NO_TESTS = 5
+"""The exit code of pytest if it has chosen no test."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caught:
+    """How a bug was caught, or that it was not.
+
+    Attributes:
+        test: that failed; empty: the bug survived.
+        why: what the test said, in one line.
+        seconds: until then.
+    """
+
+    bug: Bug
+    test: str
+    why: str
+    seconds: float
+
+
+def search(bug: Bug, tree: Path) -> Caught:
+    """Run tests in a tree with the bug until one fails."""
+    begun, imported = time.monotonic(), False
+    for arguments in steps(bug):
+        left = LIMIT - (time.monotonic() - begun)
+        ended = run_tests(tree, arguments, bug.module, left)
+        imported |= ended.imported
+        seconds = time.monotonic() - begun
+        if ended.failed:
+            return Caught(bug, ended.failed, ended.why, seconds)
+        if seconds >= LIMIT:
+            return Caught(bug, "", f"no test failed within {LIMIT:g} s", seconds)
+    why = "no test failed" if imported else f"no test imported {bug.module}"
+    return Caught(bug, "", why, time.monotonic() - begun)
+
+
+def folders(bugs: Iterable[Bug]) -> list[str]:
+    """The folders with tests that may see one of these bugs, the most likely first."""
+    return list(dict.fromkeys(f"tests/{name}" for bug in bugs for name in FOLDERS[bug.file.split("/")[0]]))
+
+
+def steps(bug: Bug) -> Iterable[list[str]]:
+    """The arguments for pytest, step by step."""
+    places = folders([bug])
+    # The contract of state backends has the names of its laws inside.
+    yield [*places, "-k", f"_{bug.law}_ or contract"]
+    for place in places:
+        yield [place]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What a run of tests has reported.
+
+    Attributes:
+        failed: the first test that failed or did not end; empty: none.
+        why: what it said.
+        imported: whether the module with the bug was imported from the tree.
+    """
+
+    failed: str
+    why: str
+    imported: bool
+
+
+def run_tests(tree: Path, arguments: Sequence[str], module: str, limit: float) -> Ended:
+    """Run pytest in a tree, at most for `limit` seconds."""
+    report = tree / "report.jsonl"
+    report.unlink(missing_ok=True)
+    environment = os.environ | {
+        "PYTHONPATH": str(tree),
+        "TMPDIR": str(tree),
+        witness.REPORT: str(report),
+        witness.TREE: str(tree),
+        witness.MODULE: module,
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "tests.mutants.witness", "-p", "no:cacheprovider"]
+    options = [f"--timeout={TEST_LIMIT}", f"--basetemp={tree / 'b'}", "-m", "not spark"]
+    with (tree / "output.txt").open("w") as output:
+        process = subprocess.Popen(
+            [*command, *options, *arguments],
+            cwd=tree,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        _running.add(process)
+        try:
+            code = _wait(process, limit)
+        finally:
+            _running.discard(process)
+    return _read(report, code, (tree / "output.txt").read_text(errors="replace"))
+
+
+_running: set[subprocess.Popen[bytes]] = set()
+
+
+def end_all() -> None:
+    """End all tests that run now."""
+    for process in list(_running):
+        _end(process)
+
+
+def _wait(process: subprocess.Popen[bytes], limit: float) -> int | None:
+    """The exit code; None if the process had to be ended."""
+    try:
+        return process.wait(limit)
+    except subprocess.TimeoutExpired:
+        _end(process)
+        return None
+    except BaseException:
+        _end(process)
+        raise
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End pytest, first so that its fixtures can stop their servers."""
+    process.send_signal(signal.SIGINT)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(10)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _read(report: Path, code: int | None, output: str) -> Ended:
+    lines = [json.loads(line) for line in report.read_text().splitlines()] if report.exists() else []
+    imported = any(line.get("imported") for line in lines)
+    failed = next((line for line in lines if "failed" in line), None)
+    if failed is not None:
+        hangs = "Timeout (>" in failed["why"]
+        return Ended(failed["failed"], "hangs" if hangs else failed["why"], True)
+    if code in (0, NO_TESTS):
+        return Ended("", "", imported)
+    latest = next((line["begun"] for line in reversed(lines) if "begun" in line), "")
+    if not latest:
+        raise RuntimeError(f"pytest could not run the tests (exit code {code}):\n{output[-3000:]}")
+    return Ended(latest, "hangs" if code is None else f"the process died with exit code {code}", True)
