@@ -19,10 +19,11 @@ from asyncio_operator.arrow.table_rows import TableRows
 from asyncio_operator.journal.answers import AnswerBatch, key_parts, weights_array
 from asyncio_operator.journal.format import Description
 
-Noted = tuple[Any, Any, float, int, float, Mapping[str, float] | None]
+Noted = tuple[Any, Any, float, int | None, float | None, Mapping[str, float] | None]
 """An answer that has come: its canonical key; the answer, checked (a mapping, a list of mappings, `TableRows`, or None
-for a miss); the time in seconds since the epoch; the calls that it took; seconds of the last of them; and what it
-weighed beside its calls, by unit, or None. A class would cost as much as all the rest of noting it."""
+for a miss); the time in seconds since the epoch; the calls that it took, and seconds of the last of them, or None if
+a cache had it; and what it weighed beside its calls, by unit, or None. A class would cost as much as all the rest of
+noting it."""
 
 
 class NotedAnswers:
@@ -57,7 +58,8 @@ class NotedAnswers:
                 counts,
                 np.array(times),
                 pa.array(attempts, pa.int32()),
-                pa.array(np.array(latencies) * 1000),
+                # None becomes NaN, and then null.
+                pa.array(np.array(latencies, np.float64) * 1000, from_pandas=True),
                 weights_array(weights) if any(weights) else None,
             )
 

@@ -19,6 +19,7 @@ from itertools import compress
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncio_operator.errors import StateError, describe, describe_error
+from asyncio_operator.lookup.noted_keys import NotedKeys
 from asyncio_operator.lookup.order import Order, OrderInMemory, Slot
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state.cells import ABSENT
@@ -48,6 +49,9 @@ LEAST_HELD = 2_000
 AT_ONCE: Final = 256
 """Keys that are read together. With a few objects for each, more would start the garbage collector, which walks through
 all that the cache holds: it begins at 700 new objects."""
+
+MOST_PLACES = 4
+"""Journals of which a cache knows the keys: those that were used last."""
 
 SWEPT = 2
 """Every write checks this many of the least recently used entries: twice as many as it adds."""
@@ -103,6 +107,7 @@ class LookupCache:
         self._told: set[str] = set()
         self.refreshes = options.refresh_after is not None
         self.known: Sequence[BehindCache] = ()
+        self._noted: dict[str, NotedKeys] = {}
         self._attach(backend)
 
     def _attach(self, backend: StateBackend) -> None:
@@ -191,6 +196,18 @@ class LookupCache:
         """The answer for a key, expired or not, if `stale_if_error` allows it; else, or without one, ABSENT."""
         stored = self._stored(key) if self._options.stale_if_error else None
         return ABSENT if stored is None else self._codec.decode(self._codec.unstamp(stored))
+
+    def came(self, key: Any) -> float:
+        """When the answer for a key came, in seconds since the epoch; now, if there is none."""
+        stored = self._stored(key)
+        return (self._now() if stored is None else self._codec.timestamp(stored)) / 1000
+
+    def noted_in(self, place: str) -> NotedKeys:
+        """The keys whose answers a place has."""
+        noted = self._noted[place] = self._noted.pop(place, NotedKeys(self._options.max_rows))
+        if len(self._noted) > MOST_PLACES:
+            del self._noted[next(iter(self._noted))]
+        return noted
 
     def put(self, key: Any, answer: Any, age: int = 0) -> None:
         """Store the answer for a key, as `AnswerCheck` returns it. `age` is what it has in milliseconds."""

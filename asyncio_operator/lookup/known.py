@@ -18,10 +18,14 @@ class KnownAnswers(Protocol):
     Attributes:
         source: what the outcomes say of where they came from.
         most: the maximum number of keys in one question.
+        keeps: a name for where it keeps answers of caches too; None: it does not.
     """
 
     source: str
     most: int
+
+    @property
+    def keeps(self) -> str | None: ...
 
     async def find(self, keys: Sequence[Any]) -> Sequence[Any]:
         """The answers for canonical keys, aligned with them: as `AnswerCheck` returns them, or ABSENT."""
@@ -38,6 +42,13 @@ class KnownAnswers(Protocol):
             attempts: the calls that the answer took.
             latency: seconds of the last of them.
             weights: under a budget, what the key weighed beside its call, by unit.
+        """
+
+    def keep(self, key: Any, answer: Any, came: float) -> bool:
+        """Keep an answer of a cache or of another place, for which no call was made. Returns whether there is room.
+
+        Args:
+            came: when it came from the source, in seconds since the epoch.
         """
 
     async def flush(self) -> None:

@@ -26,6 +26,7 @@ from asyncio_operator.lookup.key_batch import PENDING, Answer, KeyBatch
 from asyncio_operator.lookup.key_batch import shared as as_shared
 from asyncio_operator.lookup.key_failures import KeyFailures
 from asyncio_operator.lookup.memory import Memory
+from asyncio_operator.lookup.noted_keys import NotedKeys
 from asyncio_operator.metrics import Histogram
 from asyncio_operator.state.cells import ABSENT
 
@@ -119,6 +120,12 @@ class PendingKeys:
         self._check = check
         self._recorder = recorder
         self._known = known
+        # A journal, and the keys whose answers it has already.
+        self._keeper: KnownAnswers | None = None
+        self._kept: NotedKeys | None = None
+        for one in known:
+            if cache is not None and one.keeps is not None:
+                self._keeper, self._kept = one, cache.noted_in(one.keeps)
         self._numbered = 0
         self._running: dict[Any, PendingKey] = {}
 
@@ -153,6 +160,10 @@ class PendingKeys:
         outcomes = cache.get_many(batch.keys, PENDING)
         asked = [i for i, outcome in enumerate(outcomes) if outcome is PENDING]
         self.cache_hits += len(outcomes) - len(asked)
+        if self._kept is not None:
+            for key, outcome in zip(batch.keys, outcomes, strict=True):
+                if outcome is not PENDING:
+                    self._keep(key, outcome)
         if self._timed:
             outcomes = [one if one is PENDING else Answer(one, "cache", 0, None) for one in outcomes]
         batch.outcomes = outcomes
@@ -172,6 +183,8 @@ class PendingKeys:
         if answer is ABSENT:
             return ABSENT
         self.cache_hits += 1
+        if self._kept is not None:
+            self._keep(key, answer)
         if cache.refreshes:
             self._refresh(key, cache, now)
         return Answer(answer, "cache", 0, None) if self._timed else answer
@@ -213,6 +226,15 @@ class PendingKeys:
         self._forget(pending)
         return pending
 
+    def _keep(self, key: Any, answer: Any) -> None:
+        """Give a journal an answer that no call brought, once. By law J2 a job that runs again makes no call, and a
+        cache may be gone by then."""
+        kept, keeper, cache = self._kept, self._keeper, self._cache
+        if kept is None or keeper is None or cache is None or not kept.add(key):
+            return
+        if not keeper.keep(key, answer, cache.came(key)):
+            kept.remove(key)
+
     def end_all(self, outcome: Any) -> None:
         """Give all waiters this outcome."""
         for pending in list(self._running.values()):
@@ -236,6 +258,8 @@ class PendingKeys:
         for known in self._known:
             latency, weights = self._of_last_call(pending), _weights(pending)
             known.note(pending.value, answer, attempts + pending.copies, latency, weights)
+        if self._kept is not None:
+            self._kept.add(pending.value)
         self._end(pending, outcome)
         return "result"
 
@@ -244,6 +268,8 @@ class PendingKeys:
         outcome = Answer(answer, source, 0, None) if self._timed else answer
         if self._memory is not None:
             self._memory.note(pending.value, outcome)
+        if self._keeper is not None and source != self._keeper.source:
+            self._keep(pending.value, answer)
         self._end_uncalled(pending, outcome)
         if self._cache is not None and self._cache.refreshes:
             self._refresh(pending.value, self._cache, self._key_failures.now())

@@ -74,6 +74,7 @@ class SharedCache:
     """
 
     source = "cache"
+    keeps = None
 
     def __init__(self, options: Cache, memory: LookupCache, store: SharedStore, form: Format) -> None:
         self.most = MOST
@@ -178,6 +179,10 @@ class SharedCache:
             self._store.tell("is too slow for the answers that come; some are not shared", "slow")
         if self._writer is None:
             self._writer = start_task(self._write())
+
+    def keep(self, key: Any, answer: Any, came: float) -> bool:
+        """See `KnownAnswers`. The store has what came from it, and other caches have lifetimes of their own."""
+        return True
 
     async def _write(self) -> None:
         answers = True

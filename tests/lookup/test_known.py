@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from asyncio_operator import Cache, FixedBackoff, Retry
 from asyncio_operator.lookup import Lookup, client
 from asyncio_operator.lookup.answers import AnswerCheck
+from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import open_cache
 from asyncio_operator.lookup.key_batch import KeyBatch
 from asyncio_operator.lookup.known import HELD
+from asyncio_operator.lookup.noted_keys import NotedKeys
 from asyncio_operator.lookup.options import LookupOptions, batching_of
 from asyncio_operator.lookup.pipeline import LookupPipeline
 from asyncio_operator.state.cells import ABSENT
@@ -34,6 +36,7 @@ class Elsewhere:
     """Knows some answers, after `delay` seconds; notes what it is asked and told."""
 
     source = "cache"
+    keeps: str | None = None
 
     def __init__(self, answers: dict[Any, Any], delay: float = 0.1, most: int = 1000, held: Sequence[Any] = ()) -> None:
         self.answers = answers
@@ -43,6 +46,8 @@ class Elsewhere:
         self.asked: list[list[Any]] = []
         self.renewed: list[list[Any]] = []
         self.noted: dict[Any, Any] = {}
+        self.kept: list[tuple[Any, Any, float]] = []
+        self.has_room = True
         self.flushed = self.closed = 0
 
     async def find(self, keys: Sequence[Any]) -> list[Any]:
@@ -58,6 +63,11 @@ class Elsewhere:
     def note(self, key: Any, answer: Any, attempts: int, latency: float, weights: Any = None) -> None:
         self.noted[key] = answer
 
+    def keep(self, key: Any, answer: Any, came: float) -> bool:
+        if self.has_room:
+            self.kept.append((key, answer, came))
+        return self.has_room
+
     async def flush(self) -> None:
         self.flushed += 1
 
@@ -70,15 +80,16 @@ async def look_up(
     keys: Sequence[Sequence[Any]],
     *known: Elsewhere,
     pause: float = 0.0,
-    cache: Cache | None = None,
+    cache: Cache | LookupCache | None = None,
     trace: Trace | None = None,
     **options: Any,
 ) -> tuple[list[KeyBatch], LookupPipeline]:
     batches = [KeyBatch(list(some), len(some)) for some in keys]
-    defaults = {"fail": False, "timed": True, "cache": cache, "batching": batching_of(enricher, None)}
+    kept = open_cache(cache, "s", now) if isinstance(cache, Cache) else cache
+    given = Cache() if isinstance(cache, LookupCache) else cache
+    defaults = {"fail": False, "timed": True, "cache": given, "batching": batching_of(enricher, None)}
     chosen = LookupOptions(**(defaults | options))
     consumer = Consumer(batches, chosen.ordered)
-    kept = None if cache is None else open_cache(cache, "s", now)
     consumer.pipeline = LookupPipeline(
         enricher, Trickle(batches, pause), consumer.deliver, chosen, kept, CHECK, trace, known=known
     )
@@ -147,6 +158,68 @@ async def test_several_places_are_asked_one_after_the_other_for_what_is_left() -
     assert (first.asked, second.asked, enricher.calls) == ([[1, 2, 3]], [[2, 3]], [3])
     assert (pipeline.cache_hits, pipeline.known_hits("journal")) == (1, 1)
     assert first.noted == second.noted == {3: {"x": 3}}
+
+
+def journal(answers: dict[Any, Any] | None = None) -> Elsewhere:
+    place = Elsewhere(answers or {})
+    place.source = place.keeps = "journal"
+    return place
+
+
+@pytest.mark.parametrize("refresh_after", [None, 1000.0])
+@virtual
+async def test_J2_a_journal_gets_each_answer_of_the_cache_once_with_the_time_when_it_came(
+    refresh_after: float | None,
+) -> None:
+    cache = open_cache(Cache(refresh_after=refresh_after), "s", now)
+    await look_up(Recorded(in_a_second), [[1, 2, 3]], cache=cache)
+    came = now()
+    await asyncio.sleep(50)
+    place, enricher = journal(), Recorded(in_a_second)
+    for _ in range(2):
+        batches, _ = await look_up(enricher, [[1, 2], [2, 4], [1, 4]], place, pause=5.0, cache=cache)
+        assert [[outcome.answer["x"] for outcome in batch.outcomes] for batch in batches] == [[1, 2], [2, 4], [1, 4]]
+    assert (enricher.calls, place.noted) == ([4], {4: {"x": 4}})
+    assert [(key, answer) for key, answer, _ in place.kept] == [(1, {"x": 1}), (2, {"x": 2})]
+    assert all(came - 2 <= one <= came for _, _, one in place.kept)
+    # Another journal has none of them.
+    other = journal()
+    other.keeps = "other"
+    await look_up(enricher, [[1, 2, 4]], other, cache=cache)
+    assert [key for key, _, _ in other.kept] == [1, 2, 4]
+
+
+@virtual
+async def test_J2_a_journal_gets_what_another_place_has_and_not_what_it_has_itself() -> None:
+    store, place = Elsewhere({1: {"x": 10}, 2: None}), journal({3: {"x": 30}})
+    cache = open_cache(Cache(), "s", now)
+    cache.known = (store,)
+    batches, _ = await look_up(Recorded(in_a_second), [[1, 2, 3, 4]], place, cache=cache)
+    assert sources(batches) == [["cache", "cache", "journal", "call"]]
+    assert [(key, answer) for key, answer, _ in place.kept] == [(1, {"x": 10}), (2, None)]
+    assert (store.kept, place.noted) == ([], {4: {"x": 4}})
+
+
+@virtual
+async def test_J2_a_journal_without_room_gets_the_answer_when_the_cache_has_it_again() -> None:
+    cache = open_cache(Cache(), "s", now)
+    await look_up(Recorded(in_a_second), [[1]], cache=cache)
+    place, enricher = journal(), Recorded(in_a_second)
+    place.has_room = False
+    await look_up(enricher, [[1]], place, cache=cache)
+    place.has_room = True
+    await look_up(enricher, [[1]], place, cache=cache)
+    assert ([key for key, _, _ in place.kept], enricher.calls) == ([1], [])
+
+
+def test_the_keys_of_a_place_are_those_that_were_used_last() -> None:
+    keys = NotedKeys(3)
+    assert [keys.add(key) for key in (1, "1", 1.0, 1, "1")] == [True, True, True, False, False]
+    for key in range(2, 5):
+        assert keys.add(key)
+        assert not keys.add(1)
+    assert keys.add("1")
+    assert len(keys) <= 6
 
 
 @virtual

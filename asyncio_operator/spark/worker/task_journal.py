@@ -108,6 +108,8 @@ class TaskJournal:
         self._room: asyncio.Event | None = None
         self._loop = loop_thread().loop
         self._reader: LaterAnswers | None = None
+        self.keeps = f"{task.location} {task.description.hash}"
+        self._was_full = False
         delay = min(HAND_OVER, task.flush_every / 4)
         self._delay = delay
         self._writer = JournalWriter(
@@ -193,8 +195,26 @@ class TaskJournal:
         self, key: Any, answer: Any, attempts: int, latency: float, weights: Mapping[str, float] | None = None
     ) -> None:
         """See `KnownAnswers`."""
+        self._note((key, answer, wall(), attempts, latency, weights))
+
+    def keep(self, key: Any, answer: Any, came: float) -> bool:
+        """See `KnownAnswers`. The calls that such an answer took are not known."""
+        if not self._writer.has_room:
+            if not self._was_full:
+                self._was_full = True
+                logger.warning(
+                    "the journal %s is too slow for the answers of the cache: some are not written yet",
+                    self._task.location,
+                )
+            return False
+        life = self._task.expire_after
+        if life is None or came + life > wall():
+            self._note((key, answer, came, None, None, None))
+        return True
+
+    def _note(self, one: Noted) -> None:
         noted = self._noted
-        noted.append((key, answer, wall(), attempts, latency, weights))
+        noted.append(one)
         if len(noted) == 1:
             self._timer = self._loop.call_later(self._delay, self._hand_over)
         elif len(noted) >= TOGETHER:
