@@ -40,7 +40,8 @@ class Role:
         return int(await self._superuser.fetchval(sql, self.name))
 
     async def terminate(self, at_most: int = 100) -> None:
-        sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1 LIMIT $2"
+        """End them, and wait until they have gone: a signal that comes late would end a lookup of later."""
+        sql = "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity WHERE usename = $1 LIMIT $2"
         await self._superuser.execute(sql.replace("$1", f"'{self.name}'").replace("$2", str(at_most)))
 
 
