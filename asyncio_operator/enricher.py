@@ -21,6 +21,7 @@ An enricher needs only names of `asyncio_operator` and of this module:
 | `time_left` | the seconds until the running lookup is cancelled, for a source that accepts a time limit |
 | `settle`, `hint`, `Hint` | under a budget: what a lookup really weighed; what the source says about its limits |
 | `missing_here` | the module or environment variable that this process lacks, if an error says so |
+| `annotate` | what a lookup says about its call, for the span of that call in OpenTelemetry |
 | `CANCEL_TIMEOUT` | the seconds within which a cancelled lookup must end; a longer one is reported as hung |
 | `CLOSE_TIMEOUT` | the seconds that `close` waits for connections; `close` has time for three such waits |
 | `failed_import` | the failed import behind an error, if there is one: no key causes it |
@@ -43,6 +44,7 @@ from asyncio_operator.hints import did_you_mean, failed_import, missing_here, no
 from asyncio_operator.lazy import lazy
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import CANCEL_TIMEOUT, CLOSE_TIMEOUT
+from asyncio_operator.telemetry.notes import Attributes, annotate
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,6 +62,7 @@ __all__ = [
     "Hint",
     "KeyIndex",
     "Row",
+    "annotate",
     "as_schema",
     "canonical_key",
     "describe",
@@ -135,6 +138,14 @@ class Enricher(ABC):
         Calls and keys are counted without it. It must return at once, and knows nothing but the keys: without keys it
         returns what a call weighs at least. By default a call weighs nothing else. `settle` replaces the estimate when
         the answer says more.
+        """
+        return {}
+
+    def call_attributes(self) -> Attributes:
+        """With OpenTelemetry: the attributes that the spans of all calls have in common, by the names of its semantic
+        conventions, such as ``{"db.system.name": "postgresql"}``. Asked of the open enricher, once for a run.
+
+        `annotate` adds those of one call.
         """
         return {}
 

@@ -43,6 +43,16 @@ class Histogram:
         """The number of samples."""
         return sum(self._buckets.copy().values()) + len(self.samples)
 
+    @property
+    def sum(self) -> float:
+        """The sum of the samples, within 3.2 %."""
+        return sum(count * _middle(bucket) for bucket, count in self._folded()._buckets.items())
+
+    def below(self, bounds: Sequence[float]) -> list[int]:
+        """For each bound, a power of two in seconds, the number of smaller samples."""
+        buckets = self._folded()._buckets
+        return [sum(count for bucket, count in buckets.items() if bucket < _bucket(bound)) for bound in bounds]
+
     def add(self, sample: float) -> None:
         """Append a sample, and fold if there are `MANY_SAMPLES`."""
         samples = self.samples

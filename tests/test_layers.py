@@ -54,6 +54,7 @@ LAYERS = (
     core("watermarks metrics", "asyncio random"),
     core("timers", "asyncio random"),
     core("trace", "asyncio random"),
+    core("telemetry", "pyspark random"),
     core("function enricher", "pyspark random"),
     core("services", "pyspark random"),
     core("budget", "pyspark random"),
@@ -93,6 +94,7 @@ FENCES = {
     "uvloop": ("asyncio_operator.loop.thread",),
     "IPython": ("asyncio_operator.view.progress",),
     "matplotlib": ("asyncio_operator.trace.timeline",),
+    "opentelemetry": ("asyncio_operator.telemetry",),
 }
 
 PUBLIC = {

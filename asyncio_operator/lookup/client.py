@@ -47,6 +47,7 @@ from asyncio_operator.policies.hedge import Hedge
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.shutdown import CLIENT_CLOSE_TIMEOUT, LOOKUP_GRACE_PERIOD
 from asyncio_operator.state.cells import ABSENT
+from asyncio_operator.telemetry.calls import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -267,12 +268,17 @@ class _Engine:
     async def _run(self) -> None:
         """Run until the task is cancelled, or an error ends the run."""
         try:
-            await self._lanes.run()
+            with counted(describe(self._enricher), self._figures):
+                await self._lanes.run()
         except asyncio.CancelledError:
             self._failure = StateError("the lookup was closed")
         except BaseException as error:
             self._failure = error
         self._pending.end_all(Failure(self._failure or StateError("the lookup has ended"), None))
+
+    def _figures(self) -> dict[str, int]:
+        known = 0 if self._known_first is None else self._known_first.hits["cache"]
+        return {"cache_hits": self._pending.cache_hits + known, "retries": self._attempts.retries}
 
     async def get(self, key: Any) -> Found:
         key = canonical_key(key)

@@ -40,6 +40,7 @@ from asyncio_operator.lookup.whole_batches import WholeBatchIntake
 from asyncio_operator.metrics import Histogram
 from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.policies.rate_limit import RateWindow
+from asyncio_operator.telemetry.calls import counted, observed
 from asyncio_operator.trace.recording import Recording
 
 if TYPE_CHECKING:
@@ -56,6 +57,11 @@ def invoked(enricher: Enricher, options: LookupOptions, tables: AnswerTables | N
     Args:
         tables: what the tables of an enricher that answers in columns look like.
     """
+    many = options.batching is not None
+    return observed(_asked(enricher, options, tables), describe(enricher), enricher.call_attributes, many=many)
+
+
+def _asked(enricher: Enricher, options: LookupOptions, tables: AnswerTables | None) -> Invoke:
     if tables is None:
         return enricher.lookup if options.batching is None else enricher.lookup_many
     # Imported here: it loads pyarrow, as the maker of `tables` has.
@@ -80,7 +86,7 @@ def asked_whole(enricher: Enricher, tables: AnswerTables | None) -> Invoke:
     from asyncio_operator.arrow.answer_tables import ask_whole
 
     assert tables is not None
-    return partial(ask_whole, enricher, tables)
+    return observed(partial(ask_whole, enricher, tables), describe(enricher), enricher.call_attributes, many=True)
 
 
 def managed_calls(
@@ -157,6 +163,7 @@ class LookupPipeline:
         known: Sequence[KnownAnswers] = (),
     ) -> None:
         self._options = options
+        self._name = describe(enricher)
         self._clock = clock = clock_of(asyncio.get_running_loop())
         self._failures = failures = KeyFailures(
             enricher,
@@ -318,7 +325,8 @@ class LookupPipeline:
             FunctionError: a lookup failed and ``options.fail`` is set, or it raised an error that is no `Exception`.
         """
         try:
-            await self._lanes.run()
+            with counted(self._name, self._figures):
+                await self._lanes.run()
             self._delivery.flush()
         finally:
             self._delivery.close()
@@ -328,6 +336,10 @@ class LookupPipeline:
             await self._reader.close(self._options.grace_period)
         if failure is not None:
             raise failure
+
+    def _figures(self) -> dict[str, int]:
+        names = ("cache_hits", "journal_hits", "shared", "retries", "timeouts", "hedged")
+        return {name: getattr(self, name) for name in names}
 
     async def _close_known(self) -> BaseException | None:
         if self._known_first is None:

@@ -24,7 +24,7 @@ from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.recorder import SILENT, recorder_of
 from asyncio_operator.engine.timing import clock_of, wake
 from asyncio_operator.errors import StateError, describe
-from asyncio_operator.function import AsyncFunction
+from asyncio_operator.function import AsyncFunction, BatchAsyncFunction
 from asyncio_operator.metrics import OperatorStatistics
 from asyncio_operator.operator.buffer import Buffer
 from asyncio_operator.operator.intake import ElementIntake, ElementSource
@@ -32,6 +32,7 @@ from asyncio_operator.operator.life import Life
 from asyncio_operator.operator.options import RunOptions
 from asyncio_operator.operator.outcomes import Outcomes
 from asyncio_operator.queues.base import Entry, StreamElementQueue
+from asyncio_operator.telemetry.calls import observed
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,7 @@ class Run:
         assert starting is not None
         starting(self)
         now = clock_of(asyncio.get_running_loop())
+        invoke = observed(self._invoke, describe(function), many=isinstance(function, BatchAsyncFunction))
         reader = Reader(self._elements)
         buffer = Buffer(self._queue, now)
         outcomes = Outcomes(options, function.timeout, buffer)
@@ -128,7 +130,7 @@ class Run:
                 reader,
                 outcomes,
                 options,
-                self._invoke,
+                invoke,
                 name=describe(function),
                 clock=now,
                 recorder=recorder,
@@ -140,7 +142,7 @@ class Run:
             lanes = attempts.lanes
         else:
             intake = ElementIntake(buffer, reader, outcomes)
-            lanes = Lanes(self._invoke, intake, options, clock=now, name=describe(function))
+            lanes = Lanes(invoke, intake, options, clock=now, name=describe(function))
         life = Life(function, lanes, reader, recorder, now, options.grace_period)
         life.task.add_done_callback(lambda _: wake(buffer.ready))
         parts = self._parts = Parts(now, reader, buffer, outcomes, lanes, life, source, attempts, allowance)

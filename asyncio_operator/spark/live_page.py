@@ -29,6 +29,9 @@ EVERY = 1.0
 IDLE_CONNECTION = 30.0
 """Seconds in which a request must come on an open connection."""
 
+PROMETHEUS = "text/plain; version=0.0.4"
+"""The type of what Prometheus reads."""
+
 ANYWHERE = ("", "0.0.0.0", "::")
 """Hosts that mean all addresses of this machine."""
 
@@ -37,7 +40,7 @@ class LivePage:
     """A page that is served until it is closed, or until the process ends. Made by `EnrichmentMetrics.serve`.
 
     Attributes:
-        url: its address, with the token. Who has it can see the page.
+        url: its address, with the token. Who has it can see the page. ``url + "metrics"`` is that for Prometheus.
     """
 
     def __init__(self, ledger: Ledger, port: int, host: str) -> None:
@@ -113,6 +116,8 @@ class LivePage:
             asked = parse_qs(address.query).get("after", ["0"])[0]
             after = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 19 else 0
             return HTTPStatus.OK, "application/json", {}, json.dumps(self._samples.page(after)).encode()
+        if page == "metrics":
+            return HTTPStatus.OK, f"{PROMETHEUS}; charset=utf-8", {}, self._samples.exposition().encode()
         return HTTPStatus.NOT_FOUND, "text/plain", {}, b"404: there is no such page\n"
 
 

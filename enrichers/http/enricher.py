@@ -215,6 +215,10 @@ class HttpEnricher(Enricher):
         await exchange.open()
         self._exchange = exchange
 
+    def call_attributes(self) -> dict[str, str | int]:
+        """With OpenTelemetry: the method, the server and the path of requests."""
+        return self._opened().attributes(self._method)
+
     async def close(self) -> None:
         """Close the connections, within seconds. It does nothing if nothing is open."""
         exchange, self._exchange = self._exchange, None

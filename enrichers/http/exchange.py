@@ -14,11 +14,13 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from asyncio_operator import EnricherError
-from asyncio_operator.enricher import Found
+from asyncio_operator.enricher import Found, annotate
 from asyncio_operator.enricher import describe as shown
 from asyncio_operator.services.secrets import of_header
+from asyncio_operator.services.span_attributes import server
 from enrichers.http.answers import Answers, UnreadableError
 from enrichers.http.budget_reports import Heard, Reports, Usage
 from enrichers.http.error_bodies import lasting_refusal
@@ -83,6 +85,11 @@ class Exchange:
         if self._source is not None:
             self._source.close()
         await self._client.close()
+
+    def attributes(self, method: str) -> dict[str, str | int]:
+        """What all spans of requests have in common."""
+        shown = self._plans.shown
+        return {"http.request.method": method, "url.template": urlsplit(shown).path, **server(shown)}
 
     async def lookup(self, key: Any) -> Found:
         """The row or rows of one key, or None."""
@@ -182,10 +189,18 @@ class Exchange:
 
     async def _ask(self, request: Request, keys: Sequence[Any]) -> Heard:
         """The answer, whatever its status, and what it says about limits."""
+        annotate(lambda: {"http.request.method": request.method, "url.full": self._public(request.url)})
         answer = await self._asked(request, keys)
         if isinstance(answer, EnricherError):
             raise answer
+        annotate(lambda: {"http.response.status_code": answer.status})
         return self._reports.heard(answer)
+
+    def _public(self, url: str) -> str:
+        """A URL for a span: the values of its query may be secret, and so may parts of its path."""
+        address, mark, query = url.partition("?")
+        names = [item.partition("=")[0] for item in query.split("&")] if mark else []
+        return self._plans.secrets.hide(address) + mark + "&".join(f"{name}=REDACTED" for name in names)
 
     async def _asked(self, request: Request, keys: Sequence[Any]) -> Answer | EnricherError:
         """The answer, or its error. An error raised here would show variables with headers in its traceback."""

@@ -20,6 +20,7 @@ from asyncio_operator.enricher import describe as shown
 from asyncio_operator.services.causes import TooLargeError
 from asyncio_operator.services.postgres_causes import lookup_error, source_error
 from asyncio_operator.services.postgres_dsn import DSN, Dsn, location
+from asyncio_operator.services.span_attributes import database
 from enrichers.names import names_of
 from enrichers.postgres.arrow_keys import AskedKeys, asked_keys
 from enrichers.postgres.columns import AmbiguousError, UnfitError, from_rows, key_at, unpack
@@ -113,6 +114,10 @@ class PostgresEnricher(Enricher):
         )
         await connections.open()
         self._set("_runtime", (connections, make_collect(self._described())))
+
+    def call_attributes(self) -> dict[str, str | int]:
+        """With OpenTelemetry: the server, the database and the table."""
+        return database("postgresql", self._opened()[0].dsn, "SELECT", ".".join(self.table or ()))
 
     async def close(self) -> None:
         """Close the connections, within seconds. Does nothing if none is open."""

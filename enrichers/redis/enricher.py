@@ -17,6 +17,7 @@ from asyncio_operator import ConfigurationError, Enricher, EnricherError
 from asyncio_operator.enricher import Found, Row, as_schema, describe, duration, positive_int
 from asyncio_operator.services.redis_causes import lookup_error
 from asyncio_operator.services.redis_url import URL, Url, check_cluster_url, secrets_of, shown_source
+from asyncio_operator.services.span_attributes import database
 from enrichers.names import names_of
 from enrichers.redis.cluster import ClusterConnections
 from enrichers.redis.connections import Connections
@@ -131,6 +132,11 @@ class RedisEnricher(Enricher):
         connections = made(self.url, size=self.pool_size, connect_timeout=self.connect_timeout)
         await connections.open()
         object.__setattr__(self, "_runtime", (connections, self._conversion(), Names(self.key_template, self.key)))
+
+    def call_attributes(self) -> dict[str, str | int]:
+        """With OpenTelemetry: the server, and the command."""
+        url = "" if self._runtime is None else self._runtime[0].url
+        return database("redis", url, "HGETALL" if self.kind == "hash" else "MGET")
 
     async def close(self) -> None:
         """Close the connections, within seconds. Does nothing if none is open."""

@@ -249,6 +249,11 @@ class Connections:
         self._pool: Pool[Session]
 
     @property
+    def url(self) -> str:
+        """The URL that was used last."""
+        return self._database.url
+
+    @property
     def secrets(self) -> Secrets:
         """What must not be shown."""
         return self._database.secrets

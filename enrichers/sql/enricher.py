@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from asyncio_operator import ConfigurationError, Enricher, EnricherError
 from asyncio_operator.enricher import Found, as_schema, duration, positive_int
 from asyncio_operator.enricher import describe as shown
+from asyncio_operator.services.span_attributes import database
 from asyncio_operator.services.sql_causes import lookup_error, source_error
 from asyncio_operator.services.sql_url import CONNECT_ARGS, URL, Arguments, Url, location, shown_source
 from enrichers.names import names_of
@@ -129,6 +130,11 @@ class SqlEnricher(Enricher):
         connections = Connections(self._database(), self._subject(), self.pool_size)
         await connections.open()
         self._set("_runtime", (connections, Statement(self._source(), self.table, self.query)))
+
+    def call_attributes(self) -> dict[str, str | int]:
+        """With OpenTelemetry: the server, the database and the table."""
+        url = self._opened()[0].url
+        return database(sa.make_url(url).get_backend_name(), url, "SELECT", ".".join(self.table or ()))
 
     async def close(self) -> None:
         """Close the connections, within seconds. Does nothing if none is open."""

@@ -18,6 +18,7 @@ MODULES = [
     "asyncio_operator.queues",
     "asyncio_operator.spark",
     "asyncio_operator.state",
+    "asyncio_operator.telemetry",
     "asyncio_operator.testing",
     "asyncio_operator.timers",
     "asyncio_operator.trace",

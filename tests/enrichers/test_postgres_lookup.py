@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from asyncio_operator import ConfigurationError, EnricherError
+from asyncio_operator.services import span_attributes
 from enrichers import PostgresEnricher
 from enrichers.postgres.arrow_keys import asked_keys
 from tests.enrichers.conftest import Database
@@ -485,3 +486,28 @@ def test_any_table_answers_as_a_dictionary_would(postgres: Any, rows: list[Any],
 def _sorted(answers: list[Any]) -> list[Any]:
     """The rows of a table have no order."""
     return [sorted(answer, key=lambda row: row["v"]) if isinstance(answer, list) else answer for answer in answers]
+
+
+async def test_V4_its_spans_name_the_server_the_table_and_no_secret(database: Database) -> None:
+    await database.execute("CREATE TABLE planes (id int PRIMARY KEY, seats int)")
+    enricher = PostgresEnricher(database.dsn, table="planes", key="id")
+    await enricher.open()
+    try:
+        found = enricher.call_attributes()
+    finally:
+        await enricher.close()
+    assert (found["db.system.name"], found["db.query.summary"]) == ("postgresql", "SELECT planes")
+
+
+def test_V4_a_connection_string_gives_a_span_its_server_and_database_only() -> None:
+    dsn = "postgresql://ada:s3cret@db.example:5433/shop?sslmode=require&password=s3cret"
+    assert span_attributes.database("postgresql", dsn, "SELECT") == {
+        "db.system.name": "postgresql",
+        "db.operation.name": "SELECT",
+        "server.address": "db.example",
+        "server.port": 5433,
+        "db.namespace": "shop",
+    }
+    several = span_attributes.database("mssql", "mssql+aioodbc://a:1,b:2/x", "SELECT", "dbo.t")
+    assert several["db.system.name"] == "microsoft.sql_server"
+    assert "server.address" not in several

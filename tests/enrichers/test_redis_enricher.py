@@ -408,3 +408,11 @@ def test_a_function_for_the_url_that_could_never_give_it_is_told_when_it_is_made
     with pytest.raises(ConfigurationError, match=message) as caught:
         RedisEnricher(url, schema="name string")
     assert "s3cret" not in str(caught.value)
+
+
+async def test_V4_its_spans_name_the_server_and_the_command(server: RedisServer) -> None:
+    async with opened(server, key_template="airport:{key}") as enricher:
+        found = enricher.call_attributes()
+    assert (found["db.system.name"], found["db.operation.name"]) == ("redis", "MGET")
+    assert set(found) >= {"server.address", "server.port"}
+    assert "s3cret" not in str(found)

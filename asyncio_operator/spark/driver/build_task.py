@@ -43,6 +43,7 @@ from asyncio_operator.spark.worker.output_batches import arrow_type
 from asyncio_operator.spark.worker.reporting import Reporting, Tracing
 from asyncio_operator.spark.worker.rows import Layout
 from asyncio_operator.spark.worker.status import STATUS
+from asyncio_operator.telemetry.carrying import carried
 
 TWO_BATCHES = 20_000
 """The rows of two Arrow batches in Spark's default size. With a smaller buffer every batch would leave in pieces, which
@@ -150,7 +151,9 @@ def enrich_task(
     tables = (
         None if enricher.lookup_columns is None else AnswerTables(key_types(schema, enricher, keys), offered, answers)
     )
-    task = EnrichTask(enricher, identity, layout, lookups, answers, owner, reporting, tracing, tables)
+    task = EnrichTask(
+        enricher, identity, layout, lookups, answers, owner, reporting, tracing, tables, brought=carried()
+    )
     return task, StructType([*schema.fields, *added])
 
 

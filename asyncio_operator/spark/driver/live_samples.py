@@ -7,7 +7,7 @@ last `WINDOW` samples. Everything here is plain data for JSON.
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +15,7 @@ from asyncio_operator.budget.spec import Budget
 from asyncio_operator.clock import Clock, monotonic, wall
 from asyncio_operator.metrics import Histogram
 from asyncio_operator.spark.driver.ledger import SILENT, Ledger, TaskView
+from asyncio_operator.spark.driver.prometheus import exposition
 from asyncio_operator.spark.worker.figures import EnrichmentFigures
 from asyncio_operator.trace import Trace
 
@@ -112,6 +113,15 @@ class LiveSamples:
             for unit, one in found.units.items()
         }
         return {"name": budget.name, "units": units, "workers": found.workers, "paused_for": found.paused_for}
+
+    def exposition(self) -> str:
+        """The figures as they are now, for Prometheus."""
+        lookups, in_flight = self._ledger.lookups(), Counter[str]()
+        for task in self._ledger.tasks():
+            in_flight[task.label] += task.in_flight if _runs(task) else 0
+        with self._lock:
+            budgets = [*self._budgets.values()]
+        return exposition(lookups, in_flight, budgets)
 
     def page(self, after: int = 0) -> dict[str, Any]:
         """What the page needs that has all samples up to number `after`."""

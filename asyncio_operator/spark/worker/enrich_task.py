@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from asyncio_operator.arrow.answer_tables import AnswerTables
     from asyncio_operator.spark.worker.reporting import Reporting, Tracing
     from asyncio_operator.spark.worker.task_journal import JournalTask
+    from asyncio_operator.telemetry.carrying import Carried
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class EnrichTask:
         owner: the owner of cached answers (`cache_owner`).
         tables: the tables of an enricher that answers in columns.
         journal: keeps answers for later tasks, and has those of earlier ones.
+        brought: the driver's part in OpenTelemetry.
     """
 
     enricher: Enricher
@@ -44,6 +46,7 @@ class EnrichTask:
     tracing: Tracing | None = None
     tables: AnswerTables | None = None
     journal: JournalTask | None = None
+    brought: Carried | None = None
 
     def of_keys(self) -> EnrichTask:
         """The same task for an input that has only key columns."""

@@ -76,7 +76,9 @@ def _enriched(tasks: Sequence[EnrichTask], batches: Iterator[pa.RecordBatch]) ->
             ending.push(link.report)
             ending.push(link.close_journal)
         names = ", ".join(link.name for link in links)
-        elements = outputs_of(_keyed(links, batches), partial(_run, links), name=names)
+        # Each has the context in which it was made: that of the last one is the latest.
+        brought = tasks[-1].brought
+        elements = outputs_of(_keyed(links, batches), partial(_run, links), name=names, brought=brought)
         ending.enter_context(contextlib.closing(elements))
         for element in elements:
             if element is PULSE:

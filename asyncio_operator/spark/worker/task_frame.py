@@ -22,6 +22,7 @@ from asyncio_operator.loop.runner import LoopFrame
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.loop.watch import LoopWatch
 from asyncio_operator.policies.shutdown import TASK_END, WATCH_INTERVAL
+from asyncio_operator.telemetry.carrying import Carried, in_task, within
 
 READ_AHEAD = 2
 """The number of batches read from Spark ahead of the loop: one is processed while the next is read."""
@@ -37,6 +38,7 @@ def outputs_of(
     read_ahead: int = READ_AHEAD,
     watch: float = WATCH_INTERVAL,
     check_taker: Callable[[], None] | None = None,
+    brought: Carried | None = None,
 ) -> Generator[Any]:
     """Yields what `main` puts into its channel, for the task's main thread. The caller must close it in any case.
 
@@ -51,6 +53,7 @@ def outputs_of(
         read_ahead: the maximum number of inputs that wait for `main`.
         watch: seconds between two pulses.
         check_taker: raises if outputs are no longer read; by default the result of `spark_watch`.
+        brought: the driver's part in OpenTelemetry.
 
     Raises:
         BrokenPipeError: Spark has ended the task, or another task that reads this one's outputs has ended.
@@ -59,7 +62,14 @@ def outputs_of(
     thread = loop_thread()
     check = check_taker or spark_watch()
     held = LoopWatch(thread.ident, name)
-    frame = LoopFrame(thread.loop, main, patience=patience, read_ahead=read_ahead, ahead=ahead, pulse=watch, name=name)
+
+    async def within_trace(source: ToLoop, sink: FromLoop) -> None:
+        with within(brought):
+            await main(source, sink)
+
+    frame = LoopFrame(
+        thread.loop, within_trace, patience=patience, read_ahead=read_ahead, ahead=ahead, pulse=watch, name=name
+    )
     source = frame.source
 
     def still_read() -> None:
@@ -67,7 +77,7 @@ def outputs_of(
             raise BrokenPipeError("the task that reads these results has ended")
 
     feeder = TakingThread("asyncio-operator-feeder", lambda: source.feed(inputs), still_read)
-    with frame:
+    with in_task(brought), frame:
         frame.start(feeder)
         for output in frame.sink:
             if output is PULSE:

@@ -27,6 +27,7 @@ from asyncio_operator.operator.wait_operator import AsyncWaitOperator
 from asyncio_operator.spark.worker.task_frame import READ_AHEAD, outputs_of
 from asyncio_operator.spark.worker.udf_arguments import Batch, Rows, arguments
 from asyncio_operator.spark.worker.udf_results import Results
+from asyncio_operator.telemetry.carrying import Carried
 
 REMEDY = '; on_error="null" lets the job go on without'
 """The end of the message of a failed call."""
@@ -42,6 +43,7 @@ class UdfTask:
             None.
         kind: the type of the results, with all fields nullable.
         fail: whether a result that does not fit ends the task; otherwise it becomes null.
+        brought: the driver's part in OpenTelemetry.
     """
 
     name: str
@@ -49,6 +51,7 @@ class UdfTask:
     spread: Callable[..., Any] | None
     kind: pa.DataType
     fail: bool
+    brought: Carried | None = None
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[pa.Array]:
         """The results for the rows of `batches`.
@@ -61,7 +64,8 @@ class UdfTask:
     def _arrays(self, batches: Iterator[Any]) -> Iterator[pa.Array]:
         life = _Life(self)
         results = Results(self.name, self.kind, self._misfit if self.fail else None)
-        pieces = outputs_of(arguments(self.name, self.spread, batches), life.run, name=self.name, ahead=READ_AHEAD)
+        rows = arguments(self.name, self.spread, batches)
+        pieces = outputs_of(rows, life.run, name=self.name, ahead=READ_AHEAD, brought=self.brought)
         with contextlib.closing(pieces):
             for piece in pieces:
                 if piece is PULSE:

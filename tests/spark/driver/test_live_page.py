@@ -19,6 +19,7 @@ from asyncio_operator import Budget, ConfigurationError, Limit
 from asyncio_operator.spark import LivePage, live_page
 from asyncio_operator.spark.driver.ledger import Ledger, Lookup
 from asyncio_operator.spark.driver.live_samples import KEPT, LiveSamples
+from asyncio_operator.spark.driver.prometheus import exposition
 from asyncio_operator.spark.worker.figures import EnrichmentFigures, Origin, TaskReport
 from asyncio_operator.testing import ManualClock
 from asyncio_operator.trace import Trace
@@ -247,3 +248,35 @@ def test_V2_in_a_browser_nothing_hostile_runs_and_buttons_do_what_they_say(
             assert said == []
             assert all(url.startswith(page.url) for url in loaded)
         browser.close()
+
+
+def test_V4_prometheus_reads_the_figures_of_each_lookup(ledger: Ledger, page: LivePage) -> None:
+    first = ledger.begin(Lookup("prices", ""))
+    second = ledger.begin(Lookup('a "quoted"\n\\name', "planes"))
+    ledger.extend([report(first, 10), report(second, 20, "failed", "planes", 1)])
+    page._samples.take()
+    answer, body = asked(page, path_of(page, "metrics"))
+    text = body.decode()
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert text.endswith("\n")
+    sample = re.compile(r'[a-z_]+\{[a-z]+="(\\.|[^"\\\n])*"(,[a-z]+="(\\.|[^"\\\n])*")*\} -?[0-9.e+-]+')
+    for line in text.splitlines():
+        assert re.fullmatch(r"# (HELP|TYPE) [a-z_]+ .+", line) or sample.fullmatch(line), line
+    found = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert found['asyncio_operator_rows{lookup="prices"}'] == "10"
+    assert found['asyncio_operator_in_flight{lookup="prices"}'] == "6"
+    assert found[r'asyncio_operator_calls_total{lookup="planes: a \"quoted\"\n\\name"}'] == "40"
+    assert found['asyncio_operator_errors_total{lookup="prices",type="CircuitOpenError"}'] == "4"
+    # All calls took 10 ms: none less than 7.8, all less than 15.6.
+    below = {le: found[f'asyncio_operator_attempt_latency_seconds_bucket{{lookup="prices",le="{le}"}}']
+             for le in ("0.0078125", "0.015625", "+Inf")}  # fmt: skip
+    assert below == {"0.0078125": "0", "0.015625": "20", "+Inf": "20"}
+    assert float(found['asyncio_operator_attempt_latency_seconds_sum{lookup="prices"}']) == pytest.approx(0.2, rel=0.04)
+    assert asked(page, "/metrics")[0].status == 403
+
+
+def test_V4_prometheus_reads_budgets_too() -> None:
+    units = {"calls": {"allowed": 100, "used": 7, "reserved": 0.5, "refused": 0}}
+    lines = exposition([], {}, [{"name": "shop", "units": units}]).splitlines()
+    assert 'asyncio_operator_budget_used{budget="shop",unit="calls"} 7' in lines
+    assert len([line for line in lines if not line.startswith("#")]) == 4

@@ -1,0 +1,57 @@
+"""The seam between runs and OpenTelemetry: the function that a run calls, with a span around each call.
+
+A run asks once, when it starts. Where no provider is set it gets its own function back. This module imports nothing of
+OpenTelemetry: a provider can only be set by code that has done so.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from asyncio_operator.telemetry.notes import Attributes
+
+Invoke = Callable[[Any], Awaitable[Any]]
+
+APIS = {"opentelemetry.trace": "get_tracer_provider", "opentelemetry.metrics": "get_meter_provider"}
+"""The modules of OpenTelemetry that hold a global provider, and the function that returns it."""
+
+
+def providers() -> list[Any]:
+    """The global providers that this process has set: of traces, of metrics, of both, or none.
+
+    The API has providers of its own, which do nothing.
+    """
+    loaded = [(api, getattr(sys.modules[api], get)) for api, get in APIS.items() if api in sys.modules]
+    return [one for api, get in loaded if not type(one := get()).__module__.startswith(api)]
+
+
+def observed(invoke: Invoke, name: str, attributes: Callable[[], Attributes] = dict, *, many: bool = False) -> Invoke:
+    """The same calls, each with a span; `invoke` itself where no provider is set.
+
+    Args:
+        name: of what is called.
+        attributes: returns what all calls have in common. Called once, if there are spans.
+        many: `invoke` takes a list of keys.
+    """
+    if not providers():
+        return invoke
+    from asyncio_operator.telemetry.spans import ObservedCalls
+
+    return ObservedCalls(invoke, name, attributes(), many).call
+
+
+def counted(name: str, read: Callable[[], Mapping[str, int]]) -> AbstractContextManager[None]:
+    """While it is entered, the figures of a run are metrics. It does nothing where no provider is set.
+
+    Args:
+        name: of what is called.
+        read: returns the figures so far, by the names in `figures.FIGURES`. Called on any thread.
+    """
+    if not providers():
+        return nullcontext()
+    from asyncio_operator.telemetry.figures import running
+
+    return running(name, read)

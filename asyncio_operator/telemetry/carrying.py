@@ -1,0 +1,131 @@
+"""What a task brings from the driver to a worker: the trace context (W3C), and the function that sets up OpenTelemetry.
+
+A worker is a process of its own, so it needs providers of its own. Law: whatever goes wrong here is logged once, and
+fails no task.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from asyncio_operator.checks import plain_function
+from asyncio_operator.errors import describe_error
+from asyncio_operator.telemetry.calls import providers
+
+logger = logging.getLogger("asyncio_operator.telemetry")
+
+FLUSH = 1.0
+"""Seconds that a task waits, at its end, until the spans of its process are exported. A worker may be killed at any
+moment after its last task."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetUp:
+    """A function that sets the providers of a process. The name tells apart two of them, also in another process."""
+
+    function: Callable[[], object]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What a task brings. It is sent to the workers.
+
+    Attributes:
+        headers: the trace context of the driver, as W3C's headers: ``traceparent`` and perhaps ``tracestate``.
+        set_up: None if workers are set up in another way, or not at all.
+    """
+
+    headers: Mapping[str, str]
+    set_up: SetUp | None
+
+
+_chosen: SetUp | None = None
+_done: set[str] = set()
+_flushing: threading.Thread | None = None
+
+
+def set_up(function: Callable[[], object]) -> None:
+    """Set up OpenTelemetry here and in the Python workers of all enrichments that are made from now on.
+
+    Args:
+        function: without arguments. It sets the global providers of the process that calls it. It is called now, and
+            once in each worker, before the first call there. It is sent to the workers inside of the job, so it should
+            take secrets from the environment. The latest function counts.
+
+    Raises:
+        ConfigurationError: it is not an ordinary function.
+    """
+    global _chosen
+    plain_function("function", function, "a function that sets the providers of OpenTelemetry")
+    function()
+    _chosen = SetUp(function, uuid.uuid4().hex)
+    _done.add(_chosen.name)
+
+
+def carried() -> Carried | None:
+    """What tasks have to bring from here; None if there is nothing."""
+    headers: dict[str, str] = {}
+    if "opentelemetry.trace" in sys.modules:
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        TraceContextTextMapPropagator().inject(headers)
+    return Carried(headers, _chosen) if headers or _chosen else None
+
+
+@contextmanager
+def in_task(brought: Carried | None) -> Iterator[None]:
+    """The frame of a task, on its main thread: sets up its process before, and exports its spans afterwards."""
+    if brought is not None and brought.set_up is not None and brought.set_up.name not in _done:
+        _done.add(brought.set_up.name)
+        try:
+            brought.set_up.function()
+        except Exception as error:
+            logger.warning(
+                "OpenTelemetry is not set up in this worker (%s), so its calls have no spans: %s",
+                sys.executable,
+                describe_error(error),
+            )
+    try:
+        yield
+    finally:
+        _flush()
+
+
+@contextmanager
+def within(brought: Carried | None) -> Iterator[None]:
+    """Makes the trace context of the driver that of the runs which start here, on the loop."""
+    if brought is None or not brought.headers or not providers():
+        yield
+        return
+    from opentelemetry import context
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    token = context.attach(TraceContextTextMapPropagator().extract(brought.headers))
+    try:
+        yield
+    finally:
+        context.detach(token)
+
+
+def _flush() -> None:
+    global _flushing
+    set_here = providers()
+    if not set_here or (_flushing is not None and _flushing.is_alive()):
+        return
+
+    def flush() -> None:
+        for provider in set_here:
+            if hasattr(provider, "force_flush"):
+                provider.force_flush()
+
+    # In a thread: a collector that does not answer must not hold a task.
+    _flushing = threading.Thread(target=flush, name="asyncio-operator-telemetry", daemon=True)
+    _flushing.start()
+    _flushing.join(FLUSH)

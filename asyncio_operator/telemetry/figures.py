@@ -1,0 +1,69 @@
+"""Figures of runs as metrics: sums over the runs that have ended in this process, and those that go on.
+
+They are read when a reader of metrics asks, on its thread. So they cost a run nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+
+from opentelemetry import metrics
+from opentelemetry.metrics import CallbackOptions, Observation
+
+from asyncio_operator.telemetry.spans import SCOPE
+
+FIGURES = {
+    "cache_hits": ("cache.hits", "Keys that were answered from the cache"),
+    "journal_hits": ("journal.hits", "Keys that were answered from the journal"),
+    "shared": ("shared", "Keys that took the outcome of a call for an earlier batch"),
+    "retries": ("retries", "Attempts beyond the first of a key"),
+    "timeouts": ("timeouts", "Keys that passed their deadline"),
+    "hedged": ("hedged", "Slow calls that were made a second time"),
+}
+"""The figures of runs, each with the name of its metric and its description."""
+
+Read = Callable[[], Mapping[str, int]]
+
+
+class Sums:
+    """The sums of this process, by the name of what is called."""
+
+    def __init__(self) -> None:
+        self._ended: dict[str, Counter[str]] = {}
+        self._running: dict[object, tuple[str, Read]] = {}
+        meter = metrics.get_meter(SCOPE)
+        for figure, (metric, description) in FIGURES.items():
+            callback = partial(self._observe, figure)
+            meter.create_observable_counter(f"{SCOPE}.{metric}", [callback], "{key}", description)
+
+    @contextmanager
+    def running(self, name: str, read: Read) -> Iterator[None]:
+        """Count a run while it goes on, and what it has done afterwards."""
+        mark = object()
+        self._running[mark] = name, read
+        try:
+            yield
+        finally:
+            self._ended.setdefault(name, Counter()).update(read())
+            del self._running[mark]
+
+    def _observe(self, figure: str, _options: CallbackOptions) -> list[Observation]:
+        # Copies, because runs begin and end on other threads.
+        sums = Counter({name: ended[figure] for name, ended in self._ended.copy().items()})
+        for name, read in list(self._running.values()):
+            sums[name] += read().get(figure, 0)
+        return [Observation(total, {f"{SCOPE}.called": name}) for name, total in sums.items()]
+
+
+_sums: Sums | None = None
+
+
+def running(name: str, read: Read) -> AbstractContextManager[None]:
+    """See `Sums.running`; for the sums of this process."""
+    global _sums
+    if _sums is None:
+        _sums = Sums()
+    return _sums.running(name, read)

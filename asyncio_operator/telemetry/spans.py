@@ -1,0 +1,125 @@
+"""The span and the metrics of a call.
+
+Source of the names: OpenTelemetry's semantic conventions for HTTP clients and for databases. A call of anything else is
+an internal span with the name of what is called. A duration is recorded while its span is the current one, so that the
+SDK can keep the trace of a slow call as an exemplar.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from opentelemetry import context as api_context
+from opentelemetry import metrics, trace
+from opentelemetry.trace import SpanKind, StatusCode
+
+from asyncio_operator.clock import monotonic, time_left
+from asyncio_operator.errors import EnricherError, describe
+from asyncio_operator.telemetry.notes import Attributes, noted
+
+SCOPE = "asyncio_operator"
+"""The name of the instrumentation, and the beginning of the names of its metrics."""
+
+LONGEST_TEXT = 500
+"""Characters of an error in a span."""
+
+
+class Instruments:
+    """The metrics of calls: one set for a process, whose API passes them on to whatever provider is set."""
+
+    def __init__(self) -> None:
+        meter = metrics.get_meter(SCOPE)
+        self.calls = meter.create_counter(f"{SCOPE}.calls", "{call}", "Calls that have ended")
+        self.errors = meter.create_counter(f"{SCOPE}.errors", "{call}", "Calls that have failed")
+        self.in_flight = meter.create_up_down_counter(f"{SCOPE}.calls.in_flight", "{call}", "Calls that run now")
+        self.duration = meter.create_histogram(f"{SCOPE}.call.duration", "s", "Durations of calls")
+
+
+_instruments: Instruments | None = None
+
+
+def _made() -> Instruments:
+    global _instruments
+    if _instruments is None:
+        _instruments = Instruments()
+    return _instruments
+
+
+class ObservedCalls:
+    """The calls of a run.
+
+    Args:
+        attributes: those that all calls have in common.
+        many: `invoke` takes a list of keys.
+    """
+
+    def __init__(self, invoke: Callable[[Any], Awaitable[Any]], name: str, attributes: Attributes, many: bool) -> None:
+        self._invoke = invoke
+        self._many = many
+        self._tracer = trace.get_tracer(SCOPE)
+        self._instruments = _made()
+        self._labels = {f"{SCOPE}.called": name}
+        self._attributes = {**self._labels, **attributes}
+        self._database = "db.system.name" in attributes
+        self._name = _span_name(name, attributes)
+        outside = self._database or "http.request.method" in attributes
+        self._kind = SpanKind.CLIENT if outside else SpanKind.INTERNAL
+
+    async def call(self, value: Any) -> Any:
+        """The call, with its span."""
+        instruments, labels = self._instruments, self._labels
+        span = self._tracer.start_span(self._name, kind=self._kind, attributes=self._of_call(value))
+        said: dict[str, Any] = {}
+        mark = noted.set(said.update)
+        token = api_context.attach(trace.set_span_in_context(span))
+        instruments.in_flight.add(1, labels)
+        started = monotonic()
+        try:
+            return await self._invoke(value)
+        except BaseException as error:
+            problem = said.setdefault("error.type", _error_type(error, said))
+            labels = {**labels, "error.type": problem}
+            span.set_status(StatusCode.ERROR, str(error)[:LONGEST_TEXT])
+            instruments.errors.add(1, labels)
+            raise
+        finally:
+            instruments.duration.record(monotonic() - started, labels)
+            instruments.calls.add(1, labels)
+            instruments.in_flight.add(-1, self._labels)
+            # Another context resets them only if the loop is gone.
+            with contextlib.suppress(ValueError):
+                noted.reset(mark)
+                api_context.detach(token)
+            span.set_attributes(said)
+            span.end()
+
+    def _of_call(self, value: Any) -> dict[str, Any]:
+        keys = len(value) if self._many else 1
+        own = {**self._attributes, f"{SCOPE}.keys": keys}
+        if keys == 1:
+            own[f"{SCOPE}.key"] = describe(value[0] if self._many else value)
+        elif self._database:
+            own["db.operation.batch.size"] = keys
+        return own
+
+
+def _span_name(name: str, attributes: Attributes) -> str:
+    """As the conventions ask for: what is done, and to what, with few different names in all."""
+    parts = ("http.request.method", "url.template", "db.operation.name", "db.collection.name")
+    return " ".join(str(attributes[part]) for part in parts if part in attributes) or name
+
+
+def _error_type(error: BaseException, said: dict[str, Any]) -> str:
+    """The status of an HTTP answer that is an error, else the name of the error behind it."""
+    status = said.get("http.response.status_code", 0)
+    if status >= 400:
+        return str(status)
+    if isinstance(error, asyncio.CancelledError):
+        left = time_left()
+        return "timeout" if left is not None and left <= 0 else "cancelled"
+    cause = error.__cause__ if isinstance(error, EnricherError) and error.__cause__ is not None else error
+    kind = type(cause)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
