@@ -69,6 +69,7 @@ class SharedStore:
         # The time of the store less that of this process, in seconds; None while the store does not answer.
         self._ahead: float | None = None
         self._trial: asyncio.Task[ConfigurationError | None] | None = None
+        self._leaving: asyncio.Task[None] | None = None
         self._is_new = True
         self._pause = PAUSE
         self._try_at = 0.0
@@ -91,39 +92,46 @@ class SharedStore:
         """
         if not names or not await self._answers():
             return None
-        assert self._client is not None
+        client = self._client
+        assert client is not None
         try:
-            time, values = await _soon(self._client.read(names))
+            time, values = await _soon(client.read(names))
         except Exception as error:
             self.late += isinstance(error, TimeoutError)
-            self._fail(error)
+            self._fail(error, client)
             return None
         self._ahead, self._pause = time - monotonic(), PAUSE
         return round(1000 * time), values
 
     async def lock(self, names: Sequence[bytes], seconds: float) -> list[bool] | None:
         """Take locks for a time. False for one that is taken already. None if the store does not answer."""
-        if not names or self._client is None or self._ahead is None:
+        client = self._client
+        if not names or client is None or self._ahead is None:
             return None
         try:
-            return await _soon(self._client.lock(names, round(1000 * seconds)))
+            return await _soon(client.lock(names, round(1000 * seconds)))
         except Exception as error:
-            self._fail(error)
+            self._fail(error, client)
             return None
 
     async def write(self, make: Callable[[], Sequence[Write]]) -> bool:
         """Write what a function makes, once the time of the store is known. Returns whether the store answers."""
+        client = None
         try:
             if not await self._answers(CONNECT):
                 return False
-            assert self._client is not None
+            client = self._client
+            assert client is not None
             async with asyncio.timeout(CONNECT):
-                refused = await self._client.write(make())
+                refused = await client.write(make())
         except Exception as error:
-            self._fail(error)
+            self._fail(error, client)
+            return False
+        if refused is not None and client.is_replica(refused):
+            self._fail(refused, client)
             return False
         if refused is not None:
-            problem = self._client.problem(refused)
+            problem = client.problem(refused)
             self.tell(f"does not take answers: {problem}", f"write {_kind(problem)}")
         return True
 
@@ -139,6 +147,8 @@ class SharedStore:
         if trial is not None:
             trial.cancel()
             await asyncio.wait([trial])
+        if self._leaving is not None:
+            await asyncio.wait([self._leaving])
         client, self._client, self._ahead, self._is_new = self._client, None, None, True
         if client is not None:
             await client.close()
@@ -181,20 +191,24 @@ class SharedStore:
                 # Two connections, for the two questions of a run: none has to connect while keys wait.
                 times = await asyncio.gather(self._client.time(), self._client.time())
         except Exception as error:
-            self._fail(error)
+            self._fail(error, self._client)
         else:
             self._ahead = max(times) - monotonic()
         return None
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: Exception, client: RedisValues | None) -> None:
         """The store did not answer, or with an error. It is not asked for a while."""
-        problem = describe_error(error) if self._client is None else self._client.problem(error)
+        problem = describe_error(error) if client is None else client.problem(error)
         self.tell(f"does not answer: {problem}; keys are looked up, and it is tried again", _kind(problem))
         # Of questions that fail at the same time the first one counts.
         if not self.is_down:
             self._ahead = None
             self._try_at = monotonic() + self._pause
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        if client is not None and client is self._client and client.is_replica(error):
+            # Its connections would stay with a server that takes no writes. New ones may find its successor.
+            self._client, self._ahead = None, None
+            self._leaving = start_task(client.close())
 
 
 def _kind(problem: str) -> str:

@@ -18,6 +18,8 @@ try:
 except ImportError as error:
     raise not_installed("a cache in Redis", "redis", "redis") from error
 
+from redis.exceptions import MasterDownError, ReadOnlyError
+
 from asyncio_operator.services.causes import own_words
 from asyncio_operator.services.redis_causes import cause_of
 from asyncio_operator.services.redis_client import RedisClient
@@ -85,6 +87,10 @@ class RedisValues:
     def problem(self, error: Exception) -> str:
         """What an error means, without secrets."""
         return f"{cause_of(error).text}{own_words(error, secrets_of(self._client.url))}"
+
+    def is_replica(self, error: Exception) -> bool:
+        """Whether an error says that the server is no primary, as after a failover."""
+        return isinstance(error, ReadOnlyError | MasterDownError)
 
     async def close(self) -> None:
         """Close every connection."""

@@ -71,6 +71,7 @@ class Proxy:
 
     Attributes:
         host, port: where it listens; the port stays the same for its life.
+        target: of the connections that are made from now on.
         accepted: connections that were made to it.
         struck: connections that a mode has ended or held, by now.
     """
@@ -81,7 +82,7 @@ class Proxy:
         self.accepted = 0
         self.struck = 0
         self.mode = Mode()
-        self._target = target
+        self.target = target
         self._left: int | None = None
         self._changed = asyncio.Event()
         self._connections: set[_Connection] = set()
@@ -186,7 +187,7 @@ class Proxy:
         try:
             with suppress(asyncio.CancelledError, OSError):
                 connection.change(self.mode)
-                await connection.run(self._target)
+                await connection.run(self.target)
         finally:
             connection.abort()
             self._connections.discard(connection)

@@ -18,6 +18,8 @@ from asyncio_operator import Cache, ConfigurationError, Enricher
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.lookup import Lookup, shared_cache, shared_store
 from asyncio_operator.lookup.shared_format import Format
+from asyncio_operator.state.cells import ABSENT
+from tests.faults.proxy import Proxy
 from tests.lookup.helpers import Recorded
 from tests.lookup.shared_workers import (
     SCHEMA,
@@ -185,6 +187,31 @@ def test_a_server_without_memory_takes_no_answers_and_still_gives_them(patient, 
                     assert found == [[({"x": 1}, "cache"), ({"x": key}, "call")]]
             (record,) = caplog.records
             assert "does not take answers" in record.getMessage()
+
+
+@pytest.mark.parametrize("refused", ["writes", "locks"])
+def test_after_a_failover_the_new_server_is_found_although_the_old_one_still_answers(patient, hasty, refused):
+    needs_redis()
+    # A name that leads to another server after a failover: connections that exist stay.
+    with RedisServer() as old, RedisServer() as new, Proxy(("127.0.0.1", old.port)) as name:
+        url = new.url.replace(f":{new.port}/", f":{name.port}/")
+
+        @with_workers(old, {"url": url, "refresh_after": 0.01})
+        async def work(worker: Worker) -> None:
+            await worker.look_up(Recorded(at_once), [1])
+            old.command("CONFIG", "SET", "masterauth", new.password)
+            name.target = ("127.0.0.1", new.port)
+            # From now on it takes no writes.
+            old.command("REPLICAOF", "127.0.0.1", str(new.port))
+            if refused == "writes":
+                await worker.look_up(Recorded(at_once), [2])
+            else:
+                await asyncio.sleep(0.02)
+                assert await worker.shared.renew([1]) == [ABSENT]
+            await asyncio.sleep(0.06)
+            await until_it_answers(worker)
+            await worker.look_up(Recorded(at_once), [3])
+            assert Format("s", SCHEMA).name(3) in names(new)
 
 
 def test_an_evicted_answer_is_called_for_again(redis_server, patient):
