@@ -38,7 +38,8 @@ async def look_up(
 ) -> tuple[list[KeyBatch], LookupPipeline]:
     """Run batches of these keys, one row each, through a pipeline with a cache."""
     batches = [KeyBatch(list(some), len(some)) for some in keys]
-    chosen = LookupOptions(fail=False, timed=True, cache=cache, batching=batching_of(enricher, None), **options)
+    defaults: dict[str, Any] = {"fail": False, "timed": True, "cache": cache, "batching": batching_of(enricher, None)}
+    chosen = LookupOptions(**defaults | options)
     consumer = Consumer(batches, chosen.ordered)
     if consumers is not None:
         consumers.append(consumer)
@@ -85,6 +86,20 @@ async def test_L6_a_refresh_holds_up_no_row_is_made_once_at_a_time_and_ended_bef
     assert sources(batches) == [["call"], ["shared"], ["cache"], ["cache"]]
     assert (enricher.calls, pipeline.calls) == ([1, 1], 2)
     assert now() == pytest.approx(9 + 1)
+
+
+@virtual
+async def test_L6_a_refresh_that_fails_ends_no_run_whatever_on_error_says() -> None:
+    async def once(key: Any) -> Any:
+        if len(enricher.calls) > 1:
+            raise EnricherError("down")
+        return {"x": key}
+
+    enricher = Recorded(once)
+    batches, _ = await look_up(enricher, [[1], [1], [1]], Cache(refresh_after=1), pause=2.0, fail=True)
+    assert [[one.answer for one in batch.outcomes] for batch in batches] == [[{"x": 1}]] * 3
+    assert sources(batches) == [["call"], ["cache"], ["cache"]]
+    assert enricher.calls == [1, 1, 1]
 
 
 @virtual

@@ -45,6 +45,20 @@ def test_L12_an_answer_is_remembered_to_the_second_and_misses_too() -> None:
     assert recalled(memory, "a", "b") == [PENDING, PENDING]
 
 
+def test_L12_a_key_that_has_waited_for_room_gets_no_answer_that_is_too_old() -> None:
+    clock, absent = ManualClock(), object()
+    memory = Memory(60, False, clock)
+    memory.note("a", {"x": 1})
+    clock.advance(1)
+    memory.note("b", {"x": 2})
+    clock.advance(58.999)
+    assert [memory.recall_one(key, absent) for key in "abc"] == [{"x": 1}, {"x": 2}, absent]
+    clock.advance(0.001)
+    assert [memory.recall_one(key, absent) for key in "ab"] == [absent, {"x": 2}]
+    clock.advance(1)
+    assert memory.recall_one("b", absent) is absent
+
+
 def test_L12_errors_are_not_remembered() -> None:
     memory = Memory(60, False, ManualClock())
     memory.learn(["a", "b", "c"], [{}, Failure(ValueError(), 0.0), None])

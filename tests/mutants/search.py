@@ -72,7 +72,7 @@ def search(bug: Bug, tree: Path) -> Caught:
         imported |= ended.imported
         seconds = time.monotonic() - begun
         if ended.failed:
-            return Caught(bug, ended.failed, ended.why, seconds)
+            return Caught(bug, ended.failed[0], ended.why, seconds)
         if seconds >= LIMIT:
             return Caught(bug, "", f"no test failed within {LIMIT:g} s", seconds)
     why = "no test failed" if imported else f"no test imported {bug.module}"
@@ -98,12 +98,12 @@ class Ended:
     """What a run of tests has reported.
 
     Attributes:
-        failed: the first test that failed or did not end; empty: none.
-        why: what it said.
+        failed: tests that failed or did not end.
+        why: what the first of them said.
         imported: whether the module with the bug was imported from the tree.
     """
 
-    failed: str
+    failed: tuple[str, ...]
     why: str
     imported: bool
 
@@ -114,7 +114,7 @@ def run_tests(tree: Path, arguments: Sequence[str], module: str, limit: float) -
     report.unlink(missing_ok=True)
     environment = os.environ | {
         "PYTHONPATH": str(tree),
-        "TMPDIR": str(tree),
+        "TMPDIR": str(_temporary(tree)),
         witness.REPORT: str(report),
         witness.TREE: str(tree),
         witness.MODULE: module,
@@ -136,6 +136,16 @@ def run_tests(tree: Path, arguments: Sequence[str], module: str, limit: float) -
         finally:
             _running.discard(process)
     return _read(report, code, (tree / "output.txt").read_text(errors="replace"))
+
+
+def _temporary(tree: Path) -> Path:
+    """A directory for temporary files, open to all users like the system's: some tests become another user."""
+    made = tree / "tmp"
+    made.mkdir(exist_ok=True)
+    for directory in (tree.parent, tree):
+        directory.chmod(0o755)
+    made.chmod(0o1777)
+    return made
 
 
 _running: set[subprocess.Popen[bytes]] = set()
@@ -172,13 +182,13 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _read(report: Path, code: int | None, output: str) -> Ended:
     lines = [json.loads(line) for line in report.read_text().splitlines()] if report.exists() else []
     imported = any(line.get("imported") for line in lines)
-    failed = next((line for line in lines if "failed" in line), None)
-    if failed is not None:
-        hangs = "Timeout (>" in failed["why"]
-        return Ended(failed["failed"], "hangs" if hangs else failed["why"], True)
+    failed = [line for line in lines if "failed" in line]
+    if failed:
+        why = failed[0]["why"]
+        return Ended(tuple(line["failed"] for line in failed), "hangs" if "Timeout (>" in why else why, True)
     if code in (0, NO_TESTS):
-        return Ended("", "", imported)
+        return Ended((), "", imported)
     latest = next((line["begun"] for line in reversed(lines) if "begun" in line), "")
     if not latest:
         raise RuntimeError(f"pytest could not run the tests (exit code {code}):\n{output[-3000:]}")
-    return Ended(latest, "hangs" if code is None else f"the process died with exit code {code}", True)
+    return Ended((latest,), "hangs" if code is None else f"the process died with exit code {code}", True)

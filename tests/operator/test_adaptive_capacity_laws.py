@@ -266,3 +266,33 @@ def test_O11_a_blocking_function_bounds_a_capacity_that_adapts(capacity: Adaptiv
     assert list(operator(range(200))) == [str(value) for value in range(200)]
     run: Any = operator._run
     assert run._parts.attempts._limits.capacity <= 3
+
+
+@virtual
+async def test_R11_no_element_waits_while_fewer_calls_run_than_the_minimum():
+    """The limit is halved while a lane waits for input, so that lane has to hear of each call that ends."""
+    steps: list[tuple[float, int]] = []
+    waits: list[tuple[float, float]] = []
+
+    async def call(arrival: tuple[float, float]) -> None:
+        came, latency = arrival
+        waits.append((came, now()))
+        steps.append((now(), 1))
+        await asyncio.sleep(latency)
+        steps.append((now(), -1))
+
+    async def arrivals() -> Any:
+        # Two or three calls at a time, of four. After a while each takes three times as long.
+        for number in range(120):
+            latency = 1.0 if number < 40 else 3.0
+            yield now(), latency
+            await asyncio.sleep(0.34 * latency)
+
+    capacity = AdaptiveCapacity(initial=4, minimum=2, maximum=4)
+    operator = AsyncWaitOperator(call, mode="unordered", capacity=capacity)
+    assert len(await collect(operator.process(arrivals()))) == 120
+    late_starts = [(came, began) for came, began in waits if began > came]
+    assert late_starts
+    for came, began in late_starts:
+        moments = {came, *(moment for moment, _ in steps if came <= moment < began)}
+        assert all(sum(change for at, change in steps if at <= moment) >= 2 for moment in moments), (came, began)
