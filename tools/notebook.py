@@ -47,7 +47,10 @@ def run(notebook: dict[str, Any]) -> dict[str, Any]:
 def outputs_of(source: str, names: dict[str, Any], count: int) -> list[dict[str, Any]]:
     """What a cell prints, and what its last expression shows."""
     tree = ast.parse("\n".join("" if line.startswith("%") else line for line in source.splitlines()))
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    end = tree.body[-1] if tree.body else None
+    last = end if isinstance(end, ast.Expr) else None
+    if last is not None:
+        tree.body.pop()
     printed, value = io.StringIO(), None
     with contextlib.redirect_stdout(printed):
         exec(compile(tree, f"cell {count}", "exec"), names)
