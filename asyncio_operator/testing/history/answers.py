@@ -173,7 +173,7 @@ def law_l2_concurrent_lookups_share_a_call(book: Book, found: Finding) -> None:
 
 
 def _was_left(before: Call, call: Call, limits: list[float], book: Book) -> bool:
-    """Whether all who waited for the earlier call may have left it, so that it runs on for nobody."""
+    """Whether all who waited for the earlier call may have left it, so that no caller needs it."""
     if before.outcome in ("cancelled", "timed_out", None):
         return True
     return any(call.start >= before.begun + limit - book.moment for limit in limits)

@@ -187,7 +187,7 @@ def _no_time(flight: Flight) -> bool:
 
 
 def _judge_numbers(run: Run, flight: Flight, most: int, found: Finding) -> None:
-    """Where lookups cannot be told apart: not more attempts than all rows with the key could have."""
+    """Where lookups cannot be distinguished: not more attempts than all rows with the key could have."""
     read = 0
     rows = run.rows_of.get(flight.key, [])
     if not rows or "refresh_after" in run.setting.get("cache", {}):
