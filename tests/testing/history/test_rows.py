@@ -60,7 +60,7 @@ def test_Y2_a_row_that_is_lost_or_doubled_is_seen() -> None:
 def test_Y2_a_removed_row_needs_a_reason() -> None:
     def story(answer: object, outcome: str = "result", **setting: object) -> Story:
         answers = {"answers": [answer]} if outcome == "result" else {}
-        return Story(**setting).task().row(0, None, 0, key=1).call(0, 1, [1], outcome, **answers)  # type: ignore[arg-type]
+        return Story(**setting).task().row(0, None, 0, key=1).call(0, 1, [1], outcome, **answers)
 
     assert judged(story([], how="inner"), "O4")
     assert broken(story([1], how="inner")) == {"O4"}
@@ -106,7 +106,7 @@ def test_Y2_an_ended_task_that_goes_on_is_seen() -> None:
 
 
 def closing(close: float, end: float, **more: object) -> Story:
-    story = Story(**more).task(end=20).add("opened", 0, task="t")  # type: ignore[arg-type]
+    story = Story(**more).task(end=20).add("opened", 0, task="t")
     return story.row(0, 1, 0, key=0).call(0, end, [0], "cancelled").add("closed", close, task="t")
 
 
