@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import Context, ContextVar
 from math import inf
 from typing import Any
@@ -87,8 +87,8 @@ class RunEnd(asyncio.Future[None]):
         return super().cancel(msg)
 
 
-async def wait_for_calls(lanes: set[Lane], grace_period: float) -> asyncio.CancelledError | None:
-    """Wait until the lanes have ended and left the set. Those that are left after the grace period (seconds) are
+async def wait_for_calls(lanes: Mapping[Lane, None], grace_period: float) -> asyncio.CancelledError | None:
+    """Wait until the lanes have ended and left the mapping. Those that are left after the grace period (seconds) are
     logged.
 
     A cancellation does not end the wait. It is returned.

@@ -79,7 +79,8 @@ class Lanes:
         doubtful = doubtful_values(self._context)
         self._present = partial(present_unless_replaced, doubtful) if doubtful else copy_context
         self._finished = RunEnd(self._loop, self._cancelled)
-        self._lanes: set[Lane] = set()
+        # In the order in which they began, in which they are cancelled. A dict, because any of them may end.
+        self._lanes: dict[Lane, None] = {}
         self._late: set[Lane] = set()
         self._idle: list[asyncio.Future[bool]] = []
         self._leaving = 0
@@ -183,7 +184,7 @@ class Lanes:
             failure = error
             if isinstance(error, asyncio.CancelledError) and lane.task.cancelling() and not self._stopping:
                 failure = stray_cancellation(f"a task that calls {self._name} was cancelled between two calls")
-        self._lanes.remove(lane)
+        del self._lanes[lane]
         lane.slot = lane.window = IDLE
         if failure is not None:
             self.fail(failure)
@@ -301,7 +302,7 @@ class Lanes:
             self._seeking = True
             lane = Lane(self._timeout)
             lane.task = start_task(self._live(lane), self._context.copy())
-            self._lanes.add(lane)
+            self._lanes[lane] = None
 
     def _call_failed(self, lane: Lane, error: BaseException) -> bool:
         """What follows from an error of a call; True if its element had ended before, at its deadline."""
@@ -387,6 +388,6 @@ class Lanes:
         self._timeouts.cancel()
         self._held_up.cancel()
         self._intake.stop()
-        for lane in self._lanes - self._late:
+        for lane in [lane for lane in self._lanes if lane not in self._late]:
             lane.expired = True
             lane.task.cancel()

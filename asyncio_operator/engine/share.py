@@ -46,25 +46,26 @@ class Share:
 
     Args:
         idle: seconds without runs after which connections to the coordinator are closed.
+        worker: names this share to the coordinator; no other has it. None: a name is made.
 
     Attributes:
         permits: what is held.
         over: whether it was closed; another one takes its place.
     """
 
-    def __init__(self, budget: Budget, coordinator: Coordinator, idle: float) -> None:
+    def __init__(self, budget: Budget, coordinator: Coordinator, idle: float, worker: str | None = None) -> None:
         # A run may leave when its loop has ended: asyncio.run cancels what is left, and then runs it to its end.
         self._loop = loop = asyncio.get_running_loop()
         self.over = False
         self.now = clock = clock_of(loop)
-        self.permits = Permits(budget, os.urandom(16).hex())
+        self.permits = Permits(budget, worker or os.urandom(16).hex())
         self._name = budget.name
         self._patience = seconds(budget.patience)
         self._slotted = budget.in_flight is not None or bool(budget.spend)
         self._longest = {limit.unit: max(LONGEST_RESET, seconds(limit.per)) for limit in budget.limits}
         self._coordinator = coordinator
         self._idle = idle
-        self._seats: set[Seat] = set()
+        self._seats: dict[Seat, None] = {}
         # In the order in which they began to wait. True: woken, and not heard of since.
         self._waiting: dict[Seat, bool] = {}
         self._exchange: asyncio.Task[None] | None = None
@@ -86,10 +87,10 @@ class Share:
     def join(self, seat: Seat) -> None:
         self._idle_alarm.cancel()
         self._leaving = False
-        self._seats.add(seat)
+        self._seats[seat] = None
 
     def leave(self, seat: Seat) -> None:
-        self._seats.discard(seat)
+        self._seats.pop(seat, None)
         if self._waiting.pop(seat, None) is not None:
             self._tell()
         if not self._seats:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from functools import partial
 from weakref import WeakKeyDictionary
 
@@ -22,9 +23,14 @@ from asyncio_operator.fingerprint import fingerprint
 
 
 class Shares:
-    """The shares of this process, by loop and budget. Equal budgets of one loop have one share."""
+    """The shares of this process, by loop and budget. Equal budgets of one loop have one share.
 
-    def __init__(self) -> None:
+    Args:
+        new_id: returns the name of a worker, which no other worker has.
+    """
+
+    def __init__(self, new_id: Callable[[], str] = lambda: os.urandom(16).hex()) -> None:
+        self._new_id = new_id
         self._shares: dict[tuple[asyncio.AbstractEventLoop, str], Share] = {}
         self._states_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, States] = WeakKeyDictionary()
 
@@ -43,7 +49,7 @@ class Shares:
         share = self._shares.get(key)
         if share is None or share.over:
             self._shares = {place: one for place, one in self._shares.items() if not (one.over or place[0].is_closed())}
-            share = self._shares[key] = Share(budget, self._coordinator(budget, loop), idle)
+            share = self._shares[key] = Share(budget, self._coordinator(budget, loop), idle, self._new_id())
         return share
 
     def __len__(self) -> int:

@@ -60,6 +60,10 @@ class JournalWriter:
         patience: seconds for which a failing write is repeated.
         first_pause: seconds before the first repetition; each further pause is twice as long, up to 5 seconds.
         clock: gives the times in the names of files.
+        monotonic: see `clock.monotonic`.
+        new_id: returns 32 hexadecimal digits that no other call returns.
+        drive: called after each `append` instead of starting a thread; it has to see that `write_due` is called when
+            `due_in` says so.
 
     Attributes:
         run: the text of `_run`; no other writer has it.
@@ -78,10 +82,13 @@ class JournalWriter:
         patience: float = PATIENCE,
         first_pause: float = 0.1,
         clock: Clock = wall,
+        monotonic: Clock = monotonic,
+        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+        drive: Callable[[JournalWriter], None] | None = None,
     ) -> None:
         self._place = place
         self._description = description
-        self._id = uuid.uuid4().hex[:16]
+        self._id = new_id()[:16]
         self.run = f"{label}-{self._id}" if label else self._id
         self._flush_every = flush_every
         self._expire_after = expire_after
@@ -90,6 +97,8 @@ class JournalWriter:
         self._patience = patience
         self._first_pause = first_pause
         self._clock = clock
+        self._now = monotonic
+        self._drive = drive
         self._changed = threading.Condition()
         # Guarded by `_changed`.
         self._waiting: list[Answers] = []
@@ -123,10 +132,12 @@ class JournalWriter:
                 raise StateError("the writer of a journal is closed")
             self._appended += len(batch)
             if not self._waiting:
-                self._oldest = monotonic()
+                self._oldest = self._now()
             self._waiting.append(batch)
             self._waiting_bytes += batch.nbytes
-            if self._thread is None:
+            if self._drive is not None:
+                self._drive(self)
+            elif self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=f"journal {self.run}", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
@@ -173,7 +184,9 @@ class JournalWriter:
             self._closed = True
             self._changed.notify_all()
             thread = self._thread
-        if thread is not None:
+        if thread is None:
+            self.write_due()
+        else:
             seconds = self.hangs_after if timeout is None else timeout
             begun = -1
             while thread.is_alive() and begun != self.progress:
@@ -225,28 +238,41 @@ class JournalWriter:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self._is_due():
+                while (left := self.due_in()) is None or left > 0:
                     if self._closed and not self._waiting:
                         return
-                    left = self._oldest + self._flush_every - monotonic() if self._waiting else None
                     self._changed.wait(left)
-                batches, size, last = self._waiting, self._waiting_bytes, self._appended
-                self._waiting, self._waiting_bytes, self._writing_bytes = [], 0, size
-            error = self._write(batches, last)
-            with self._changed:
-                had_room = self._waiting_bytes + self._writing_bytes < MOST_WAITING
-                self._writing_bytes = 0
-                if error is None:
-                    self._acknowledged = last
-                else:
-                    self._error = error
-                    self._waiting.clear()
-                    self._waiting_bytes = 0
-                self._changed.notify_all()
-            if self._on_room is not None and (error is not None or (not had_room and self.has_room)):
-                self._tell_of_room()
-            if error is not None or self._aborted:
+            if not self.write_due():
                 return
+
+    def due_in(self) -> float | None:
+        """Seconds until `write_due` has something to write, 0 for now; None: that is not known before a change."""
+        if not self._waiting:
+            return None
+        early = self._closed or self._acknowledged < self._flush_until or self._waiting_bytes >= FULL_FILE
+        return 0.0 if early else max(0.0, self._oldest + self._flush_every - self._now())
+
+    def write_due(self) -> bool:
+        """Write what is due. Whether more may follow. Called by one thread at a time."""
+        with self._changed:
+            if self.due_in() != 0:
+                return True
+            batches, size, last = self._waiting, self._waiting_bytes, self._appended
+            self._waiting, self._waiting_bytes, self._writing_bytes = [], 0, size
+        error = self._write(batches, last)
+        with self._changed:
+            had_room = self._waiting_bytes + self._writing_bytes < MOST_WAITING
+            self._writing_bytes = 0
+            if error is None:
+                self._acknowledged = last
+            else:
+                self._error = error
+                self._waiting.clear()
+                self._waiting_bytes = 0
+            self._changed.notify_all()
+        if self._on_room is not None and (error is not None or (not had_room and self.has_room)):
+            self._tell_of_room()
+        return error is None and not self._aborted
 
     def _tell_of_room(self) -> None:
         try:
@@ -255,12 +281,6 @@ class JournalWriter:
         except Exception as error:
             # Such as a loop that was closed. The answers are written all the same.
             logger.warning("on_room of the journal %s failed: %s", self._place.shown, describe_error(error))
-
-    def _is_due(self) -> bool:
-        if not self._waiting:
-            return False
-        early = self._closed or self._acknowledged < self._flush_until or self._waiting_bytes >= FULL_FILE
-        return early or monotonic() >= self._oldest + self._flush_every
 
     def _write(self, batches: list[Answers], last: int) -> JournalError | None:
         """Make a file of batches. Returns the error that ends the writer, or None."""
@@ -286,13 +306,13 @@ class JournalWriter:
         return self._put(name, data)
 
     def _put(self, name: str, data: bytes) -> JournalError | None:
-        begun, pause = monotonic(), self._first_pause
+        begun, pause = self._now(), self._first_pause
         while True:
             try:
                 self._place.put(name, data)
                 return None
             except Exception as error:
-                spent = monotonic() - begun
+                spent = self._now() - begun
                 if spent + pause > self._patience or is_lasting(error):
                     failed = JournalError(
                         f"the journal {self._place.shown} cannot be written, after {spent:.1f} seconds "

@@ -121,9 +121,14 @@ def _behind(memory: LookupCache, options: Cache, owner: str, schema: pa.Schema) 
 
 
 class Caches:
-    """The caches of this process."""
+    """The caches of a process.
 
-    def __init__(self) -> None:
+    Args:
+        clock: seconds since the epoch; None: the system's.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock
         self._caches: OrderedDict[str, asyncio.Task[LookupCache]] = OrderedDict()
         self._leases: dict[str, int] = {}
 
@@ -141,7 +146,7 @@ class Caches:
         if opening is None or _has_failed(opening):
             # In a thread: a disk may be slow, and all tasks of this process share this loop.
             opening = self._caches[name] = asyncio.ensure_future(
-                asyncio.to_thread(open_cache, options, owner, None, schema)
+                asyncio.to_thread(open_cache, options, owner, self._clock, schema)
             )
         self._leases[name] = self._leases.get(name, 0) + 1
         try:
@@ -166,6 +171,10 @@ class Caches:
             opened = self._caches.pop(other)
             if not _has_failed(opened):
                 asyncio.get_running_loop().run_in_executor(None, opened.result().close)
+
+    def all_open(self) -> list[LookupCache]:
+        """The caches that are open."""
+        return [opened.result() for opened in self._caches.values() if opened.done() and not _has_failed(opened)]
 
     def forget_all(self) -> None:
         """Forget all caches in a forked child. They belong to the process that opened them."""

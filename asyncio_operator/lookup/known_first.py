@@ -52,7 +52,7 @@ class KnownFirst:
         # All flights that were taken from the source and not handed out, and those of them that need a call.
         self._flights: set[Flight] = set()
         self._unknown: deque[Flight] = deque()
-        self._questions: set[asyncio.Task[None]] = set()
+        self._questions: dict[asyncio.Task[None], None] = {}
         self._context = copy_context()
 
     def attach(self, news: Callable[[], None], fail: Callable[[BaseException], None]) -> None:
@@ -127,11 +127,11 @@ class KnownFirst:
 
     def _start(self, flights: list[PendingKey], refreshing: bool) -> None:
         question = start_task(self._ask(flights, refreshing), self._context.copy())
-        self._questions.add(question)
+        self._questions[question] = None
         question.add_done_callback(self._answered)
 
     def _answered(self, question: asyncio.Task[None]) -> None:
-        self._questions.discard(question)
+        del self._questions[question]
         if question.cancelled():
             return
         if (error := question.exception()) is not None:

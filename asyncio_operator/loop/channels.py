@@ -54,15 +54,19 @@ class Bell:
 
 
 class ToLoop:
-    """Elements from a thread to the loop. It is an `Input` of the operator."""
+    """Elements from a thread to the loop. It is an `Input` of the operator.
+
+    Args:
+        bell: wakes the thread; None: a new one.
+    """
 
     instant = True
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, limit: int = AHEAD) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, limit: int = AHEAD, bell: Bell | None = None) -> None:
         self._loop = loop
         self._limit = limit
         self._items: deque[Any] = deque()
-        self._room = Bell()
+        self._room = bell or Bell()
         self._waiting: asyncio.Future[None] | None = None
         self._ended = False
         self._closed = False
@@ -80,6 +84,10 @@ class ToLoop:
         while len(self._items) >= self._limit and not self._closed:
             self._room.wait()
         return not self._closed
+
+    def is_full(self) -> bool:
+        """Whether `put` waits on the bell."""
+        return len(self._items) >= self._limit and not self._closed
 
     def end(self, error: BaseException | None = None) -> None:
         """End the elements. The loop's side gets the error, if there is one, after the last element."""
@@ -163,14 +171,21 @@ class FromLoop:
     Args:
         limit: the most elements that wait for the thread, but for those of `put_nowait`.
         pulse: seconds after which the thread gets a `PULSE`, even if elements came meanwhile; None for never.
+        bell: wakes the thread; None: a new one.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, limit: int = AHEAD, pulse: float | None = None) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        limit: int = AHEAD,
+        pulse: float | None = None,
+        bell: Bell | None = None,
+    ) -> None:
         self._loop = loop
         self._pulse = pulse
         self.limit = limit
         self._items: deque[Any] = deque()
-        self._filled = Bell()
+        self._filled = bell or Bell()
         self._room: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
         self._ended = False
@@ -256,6 +271,15 @@ class FromLoop:
                 "the outputs come from a run of another process, from which this one was forked; only that process can "
                 "read them: start a new run in this one"
             )
+
+    @property
+    def ended(self) -> bool:
+        """Whether no more elements come."""
+        return self._ended
+
+    def is_ready(self) -> bool:
+        """Whether iterating goes on without a wait. The bell rings when that becomes true."""
+        return bool(self._items) or self._ended
 
     def wait_for_end(self, seconds: float) -> bool:
         """Wait for the end of the elements. False if it does not come within `seconds`."""

@@ -19,7 +19,7 @@ import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator
 from types import GeneratorType
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from asyncio_operator.checks import FUNCTION
 from asyncio_operator.engine.contracts import Consumer
@@ -149,6 +149,13 @@ class LoopTask:
         self._sink.raise_error()
 
 
+class Startable(Protocol):
+    """A thread."""
+
+    def start(self) -> None:
+        """Begin."""
+
+
 class LoopFrame:
     """A coroutine on the loop between two channels: a thread feeds it, and the caller's thread takes its outputs.
 
@@ -162,6 +169,7 @@ class LoopFrame:
         ahead: the maximum number of outputs that wait for the caller; then `main` waits.
         pulse: see `FromLoop`.
         name: see `LoopTask`.
+        bells: those of the channels; None: new ones.
     """
 
     def __init__(
@@ -174,15 +182,17 @@ class LoopFrame:
         ahead: int = AHEAD,
         pulse: float | None = None,
         name: str = FUNCTION,
+        bells: tuple[Bell | None, Bell | None] = (None, None),
     ) -> None:
-        source, sink = self.source, self.sink = ToLoop(loop, read_ahead), FromLoop(loop, ahead, pulse)
+        source = self.source = ToLoop(loop, read_ahead, bells[0])
+        sink = self.sink = FromLoop(loop, ahead, pulse, bells[1])
         self._patience = patience
         self._task = LoopTask(loop, lambda: main(source, sink), sink, name)
 
     def __enter__(self) -> Self:
         return self
 
-    def start(self, feeder: threading.Thread) -> None:
+    def start(self, feeder: Startable) -> None:
         """Start the coroutine, and the thread that feeds it."""
         # The feeder last: nothing can interrupt what it reads from, such as Spark's socket, if the run does not start.
         self._task.start()

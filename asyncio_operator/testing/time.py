@@ -71,14 +71,14 @@ RESOLUTION = 1e-9
 class _Selector(selectors.DefaultSelector):
     """Calls `jump` before it waits. If `jump` returns True, time has passed and there is nothing to wait for."""
 
-    jump: Callable[[], bool]
+    jump: Callable[[float | None], bool]
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None or timeout <= 0:
+        if timeout is not None and timeout <= 0:
             return super().select(timeout)
         # An event that is ready now is older than the next timer, so it goes first.
         events = super().select(0)
-        if events or self.jump():
+        if events or self.jump(timeout):
             return events
         return super().select(None)
 
@@ -127,9 +127,13 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def _returned(self, call: asyncio.Future[Any]) -> None:
         self._outstanding -= 1
 
-    def _jump(self) -> bool:
-        """Go to the next timer, unless there is none before infinity, or another thread still works for the loop."""
-        if self._outstanding:
+    def _jump(self, timeout: float | None) -> bool:
+        """Go to the next timer, unless there is none before infinity, or another thread still works for the loop.
+
+        Args:
+            timeout: seconds until then; None: there is none.
+        """
+        if self._outstanding or timeout is None:
             return False
         # The timer's own time is used: now plus the time until then may differ from it by a rounding error.
         timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]

@@ -44,9 +44,9 @@ class SteppingLoop(VirtualTimeLoop):
         super()._run_once()  # type: ignore[misc]
         self.turned()
 
-    def _jump(self) -> bool:
+    def _jump(self, timeout: float | None) -> bool:
         self.resting()
-        return super()._jump()
+        return super()._jump(timeout)
 
     def timers(self) -> list[asyncio.TimerHandle]:
         return [timer for timer in self._scheduled if not timer.cancelled()]  # type: ignore[attr-defined]

@@ -28,6 +28,7 @@ from asyncio_operator.lookup import Lookup
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark import EnrichmentMetrics, async_udf, enrich, map_partitions, read_journal, register_lookup
 from asyncio_operator.spark.driver.known_answers import most_broadcast
+from asyncio_operator.spark.worker.process import this_process
 from asyncio_operator.spark.worker.task_journal import JournalTask
 from asyncio_operator.state.cells import ABSENT
 from enrichers import FunctionEnricher
@@ -325,12 +326,12 @@ def test_J2_a_place_that_hangs_while_it_is_read_ends_the_task_and_not_the_next_o
     monkeypatch.setattr(Disk, "list", hangs)
 
     async def program(task: JournalTask) -> None:
-        journal = task.opened(ANSWERS, False, "0")
+        journal = task.opened(ANSWERS, False, "0", this_process)
         with pytest.raises(JournalError, match=r"did not answer for 0\.2 seconds"):
             await journal.find([1])
         await journal.flush()
         monkeypatch.setattr(Disk, "list", listed)
-        following = task.opened(ANSWERS, False, "1")
+        following = task.opened(ANSWERS, False, "1", this_process)
         assert await following.find([1]) == [ABSENT]
         await following.flush()
         gate.set()
@@ -340,7 +341,7 @@ def test_J2_a_place_that_hangs_while_it_is_read_ends_the_task_and_not_the_next_o
 
 def test_J5_answers_that_cannot_be_written_yet_hold_further_calls_back(tmp_path: Path) -> None:
     async def program(task: JournalTask) -> None:
-        journal = task.opened(ANSWERS, False, "0")
+        journal = task.opened(ANSWERS, False, "0", this_process)
         for key in range(1000):
             journal.note(key, {"x": f"{key:100000}"}, 1, 0.1)
         waiting = asyncio.ensure_future(journal.find([1]))

@@ -136,6 +136,15 @@ def spark_field(name: str, field: pa.Field) -> StructField:
     return StructField(name, data_type, nullable=True)
 
 
+def spark_schema(schema: pa.Schema) -> StructType:
+    """The Spark columns of Arrow columns.
+
+    Raises:
+        ConfigurationError: Spark does not have a type.
+    """
+    return StructType([spark_field(field.name, field) for field in schema])
+
+
 def _nullable(data_type: DataType) -> DataType:
     if isinstance(data_type, ArrayType):
         return ArrayType(_nullable(data_type.elementType))

@@ -16,6 +16,9 @@ from pyspark import TaskContext
 
 from asyncio_operator.metrics import Histogram
 
+LONGEST_NAME = 100
+"""Characters of an enricher in a plan: the name of a server and a table, and few enough for three in a line."""
+
 MicroBatch = tuple[str, int]
 """The run id of a streaming query, and the number of the micro-batch."""
 

@@ -13,7 +13,7 @@ import threading
 
 import pyarrow as pa
 
-from asyncio_operator.clock import monotonic
+from asyncio_operator.clock import Clock, monotonic, wall
 from asyncio_operator.errors import describe_error
 from asyncio_operator.journal.files import Seen
 from asyncio_operator.journal.format import Description, JournalError
@@ -43,13 +43,15 @@ class LaterAnswers:
 
     Args:
         name: of the journal and of what is read of it.
+        clock: see `clock.monotonic`.
 
     Attributes:
         place: what the reader reads.
     """
 
-    def __init__(self, reader: JournalReader, name: Name, place: WatchedPlace) -> None:
+    def __init__(self, reader: JournalReader, name: Name, place: WatchedPlace, clock: Clock) -> None:
         self.name = name
+        self._now = clock
         self.place = place
         self._reader = reader
         self._lock = threading.Lock()
@@ -62,7 +64,7 @@ class LaterAnswers:
 
     def is_due(self) -> bool:
         """Whether there may be files that were not listed yet."""
-        return monotonic() >= self._next
+        return self._now() >= self._next
 
     def read(self, keys: pa.Array) -> AnswersOfKeys:
         """The answers of keys.
@@ -71,7 +73,7 @@ class LaterAnswers:
             JournalError: the place does not answer.
         """
         with self._lock:
-            begun, is_due = monotonic(), self.is_due()
+            begun, is_due = self._now(), self.is_due()
             try:
                 if is_due:
                     self.has_files = self._reader.refresh() > 0
@@ -83,14 +85,20 @@ class LaterAnswers:
                 ) from error
             finally:
                 if is_due:
-                    now = monotonic()
+                    now = self._now()
                     self._next = now + max(LIST_AGAIN, MOST_LISTING * (now - begun))
 
 
 class Readers:
-    """The readers of this process. The next task of the same journal and plan gets the keys that were read."""
+    """The readers of a process. The next task of the same journal and plan gets the keys that were read.
 
-    def __init__(self) -> None:
+    Args:
+        wall, monotonic: see `clock`.
+    """
+
+    def __init__(self, wall: Clock = wall, monotonic: Clock = monotonic) -> None:
+        self._wall = wall
+        self._monotonic = monotonic
         self._lock = threading.Lock()
         self._free: dict[Name, LaterAnswers] = {}
 
@@ -108,8 +116,15 @@ class Readers:
             reader = self._free.pop(name, None)
         if reader is None:
             place = WatchedPlace(open_place(location))
-            made = JournalReader(place, description, since=since, expire_after=expire_after, keep_missing=keep_missing)
-            reader = LaterAnswers(made, name, place)
+            made = JournalReader(
+                place,
+                description,
+                since=since,
+                expire_after=expire_after,
+                keep_missing=keep_missing,
+                clock=self._wall,
+            )
+            reader = LaterAnswers(made, name, place, self._monotonic)
         reader.begin()
         return reader
 

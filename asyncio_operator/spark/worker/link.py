@@ -12,29 +12,26 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.clock import wall
 from asyncio_operator.engine.contracts import Input
-from asyncio_operator.engine.shares import shares
 from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ResultError, describe
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import LookupCache
-from asyncio_operator.lookup.cache_directories import caches
 from asyncio_operator.lookup.key_batch import Failure, KeyBatch
 from asyncio_operator.lookup.key_failures import missing_key_error, run_error
 from asyncio_operator.lookup.options import Way
 from asyncio_operator.lookup.pipeline import LookupPipeline
-from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark.worker.figures import EnrichmentFigures
 from asyncio_operator.spark.worker.rows import Enrichment
-from asyncio_operator.spark.worker.shared import IDLE, clients, hedgers, limiters
+from asyncio_operator.spark.worker.shared import IDLE
 from asyncio_operator.trace import Trace
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from asyncio_operator.spark.worker.enrich_task import EnrichTask
+    from asyncio_operator.spark.worker.process import WorkerProcess
 
 logger = logging.getLogger("asyncio_operator.tasks")
 
@@ -48,21 +45,24 @@ class Link:
     `keys_of` is called by one thread, `leaving` and `nothing` by one thread, and `run` and `emitted` on the loop.
 
     Args:
-        label: tells its keys in a trace from those of other links.
+        label: tells its keys in a trace from those of other links; may be empty.
         place: names the task of Spark.
+        process: runs the task.
     """
 
-    def __init__(self, task: EnrichTask, label: str = "", place: str = "") -> None:
+    def __init__(self, task: EnrichTask, label: str, place: str, process: WorkerProcess) -> None:
         self.name = describe(task.enricher)
+        self._process = process
         self._label = label
-        self._task = task
+        self.task = task
         in_arrow = task.options.way(task.enricher, traced=task.tracing is not None) is Way.WHOLE_BATCHES
         missing = partial(missing_key_error, task.enricher)
         self._enrichment = Enrichment(task.layout, self._on_result_error, missing, in_arrow)
         self._pipeline: LookupPipeline | None = None
         self._trace: Trace | None = None
         journal = task.journal
-        self._journal = None if journal is None else journal.opened(task.layout.found, task.options.timed, place)
+        found, timed = task.layout.found, task.options.timed
+        self._journal = None if journal is None else journal.opened(found, timed, place, process)
         reporting = task.reporting
         self._reporter = None if reporting is None else reporting.begin(self._figures, self._in_flight)
 
@@ -89,17 +89,17 @@ class Link:
     ) -> Iterator[tuple[Iterator[pa.RecordBatch], int, KeyBatch | None]]:
         """The output after a batch was delivered: yields rows, the number of keys that left with them, and the batch if
         all of it has left."""
-        if self._task.options.ordered:
+        if self.task.options.ordered:
             yield *self._enrichment.leading(batch, ready), batch if ended else None
         else:
             yield from self._enrichment.answered(batch, ended)
 
     def _on_result_error(self, key: Any, error: ResultError) -> Failure:
-        options = self._task.options
+        options = self.task.options
         if options.fail:
-            raise run_error(self._task.enricher, key, error, 1, options.remedy)
+            raise run_error(self.task.enricher, key, error, 1, options.remedy)
         # Errors are not remembered.
-        loop_thread().loop.call_soon_threadsafe(self._forget, key)
+        self._process.loop().call_soon_threadsafe(self._forget, key)
         return Failure(error, 0.0)
 
     def _forget(self, key: Any) -> None:
@@ -108,7 +108,8 @@ class Link:
 
     async def run(self, source: Input, deliver: Deliver) -> None:
         """Look up the keys of the input, until it has ended and all of it is delivered."""
-        task, options = self._task, self._task.options
+        task, options, process = self.task, self.task.options, self._process
+        clients, caches = process.clients, process.caches
         enricher = await clients.lease(task.fingerprint, task.enricher)
         try:
             if options.cache is None:
@@ -123,14 +124,14 @@ class Link:
             clients.release(task.fingerprint)
 
     async def _run(self, enricher: Enricher, cache: LookupCache | None, source: Input, deliver: Deliver) -> None:
-        task = self._task
+        task, process = self.task, self._process
         check = AnswerCheck(task.answers)
         trace = None if task.tracing is None else Trace(task.tracing.limit)
         budget = task.options.budget
-        allowance = None if budget is None else shares.seat(budget, IDLE)
+        allowance = None if budget is None else process.shares.seat(budget, IDLE)
         with (
-            limiters.lent(task.fingerprint, task.options.rate_limit) as limiter,
-            hedgers.lent(task.fingerprint, task.options.hedge) as hedger,
+            process.limiters.lent(task.fingerprint, task.options.rate_limit) as limiter,
+            process.hedgers.lent(task.fingerprint, task.options.hedge) as hedger,
         ):
             self._pipeline = LookupPipeline(
                 enricher,
@@ -152,7 +153,7 @@ class Link:
                 await self._pipeline.run()
             finally:
                 if trace is not None:
-                    trace.shift(wall() - clock_of(asyncio.get_running_loop())())
+                    trace.shift(process.wall() - clock_of(asyncio.get_running_loop())())
                     if self._label:
                         trace.label(self._label)
                     self._trace = trace
@@ -182,7 +183,7 @@ class Link:
         if self._reporter is not None:
             by_spark = isinstance(error, GeneratorExit | ConnectionError | EOFError)
             self._reporter.end("succeeded" if error is None else "ended" if by_spark else "failed")
-        tracing = self._task.tracing
+        tracing = self.task.tracing
         if tracing is not None and self._trace is not None:
             tracing.report(self._trace)
 
@@ -190,7 +191,7 @@ class Link:
         return 0 if self._pipeline is None else self._pipeline.in_flight
 
     def _figures(self) -> EnrichmentFigures:
-        pipeline, layout = self._pipeline, self._task.layout
+        pipeline, layout = self._pipeline, self.task.layout
         if pipeline is None:
             return EnrichmentFigures()
         found, missing, failed = self._enrichment.kinds.tolist()

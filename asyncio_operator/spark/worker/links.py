@@ -31,16 +31,14 @@ from asyncio_operator.loop.channels import PULSE, FromLoop, ToLoop
 from asyncio_operator.loop.portable_errors import portable_errors
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.policies.shutdown import TASK_END
+from asyncio_operator.spark.worker.figures import LONGEST_NAME
 from asyncio_operator.spark.worker.link import Link
 from asyncio_operator.spark.worker.output_batches import OUTPUT_BYTES, OUTPUT_ROWS
+from asyncio_operator.spark.worker.process import WorkerProcess, this_process
 from asyncio_operator.spark.worker.task_frame import outputs_of
 
 if TYPE_CHECKING:
     from asyncio_operator.spark.worker.enrich_task import EnrichTask
-
-
-LONGEST_NAME = 100
-"""Characters of an enricher in a plan: the name of a server and a table, and few enough for three in a line."""
 
 
 class ChainTask:
@@ -67,18 +65,15 @@ class ChainTask:
 
 
 def _enriched(tasks: Sequence[EnrichTask], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    place = _place()
-    links = [Link(task, _label(tasks, number), place) for number, task in enumerate(tasks)]
+    links = links_of(tasks, _place())
     last = links[-1]
     with contextlib.ExitStack() as ending:
         # Each link reports, even if the report of another one fails.
-        for link in reversed(links):
-            ending.push(link.report)
-            ending.push(link.close_journal)
+        end_with(ending, links)
         names = ", ".join(link.name for link in links)
         # Each has the context in which it was made: that of the last one is the latest.
         brought = tasks[-1].brought
-        elements = outputs_of(_keyed(links, batches), partial(_run, links), name=names, brought=brought)
+        elements = outputs_of(keyed(links, batches), partial(run, links), name=names, brought=brought)
         ending.enter_context(contextlib.closing(elements))
         for element in elements:
             if element is PULSE:
@@ -89,6 +84,18 @@ def _enriched(tasks: Sequence[EnrichTask], batches: Iterator[pa.RecordBatch]) ->
                 yield from output
                 # After Spark has taken the rows: room that is given earlier would not bound the memory.
                 loop_thread().loop.call_soon_threadsafe(last.emitted, keys, left)
+
+
+def links_of(tasks: Sequence[EnrichTask], place: str, process: WorkerProcess = this_process) -> list[Link]:
+    """The links of a task. `place` names the task of Spark."""
+    return [Link(task, _label(tasks, number), place, process) for number, task in enumerate(tasks)]
+
+
+def end_with(ending: contextlib.ExitStack, links: Sequence[Link]) -> None:
+    """Let the links write their journals and report when the stack ends, on the task's main thread."""
+    for link in reversed(links):
+        ending.push(link.report)
+        ending.push(link.close_journal)
 
 
 def _place() -> str:
@@ -102,7 +109,7 @@ def _label(tasks: Sequence[EnrichTask], number: int) -> str:
     return f"{number + 1} {type(tasks[number].enricher).__name__}" if len(tasks) > 1 else ""
 
 
-def _keyed(links: Sequence[Link], batches: Iterator[pa.RecordBatch]) -> Iterator[KeyBatch]:
+def keyed(links: Sequence[Link], batches: Iterator[pa.RecordBatch]) -> Iterator[KeyBatch]:
     """The input of the first link."""
     for batch in batches:
         schema = batch.schema
@@ -112,7 +119,7 @@ def _keyed(links: Sequence[Link], batches: Iterator[pa.RecordBatch]) -> Iterator
         yield links[0].keys_of(batch)
 
 
-async def _run(links: Sequence[Link], source: ToLoop, sink: FromLoop) -> None:
+async def run(links: Sequence[Link], source: ToLoop, sink: FromLoop) -> None:
     """Run all links, on the loop."""
 
     def deliver(batch: KeyBatch, ready: int) -> None:
@@ -123,7 +130,7 @@ async def _run(links: Sequence[Link], source: ToLoop, sink: FromLoop) -> None:
         return
     hops = [Hop(*pair) for pair in pairwise(links)]
 
-    async def run(number: int) -> None:
+    async def run_one(number: int) -> None:
         link, inputs = links[number], source if number == 0 else hops[number - 1]
         if link is links[-1]:
             await link.run(inputs, deliver)
@@ -131,7 +138,7 @@ async def _run(links: Sequence[Link], source: ToLoop, sink: FromLoop) -> None:
             await link.run(inputs, hops[number].deliver)
             hops[number].end()
 
-    await _together([link.name for link in links], [partial(run, number) for number in range(len(links))])
+    await _together([link.name for link in links], [partial(run_one, number) for number in range(len(links))])
 
 
 async def _together(names: Sequence[str], works: Sequence[Callable[[], Awaitable[None]]]) -> None:
@@ -146,8 +153,9 @@ async def _together(names: Sequence[str], works: Sequence[Callable[[], Awaitable
     except asyncio.CancelledError as cancelled:
         error = cancelled
     # All at once, so that the times in which they may ignore their cancellation run side by side.
-    for task in running:
-        task.cancel()
+    for task in tasks:
+        if task in running:
+            task.cancel()
     if running:
         await wait_through(start_task(asyncio.wait(running)), TASK_END)
     if isinstance(error, asyncio.CancelledError):

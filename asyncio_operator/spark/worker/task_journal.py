@@ -13,11 +13,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +24,6 @@ import pyarrow as pa
 from asyncio_operator.arrow.key_arrays import Ints, in_utc, key_array
 from asyncio_operator.arrow.key_fit import fit_values
 from asyncio_operator.arrow.table_rows import TableRows
-from asyncio_operator.clock import wall
 from asyncio_operator.errors import describe_error
 from asyncio_operator.journal import watched
 from asyncio_operator.journal.files import Seen
@@ -38,10 +36,12 @@ from asyncio_operator.journal.watched import WatchedPlace
 from asyncio_operator.journal.writer import JournalWriter
 from asyncio_operator.lookup.key_batch import Answer, KeyBatch
 from asyncio_operator.lookup.memory import ENTRY, SAMPLED, size_of
-from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.policies.shutdown import TASK_END, TASK_GRACE_PERIOD
-from asyncio_operator.spark.worker.journal_readers import LaterAnswers, readers
+from asyncio_operator.spark.worker.journal_readers import LaterAnswers
 from asyncio_operator.state.cells import ABSENT
+
+if TYPE_CHECKING:
+    from asyncio_operator.spark.worker.process import WorkerProcess
 
 logger = logging.getLogger("asyncio_operator.journal")
 
@@ -75,9 +75,9 @@ class JournalTask:
     expire_after: float | None
     keep_missing: bool
 
-    def opened(self, found: pa.Schema, timed: bool, label: str) -> TaskJournal:
+    def opened(self, found: pa.Schema, timed: bool, label: str, process: WorkerProcess) -> TaskJournal:
         """The journal of a lookup; the arguments are those of `TaskJournal`."""
-        return TaskJournal(self, found, timed, label)
+        return TaskJournal(self, found, timed, label, process)
 
 
 class TaskJournal:
@@ -89,6 +89,7 @@ class TaskJournal:
         found: the columns that rows get.
         timed: outcomes say where they came from.
         label: the task, for the text of `_run`.
+        process: runs the task.
 
     Attributes:
         column: whether the input has the column of known answers.
@@ -98,7 +99,7 @@ class TaskJournal:
     # One question for many keys: files beyond the memory of their keys are searched for each question.
     most = 10_000
 
-    def __init__(self, task: JournalTask, found: pa.Schema, timed: bool, label: str) -> None:
+    def __init__(self, task: JournalTask, found: pa.Schema, timed: bool, label: str, process: WorkerProcess) -> None:
         self.column = task.column
         self._task = task
         self._found = found
@@ -106,7 +107,9 @@ class TaskJournal:
         self._noted: list[Noted] = []
         self._timer: asyncio.TimerHandle | None = None
         self._room: asyncio.Event | None = None
-        self._loop = loop_thread().loop
+        self._process = process
+        self._wall = process.wall
+        self._loop = process.loop()
         self._reader: LaterAnswers | None = None
         self.keeps = f"{task.location} {task.description.hash}"
         self._was_full = False
@@ -120,6 +123,10 @@ class TaskJournal:
             expire_after=task.expire_after,
             keep_missing=task.keep_missing,
             on_room=self._tell_of_room,
+            clock=process.wall,
+            monotonic=process.monotonic,
+            new_id=process.new_id,
+            drive=process.drive,
         )
 
     # -- answers that came with the input
@@ -137,7 +144,7 @@ class TaskJournal:
         first[codes[::-1]] = np.arange(len(codes))[::-1]
         column = column.take(pa.array(first[:-1]))
         ends, several = column.flatten()
-        now = round(wall() * 1_000_000)
+        now = round(self._wall() * 1_000_000)
         lives = np.asarray(ends.fill_null(np.iinfo(np.int64).max)) > now
         known = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False) & lives)
         if not len(known):
@@ -160,13 +167,13 @@ class TaskJournal:
         await self._has_room()
         if self._reader is None:
             task = self._task
-            self._reader = readers.lend(
+            self._reader = self._process.readers().lend(
                 task.location, task.description, task.seen, task.expire_after, task.keep_missing
             )
         if not self._reader.has_files and not self._reader.is_due():
             return [ABSENT] * len(keys)
         try:
-            return await _in_thread(partial(self._read, keys, self._reader), self._reader.place)
+            return await _in_thread(self._process, partial(self._read, keys, self._reader), self._reader.place)
         except JournalError:
             # The next task begins anew: a thread that hangs would hold this one.
             self._reader = None
@@ -195,7 +202,7 @@ class TaskJournal:
         self, key: Any, answer: Any, attempts: int, latency: float, weights: Mapping[str, float] | None = None
     ) -> None:
         """See `KnownAnswers`."""
-        self._note((key, answer, wall(), attempts, latency, weights))
+        self._note((key, answer, self._wall(), attempts, latency, weights))
 
     def keep(self, key: Any, answer: Any, came: float) -> bool:
         """See `KnownAnswers`. The calls that such an answer took are not known."""
@@ -208,7 +215,7 @@ class TaskJournal:
                 )
             return False
         life = self._task.expire_after
-        if life is None or came + life > wall():
+        if life is None or came + life > self._wall():
             self._note((key, answer, came, None, None, None))
         return True
 
@@ -224,7 +231,7 @@ class TaskJournal:
         """See `KnownAnswers`. `finish` waits until it is written."""
         self._hand_over()
         if self._reader is not None:
-            readers.give_back(self._reader)
+            self._process.readers().give_back(self._reader)
             self._reader = None
 
     def _hand_over(self) -> None:
@@ -282,7 +289,7 @@ class TaskJournal:
             logger.warning("%s", error)
 
 
-async def _in_thread(work: Callable[[], Sequence[Any]], place: WatchedPlace) -> Sequence[Any]:
+async def _in_thread(process: WorkerProcess, work: Callable[[], Sequence[Any]], place: WatchedPlace) -> Sequence[Any]:
     """The result of a function that reads a place, on a thread of its own: a place that hangs must not hold up others,
     or the process.
 
@@ -310,7 +317,7 @@ async def _in_thread(work: Callable[[], Sequence[Any]], place: WatchedPlace) -> 
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(end, result, failed)
 
-    threading.Thread(target=run, name="asyncio-operator-journal", daemon=True).start()
+    process.start(run, "asyncio-operator-journal")
     progress = -1
     try:
         while not done.done() and progress != place.progress:

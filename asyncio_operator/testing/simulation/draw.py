@@ -1,0 +1,230 @@
+"""Draws a scenario from a seed: which options, which service, which faults. Each feature is left out more often than
+not, so that most scenarios cross a few of them, and every pair of them is crossed in some."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from asyncio_operator.budget.spec import Budget, Limit
+from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
+from asyncio_operator.policies.batching import Batching
+from asyncio_operator.policies.cache import Cache
+from asyncio_operator.policies.circuit_breaker import CircuitBreaker
+from asyncio_operator.policies.hedge import Hedge
+from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.policies.retry import ExponentialBackoff, FixedBackoff, Retry
+from asyncio_operator.testing.simulation.scenario import Coordinator, Kill, Lookup, Scenario, Service, Task
+
+ERRORS = ("retryable", "lasting", "unknown", "lost", "overload", "asked")
+LIES = ("short", "long", "misspelt", "typed")
+
+
+def drawn(seed: int, fixed: Mapping[str, Any] | None = None) -> Scenario:
+    """The scenario of a seed.
+
+    Args:
+        fixed: options of `enrich`, which all lookups then have; or fields of `Scenario`.
+    """
+    given = dict(fixed or {})
+    source = random.Random(f"scenario {seed}")
+    kind = given.pop("kind", None) or source.choice(("long", "string"))
+    rows: Mapping[Any, Any] | None = given.pop("rows", None)
+    count = source.choice((1, 1, 1, 2, 2, 3))
+    budget = _budget(source)
+    lookups = given.pop("lookups", None)
+    if not isinstance(lookups, tuple):
+        lookups = tuple(
+            _lookup(source, number, lookups or count, budget is not None) for number in range(lookups or count)
+        )
+    if rows is not None:
+        lookups = tuple(_plain_data(one) for one in lookups)
+    tasks = given.pop("tasks", None)
+    if not isinstance(tasks, tuple):
+        tasks = _tasks(source, tasks or source.choice((1, 1, 2, 2, 3, 4)), kind, rows)
+    workers = 1 + max(task.worker for task in tasks)
+    kills = tuple(
+        Kill(source.randrange(workers), round(source.uniform(0.01, 1.5), 3), source.choice((0.05, 0.2, 1.0)))
+        for _ in range(source.choice((0, 0, 0, 1, 1, 2)))
+    )
+    clocks = tuple((round(source.uniform(-0.5, 0.5), 3), source.choice((0.0, 1e-4, -1e-4))) for _ in range(workers))
+    scenario: dict[str, Any] = {
+        "budget": budget,
+        "coordinator": _coordinator(source) if budget else Coordinator(),
+        "kills": kills,
+        "clocks": clocks if source.random() < 0.3 else (),
+    }
+    scenario |= {name: given.pop(name) for name in tuple(scenario) if name in given and name != "budget"}
+    if isinstance(given.get("budget"), Budget):
+        scenario["budget"] = given["budget"]
+        given["budget"] = True
+    lookups = tuple(
+        Lookup({**one.options, **given}, one.service, one.batches, one.journal, one.from_before) for one in lookups
+    )
+    return Scenario(seed, tuple(map(_ending, lookups)), tasks, kind, rows=rows, **scenario)
+
+
+def _ending(lookup: Lookup) -> Lookup:
+    """The lookup, without calls that hang if nothing would end them."""
+    ends = lookup.options.get("timeout", 30.0) or lookup.options.get("attempt_timeout")
+    return lookup if ends or not lookup.service.hangs else replace(lookup, service=replace(lookup.service, hangs=0.0))
+
+
+def _plain_data(lookup: Lookup) -> Lookup:
+    return Lookup(lookup.options, lookup.service, lookup.batches, lookup.journal)
+
+
+def _lookup(source: random.Random, number: int, count: int, budget: bool) -> Lookup:
+    maybe = source.random
+    service = _service(source, last=number == count - 1)
+    options: dict[str, Any] = {}
+    if maybe() < 0.5:
+        options["mode"] = "unordered"
+    options["capacity"] = source.choice((1, 2, 3, 5, 10, 100))
+    if maybe() < 0.1:
+        options["capacity"] = AdaptiveCapacity(initial=source.choice((1, 4)), maximum=source.choice((4, 20)))
+    if maybe() < 0.4:
+        options["buffer"] = source.choice((1, 3, 10, 50))
+    options["timeout"] = source.choice((None, 0.05, 0.5, 3.0, 30.0, 30.0))
+    if maybe() < 0.3:
+        options["attempt_timeout"] = source.choice((0.02, 0.1, 1.0))
+    if maybe() < 0.6:
+        options["retry"] = _retry(source)
+    options["on_error"] = source.choice(("null", "null", "null", "drop", "fail"))
+    if maybe() < 0.2:
+        options["how"] = source.choice(("inner", "inner", "required"))
+    batches = source.choice((1, 1, 1, 3, 20))
+    if batches > 1 and maybe() < 0.7:
+        options["batching"] = Batching(source.choice((2, 3, 10)), source.choice((0.0, 0.002, 0.05)))
+    _limits(source, options, budget)
+    if maybe() < 0.35:
+        options["cache"] = _cache(source)
+    if maybe() < 0.5:
+        options["remember"] = source.choice((None, 0.1, 1.0))
+    journal = None
+    if maybe() < 0.2:
+        journal = {"flush_every": source.choice((0.05, 0.2, 1.0))}
+        if maybe() < 0.3:
+            journal["expire_after"] = source.choice((0.5, 2.0))
+        if maybe() < 0.3:
+            journal["keep_missing"] = False
+    if maybe() < 0.85 or options["on_error"] != "fail":
+        options["status_column"] = f"status{number}"
+    return Lookup(options, service, batches, journal, from_before=number > 0 and maybe() < 0.6)
+
+
+def _retry(source: random.Random) -> Retry:
+    backoff: Any = FixedBackoff(source.choice((0.0, 0.01, 0.2)))
+    if source.random() < 0.5:
+        backoff = ExponentialBackoff(source.choice((0.01, 0.1)), maximum=1.0, jitter=source.random() < 0.5)
+    return Retry(source.choice((2, 3, 5)), backoff)
+
+
+def _limits(source: random.Random, options: dict[str, Any], budget: bool) -> None:
+    maybe = source.random
+    if budget and maybe() < 0.7:
+        options["budget"] = True
+    elif maybe() < 0.15:
+        options["rate_limit"] = RateLimit(source.choice((5, 20, 100)), source.choice((0.1, 1.0)), source.choice((0, 5)))
+    if maybe() < 0.1:
+        options["circuit_breaker"] = CircuitBreaker(0.5, 5.0, source.choice((3, 10)), source.choice((0.1, 1.0)))
+    if maybe() < 0.2:
+        options["hedge"] = source.choice((Hedge(0.02, 0.5), Hedge("p50", 0.3, 0.005), Hedge("p90", 0.2, 0.001, 0.05)))
+
+
+def _cache(source: random.Random) -> Cache:
+    options: dict[str, Any] = {"max_rows": source.choice((1, 3, 20, 10_000))}
+    write = source.choice((None, 0.1, 1.0, 5.0))
+    access = source.choice((None, None, 0.1, 1.0))
+    if source.random() < 0.3:
+        options["cache_missing"] = False
+    elif source.random() < 0.3:
+        options["missing_ttl"] = source.choice((0.05, 0.5))
+    if source.random() < 0.3:
+        options["refresh_after"] = source.choice((0.02, 0.06, 0.09))
+    if source.random() < 0.3:
+        options["stale_if_error"] = True
+    if source.random() < 0.12:
+        options |= {"store": "rocksdb", "directory": "/"}
+    return Cache(expire_after_write=write, expire_after_access=access, **options)
+
+
+def _service(source: random.Random, last: bool) -> Service:
+    maybe = source.random
+    fields: dict[str, Any] = {
+        "latency": source.choice(("fixed", "uniform", "exponential", "tail")),
+        "mean": source.choice((0.0, 0.001, 0.01, 0.05, 0.2)),
+        "missing": source.choice((0.0, 0.1, 0.3)),
+    }
+    if last:
+        fields["several"] = source.choice((0.0, 0.0, 0.2))
+    if maybe() < 0.45:
+        fields |= {"errors": source.choice((0.05, 0.3, 0.6)), "error": source.choice(ERRORS)}
+    if maybe() < 0.12:
+        fields["bad"] = 0.1
+    if maybe() < 0.08:
+        fields["hangs"] = source.choice((0.02, 0.1))
+    if maybe() < 0.12:
+        fields |= {"lies": source.choice((0.1, 0.3)), "lie": source.choice(LIES)}
+    if maybe() < 0.1:
+        fields["throttle"] = source.choice((5, 20))
+    if maybe() < 0.1:
+        at = round(source.uniform(0.0, 1.0), 3)
+        fields["outages"] = ((at, round(at + source.choice((0.1, 0.5, 2.0)), 3)),)
+    if maybe() < 0.1:
+        fields["ignores"] = source.choice((0.02, 0.2))
+    if maybe() < 0.2:
+        fields["opens"] = source.choice((0.01, 0.3))
+    if maybe() < 0.3:
+        fields |= {"tokens": float(source.choice((1, 10))), "settles": maybe() < 0.5}
+    return Service(**fields)
+
+
+def _budget(source: random.Random) -> Budget | None:
+    if source.random() >= 0.2:
+        return None
+    limits = [Limit(source.choice((10, 50, 200)), source.choice((0.5, 1.0)), "calls", source.choice((None, 5)))]
+    if source.random() < 0.3:
+        limits.append(Limit(source.choice((100.0, 500.0)), 1.0, "tokens"))
+    if source.random() < 0.2:
+        limits.append(Limit(source.choice((20, 100)), 1.0, "keys"))
+    in_flight = source.choice((None, None, 2, 5))
+    return Budget("shared", *limits, in_flight=in_flight, patience=source.choice((2.0, 30.0)))
+
+
+def _coordinator(source: random.Random) -> Coordinator:
+    down: tuple[tuple[float, float], ...] = ()
+    if source.random() < 0.25:
+        at = round(source.uniform(0.0, 1.0), 3)
+        down = ((at, round(at + source.choice((0.2, 1.5, 6.0)), 3)),)
+    lost = 0.05 if source.random() < 0.2 else 0.0
+    return Coordinator(source.choice((0.0002, 0.002, 0.02)), lost, down, source.choice((0.0, 3.0)))
+
+
+def _tasks(source: random.Random, count: int, kind: str, rows: Mapping[Any, Any] | None) -> tuple[Task, ...]:
+    workers = source.choice((1, count))
+    most = source.choice((3, 10, 40))
+    pool: list[Any] = [f"k{number}" if kind == "string" else number for number in range(most)]
+    if rows is not None:
+        pool = [*rows, *pool[:2]] if all(type(one) is type(pool[0]) for one in rows) else [*rows]
+    skew = source.choice((0.0, 1.0, 2.0))
+    weights = [1 / (1 + number) ** skew for number in range(len(pool))]
+    nulls = source.choice((0.0, 0.0, 0.1))
+    tasks = []
+    for number in range(count):
+        size = source.choice((0, 1, 5, 20, 20, 60, 60))
+        keys = source.choices(pool, weights, k=size)
+        keys = [None if source.random() < nulls else key for key in keys]
+        task: dict[str, Any] = {"worker": number % workers, "batch": source.choice((1, 5, 20, 100))}
+        if source.random() < 0.5:
+            task["starts"] = round(source.choice((0.01, 0.3, 2.0)) * number, 3)
+        if source.random() < 0.3:
+            task["pause"] = source.choice((0.001, 0.02, 0.1))
+        if source.random() < 0.2:
+            task["slow"] = source.choice((0.001, 0.05))
+        if size and source.random() < 0.08:
+            task["closed_after"] = source.randrange(size)
+        tasks.append(Task(tuple(keys), **task))
+    return tuple(tasks)

@@ -1,0 +1,157 @@
+"""Whether the rows of a simulation are those of a join with a plain dictionary, and its history keeps the laws."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from asyncio_operator.testing.simulation.observed import ROW
+from asyncio_operator.testing.simulation.scenario import Lookup, Scenario
+from asyncio_operator.testing.simulation.service import SimulatedService
+
+if TYPE_CHECKING:
+    from asyncio_operator.testing.simulation.runs import Outcome
+
+Found = dict[str, Any]
+
+
+def broken(scenario: Scenario, outcome: Outcome) -> list[str]:
+    """What is wrong, as sentences that begin with a law."""
+    found = [f"Y1: {problem}" for problem in outcome.problems]
+    for place, attempt in enumerate(outcome.attempts):
+        rows = [row for batch in attempt.output for row in batch.to_pylist()]
+        found += _wrong_rows(scenario, outcome, place, rows, attempt.outcome == "finished")
+        error = attempt.error
+        if error is not None and not _is_explained(scenario, error):
+            found.append(f"O6: task {place} failed without a reason: {type(error).__name__}: {error}")
+    return found
+
+
+def _is_explained(scenario: Scenario, error: BaseException) -> bool:
+    """Whether an error may end a task in this scenario."""
+    name = type(error).__name__
+    if name == "CoordinatorError":
+        return scenario.budget is not None
+    if name == "MissingKeyError":
+        return any(lookup.options.get("how") == "required" for lookup in scenario.lookups)
+    if name == "BudgetExceeded":
+        return scenario.budget is not None
+    return name == "FunctionError" and any(
+        lookup.options.get("on_error", "fail") == "fail" and may_fail(lookup) for lookup in scenario.lookups
+    )
+
+
+def may_fail(lookup: Lookup) -> bool:
+    """Whether a key of a lookup may fail at all."""
+    service, options = lookup.service, lookup.options
+    faults = service.errors or service.bad or service.hangs or service.lies or service.throttle or service.outages
+    limits = options.get("timeout", 30.0) or options.get("attempt_timeout") or options.get("circuit_breaker")
+    return bool(faults or limits)
+
+
+def _wrong_rows(scenario: Scenario, outcome: Outcome, place: int, rows: list[Found], finished: bool) -> Iterator[str]:
+    """What is wrong with the rows of a task: each input row once, in order, with the values of the join."""
+    keys = scenario.tasks[place].keys
+    by_row: dict[int, list[Found]] = {}
+    order: list[int] = []
+    for row in rows:
+        number = row[ROW]
+        if number not in by_row:
+            order.append(number)
+        elif order[-1] != number and all(_mode(lookup) == "ordered" for lookup in scenario.lookups):
+            yield f"X1: task {place}: the rows of row {number} are not together"
+        by_row.setdefault(number, []).append(row)
+    if all(_mode(lookup) == "ordered" for lookup in scenario.lookups) and order != sorted(order):
+        yield f"X2: task {place}: rows left in the order {order}"
+    for number, found in by_row.items():
+        if not 0 <= number < len(keys):
+            yield f"X1: task {place}: row {number} was never read"
+            continue
+        problem = _wrong_row(scenario, outcome.services, keys[number], found, finished)
+        if problem:
+            yield f"X1: task {place}: row {number} with key {keys[number]!r} {problem}"
+    if finished:
+        for number in range(len(keys)):
+            if number not in by_row and not _may_vanish(scenario, outcome.services, keys[number]):
+                yield f"X1: task {place}: row {number} with key {keys[number]!r} was lost"
+
+
+def _mode(lookup: Lookup) -> Any:
+    return lookup.options.get("mode", "ordered")
+
+
+def _wrong_row(
+    scenario: Scenario, services: tuple[SimulatedService, ...], key: Any, rows: list[Found], finished: bool
+) -> str:
+    """What is wrong with the output rows of an input row; empty if nothing is."""
+    if any(row["key"] != key for row in rows):
+        return f"has another key: {rows}"
+    width = 2
+    columns = list(rows[0])
+    for number, (lookup, service) in enumerate(zip(scenario.lookups, services, strict=True)):
+        status = lookup.options.get("status_column")
+        count = len(columns) if number == len(services) - 1 else None
+        names = _names(columns, width, number, status, count)
+        width += len(names) + bool(status)
+        asked = rows[0][columns[_key_place(columns, lookup, number)]]
+        truth = [] if asked is None else service.rows_of(asked)
+        got = [{name: row[name] for name in names} for row in rows]
+        fate = _fate(rows[0], columns, width, status, lookup, got)
+        problem = _wrong_answer(lookup, fate, got, truth, names, finished, last=count is not None)
+        if problem:
+            return f"{problem} by lookup {number} (key {asked!r}); the service has {truth}, the rows have {got}"
+    return ""
+
+
+def _key_place(columns: list[str], lookup: Lookup, number: int) -> int:
+    return columns.index(f"k{number - 1}") if lookup.from_before else columns.index("key")
+
+
+def _names(columns: list[str], width: int, number: int, status: Any, count: int | None) -> list[str]:
+    """The columns that a lookup has added."""
+    if count is not None:
+        return columns[width : count - bool(status)]
+    following = columns.index(f"v{number + 1}") if f"v{number + 1}" in columns else len(columns)
+    return columns[width : following - bool(status)]
+
+
+def _fate(row: Found, columns: list[str], width: int, status: Any, lookup: Lookup, got: list[Found]) -> str:
+    if status:
+        event: dict[str, Any] = row[columns[width - 1]]
+        return str(event["status"])
+    return "found" if any(value is not None for value in got[0].values()) else "missing"
+
+
+def _wrong_answer(
+    lookup: Lookup, fate: str, got: list[Found], truth: list[Found], names: list[str], finished: bool, last: bool
+) -> str:
+    nothing = [dict.fromkeys(names)]
+    if not last:
+        # A later lookup may have repeated the row. Lookups before the last have one row for a key.
+        got = got[:1]
+    if fate in ("failed", "timed_out"):
+        if not may_fail(lookup):
+            return f"{fate} without a reason"
+        return "" if got == nothing else "failed, and has values"
+    wanted = [{name: row.get(name) for name in names} for row in truth]
+    if fate == "missing":
+        return "" if not truth and got == nothing else "is missing"
+    if finished:
+        return "" if got == wanted else "has other rows"
+    return "" if got == wanted[: len(got)] else "has other rows"
+
+
+def _may_vanish(scenario: Scenario, services: tuple[SimulatedService, ...], key: Any) -> bool:
+    """Whether an input row may have no output row."""
+    failed, asked = False, key
+    for lookup, service in zip(scenario.lookups, services, strict=True):
+        options = lookup.options
+        failed = failed or may_fail(lookup)
+        if failed and (options.get("on_error") == "drop" or options.get("how") == "inner"):
+            return True
+        before = asked if lookup.from_before else key
+        truth = [] if before is None else service.rows_of(before)
+        if options.get("how") == "inner" and not truth:
+            return True
+        asked = next(iter(truth), {}).get(f"k{services.index(service)}")
+    return False

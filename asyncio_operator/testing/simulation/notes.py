@@ -1,0 +1,46 @@
+"""The history of a simulation while it is written, and what was drawn and used."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+from asyncio_operator.testing.history.format import Event, History
+
+attempt_of: ContextVar[str] = ContextVar("attempt_of")
+"""The attempt of a task to which the running code belongs."""
+
+
+class Notes:
+    """Events in the order in which they happen.
+
+    Args:
+        now: the true time.
+
+    Attributes:
+        open: whether events are taken. What happens when the simulated world ends is no part of the history.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._events: list[Event] = []
+        self.open = True
+        self.killed: set[str] = set()
+        self.counts: Counter[str] = Counter()
+
+    def add(self, event: str, **values: Any) -> Event:
+        """Note an event that happens now. The result may be completed later."""
+        noted: Event = {"event": event, "at": round(self._now(), 6), **values}
+        if self.open:
+            self._events.append(noted)
+        return noted
+
+    def setting(self, **values: Any) -> None:
+        """Note an option of the user."""
+        self._events.append({"event": "setting", **values})
+
+    def history(self) -> History:
+        """What was noted."""
+        return History(self._events)

@@ -1,0 +1,162 @@
+"""An enricher whose calls are written down, and the enricher that asks a simulated service."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from asyncio_operator.enricher import Enricher, Found, as_schema, settle
+from asyncio_operator.errors import said
+from asyncio_operator.policies.retry import Retry, asked_wait
+from asyncio_operator.testing.history.format import Event
+from asyncio_operator.testing.simulation.notes import Notes, attempt_of
+from asyncio_operator.testing.simulation.service import SimulatedService, as_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class SimulatedEnricher(Enricher):
+    """Asks a simulated service.
+
+    Args:
+        max_batch: keys in a call at most.
+    """
+
+    def __init__(self, service: SimulatedService, max_batch: int = 1) -> None:
+        self._service = service
+        self.max_batch = max_batch
+
+    def schema(self) -> pa.Schema:
+        """See `Enricher`."""
+        return as_schema(self._service.schema)
+
+    async def open(self) -> None:
+        """See `Enricher`."""
+        if self._service.behaviour.opens:
+            await asyncio.sleep(self._service.behaviour.opens)
+
+    def weigh(self, keys: Sequence[Any]) -> Mapping[str, float]:
+        """See `Enricher`."""
+        tokens = self._service.behaviour.tokens
+        return {"tokens": tokens * len(keys)} if tokens else {}
+
+    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
+        """See `Enricher`."""
+        answers = await self._service.ask(keys)
+        if self._service.behaviour.settles:
+            settle({"tokens": self._service.behaviour.tokens * len(keys) * 0.8})
+        return answers
+
+
+class RecordedEnricher(Enricher):
+    """Another enricher, whose calls are written down as they start and end.
+
+    Args:
+        name: of its specification: two with equal names share a client.
+    """
+
+    def __init__(self, inner: Enricher, number: int, notes: Notes, name: str, hedged: bool) -> None:
+        self._inner = inner
+        self._number = number
+        self._notes = notes
+        self._name = name
+        self._hedged = hedged
+        self._running: dict[tuple[str, str], str] = {}
+        self._columns: tuple[str, ...] = ()
+        self.max_batch = inner.max_batch
+        self.default_retry: Retry | None = inner.default_retry
+        self.idempotent = inner.idempotent
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return str, (self._name,)
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+    def schema(self) -> pa.Schema:
+        """See `Enricher`."""
+        schema = self._inner.schema()
+        self._columns = tuple(schema.names)
+        return schema
+
+    def key_schema(self) -> pa.Schema | None:
+        """See `Enricher`."""
+        return self._inner.key_schema()
+
+    def weigh(self, keys: Sequence[Any]) -> Mapping[str, float]:
+        """See `Enricher`."""
+        return self._inner.weigh(keys)
+
+    async def open(self) -> None:
+        """See `Enricher`."""
+        await self._inner.open()
+
+    async def close(self) -> None:
+        """See `Enricher`."""
+        await self._inner.close()
+
+    async def lookup(self, key: Any) -> Found:
+        """See `Enricher`."""
+        answer: Found = await self._noted([key], lambda: self._inner.lookup(key), lambda answer: [answer])
+        return answer
+
+    async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
+        """See `Enricher`."""
+        answers: Sequence[Found] = await self._noted(list(keys), lambda: self._inner.lookup_many(keys), list)
+        return answers
+
+    async def _noted(self, keys: list[Any], ask: Callable[[], Awaitable[Any]], each: Callable[[Any], list[Any]]) -> Any:
+        notes, task = self._notes, attempt_of.get("")
+        notes.counts["calls"] += 1
+        call = f"{self._number}.{notes.counts['calls']}"
+        same = task, repr(keys)
+        copied = self._running.get(same) if self._hedged else None
+        self._running.setdefault(same, call)
+        about = {"task": task, "lookup": self._number, "call": call}
+        weights = dict(self.weigh(keys)) or None
+        notes.add("call_started", keys=keys, copy_of=copied, weights=weights, **about)
+        ended: dict[str, Any] = {"outcome": "result"}
+        try:
+            answer = await ask()
+            ended["answers"] = [digest(one, self._columns) for one in each(answer)]
+            return answer
+        except asyncio.CancelledError:
+            ended["outcome"] = "cancelled"
+            raise
+        except BaseException as error:
+            ended = {"outcome": "error", **facts_of(error)}
+            raise
+        finally:
+            if self._running.get(same) == call:
+                del self._running[same]
+            if task not in notes.killed:
+                notes.add("call_ended", **about, **ended)
+
+
+def facts_of(error: BaseException) -> Event:
+    """What an error says of itself."""
+    return {
+        "error": type(error).__name__,
+        "retryable": said(error, "retryable") if isinstance(said(error, "retryable"), bool) else None,
+        "retry_after": asked_wait(error),
+        "overload": True if said(error, "overload", bool) else None,
+        "lost": True if isinstance(error, ConnectionError) else None,
+    }
+
+
+def digest(answer: Any, columns: Sequence[str]) -> Any:
+    """An answer as plain data: for each row its values in the order of the columns. Equal answers have equal ones."""
+    try:
+        rows = as_rows(answer)
+        if any(not set(row) & set(columns) for row in rows if row):
+            return {"invalid": repr(answer)}
+        return [[plain(row.get(name)) for name in columns] for row in rows]
+    except Exception:
+        return {"invalid": repr(answer)}
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    return value if value is None or type(value) in (bool, int, float, str) else repr(value)

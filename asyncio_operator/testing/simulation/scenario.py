@@ -1,0 +1,168 @@
+"""What happens in a simulation, as plain data: lookups, their service, tasks, workers, faults.
+
+The `repr` of each part is the Python expression that makes it, without what is at its default. So a scenario can be
+printed as a program. All times are in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any
+
+from asyncio_operator.budget.spec import Budget
+
+Key = Any
+
+
+class Shown:
+    """Its `repr` has the fields that differ from their defaults."""
+
+    def __repr__(self) -> str:
+        shown = []
+        for one in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, one.name)
+            if one.default is not MISSING:
+                default = one.default
+            elif one.default_factory is not MISSING:
+                default = one.default_factory()
+            else:
+                default = MISSING
+            if default is MISSING or value != default:
+                shown.append(f"{one.name}={value!r}")
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+@dataclass(frozen=True, repr=False)
+class Service(Shown):
+    """What answers the calls of one lookup. Shares are of calls, unless it says keys.
+
+    Attributes:
+        latency: "fixed", "uniform", "exponential" or "tail" (one call in twenty takes twenty times as long).
+        mean: seconds of a call.
+        missing, several: the share of keys without a row, and with two or three.
+        errors: share of calls that fail, with `error`: "retryable", "lasting", "unknown", "lost" (the connection),
+            "overload", "asked" (with `retry_after`).
+        bad: share of keys for which every call fails.
+        hangs: share of calls that return only when they are cancelled.
+        lies: share of calls with a wrong answer, and which: "short", "long", "misspelt", "typed".
+        throttle: calls in a second that it answers; it refuses others, with `retry_after`. 0: all.
+        outages: times from and until which every call fails.
+        ignores: seconds for which a cancelled call goes on.
+        opens: seconds that the client takes to open.
+        tokens: what a call weighs for each key.
+        settles: whether a call says what it really weighed.
+    """
+
+    latency: str = "fixed"
+    mean: float = 0.01
+    missing: float = 0.0
+    several: float = 0.0
+    errors: float = 0.0
+    error: str = "retryable"
+    bad: float = 0.0
+    hangs: float = 0.0
+    lies: float = 0.0
+    lie: str = "short"
+    throttle: int = 0
+    outages: tuple[tuple[float, float], ...] = ()
+    ignores: float = 0.0
+    opens: float = 0.0
+    tokens: float = 0.0
+    settles: bool = False
+
+
+@dataclass(frozen=True, repr=False)
+class Lookup(Shown):
+    """One lookup of the chain.
+
+    Attributes:
+        options: those of `enrich`, by name, without `on` and `journal`. A `Cache` on disk has a directory of its
+            worker.
+        service: what answers.
+        batches: the enricher's `max_batch`.
+        journal: options of its `Journal` but for the path; None: it has none.
+        from_before: its key is a column that the lookup before it added. Else it is the key of the row.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    service: Service = Service()
+    batches: int = 1
+    journal: Mapping[str, Any] | None = None
+    from_before: bool = False
+
+
+@dataclass(frozen=True, repr=False)
+class Task(Shown):
+    """One partition.
+
+    Attributes:
+        keys: the key of each row; None is null.
+        worker: number of its worker.
+        starts: when its first attempt begins.
+        batch: rows in a batch of the input.
+        pause: seconds between two batches of the input.
+        slow: seconds that the consumer takes for each batch of the output.
+        closed_after: the consumer closes the output after this many rows; None: never.
+    """
+
+    keys: tuple[Key, ...]
+    worker: int = 0
+    starts: float = 0.0
+    batch: int = 10
+    pause: float = 0.0
+    slow: float = 0.0
+    closed_after: int | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Kill(Shown):
+    """A worker is killed at a time. What runs there is attempted again in a new one, `back` seconds later."""
+
+    worker: int
+    at: float
+    back: float = 0.2
+
+
+@dataclass(frozen=True, repr=False)
+class Coordinator(Shown):
+    """Where the budget's state is.
+
+    Attributes:
+        delay: mean seconds of a message in one direction.
+        lost: share of messages that never arrive; the same of replies.
+        down: times from and until which it gives no answer.
+        ahead: how much its clock is ahead.
+    """
+
+    delay: float = 0.001
+    lost: float = 0.0
+    down: tuple[tuple[float, float], ...] = ()
+    ahead: float = 0.0
+
+
+@dataclass(frozen=True, repr=False)
+class Scenario(Shown):
+    """All of a simulation.
+
+    Attributes:
+        seed: of what is random while it runs.
+        lookups: one behind the other.
+        tasks: partitions.
+        kind: of the keys: "long" or "string".
+        budget: that all lookups share which have `budget=True` among their options.
+        coordinator: where the budget's state is.
+        kills: of workers.
+        clocks: for each worker, how much its clock is ahead, and by how much it is too fast (0.001: 1 in 1,000).
+        rows: what the service has, by key; None: it is drawn for each key.
+    """
+
+    seed: int
+    lookups: tuple[Lookup, ...]
+    tasks: tuple[Task, ...]
+    kind: str = "long"
+    budget: Budget | None = None
+    coordinator: Coordinator = Coordinator()
+    kills: tuple[Kill, ...] = ()
+    clocks: tuple[tuple[float, float], ...] = ()
+    rows: Mapping[Any, Any] | None = None

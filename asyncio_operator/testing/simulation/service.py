@@ -1,0 +1,189 @@
+"""What is asked in a simulation: a service with data, latency, errors, throttling, lies and outages.
+
+What it does for a call depends on its seed, the keys, and how often they were asked: not on other calls. So a scenario
+with fewer keys behaves alike for those that are left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from asyncio_operator.errors import EnricherError
+from asyncio_operator.testing.simulation.scenario import Key
+from asyncio_operator.testing.simulation.scenario import Service as Behaviour
+
+Rows = list[dict[str, Any]]
+
+
+class SimulatedService:
+    """The service of one lookup.
+
+    Args:
+        behaviour: what it does.
+        seed: of what is random.
+        number: of the lookup.
+        kind: of the keys.
+        rows: the row or rows of each key; None: drawn for each key.
+        now: the true time.
+    """
+
+    def __init__(
+        self,
+        behaviour: Behaviour,
+        seed: int,
+        number: int,
+        kind: str,
+        rows: Mapping[Key, Any] | None,
+        now: Callable[[], float],
+    ) -> None:
+        self.behaviour = behaviour
+        self._seed = seed
+        self._number = number
+        self._kind = kind
+        self._rows = rows
+        self._now = now
+        self._asked: Counter[str] = Counter()
+        self._served: deque[float] = deque()
+        self._known: dict[Key, Rows] = {}
+
+    @property
+    def schema(self) -> str:
+        """The columns of a row, as Spark writes them: its number, and the key of the next lookup."""
+        return f"v{self._number} string, k{self._number} {self._kind}"
+
+    def rows_of(self, key: Key) -> Rows:
+        """What it has for a key: the truth."""
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._drawn(key) if self._rows is None else as_rows(self._rows.get(key))
+        return found
+
+    def _drawn(self, key: Key) -> Rows:
+        source = random.Random(f"row {self._seed} {self._number} {key!r}")
+        behaviour = self.behaviour
+        if source.random() < behaviour.missing:
+            return []
+        count = source.choice((2, 3)) if source.random() < behaviour.several else 1
+        following: Key = source.randrange(20)
+        if self._kind == "string":
+            following = f"k{following}"
+        if source.random() < 0.05:
+            following = None
+        return [{f"v{self._number}": f"{key}-{row}", f"k{self._number}": following} for row in range(count)]
+
+    def is_bad(self, key: Key) -> bool:
+        """Whether every call for a key fails."""
+        bad = self.behaviour.bad
+        return bad > 0 and random.Random(f"bad {self._seed} {self._number} {key!r}").random() < bad
+
+    async def ask(self, keys: Sequence[Key]) -> list[Any]:
+        """The answers for keys, in their order: a row, a list of rows, or None.
+
+        Raises:
+            EnricherError: the call fails.
+            ConnectionError: the connection is lost.
+        """
+        what = repr(keys)
+        self._asked[what] += 1
+        source = random.Random(f"call {self._seed} {self._number} {what} {self._asked[what]}")
+        try:
+            return await self._asked_for(keys, source)
+        except asyncio.CancelledError:
+            await self._go_on()
+            raise
+
+    async def _asked_for(self, keys: Sequence[Key], source: random.Random) -> list[Any]:
+        behaviour, now = self.behaviour, self._now()
+        fate, kind = source.random(), source.random()
+        latency = self._latency(source)
+        if self._is_refused(now):
+            await asyncio.sleep(min(latency, 0.001))
+            raise EnricherError("too many requests", retryable=True, retry_after=0.1 + round(source.random(), 3))
+        if kind < behaviour.hangs:
+            await asyncio.sleep(1e6)
+        await asyncio.sleep(latency)
+        if any(begin <= now < end for begin, end in behaviour.outages):
+            raise EnricherError("the service is down", retryable=True, overload=True)
+        if fate < behaviour.errors:
+            raise error_of(behaviour.error, source)
+        if any(self.is_bad(key) for key in keys):
+            raise EnricherError("a key that the service cannot take")
+        answers = [as_answer(self.rows_of(key)) for key in keys]
+        return self._lie(answers, source) if source.random() < behaviour.lies else answers
+
+    def _latency(self, source: random.Random) -> float:
+        mean = self.behaviour.mean
+        match self.behaviour.latency:
+            case "uniform":
+                return source.uniform(0.0, 2 * mean)
+            case "exponential":
+                return source.expovariate(1 / mean) if mean else 0.0
+            case "tail":
+                return mean * (20 if source.random() < 0.05 else 0.5)
+        return mean
+
+    def _is_refused(self, now: float) -> bool:
+        most, served = self.behaviour.throttle, self._served
+        if not most:
+            return False
+        while served and served[0] <= now - 1.0:
+            served.popleft()
+        if len(served) >= most:
+            return True
+        served.append(now)
+        return False
+
+    def _lie(self, answers: list[Any], source: random.Random) -> list[Any]:
+        match self.behaviour.lie:
+            case "short":
+                return answers[:-1]
+            case "long":
+                return [*answers, None]
+            case "misspelt":
+                answers[0] = {f"w{self._number}": "misspelt"}
+            case "typed":
+                answers[0] = {f"v{self._number}": 7, f"k{self._number}": [source.random()]}
+        return answers
+
+    async def _go_on(self) -> None:
+        """The call goes on after its cancellation, whatever cancels it again."""
+        ends = asyncio.get_running_loop().time() + self.behaviour.ignores
+        while (left := ends - asyncio.get_running_loop().time()) > 0:
+            try:
+                await asyncio.sleep(left)
+            except asyncio.CancelledError:
+                continue
+
+
+def error_of(kind: str, source: random.Random) -> Exception:
+    """An error of this kind."""
+    match kind:
+        case "retryable":
+            return EnricherError("try again", retryable=True)
+        case "lasting":
+            return EnricherError("never", retryable=False)
+        case "lost":
+            return ConnectionResetError("the connection is lost")
+        case "overload":
+            return EnricherError("too much", overload=True)
+        case "asked":
+            return EnricherError("later", retryable=True, retry_after=round(source.choice((0.0, 0.05, 0.5)), 3))
+    return EnricherError("an error")
+
+
+def as_rows(found: Any) -> Rows:
+    """The rows of an answer."""
+    if found is None:
+        return []
+    return [dict(found)] if isinstance(found, Mapping) else [dict(row) for row in found]
+
+
+def as_answer(rows: Rows) -> Any:
+    """What an enricher returns for rows."""
+    if not rows:
+        return None
+    return dict(rows[0]) if len(rows) == 1 else [dict(row) for row in rows]

@@ -1,0 +1,74 @@
+"""`Simulation`: runs `enrich` below Spark on virtual time, with a service that fails in every way, from one seed."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from asyncio_operator.testing.history.format import History
+from asyncio_operator.testing.simulation.draw import drawn
+from asyncio_operator.testing.simulation.judge import broken
+from asyncio_operator.testing.simulation.runs import MakeEnricher, Outcome, outcome_of
+from asyncio_operator.testing.simulation.scenario import Scenario
+
+
+class SimulationFailed(AssertionError):  # noqa: N818
+    """A simulation broke a law, or gave other rows than a join. The message has a program that fails alone."""
+
+
+class Simulation:
+    """One run of `enrich` below Spark, drawn from a seed: tasks, workers, options, a service, and faults.
+
+    Everything is the code that runs in Spark's Python workers, except for the service, the coordinator of a budget, the
+    clocks and the threads: all of it runs on one thread, on virtual time. The same seed has the same history, byte for
+    byte, in every process.
+
+        Simulation(7).check()
+        Simulation(7, lambda service: MyEnricher(service), mode="unordered", capacity=5).check()
+
+    Args:
+        seed: of everything that is drawn.
+        enricher: a function of a `SimulatedService` that returns the enricher of a lookup, for each worker; None: one
+            that asks the service. `service.ask(keys)` answers, waits and fails, `service.schema` has the columns.
+        fixed: what is not drawn: options of `enrich` for all lookups; or `lookups` and `tasks` (numbers, or tuples of
+            `Lookup` and `Task`), `kind` of the keys ("long" or "string"), `rows` (what the service has, by key),
+            `kills`, `clocks`, `coordinator`.
+
+    Attributes:
+        scenario: what was drawn.
+    """
+
+    def __init__(self, seed: int, enricher: MakeEnricher | None = None, **fixed: Any) -> None:
+        self.scenario = drawn(seed, fixed)
+        self._make = enricher
+        self._outcome: Outcome | None = None
+
+    @classmethod
+    def from_scenario(cls, scenario: Scenario, enricher: MakeEnricher | None = None) -> Self:
+        """The simulation of a scenario, such as one that a failed simulation has printed."""
+        self = cls.__new__(cls)
+        self.scenario, self._make, self._outcome = scenario, enricher, None
+        return self
+
+    def run(self) -> History:
+        """What has happened. A second call returns the same history."""
+        return self.outcome().history
+
+    def outcome(self) -> Outcome:
+        """The history, with the rows and the services."""
+        if self._outcome is None:
+            self._outcome = outcome_of(self.scenario, self._make)
+        return self._outcome
+
+    def violations(self) -> list[str]:
+        """What is wrong: sentences that begin with a law. Empty: nothing."""
+        return broken(self.scenario, self.outcome())
+
+    def check(self) -> None:
+        """Run, and check the rows and the history.
+
+        Raises:
+            SimulationFailed: something is wrong. The message has a short program that fails in the same way.
+        """
+        found = self.violations()
+        if found:
+            raise SimulationFailed(f"{len(found)} violations, the first: {found[0]}")
