@@ -10,6 +10,7 @@ for _needed in ("pyspark", "pyarrow"):
 
 from asyncio_operator.spark.enrich import enrich, enrich_with  # noqa: E402
 from asyncio_operator.spark.journal import compact_journal, read_journal  # noqa: E402
+from asyncio_operator.spark.labels import StageLookup, StageLookups, lookups_of  # noqa: E402
 from asyncio_operator.spark.live_page import LivePage  # noqa: E402
 from asyncio_operator.spark.metrics import EnrichmentMetrics  # noqa: E402
 from asyncio_operator.spark.plan import EnrichmentPlan, plan  # noqa: E402
@@ -23,10 +24,13 @@ __all__ = [
     "EnrichmentPlan",
     "EnrichmentStatistics",
     "LivePage",
+    "StageLookup",
+    "StageLookups",
     "async_udf",
     "compact_journal",
     "enrich",
     "enrich_with",
+    "lookups_of",
     "map_partitions",
     "plan",
     "read_journal",

@@ -24,6 +24,7 @@ from asyncio_operator.journal.format import MEGABYTE, Description
 from asyncio_operator.journal.locations import Location
 from asyncio_operator.journal.options import Journal
 from asyncio_operator.journal.storage import Place, open_place
+from asyncio_operator.spark.driver.described import described
 from asyncio_operator.spark.driver.journal_files import Contents, at_place, contents_of, location_of, quoted
 from asyncio_operator.spark.driver.known_answers import latest
 
@@ -107,7 +108,8 @@ def _compacted(spark: SparkSession, contents: Contents, grace: float) -> Compact
     keys = [F.col(quoted(name)) for name in description.keys.names]
     together = read.repartition(max(1, ceil(begun["memory"] / BUCKET)), *keys)
     write = _Write(location, description.text)
-    written = together.mapInArrow(write, "name string, rows bigint").collect()
+    with described(spark, "compact_journal"):
+        written = together.mapInArrow(write, "name string, rows bigint").collect()
     names = [row["name"] for row in written]
     ended = ask(partial(_end, description.text, names, list(inputs), grace))
     rows = sum(rows for rows, _ in inputs.values()), sum(row["rows"] for row in written)

@@ -33,6 +33,7 @@ from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
 from asyncio_operator.spark.driver.columns import On
+from asyncio_operator.spark.driver.described import described
 from asyncio_operator.spark.driver.forecast import (
     Caches,
     Pace,
@@ -291,7 +292,8 @@ def _planned(
     remembered = MOST_KEYS if lookups.remember else 0
     survey = Survey(sample, keys_in_a_call, (options.cache or Cache()).max_rows, remembered)
     tasks = _surveyed(df, task.layout.keys, survey)
-    whole = Whole(tasks, df.count() if any(one.cut for one in tasks) else None, remembered)
+    with described(df.sparkSession, "plan: number of rows"):
+        whole = Whole(tasks, df.count() if any(one.cut for one in tasks) else None, remembered)
     at_once = max(1, min(len(tasks), tasks_at_once or cores(df.sparkSession)))
     plain = worked_off(tasks, at_once, pace, whole.asked)
     cached = worked_off(tasks, at_once, pace, Caches(whole, survey.cache_rows).asked)
@@ -332,7 +334,8 @@ def _weighed(
     if budget is None or weigh is None:
         return {}, None
     parts = df.toDF(*(f"_{i}" for i in range(len(df.columns)))).select(*(f"_{i}" for i in task.layout.keys))
-    rows = parts.dropna().distinct().limit(max(WEIGHED, keys_in_a_call)).collect()
+    with described(df.sparkSession, "plan: keys to weigh"):
+        rows = parts.dropna().distinct().limit(max(WEIGHED, keys_in_a_call)).collect()
     keys = [canonical_key(row[0] if len(row) == 1 else tuple(row)) for row in rows]
     total: Counter[str] = Counter()
     for start in range(0, len(keys), keys_in_a_call):
@@ -376,5 +379,6 @@ def _surveyed(df: DataFrame, positions: Sequence[int], survey: Survey) -> list[T
     keys = df.toDF(*(f"_{i}" for i in range(len(df.columns)))).selectExpr(
         f"CASE WHEN {present} THEN xxhash64({', '.join(parts)}) END AS key"
     )
-    rows = keys.mapInArrow(survey, SCHEMA).collect()
+    with described(df.sparkSession, "plan: sample of keys"):
+        rows = keys.mapInArrow(survey, SCHEMA).collect()
     return sorted((figures_of(row.asDict()) for row in rows), key=lambda one: one.partition)

@@ -23,10 +23,12 @@ from asyncio_operator.trace import Trace
 
 
 class Link(NamedTuple):
-    """A lookup, and the user's trace of it."""
+    """A lookup, the user's trace of it, the columns of its key, and those that it adds."""
 
     task: EnrichTask
     trace: Trace | None
+    key: tuple[str, ...]
+    adds: tuple[str, ...]
 
 
 class Chain(NamedTuple):
@@ -56,13 +58,23 @@ def extended(
         _check_budgets(link.task.options.budget, task.options.budget)
     # A trace belongs to the last enrichment that got it, and so do the lookups before it that have the same one.
     kept = [
-        Link(replace(link.task, tracing=task.tracing), trace) if trace is not None and link.trace is trace else link
+        link._replace(task=replace(link.task, tracing=task.tracing))
+        if trace is not None and link.trace is trace
+        else link
         for link in links
     ]
-    chain = Chain(base, (*kept, Link(task, trace)))
+    names = schema.names
+    own = Link(task, trace, tuple(names[i] for i in task.layout.keys), tuple(names[len(df.columns) :]))
+    chain = Chain(base, (*kept, own))
     output = _addressable(base).mapInArrow(ChainTask([link.task for link in chain.links]), schema)
     _chains[output] = chain
     return output
+
+
+def links_of(df: DataFrame) -> tuple[Link, ...]:
+    """The lookups that made the DataFrame, in one stage; none if another operation made it."""
+    chain = _chains.get(df)
+    return () if chain is None else chain.links
 
 
 def _check_budgets(earlier: Budget | None, budget: Budget | None) -> None:

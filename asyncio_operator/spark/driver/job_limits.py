@@ -16,6 +16,7 @@ from asyncio_operator.checks import one_of, positive_int
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
+from asyncio_operator.spark.driver.described import described
 from asyncio_operator.spark.driver.sessions import context_of
 
 MANY = 100_000
@@ -29,7 +30,8 @@ def cores(spark: SparkSession) -> int:
 
     Spark Connect offers no other way to find it.
     """
-    return spark.range(MANY).selectExpr("spark_partition_id() AS id").distinct().count()
+    with described(spark, "enrich: number of cores"):
+        return spark.range(MANY).selectExpr("spark_partition_id() AS id").distinct().count()
 
 
 def slots(spark: SparkSession) -> int:

@@ -50,8 +50,7 @@ class ChainTask:
 
     def __init__(self, tasks: Sequence[EnrichTask]) -> None:
         self.tasks = tuple(tasks)
-        # In one line: another would break the tree of a plan.
-        names = [" ".join(describe(task.enricher, LONGEST_NAME).split()) for task in tasks]
+        names = [stage_name(task) for task in tasks]
         self.__name__ = f"enrich: {', '.join(names)} ({len(names)} lookup{'s' * (len(names) > 1)})"
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -62,6 +61,11 @@ class ChainTask:
             MissingKeyError: a key has no row, and `how` is "required".
         """
         return portable_errors(_enriched(self.tasks, batches))
+
+
+def stage_name(task: EnrichTask) -> str:
+    """The name of a lookup in a plan. In one line: another would break the tree of the plan."""
+    return " ".join(describe(task.enricher, LONGEST_NAME).split())
 
 
 def _enriched(tasks: Sequence[EnrichTask], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
