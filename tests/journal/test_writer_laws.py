@@ -75,6 +75,20 @@ def test_J2_answers_are_written_within_flush_every_without_being_asked(place: Wa
     assert read(place, description, [0, 1, 2]) == {0: ["a"], 1: ["a"], 2: ["a"]}
 
 
+def test_J2_answers_that_come_all_the_time_are_written_within_flush_every_too(place: Watched) -> None:
+    """An answer that came since must not put off the write of those before it."""
+    description = described(place)
+    writer = JournalWriter(place, description, flush_every=0.2)
+    deadline = time.monotonic() + 5
+    key = 0
+    while not writer.acknowledged:
+        assert time.monotonic() < deadline
+        writer.append(batch({key: ["a"]}))
+        key += 1
+        time.sleep(0.005)
+    writer.close()
+
+
 def test_J2_close_writes_what_waits_and_says_so(place: Watched) -> None:
     description = described(place)
     writer = JournalWriter(place, description, flush_every=3600)

@@ -42,7 +42,9 @@ def main() -> int:
         room = Path(directory)
         copy = make_copy(room / "copy")
         # Once for all bugs: what this imports is compiled then.
-        run_tests(copy, ["--collect-only", *folders(bugs)], "", CONTROL_LIMIT)
+        collected = run_tests(copy, ["--collect-only", *folders(bugs)], "", CONTROL_LIMIT)
+        if collected.failed:
+            parser.exit(1, f"without a bug, {collected.failed[0]} cannot be imported: {collected.why}\n")
         results = _search_all(bugs, copy, room, options.jobs)
         wrong = _control(results, copy)
     survived = [caught for caught in results if not caught.test]

@@ -31,11 +31,16 @@ FOLDERS = {
     "operator": ("operator",),
     "policies": ("policies", "operator", "lookup", "budget"),
     "queues": ("queues", "operator"),
+    "checks.py": ("policies", "operator"),
+    "function.py": ("operator",),
     "spark": ("spark/worker", "spark/driver"),
     "state": ("state", "timers", "lookup"),
     "timers": ("timers", "state"),
 }
-"""By folder of the package: the folders of tests, the most likely first. The first must import the module."""
+"""By folder or file of the package: the folders of tests, the most likely first."""
+
+HOMES = {"L": "lookup", "G": "budget", "T": "timers"}
+"""By letter of a law: the folder of tests that goes before that of the module."""
 
 TEST_LIMIT = 40
 """Seconds after which a test hangs. The slowest test takes a quarter of that on a busy machine."""
@@ -65,23 +70,29 @@ class Caught:
 
 def search(bug: Bug, tree: Path) -> Caught:
     """Run tests in a tree with the bug until one fails."""
-    begun, imported = time.monotonic(), False
+    begun, imported, ran = time.monotonic(), False, 0
     for arguments in steps(bug):
         left = LIMIT - (time.monotonic() - begun)
         ended = run_tests(tree, arguments, bug.module, left)
         imported |= ended.imported
+        ran += ended.ran
         seconds = time.monotonic() - begun
         if ended.failed:
             return Caught(bug, ended.failed[0], ended.why, seconds)
         if seconds >= LIMIT:
-            return Caught(bug, "", f"no test failed within {LIMIT:g} s", seconds)
-    why = "no test failed" if imported else f"no test imported {bug.module}"
+            return Caught(bug, "", f"no test of {ran} failed within {LIMIT:g} s", seconds)
+    why = f"no test of {ran} failed" if imported else f"no test imported {bug.module}"
     return Caught(bug, "", why, time.monotonic() - begun)
 
 
 def folders(bugs: Iterable[Bug]) -> list[str]:
     """The folders with tests that may see one of these bugs, the most likely first."""
-    return list(dict.fromkeys(f"tests/{name}" for bug in bugs for name in FOLDERS[bug.file.split("/")[0]]))
+    found: dict[str, None] = {}
+    for bug in bugs:
+        names, home = FOLDERS[bug.file.split("/")[0]], HOMES.get(bug.law[0])
+        first = [home] if home in names else []
+        found |= dict.fromkeys(f"tests/{name}" for name in [*first, *names])
+    return list(found)
 
 
 def steps(bug: Bug) -> Iterable[list[str]]:
@@ -100,11 +111,13 @@ class Ended:
     Attributes:
         failed: tests that failed or did not end.
         why: what the first of them said.
+        ran: how many tests were begun.
         imported: whether the module with the bug was imported from the tree.
     """
 
     failed: tuple[str, ...]
     why: str
+    ran: int
     imported: bool
 
 
@@ -182,13 +195,14 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _read(report: Path, code: int | None, output: str) -> Ended:
     lines = [json.loads(line) for line in report.read_text().splitlines()] if report.exists() else []
     imported = any(line.get("imported") for line in lines)
+    ran = sum("begun" in line for line in lines)
     failed = [line for line in lines if "failed" in line]
     if failed:
         why = failed[0]["why"]
-        return Ended(tuple(line["failed"] for line in failed), "hangs" if "Timeout (>" in why else why, True)
+        return Ended(tuple(line["failed"] for line in failed), "hangs" if "Timeout (>" in why else why, ran, True)
     if code in (0, NO_TESTS):
-        return Ended((), "", imported)
+        return Ended((), "", ran, imported)
     latest = next((line["begun"] for line in reversed(lines) if "begun" in line), "")
     if not latest:
         raise RuntimeError(f"pytest could not run the tests (exit code {code}):\n{output[-3000:]}")
-    return Ended((latest,), "hangs" if code is None else f"the process died with exit code {code}", True)
+    return Ended((latest,), "hangs" if code is None else f"the process died with exit code {code}", ran, True)

@@ -14,20 +14,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.mutants.bugs import PACKAGE, ROOT, Bug
+from tests.mutants.bugs import ROOT, Bug
 
-COPIED = (PACKAGE, "enrichers", "benchmarks", "tests", "tools", "pyproject.toml")
+LEFT_OUT = shutil.ignore_patterns(".*", "artifacts", "build", "dist", "site", "spark-warehouse", "metastore_db")
 
 
 def make_copy(target: Path) -> Path:
-    """Copy what the tests need, compiled modules included."""
-    target.mkdir()
-    for name in COPIED:
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, target / name)
-        else:
-            shutil.copy2(source, target / name)
+    """Copy the repository, compiled modules included, without what was built."""
+    shutil.copytree(ROOT, target, ignore=LEFT_OUT)
     return target
 
 
