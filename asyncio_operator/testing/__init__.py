@@ -12,10 +12,13 @@ from asyncio_operator.lazy import lazy
 if TYPE_CHECKING:
     from asyncio_operator.testing.fake_enricher import FakeCall, FakeEnricher, check_enricher
     from asyncio_operator.testing.fake_service import ExceededWindow, FakeAnswer, FakeRequest, FakeService
+    from asyncio_operator.testing.history.check import check_history, history_laws
+    from asyncio_operator.testing.history.format import History
     from asyncio_operator.testing.queue_contract import check_element_queue
     from asyncio_operator.testing.simulation.simulation import Simulation, SimulationFailed
     from asyncio_operator.testing.state_contract.check import check_state_backend
     from asyncio_operator.testing.time import ManualClock, VirtualTimeLoop
+    from asyncio_operator.testing.trace_history import history_of_trace
 
 __all__ = [
     "ExceededWindow",
@@ -24,13 +27,17 @@ __all__ = [
     "FakeEnricher",
     "FakeRequest",
     "FakeService",
+    "History",
     "ManualClock",
     "Simulation",
     "SimulationFailed",
     "VirtualTimeLoop",
     "check_element_queue",
     "check_enricher",
+    "check_history",
     "check_state_backend",
+    "history_laws",
+    "history_of_trace",
 ]
 
 if not TYPE_CHECKING:
@@ -38,11 +45,14 @@ if not TYPE_CHECKING:
         __name__,
         {
             "asyncio_operator.testing.fake_enricher": "FakeCall FakeEnricher check_enricher",
+            "asyncio_operator.testing.history.check": "check_history history_laws",
+            "asyncio_operator.testing.history.format": "History",
             "asyncio_operator.testing.queue_contract": "check_element_queue",
             "asyncio_operator.testing.fake_service": "ExceededWindow FakeAnswer FakeRequest FakeService",
             "asyncio_operator.testing.simulation.simulation": "Simulation SimulationFailed",
             "asyncio_operator.testing.state_contract.check": "check_state_backend",
             "asyncio_operator.testing.time": "ManualClock VirtualTimeLoop",
+            "asyncio_operator.testing.trace_history": "history_of_trace",
         },
         needs={"asyncio_operator.testing.fake_service": ("aiohttp", "http")},
     )

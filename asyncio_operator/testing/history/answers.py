@@ -1,0 +1,292 @@
+"""Laws of lookups (L): which key is called, what is shared, remembered and cached, and whose answer a row gets."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Hashable, Iterator
+from math import inf
+from typing import Any, NamedTuple
+
+from asyncio_operator.testing.history.book import Book
+from asyncio_operator.testing.history.keys import text_of
+from asyncio_operator.testing.history.parts import Call, Out, Row, Run
+from asyncio_operator.testing.history.report import Finding
+
+CACHE_CLOCK = 0.001
+"""Seconds: caches measure ages in whole milliseconds."""
+
+REMEMBERED = 100_000
+"""Keys that a task remembers."""
+
+
+class Answer(NamedTuple):
+    """An answer for a key that a call gave, and when it came."""
+
+    at: float
+    call: Call
+    value: Any
+
+    @property
+    def taken(self) -> bool:
+        """Whether the run surely took the answer: it came within every limit, and before the run ended."""
+        run, call = self.call.run, self.call
+        limits = [run.setting[name] for name in ("timeout", "attempt_timeout") if run.setting.get(name)]
+        return self.at < run.task.end and not call.retryable and all(self.at < call.begun + limit for limit in limits)
+
+
+class Scope:
+    """The answers that a cache may hold: of one worker on the heap, of all workers on disk or in Redis."""
+
+    def __init__(self, runs: list[Run]) -> None:
+        self.runs = runs
+        self.setting = runs[0].setting
+        self.cache = self.setting.get("cache", {})
+        self.heap = self.cache.get("store", "heap") == "heap"
+        self._answers: dict[Hashable, list[Answer]] = {}
+        for run in runs:
+            for call in run.calls:
+                if call.outcome == "result" and (call.answers is None or len(call.answers) == len(call.keys)):
+                    for position, key in enumerate(call.keys):
+                        self._answers.setdefault(key, []).append(Answer(call.stopped, call, call.answer_of(position)))
+        for answers in self._answers.values():
+            answers.sort(key=lambda answer: answer.at)
+
+    def answers(self, key: Hashable, until: float = inf) -> list[Answer]:
+        """The answers for a key that came until a time, in the order of time."""
+        found = self._answers.get(key, [])
+        return found[: bisect_right(found, until, key=lambda answer: answer.at)]
+
+    def latest(self, key: Hashable, at: float) -> Answer | None:
+        """The latest answer for a key that came until a time."""
+        found = self._answers.get(key, [])
+        place = bisect_right(found, at, key=lambda answer: answer.at)
+        return found[place - 1] if place else None
+
+    def candidates(self, key: Hashable, begin: float, end: float) -> list[Answer]:
+        """The answers that may be the current one between two times: the last certain one before, and what follows."""
+        found = self._answers.get(key, [])
+        stop = bisect_right(found, end, key=lambda answer: answer.at)
+        start = bisect_left(found, begin, hi=stop, key=lambda answer: answer.at)
+        while start > 0:
+            start -= 1
+            if found[start].taken:
+                break
+        return found[start:stop]
+
+
+def scopes(book: Book) -> list[Scope]:
+    """The scopes of lookups, in the order of their first runs."""
+    groups: dict[tuple[object, ...], list[Run]] = {}
+    for run in book.runs:
+        if run.of_rows:
+            continue
+        cache = run.setting.get("cache")
+        if cache is None:
+            group: tuple[object, ...] = ("task", run.lookup, run.task.name)
+        elif cache.get("store", "heap") == "heap":
+            group = ("worker", run.lookup, run.task.worker)
+        else:
+            group = ("all", run.lookup)
+        groups.setdefault(group, []).append(run)
+    return [Scope(runs) for runs in groups.values()]
+
+
+def _outs(scope: Scope) -> Iterator[tuple[Run, Row, Out]]:
+    """The first output of every row."""
+    for run in scope.runs:
+        for row in run.rows.values():
+            if row.outs:
+                yield run, row, row.outs[0]
+
+
+def law_l1_a_key_is_looked_up_for_a_row(book: Book, found: Finding) -> None:
+    """Only keys of rows are called, and never one that is null in any part: such a row is a miss that cost nothing."""
+    for run in book.runs:
+        if run.of_rows:
+            continue
+        for call in run.calls:
+            found.decided()
+            for key in call.keys:
+                rows = run.rows_of.get(key)
+                if key is None:
+                    found.broken(f"call {call.id!r} of {run.name} has a null key", call.start, call.event)
+                elif run.rows and (rows is None or rows[0].event > call.event):
+                    what = f"call {call.id!r} of {run.name} asks for key {text_of(key)}, which no row had"
+                    found.broken(what, call.start, call.event)
+        if run.calls:
+            for row in run.rows.values():
+                if row.key is None and row.outs:
+                    _judge_null(run, row, row.outs[0], found)
+
+
+def _judge_null(run: Run, row: Row, out: Out, found: Finding) -> None:
+    if out.status == "found" or out.attempts or out.source not in ("none", None):
+        what = f"row {row.row} of {run.name} has a null key, and left as {out.status} from {out.source}"
+        found.broken(f"{what} after {out.attempts} attempts", out.at, row.event, out.event)
+
+
+def law_l1_an_answer_has_a_source(book: Book, found: Finding) -> None:
+    """A row says truly where its answer came from: a call of its key, the cache, a shared call, or nowhere."""
+    for scope in scopes(book):
+        for run, row, out in _outs(scope):
+            if row.key is None or out.status not in ("found", "missing"):
+                continue
+            latest = scope.latest(row.key, out.at + book.moment)
+            called = run.calls_of.get(row.key, [])
+            match out.source:
+                case "call":
+                    right = latest is not None and any(call.stopped >= row.at - book.moment for call in called)
+                case "shared":
+                    right = any(call.start <= out.at + book.moment for call in called[:1])
+                case "cache" | "stale":
+                    if latest is None and not scope.heap:
+                        found.undecided("an answer in a store that outlives workers may be older than the history")
+                        continue
+                    right = latest is not None and "cache" in run.setting
+                case "none":
+                    right = False
+                case _:
+                    continue
+            found.decided()
+            if not right:
+                what = f"row {row.row} of {run.name} says that its answer for key {text_of(row.key)} is from"
+                found.broken(f"{what} {out.source!r}, where it cannot be from", out.at, row.event, out.event)
+
+
+def law_l2_concurrent_lookups_share_a_call(book: Book, found: Finding) -> None:
+    """While a call for a key runs no other one starts for it in the task, copies apart."""
+    for run in book.runs:
+        if run.of_rows:
+            continue
+        limits = [run.setting[name] for name in ("timeout", "attempt_timeout") if run.setting.get(name)]
+        for key, calls in run.calls_of.items():
+            before = None
+            for call in calls:
+                if call.copy_of is not None:
+                    continue
+                found.decided()
+                overlap = before is not None and call.start < before.stopped - book.moment
+                if before is not None and overlap and not _was_left(before, call, limits, book):
+                    what = f"call {call.id!r} of {run.name} asks for key {text_of(key)} while call {before.id!r} does"
+                    found.broken(what, call.start, *before.events, call.event)
+                before = call if before is None or call.stopped >= before.stopped else before
+
+
+def _was_left(before: Call, call: Call, limits: list[float], book: Book) -> bool:
+    """Whether all who waited for the earlier call may have left it, so that no caller needs it."""
+    if before.outcome in ("cancelled", "timed_out", None):
+        return True
+    return any(call.start >= before.begun + limit - book.moment for limit in limits)
+
+
+def law_l2_all_who_wait_get_the_answer(book: Book, found: Finding) -> None:
+    """A row whose source is a call, its own or a shared one, has the answer that the call gave for its key."""
+    for scope in scopes(book):
+        for run, row, out in _outs(scope):
+            if out.source not in ("call", "shared") or out.status not in ("found", "missing") or row.key is None:
+                continue
+            begin = row.at - book.moment if out.source == "call" else -inf
+            answers = [
+                answer
+                for answer in scope.answers(row.key, out.at + book.moment)
+                if answer.at >= begin and answer.call.run is run
+            ]
+            _judge_answer(run, row, out, answers, found)
+
+
+def _judge_answer(run: Run, row: Row, out: Out, answers: list[Answer], found: Finding) -> None:
+    if out.answer is None or not answers or any(answer.value is None for answer in answers):
+        found.undecided("answers are not recorded")
+        return
+    found.decided()
+    if all(answer.value != out.answer for answer in answers):
+        what = f"row {row.row} of {run.name} has an answer that no call gave then for key {text_of(row.key)}"
+        found.broken(what, out.at, row.event, out.event, *(answer.call.end_event or 0 for answer in answers[-3:]))
+
+
+def law_l3_an_error_is_no_miss(book: Book, found: Finding) -> None:
+    """An error is never taken for a miss, and never kept; misses are cached only if `cache_missing` says so."""
+    for scope in scopes(book):
+        ttl = scope.cache.get("missing_ttl")
+        for run, row, out in _outs(scope):
+            if row.key is None or out.status != "missing":
+                continue
+            if out.source in ("call", "shared"):
+                found.decided()
+                calls = [call for call in run.calls_of.get(row.key, ()) if call.stopped <= out.at + book.moment]
+                if calls and all(call.outcome in ("error", "timed_out") for call in calls):
+                    what = f"row {row.row} of {run.name} is a miss, and every call for key {text_of(row.key)} failed"
+                    found.broken(what, out.at, *calls[-1].events, out.event)
+            elif out.source == "cache":
+                found.decided()
+                if scope.cache.get("cache_missing") is False:
+                    what = f"row {row.row} of {run.name} is a miss from the cache, which keeps none"
+                    found.broken(what, out.at, row.event, out.event)
+                elif ttl is not None:
+                    _judge_age(scope, run, row, out, ttl, "missing_ttl", book, found)
+
+
+def _judge_age(scope: Scope, run: Run, row: Row, out: Out, ttl: float, name: str, book: Book, found: Finding) -> None:
+    """Whether any answer was young enough at some time between the reading of the row and its output."""
+    latest = scope.latest(row.key, out.at + book.moment)
+    if latest is None:
+        return
+    age = row.at - latest.at
+    if age >= ttl + CACHE_CLOCK + book.moment:
+        what = f"row {row.row} of {run.name} has an answer from the cache for key {text_of(row.key)} that is"
+        found.broken(f"{what} {age:.6f} s old, and {name} is {ttl}", out.at, *latest.call.events, row.event, out.event)
+
+
+def law_l9_no_rows_are_a_miss(book: Book, found: Finding) -> None:
+    """An answer without rows is a miss, and one with rows is none."""
+    for run in book.runs:
+        if run.of_rows:
+            continue
+        for row in run.rows.values():
+            for out in row.outs[:1]:
+                if out.answer is None or out.status not in ("found", "missing"):
+                    continue
+                found.decided()
+                if (out.answer == []) != (out.status == "missing"):
+                    what = f"row {row.row} of {run.name} is {out.status!r}, and its answer is {text_of(out.answer)}"
+                    found.broken(what, out.at, out.event)
+
+
+def law_l10_a_batch_has_no_key_twice(book: Book, found: Finding) -> None:
+    """Keys that are the same are one key, in a batch too."""
+    for run in book.runs:
+        if run.of_rows:
+            continue
+        for call in run.calls:
+            found.decided()
+            if len(set(call.keys)) < len(call.keys):
+                twice = next(key for key in call.keys if call.keys.count(key) > 1)
+                found.broken(f"call {call.id!r} of {run.name} has key {text_of(twice)} twice", call.start, call.event)
+
+
+def law_l12_a_task_remembers_what_was_answered(book: Book, found: Finding) -> None:
+    """Without a cache a key that was answered in the last `remember` seconds is not asked again in the task."""
+    for scope in scopes(book):
+        remember = scope.setting.get("remember")
+        if not remember or "cache" in scope.setting:
+            continue
+        most = scope.setting.get("remember_rows", REMEMBERED)
+        for run in scope.runs:
+            ends = sorted(call.stopped for call in run.calls if call.outcome == "result" for _ in call.keys)
+            for call in run.calls:
+                if call.copy_of is None:
+                    _judge_memory(scope, call, remember, most, ends, book, found)
+
+
+def _judge_memory(
+    scope: Scope, call: Call, remember: float, most: int, ends: list[float], book: Book, found: Finding
+) -> None:
+    for key in call.keys:
+        found.decided()
+        answer = scope.latest(key, call.start - book.moment)
+        if answer is None or not answer.taken or call.start - answer.at >= remember - book.moment:
+            continue
+        # As many keys were answered since then at most as there were answers.
+        if bisect_left(ends, call.start) - bisect_left(ends, answer.at) < most:
+            what = f"call {call.id!r} of {call.run.name} asks for key {text_of(key)}, which was answered"
+            found.broken(f"{what} {call.start - answer.at:.6f} s before", call.start, *answer.call.events, call.event)

@@ -1,0 +1,297 @@
+"""Laws of deadlines and retries (R). They judge flights: the attempts for one lookup of a key, or for one row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+
+from asyncio_operator.testing.history.book import Book
+from asyncio_operator.testing.history.keys import text_of
+from asyncio_operator.testing.history.parts import Attempt, Call, Flight, Out, Row, Run
+from asyncio_operator.testing.history.report import Finding
+
+TIMER = 0.002
+"""Seconds by which a timer of a loop may be late: a millisecond for each of two."""
+
+DOUBT = "which calls were attempts of one lookup cannot be seen; record their attempt"
+
+
+def _flights(book: Book, found: Finding, *options: str) -> Iterator[Flight]:
+    """The sure flights of runs that use one of these options. The others are counted as undecided."""
+    for run in book.runs:
+        if options and not any(run.setting.get(option) for option in options):
+            continue
+        for flight in run.flights:
+            if flight.sure:
+                yield flight
+            elif len(flight.attempts) > 1:
+                found.undecided(DOUBT)
+
+
+def _name(flight: Flight) -> str:
+    """Of a flight, for sentences."""
+    what = f"row {flight.key}" if flight.run.of_rows else f"key {text_of(flight.key)}"
+    return f"{what} of {flight.run.name}"
+
+
+def _asked(flight: Flight) -> Iterator[tuple[Row, Out]]:
+    """The rows whose outcome is that of the flight, with the first part of it."""
+    for row in flight.rows:
+        if row.outs and (flight.run.of_rows or row.outs[0].source in ("call", None)):
+            yield row, row.outs[0]
+
+
+def law_r1_an_attempt_ends_at_its_timeout(book: Book, found: Finding) -> None:
+    """An attempt that exceeds `attempt_timeout` has failed: its result is not used, and it is not cut before."""
+    for flight in _flights(book, found, "attempt_timeout"):
+        limit = flight.run.setting["attempt_timeout"]
+        for attempt in flight.attempts:
+            found.decided()
+            call = attempt.decisive
+            end = attempt.start + limit
+            if call.outcome == "timed_out" and call.stopped < min(end, flight.deadline) - book.moment:
+                what = f"call {call.id!r} for {_name(flight)} was cut after {call.stopped - call.start:.6f} s"
+                found.broken(f"{what}, and attempt_timeout is {limit}", call.stopped, *call.events)
+        last = flight.attempts[-1]
+        if last.decisive.outcome != "result" or last.decisive.stopped <= last.start + limit + TIMER + book.moment:
+            continue
+        for row, out in _asked(flight):
+            if out.status in ("found", "missing") and len(flight.attempts) > 0:
+                what = f"row {row.row} has the result of an attempt for {_name(flight)} that took longer than"
+                found.broken(f"{what} attempt_timeout, {limit}", out.at, *last.decisive.events, out.event)
+
+
+def law_r2_an_element_ends_at_its_deadline(book: Book, found: Finding) -> None:
+    """At the deadline an element ends with its timeout result: a later result is not used, and it waits no longer."""
+    for flight in _flights(book, found, "timeout"):
+        decisive = flight.attempts[-1].decisive
+        for row, out in _asked(flight):
+            found.decided()
+            late = decisive.stopped > flight.deadline + TIMER + book.moment
+            if out.status in ("found", "missing") and decisive.outcome == "result" and late:
+                what = f"row {row.row} has the result of call {decisive.id!r} for {_name(flight)}, which came after"
+                found.broken(f"{what} the deadline at {flight.deadline:.6f}", out.at, *decisive.events, out.event)
+            elif out.status == "timed_out" and out.at < flight.deadline - book.moment and not _early(flight):
+                what = f"row {row.row} timed out before the deadline of {_name(flight)} at {flight.deadline:.6f}"
+                found.broken(what, out.at, *flight.events, out.event)
+            elif (
+                book.consumer_ready
+                and out.at > flight.deadline + TIMER + book.moment
+                and not _held(flight.run, row, book)
+            ):
+                what = f"row {row.row} left after the deadline of {_name(flight)} at {flight.deadline:.6f}"
+                found.broken(what, out.at, *flight.events, out.event)
+
+
+def _early(flight: Flight) -> bool:
+    """Whether an attempt, and not the whole flight, may be what timed out."""
+    return bool(flight.run.setting.get("attempt_timeout")) or flight.attempts[-1].decisive.error is not None
+
+
+def _held(run: Run, row: Row, book: Book) -> bool:
+    """Whether what left just before the row may have held it."""
+    position = run.emitted_before(row.outs[0])
+    if position == 0:
+        return any(before[1] <= row.outs[0].at for before in run.watermarks_in)
+    return run.emitted[position - 1][1] >= row.outs[0].at - book.moment
+
+
+def law_r3_no_attempt_starts_after_the_deadline(book: Book, found: Finding) -> None:
+    """No call starts after the deadline of its element, and no back-off begins that would end after it."""
+    for flight in _flights(book, found, "timeout"):
+        for attempt in flight.attempts:
+            found.decided()
+            for call in attempt.calls:
+                if call.start > flight.deadline + TIMER + book.moment:
+                    what = f"call {call.id!r} for {_name(flight)} starts after the deadline at {flight.deadline:.6f}"
+                    found.broken(what, call.start, flight.attempts[0].calls[0].event, call.event)
+        last = flight.attempts[-1]
+        wait = _least_wait(flight, last)
+        if wait is None or last.stopped + wait <= flight.deadline + book.moment:
+            continue
+        for row, out in _asked(flight):
+            if out.status == "timed_out" and last.stopped < flight.deadline - book.moment:
+                what = f"row {row.row} waited for its deadline, though the back-off after call {last.decisive.id!r}"
+                found.broken(f"{what} would have ended after it", out.at, *last.decisive.events, out.event)
+
+
+def law_r4_a_result_in_time_wins(book: Book, found: Finding) -> None:
+    """A result that came before the deadline is not lost to it."""
+    for flight in _flights(book, found, "timeout", "attempt_timeout"):
+        last = flight.attempts[-1]
+        call = last.decisive
+        limit = flight.run.setting.get("attempt_timeout") or inf
+        if call.outcome != "result" or call.retryable or not _aligned(call):
+            continue
+        found.decided()
+        if call.stopped >= min(flight.deadline, last.start + limit) - book.moment:
+            continue
+        for row, out in _asked(flight):
+            if out.status == "timed_out":
+                what = f"row {row.row} timed out, though call {call.id!r} for {_name(flight)} gave a result in time"
+                found.broken(what, out.at, *call.events, out.event)
+
+
+def _aligned(call: Call) -> bool:
+    return call.answers is None or len(call.answers) == len(call.keys)
+
+
+def law_r5_max_attempts_counts_calls(book: Book, found: Finding) -> None:
+    """At most `max_attempts` attempts are made; none after a result, or after an error that is not to be retried."""
+    for run in book.runs:
+        most = run.setting.get("max_attempts", 1)
+        for flight in run.flights:
+            found.decided()
+            if flight.sure:
+                _judge_attempts(flight, most, book, found)
+            else:
+                _judge_numbers(run, flight, most, found)
+
+
+def _judge_attempts(flight: Flight, most: int, book: Book, found: Finding) -> None:
+    if len(flight.attempts) > most:
+        late = flight.attempts[most].calls[0]
+        what = f"{_name(flight)} has {len(flight.attempts)} attempts, and max_attempts is {most}"
+        found.broken(what, late.start, *flight.events)
+    for attempt, following in zip(flight.attempts, flight.attempts[1:], strict=False):
+        call, after = attempt.decisive, following.calls[0]
+        events = (*call.events, after.event)
+        if call.outcome == "result" and not call.retryable and after.start >= call.stopped and not _late(flight, call):
+            found.broken(f"{_name(flight)} is called again after a result", after.start, *events)
+        elif call.outcome == "error" and call.retryable is False:
+            what = f"{_name(flight)} is called again after {call.error or 'an error'}, which is not to be retried"
+            found.broken(what, after.start, *events)
+    last = flight.attempts[-1].decisive
+    for row, out in _asked(flight):
+        if out.attempts is not None and out.attempts != flight.calls and not _counts_more(flight):
+            what = f"row {row.row} says {out.attempts} attempts, and {flight.calls} calls were made for {_name(flight)}"
+            found.broken(what, out.at, *flight.events, out.event)
+        gave_up = out.status == "failed" and last.outcome == "error" and last.retryable is True
+        if gave_up and len(flight.attempts) < most and not _no_time(flight) and out.error in (last.error, None):
+            what = f"{_name(flight)} failed after {len(flight.attempts)} of {most} attempts, though its error is to be"
+            found.broken(f"{what} retried", out.at, *flight.events, out.event)
+
+
+def _counts_more(flight: Flight) -> bool:
+    """Whether attempts are more than calls: a refusal of a circuit breaker is one. Copies are for law H3."""
+    return "circuit_breaker" in flight.run.setting or flight.calls > len(flight.attempts)
+
+
+def _late(flight: Flight, call: Call) -> bool:
+    """Whether the result came after the limit of its attempt, so that the attempt counts as failed."""
+    return call.stopped > call.start + (flight.run.setting.get("attempt_timeout") or inf)
+
+
+def _no_time(flight: Flight) -> bool:
+    return flight.deadline < inf
+
+
+def _judge_numbers(run: Run, flight: Flight, most: int, found: Finding) -> None:
+    """Where lookups cannot be distinguished: not more attempts than all rows with the key could have."""
+    read = 0
+    rows = run.rows_of.get(flight.key, [])
+    if not rows or "refresh_after" in run.setting.get("cache", {}):
+        return
+    for count, attempt in enumerate(flight.attempts, start=1):
+        while read < len(rows) and rows[read].event < attempt.calls[0].event:
+            read += 1
+        if count > most * read:
+            what = f"{_name(flight)} has {count} attempts for {read} rows, and max_attempts is {most}"
+            found.broken(what, attempt.start, *(call.event for call in attempt.calls), rows[0].event)
+            return
+
+
+def law_r7_a_retry_waits_for_its_back_off(book: Book, found: Finding) -> None:
+    """A retry waits until its back-off, or what the source asked for, has passed since the failed attempt."""
+    for flight in _flights(book, found, "delay", "backoff", "max_attempts"):
+        for number, (attempt, following) in enumerate(zip(flight.attempts, flight.attempts[1:], strict=False), start=1):
+            wait = _least_wait(flight, attempt, number)
+            if wait is None:
+                found.undecided("the back-off has jitter, or is not recorded")
+                continue
+            found.decided()
+            ended, call = _cut_at(flight, attempt), following.calls[0]
+            if call.start < ended + wait - book.moment:
+                what = f"the next attempt for {_name(flight)} starts {call.start - ended:.6f} s after the last, and its"
+                found.broken(f"{what} back-off is {wait:.6f} s", call.start, *attempt.decisive.events, call.event)
+
+
+def _cut_at(flight: Flight, attempt: Attempt) -> float:
+    """When an attempt failed: a call that ignored its cancellation runs longer."""
+    limit = flight.run.setting.get("attempt_timeout") or inf
+    return min(attempt.decisive.stopped, attempt.start + limit)
+
+
+def _least_wait(flight: Flight, attempt: Attempt, number: int | None = None) -> float | None:
+    """The least time between an attempt that failed and the next; None if it is not known."""
+    setting, call = flight.run.setting, attempt.decisive
+    number = len(flight.attempts) if number is None else number
+    if number >= setting.get("max_attempts", 1) or call.outcome not in ("error", "timed_out", "result"):
+        return None
+    if call.outcome == "result" and not call.retryable:
+        return None
+    if call.retry_after is not None and call.retry_after >= 0:
+        return call.retry_after
+    if "delay" in setting:
+        delay: float = setting["delay"]
+        return delay
+    backoff = setting.get("backoff")
+    if backoff is None or backoff.get("jitter", True):
+        return None
+    initial, multiplier = backoff.get("initial", 0.1), backoff.get("multiplier", 2.0)
+    wait: float = min(initial * multiplier ** (number - 1), backoff.get("maximum", 10.0))
+    return wait
+
+
+def law_r8_a_due_retry_goes_before_new_input(book: Book, found: Finding) -> None:
+    """An element whose back-off is over is called before an element that has not been called yet."""
+    for run in book.runs:
+        setting = run.setting
+        if setting.get("max_attempts", 1) <= 1:
+            continue
+        if any(name in setting for name in ("limits", "budget", "batch", "circuit_breaker", "cache")):
+            found.undecided("limits, batches or a cache decide too when a call starts")
+            continue
+        _judge_due(run, book, found)
+
+
+def _judge_due(run: Run, book: Book, found: Finding) -> None:
+    firsts = sorted(flight.attempts[0].calls[0].start for flight in run.flights if flight.sure)
+    if len(firsts) < len(run.flights):
+        found.undecided(DOUBT)
+        return
+    cut = bool(run.setting.get("timeout") or run.setting.get("attempt_timeout"))
+    place = 0
+    waits = []
+    for flight in run.flights:
+        for number, (attempt, following) in enumerate(zip(flight.attempts, flight.attempts[1:], strict=False), start=1):
+            wait = _least_wait(flight, attempt, number)
+            if wait is None or (cut and attempt.decisive.outcome != "error"):
+                found.undecided("the back-off has jitter, or a call was cut")
+            else:
+                waits.append((attempt.decisive.stopped + wait, following.calls[0], flight))
+    for due, call, flight in sorted(waits, key=lambda one: (one[0], one[1].event)):
+        found.decided()
+        while place < len(firsts) and firsts[place] <= due + book.moment:
+            place += 1
+        if place < len(firsts) and firsts[place] < call.start - book.moment:
+            what = f"a new element of {run.name} is called at {firsts[place]:.6f}, and {_name(flight)} is due since"
+            found.broken(f"{what} {due:.6f}", call.start, *flight.events)
+
+
+def law_r10_an_open_circuit_refuses_calls(book: Book, found: Finding) -> None:
+    """A row that a circuit breaker refused came after enough failures of calls."""
+    for run in book.runs:
+        breaker = run.setting.get("circuit_breaker")
+        if breaker is None:
+            continue
+        failures = sorted(call.stopped for call in run.calls if call.outcome in ("error", "timed_out"))
+        ratio, fewest = breaker.get("failure_ratio", 0.5), breaker.get("minimum_calls", 20)
+        needed = max(1, int(ratio * fewest))
+        for number, at, row, out in run.emitted:
+            if row is None or out.error != "CircuitOpenError":
+                continue
+            found.decided()
+            if len(failures) < needed or failures[needed - 1] > at + book.moment:
+                what = f"row {row.row} of {run.name} was refused by the circuit breaker before {needed} calls failed"
+                found.broken(what, at, number)

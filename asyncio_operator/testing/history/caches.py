@@ -1,0 +1,163 @@
+"""Laws of caches (L4 to L6): how long an answer lives, which one goes first, and what is refreshed."""
+
+from __future__ import annotations
+
+from asyncio_operator.testing.history.answers import CACHE_CLOCK, Scope, scopes
+from asyncio_operator.testing.history.book import Book
+from asyncio_operator.testing.history.keys import text_of
+from asyncio_operator.testing.history.parts import Call, Out, Row, Run
+from asyncio_operator.testing.history.report import Finding
+from asyncio_operator.testing.history.sweeps import distinct_between
+
+
+def _hits(scope: Scope, *sources: str) -> list[tuple[Run, Row, Out]]:
+    return [
+        (run, row, row.outs[0])
+        for run in scope.runs
+        for row in run.rows.values()
+        if row.outs and row.outs[0].source in sources and row.key is not None
+    ]
+
+
+def _caches(book: Book) -> list[Scope]:
+    return [scope for scope in scopes(book) if "cache" in scope.setting]
+
+
+def law_l4_a_full_cache_drops_the_least_recently_used(book: Book, found: Finding) -> None:
+    """An answer is not served from a cache that has taken `max_rows` other keys since the last use of its own."""
+    for scope in _caches(book):
+        most = scope.cache.get("max_rows")
+        if most is None or not scope.heap:
+            continue
+        hits = _hits(scope, "cache")
+        # Every answer of a call takes a place when it came. A hit is a use between its row's two moments: it may have
+        # been used late itself, and is looked for at the earliest.
+        accesses: list[tuple[float, int, object, tuple[Run, Row, Out] | None]] = []
+        for run in scope.runs:
+            for call in run.calls:
+                if call.outcome == "result":
+                    accesses += [(call.stopped, 0, key, None) for key in call.keys]
+        accesses += [(row.at - book.moment, 1, row.key, (run, row, out)) for run, row, out in hits]
+        accesses += [(out.at + book.moment, 0, row.key, None) for run, row, out in hits]
+        accesses.sort(key=lambda access: access[:2])
+        written: dict[object, int] = {}
+        between = distinct_between([(at, key) for at, _, key, _ in accesses])
+        for (_, _, key, hit), others in zip(accesses, between, strict=True):
+            if hit is None:
+                written[key] = written.get(key, 0) + 1
+                continue
+            found.decided()
+            run, row, out = hit
+            # Uses of other keys count as well as their writes: only keys that took a place push this one out.
+            if key in written and others >= most and _all_written(scope):
+                what = f"row {row.row} of {run.name} has an answer from the cache for key {text_of(key)}, and"
+                found.broken(
+                    f"{what} {others} other keys were used since, of {most} that fit", out.at, row.event, out.event
+                )
+
+
+def _all_written(scope: Scope) -> bool:
+    """Whether every answer of a call surely took a place: misses too, and none came too late."""
+    return scope.cache.get("cache_missing", True) and not any(
+        scope.setting.get(name) for name in ("timeout", "attempt_timeout")
+    )
+
+
+def law_l5_an_answer_expires(book: Book, found: Finding) -> None:
+    """At `expire_after_write` after it came, or `expire_after_access` after its last use, an answer is gone."""
+    for scope in _caches(book):
+        hits = _hits(scope, "cache")
+        written, used = scope.cache.get("expire_after_write"), scope.cache.get("expire_after_access")
+        uses: dict[object, float] = {}
+        for run, row, out in sorted(hits, key=lambda hit: hit[1].at):
+            latest = scope.latest(row.key, out.at + book.moment)
+            if latest is None:
+                continue
+            found.decided()
+            _judge(run, row, out, latest.at, written, "expire_after_write", latest.call, book, found)
+            if scope.heap:
+                last = max(latest.at, uses.get(row.key, latest.at))
+                _judge(run, row, out, last, used, "expire_after_access", latest.call, book, found)
+            uses[row.key] = max(out.at, uses.get(row.key, out.at))
+
+
+def _judge(
+    run: Run, row: Row, out: Out, since: float, ttl: float | None, name: str, call: Call, book: Book, found: Finding
+) -> None:
+    if ttl is not None and row.at - since >= ttl + CACHE_CLOCK + book.moment:
+        what = f"row {row.row} of {run.name} has an answer from the cache for key {text_of(row.key)} after"
+        found.broken(f"{what} {row.at - since:.6f} s, and {name} is {ttl}", out.at, *call.events, row.event, out.event)
+
+
+def law_l5_the_cache_has_the_latest_answer(book: Book, found: Finding) -> None:
+    """A row from the cache has the latest answer for its key, not an older one, and not one of another key."""
+    for scope in _caches(book):
+        for run, row, out in _hits(scope, "cache", "stale"):
+            begin = row.at - book.moment if scope.heap else 0.0
+            answers = scope.candidates(row.key, begin, out.at + book.moment)
+            if out.answer is None or not answers or any(answer.value is None for answer in answers):
+                found.undecided("answers are not recorded")
+                continue
+            found.decided()
+            if all(answer.value != out.answer for answer in answers):
+                what = f"row {row.row} of {run.name} has an answer from the cache that was not the current one for"
+                events = [answer.call.end_event or 0 for answer in answers[-3:]]
+                found.broken(f"{what} key {text_of(row.key)}", out.at, *events, row.event, out.event)
+
+
+def law_l6_an_old_answer_is_refreshed(book: Book, found: Finding) -> None:
+    """A hit older than `refresh_after` starts a call in the background; a refresh does not come earlier."""
+    for scope in _caches(book):
+        after = scope.cache.get("refresh_after")
+        if after is None or not scope.heap:
+            continue
+        for run in scope.runs:
+            for call in run.calls:
+                if call.refresh is True and call.copy_of is None:
+                    _judge_refresh(scope, run, call, after, book, found)
+        for run, row, out in _hits(scope, "cache"):
+            latest = scope.latest(row.key, out.at + book.moment)
+            limited = any(name in run.setting for name in ("budget", "circuit_breaker"))
+            if latest is None or row.at - latest.at < after + CACHE_CLOCK + book.moment or limited:
+                continue
+            found.decided()
+            called = run.calls_of.get(row.key, [])
+            if run.task.outcome == "finished" and not any(call.start >= latest.at for call in called[-1:]):
+                what = f"row {row.row} of {run.name} has an answer for key {text_of(row.key)} that is"
+                what = f"{what} {row.at - latest.at:.6f} s old, and it was not refreshed after {after}"
+                found.broken(what, out.at, *latest.call.events, row.event, out.event)
+
+
+def _judge_refresh(scope: Scope, run: Run, call: Call, after: float, book: Book, found: Finding) -> None:
+    for key in call.keys:
+        answers = [one for one in scope.candidates(key, call.start, call.start + book.moment) if one.at <= call.start]
+        if not answers:
+            continue
+        found.decided()
+        # A retry of a refresh, or one that waited for a place, follows the answer that was old then.
+        if all(call.start - one.at < after - CACHE_CLOCK - book.moment for one in answers):
+            what = f"call {call.id!r} of {run.name} refreshes key {text_of(key)} after"
+            what = f"{what} {call.start - answers[-1].at:.6f} s, and refresh_after is {after}"
+            found.broken(what, call.start, *answers[-1].call.events, call.event)
+
+
+def law_l6_a_stale_answer_replaces_a_failure(book: Book, found: Finding) -> None:
+    """An expired answer is served only with `stale_if_error`, and only after a lookup of its key failed."""
+    for scope in _caches(book):
+        for run, row, out in _hits(scope, "stale"):
+            found.decided()
+            if not scope.cache.get("stale_if_error"):
+                what = f"row {row.row} of {run.name} has a stale answer, and stale_if_error is not set"
+                found.broken(what, out.at, row.event, out.event)
+                continue
+            if "circuit_breaker" in run.setting or "budget" in run.setting or run.setting.get("timeout"):
+                continue
+            failed = any(
+                call.outcome in ("error", "timed_out") and call.stopped >= row.at - book.moment
+                for call in reversed(run.calls_of.get(row.key, []))
+                if call.stopped <= out.at + book.moment
+            )
+            malformed = any(call.outcome == "result" for call in run.calls_of.get(row.key, ())[-2:])
+            if not failed and not malformed:
+                what = f"row {row.row} of {run.name} has a stale answer, and no call for key {text_of(row.key)} failed"
+                found.broken(what, out.at, row.event, out.event)

@@ -1,0 +1,78 @@
+"""`check_history`: decides every law that speaks of what can be seen from outside. It knows no part of the library.
+
+Each law is a function ``law_<letter><number>_<what it says>``, whose docstring is the sentence of `history_laws`. One
+law may have several. A function looks at all cases of a history, and reports the broken and the undecided ones.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from types import ModuleType
+from typing import Any
+
+from asyncio_operator.testing.history import (
+    answers,
+    attempts,
+    batches,
+    caches,
+    journals,
+    limits,
+    order,
+    rows,
+    snapshots,
+)
+from asyncio_operator.testing.history.book import Book
+from asyncio_operator.testing.history.format import History
+from asyncio_operator.testing.history.report import Finding, Report
+
+Law = Callable[[Book, Finding], None]
+
+NAME = re.compile(r"law_([a-z]\d+)_")
+
+
+def _laws_of(module: ModuleType) -> list[tuple[str, Law]]:
+    return [(found[1].upper(), value) for name, value in vars(module).items() if (found := NAME.match(name))]
+
+
+MODULES = (rows, order, snapshots, attempts, batches, limits, answers, caches, journals)
+
+LAWS: list[tuple[str, Law]] = sorted(
+    (law for module in MODULES for law in _laws_of(module)),
+    key=lambda law: ("ORBLGHJQX".index(law[0][0]), int(law[0][1:])),
+)
+"""Every function of a law, in the order of the laws."""
+
+
+def check_history(history: History | str | os.PathLike[str] | Iterable[Mapping[str, Any]]) -> Report:
+    """Decide the laws for a history.
+
+    Args:
+        history: a `History`, the path of its file, or its events as dicts.
+
+    Returns:
+        What was broken, what held, and what this history cannot decide.
+
+    Raises:
+        ValueError: it is not a whole history: an event is not of the format, or impossible. The message has its number.
+        OSError: the file cannot be read.
+    """
+    if isinstance(history, str | os.PathLike):
+        history = History.load(history)
+    elif not isinstance(history, History):
+        history = History(history)
+    book = Book(history.events)
+    findings: dict[str, Finding] = {}
+    for name, law in LAWS:
+        law(book, findings.setdefault(name, Finding(name)))
+    return Report(findings)
+
+
+def history_laws() -> dict[str, str]:
+    """The laws that `check_history` decides, each with what it looks at, in a sentence or more."""
+    found: dict[str, str] = {}
+    for name, law in LAWS:
+        sentence = " ".join((law.__doc__ or "").split())
+        found[name] = f"{found[name]} {sentence}" if name in found else sentence
+    return found

@@ -1,0 +1,168 @@
+"""Laws of journals (J): an answer is paid for once, and found again after a kill."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from asyncio_operator.testing.history.answers import Answer
+from asyncio_operator.testing.history.book import Book
+from asyncio_operator.testing.history.keys import text_of
+from asyncio_operator.testing.history.parts import Call, Run
+from asyncio_operator.testing.history.report import Finding
+
+FLUSH = 1.0
+"""Seconds: the default of `flush_every`."""
+
+WRITE = 1.0
+"""Seconds that a write takes at most, unless the setting says otherwise."""
+
+
+class Kept:
+    """The answers of all runs that name one journal, by key, in the order of time."""
+
+    def __init__(self) -> None:
+        self.runs: list[Run] = []
+        self.answers: dict[Hashable, list[Answer]] = {}
+
+
+def _journals(book: Book) -> list[Kept]:
+    found: dict[Any, Kept] = {}
+    for run in book.runs:
+        if "journal" in run.setting and not run.of_rows:
+            kept = found.setdefault(run.setting["journal"].get("name"), Kept())
+            kept.runs.append(run)
+            for call in run.calls:
+                if call.outcome == "result" and (call.answers is None or len(call.answers) == len(call.keys)):
+                    for position, key in enumerate(call.keys):
+                        answer = Answer(call.stopped, call, call.answer_of(position))
+                        kept.answers.setdefault(key, []).append(answer)
+    for kept in found.values():
+        for answers in kept.answers.values():
+            answers.sort(key=lambda answer: answer.at)
+    return list(found.values())
+
+
+def _acknowledged(answer: Answer, book: Book) -> float | None:
+    """When the journal surely held an answer; None: perhaps never."""
+    run = answer.call.run
+    options, task = run.setting["journal"], run.task
+    if not answer.taken or (answer.value in (None, []) and options.get("keep_missing", True) is False):
+        return None
+    written: float = answer.at + options.get("flush_every", FLUSH) + options.get("write", WRITE)
+    if written <= task.end:
+        return written
+    # A task that ends in any other way than by a kill writes what it has.
+    return task.end if task.outcome in ("finished", "failed", "closed") else None
+
+
+def _asked_again(book: Book, found: Finding, *, killed: bool) -> None:
+    for kept in _journals(book):
+        for run in kept.runs:
+            for call in run.calls:
+                for key in call.keys:
+                    _judge_call(kept, call, key, killed, book, found)
+
+
+def _judge_call(kept: Kept, call: Call, key: Hashable, killed: bool, book: Book, found: Finding) -> None:
+    run = call.run
+    for answer in kept.answers.get(key, ()):
+        other = answer.call.run.task
+        if answer.at > run.task.start:
+            return
+        if other is run.task or (other.outcome == "killed") is not killed:
+            continue
+        written = _acknowledged(answer, book)
+        expires = _lifetime(answer.call.run, run)
+        if written is None or written > run.task.start - book.moment:
+            continue
+        if expires is not None and call.start >= answer.at + expires - book.moment:
+            continue
+        found.decided()
+        what = f"call {call.id!r} of {run.name} asks for key {text_of(key)}, which task {other.name} has paid for"
+        found.broken(f"{what} {call.start - answer.at:.6f} s before", call.start, *answer.call.events, call.event)
+        return
+    found.decided()
+
+
+def _lifetime(writer: Run, reader: Run) -> float | None:
+    """Seconds for which an answer is good: what the writer stored, which the reader may shorten (J7)."""
+    times = [
+        run.setting["journal"]["expire_after"]
+        for run in (writer, reader)
+        if run.setting["journal"].get("expire_after") is not None
+    ]
+    return min(times, default=None)
+
+
+def law_j1_an_answer_in_the_journal_is_not_paid_again(book: Book, found: Finding) -> None:
+    """A key that the journal holds when a task starts is not asked for by the task, until its answer expires."""
+    _asked_again(book, found, killed=False)
+
+
+def law_j2_a_kill_costs_what_was_not_yet_written(book: Book, found: Finding) -> None:
+    """After a kill only calls in flight, and answers of the last `flush_every` and one write, are asked for again."""
+    if any(task.outcome == "killed" for task in book.tasks.values()):
+        _asked_again(book, found, killed=True)
+
+
+def law_j4_every_row_gets_the_latest_answer(book: Book, found: Finding) -> None:
+    """A row from the journal has the latest answer for its key that the journal held when the task started."""
+    for kept in _journals(book):
+        for run in kept.runs:
+            for row in run.rows.values():
+                if not row.outs or row.outs[0].source != "journal":
+                    continue
+                out = row.outs[0]
+                answers = [one for one in kept.answers.get(row.key, ()) if one.at <= out.at + book.moment]
+                if not answers:
+                    found.undecided("an answer in the journal is older than the history")
+                    continue
+                certain = [i for i, one in enumerate(answers) if _is_held(one, run, book)]
+                answers = answers[certain[-1] if certain else 0 :]
+                if out.answer is None or any(one.value is None for one in answers):
+                    found.undecided("answers are not recorded")
+                    continue
+                found.decided()
+                if all(one.value != out.answer for one in answers):
+                    what = f"row {row.row} of {run.name} does not have the latest answer in the journal for key"
+                    events = [one.call.end_event or 0 for one in answers[-3:]]
+                    found.broken(f"{what} {text_of(row.key)}", out.at, *events, row.event, out.event)
+
+
+def _is_held(answer: Answer, run: Run, book: Book) -> bool:
+    written = _acknowledged(answer, book)
+    return written is not None and written <= run.task.start - book.moment
+
+
+def law_j7_an_expired_answer_is_not_used(book: Book, found: Finding) -> None:
+    """A row from the journal has no answer that had expired when its task started."""
+    for kept in _journals(book):
+        for run in kept.runs:
+            for row in run.rows.values():
+                if not row.outs or row.outs[0].source != "journal":
+                    continue
+                out = row.outs[0]
+                answers = [one for one in kept.answers.get(row.key, ()) if one.at <= out.at + book.moment]
+                ages = [(_lifetime(one.call.run, run), run.task.start - one.at) for one in answers]
+                if not answers or any(life is None for life, _ in ages):
+                    continue
+                found.decided()
+                if all(age >= (life or 0.0) + 0.001 + book.moment for life, age in ages):
+                    what = f"row {row.row} of {run.name} has an answer from the journal for key {text_of(row.key)} that"
+                    found.broken(f"{what} had expired", out.at, *answers[-1].call.events, row.event, out.event)
+
+
+def law_j9_a_journal_hit_costs_nothing(book: Book, found: Finding) -> None:
+    """A row from the journal says 0 attempts, and exists only where a journal is named."""
+    for run in book.runs:
+        for row in run.rows.values():
+            if not row.outs or row.outs[0].source != "journal":
+                continue
+            out = row.outs[0]
+            found.decided()
+            if out.attempts:
+                what = f"row {row.row} of {run.name} is from the journal, and says {out.attempts} attempts"
+                found.broken(what, out.at, row.event, out.event)
+            if "journal" not in run.setting:
+                found.broken(f"row {row.row} of {run.name} is from a journal, and none is named", out.at, out.event)

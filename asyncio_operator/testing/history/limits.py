@@ -1,0 +1,315 @@
+"""Laws of limits: a rate limit of a run (R10), and budgets that tasks share (G).
+
+Windows are judged by a sweep over all starts, so every window is looked at, and not some.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from math import inf
+from typing import Any, NamedTuple
+
+from asyncio_operator.testing.history.book import Book
+from asyncio_operator.testing.history.format import Event
+from asyncio_operator.testing.history.parts import Call, Run
+from asyncio_operator.testing.history.report import Finding
+from asyncio_operator.testing.history.sweeps import at_once, over_long_run, over_window
+
+HEARD = 0.5
+"""Seconds until all tasks of a budget believe what the source says (G5)."""
+
+STOPPED = 1.0
+"""Seconds until a coordinator that cannot be reached stops all starts (G7)."""
+
+KNOWN = 2.0
+"""Seconds until a debt is known to all tasks of a budget."""
+
+ROUGHLY = 0.02
+"""The part of a limit by which debts may be counted roughly (G4)."""
+
+LONGEST_WAIT = 3600.0
+"""Seconds: a source that asks for more is not believed."""
+
+
+class Limit(NamedTuple):
+    """At most `rate` units in `per` seconds, and `burst` more."""
+
+    unit: str
+    rate: float
+    per: float
+    burst: float
+
+    def __str__(self) -> str:
+        burst = f" and a burst of {self.burst:g}" if self.burst else ""
+        return f"{self.rate:g} {self.unit} in {self.per:g} s{burst}"
+
+
+class Shared:
+    """The calls that share limits, in the order of their starts: those of a budget, of a worker, or of one run."""
+
+    def __init__(self, name: str, setting: Event) -> None:
+        self.name = name
+        self.setting = setting
+        self.calls: list[Call] = []
+        self.limits = [
+            Limit(one.get("unit", "calls"), one["rate"], one.get("per", 1.0), one.get("burst") or 0.0)
+            for one in setting.get("limits", ())
+        ]
+
+
+def _budgets(book: Book) -> list[Shared]:
+    """The budgets of the history, each with its calls."""
+    found: dict[Any, Shared] = {}
+    for call in book.calls:
+        setting = call.run.setting
+        if "budget" in setting and call.run.whole_calls:
+            name = setting["budget"]
+            if name not in found:
+                found[name] = Shared(f"budget {name!r}", setting)
+            found[name].calls.append(call)
+    return list(found.values())
+
+
+def _own_limits(book: Book) -> list[Shared]:
+    """The rate limits without a budget."""
+    found: dict[Any, Shared] = {}
+    for call in book.calls:
+        run = call.run
+        if "budget" in run.setting or "limits" not in run.setting or not run.whole_calls:
+            continue
+        of_worker = run.setting.get("limits_of") == "worker"
+        key = (run.lookup, run.task.worker) if of_worker else (run.lookup, run.task.name, "task")
+        if key not in found:
+            found[key] = Shared(f"worker {run.task.worker}" if of_worker else run.name, run.setting)
+        found[key].calls.append(call)
+    return list(found.values())
+
+
+def _judge_windows(shared: Shared, book: Book, found: Finding) -> None:
+    for limit in shared.limits:
+        starts = [(call.start, call.weight(limit.unit)) for call in shared.calls]
+        found.decided(len(starts))
+        for first, last, units in over_window(starts, limit.rate + limit.burst, limit.per, book.moment):
+            found.broken(
+                f"{units:g} {limit.unit} of {shared.name} start within {limit.per:g} s, and the limit is {limit}",
+                starts[last][0],
+                *(call.event for call in (*shared.calls[first : first + 3], *shared.calls[last - 1 : last + 1])),
+            )
+
+
+def law_r10_a_rate_limit_holds_in_every_window(book: Book, found: Finding) -> None:
+    """At most `rate` calls start in any window of `per` seconds, plus `burst`: every call, retries and halves too."""
+    for shared in _own_limits(book):
+        _judge_windows(shared, book, found)
+
+
+def law_g1_a_budget_has_the_same_limits_everywhere(book: Book, found: Finding) -> None:
+    """All that name one budget have the same limits."""
+    for shared in _budgets(book):
+        terms = _terms(shared.setting)
+        for run in book.runs:
+            if run.setting.get("budget") == shared.setting["budget"]:
+                found.decided()
+                if _terms(run.setting) != terms and run.calls:
+                    what = f"{run.name} makes calls under {shared.name} with other limits than others"
+                    found.broken(what, run.calls[0].start, shared.calls[0].event, run.calls[0].event)
+
+
+def _terms(setting: Event) -> tuple[Any, ...]:
+    return setting.get("limits", []), setting.get("in_flight"), setting.get("spend", {})
+
+
+def law_g1_at_most_in_flight_calls_run(book: Book, found: Finding) -> None:
+    """At most `in_flight` calls of a budget run, over all of its tasks; a call runs until it has returned."""
+    for shared in _budgets(book):
+        most = shared.setting.get("in_flight")
+        if most is None:
+            continue
+        for call, running in at_once((call.span for call in shared.calls), book.moment):
+            found.decided()
+            if running > most:
+                what = f"{running} calls of {shared.name} run, and in_flight is {most}"
+                found.broken(what, call.start, call.event)
+
+
+def law_g2_a_limit_holds_in_every_window(book: Book, found: Finding) -> None:
+    """In every window of `per` seconds at most `rate` units start, plus `burst`, whatever tasks start, end or die."""
+    for shared in _budgets(book):
+        _judge_windows(shared, book, found)
+
+
+def law_g2_a_burst_is_paid_back(book: Book, found: Finding) -> None:
+    """In any time T at most ``rate * T / per + rate + burst`` units start."""
+    for shared in _budgets(book):
+        for limit in shared.limits:
+            starts = [(call.start, call.weight(limit.unit)) for call in shared.calls]
+            found.decided(len(starts))
+            most = limit.rate + limit.burst
+            for first, last, above in over_long_run(starts, limit.rate, limit.per, most, book.moment):
+                seconds = starts[last][0] - starts[first][0]
+                what = f"{above:g} {limit.unit} too many of {shared.name} start in {seconds:.6f} s, and the limit is"
+                found.broken(f"{what} {limit}", starts[last][0], shared.calls[first].event, shared.calls[last].event)
+
+
+def law_g3_a_limit_is_used(book: Book, found: Finding) -> None:
+    """At least 97 % of a limit is used while there is work for it."""
+    if _budgets(book):
+        found.undecided("whether there was work for a limit all the time is not recorded")
+
+
+def law_g4_a_debt_is_paid_from_the_next_windows(book: Book, found: Finding) -> None:
+    """What calls weighed above their estimates is paid: later calls wait until the limit has room for it."""
+    for shared in _budgets(book):
+        for limit in shared.limits:
+            if limit.unit != "calls" and any(limit.unit in call.settled for call in shared.calls):
+                _judge_debts(shared, limit, book, found)
+
+
+def _judge_debts(shared: Shared, limit: Limit, book: Book, found: Finding) -> None:
+    """A level that falls by `rate` units in `per` seconds, and rises with every start and with every debt.
+
+    A call may start if it fits below ``rate + burst``; debts that others have just made need not be known yet.
+    """
+    changes: list[tuple[float, int, float, Call]] = []
+    for call in shared.calls:
+        estimate = call.weight(limit.unit)
+        changes.append((call.start, 1, estimate, call))
+        debt = call.settled.get(limit.unit, estimate) - estimate
+        if debt > 0:
+            changes.append((call.stopped, 0, debt, call))
+    changes.sort(key=lambda change: (change[0], change[1]))
+    most, speed = limit.rate + limit.burst, limit.rate / limit.per
+    tolerance = most * ROUGHLY + speed * book.moment
+    level, before, recent = 0.0, 0.0, 0.0
+    young: deque[tuple[float, float]] = deque()
+    for at, starts, units, call in changes:
+        level, before = max(0.0, level - speed * (at - before)) + units, at
+        if not starts:
+            young.append((at, units))
+            recent += units
+            continue
+        while young and young[0][0] < at - KNOWN:
+            recent -= young.popleft()[1]
+        found.decided()
+        if level - recent > most + tolerance and units > 0:
+            unpaid = f"{level - recent - most:g} {limit.unit}"
+            what = f"call {call.id!r} of {shared.name} starts while {unpaid} of debts are unpaid"
+            found.broken(f"{what}, and the limit is {limit}", at, call.event)
+
+
+def law_g5_all_tasks_believe_the_source(book: Book, found: Finding) -> None:
+    """Within 0.5 s all tasks of a budget obey what the source says: a wait, or how much is left until a reset."""
+    for shared in _budgets(book):
+        hints = [(number, event) for number, event in book.said if _concerns(event, shared, book)]
+        if hints:
+            _judge_waits(shared, hints, book, found)
+            _judge_remaining(shared, hints, book, found)
+
+
+def _concerns(event: Event, shared: Shared, book: Book) -> bool:
+    if "budget" in event:
+        return bool(event["budget"] == shared.setting["budget"])
+    task = book.tasks.get(event.get("task"))
+    run = None if task is None else task.runs.get(event.get("lookup", 0))
+    return run is not None and run.setting.get("budget") == shared.setting["budget"]
+
+
+def _judge_waits(shared: Shared, hints: list[tuple[int, Event]], book: Book, found: Finding) -> None:
+    """Hints in the order of time: nothing starts between half a second after one and the end of its wait."""
+    waits = [
+        (event["at"] + HEARD + book.moment, event["at"] + event["wait"] - book.moment, number)
+        for number, event in hints
+        if 0 < event.get("wait", 0) <= LONGEST_WAIT
+    ]
+    place, until, said = 0, -inf, 0
+    for call in shared.calls:
+        while place < len(waits) and waits[place][0] <= call.start:
+            if waits[place][1] > until:
+                until, said = waits[place][1], waits[place][2]
+            place += 1
+        if waits:
+            found.decided()
+        if call.start < until:
+            what = f"call {call.id!r} of {shared.name} starts, though the source asked for a wait until {until:.6f}"
+            found.broken(what, call.start, said, call.event)
+
+
+def _judge_remaining(shared: Shared, hints: list[tuple[int, Event]], book: Book, found: Finding) -> None:
+    """What starts after a hint, and before its reset or the next hint for the unit, is no more than it left."""
+    by_unit: dict[str, list[tuple[int, Event]]] = {}
+    for number, event in hints:
+        if event.get("remaining", -1) >= 0 and 0 < event.get("reset", 0) <= LONGEST_WAIT:
+            by_unit.setdefault(event.get("unit", "calls"), []).append((number, event))
+    for unit, some in by_unit.items():
+        refill = max((limit.rate / limit.per for limit in shared.limits if limit.unit == unit), default=0.0)
+        place = 0
+        for index, (number, event) in enumerate(some):
+            begin = event["at"] + HEARD + book.moment
+            end = event["at"] + event["reset"] - book.moment
+            if index + 1 < len(some):
+                end = min(end, some[index + 1][1]["at"])
+            while place < len(shared.calls) and shared.calls[place].start <= begin:
+                place += 1
+            units, position = 0.0, place
+            found.decided()
+            while position < len(shared.calls) and (call := shared.calls[position]).start < end:
+                units += call.weight(unit)
+                # A source that refills all the time gives no more than the user's own limit.
+                if units > event["remaining"] + refill * (call.start - event["at"]) + 1e-9:
+                    what = f"{units:g} {unit} of {shared.name} start after the source said that"
+                    found.broken(f"{what} {event['remaining']:g} are left", call.start, number, call.event)
+                    break
+                position += 1
+            place = position
+
+
+def law_g6_a_spend_limit_is_not_passed(book: Book, found: Finding) -> None:
+    """No call starts that would pass the spend limit, by what is spent and what running calls may cost."""
+    for shared in _budgets(book):
+        for unit, most in shared.setting.get("spend", {}).items():
+            changes: list[tuple[float, int, float, Call]] = []
+            for call in shared.calls:
+                estimate = call.weight(unit)
+                changes.append((call.start, 1, estimate, call))
+                if unit in call.settled:
+                    changes.append((call.stopped, 0, call.settled[unit] - estimate, call))
+            changes.sort(key=lambda change: (change[0], change[1]))
+            spent = 0.0
+            for at, starts, units, call in changes:
+                spent += units
+                found.decided(starts)
+                if starts and units > 0 and spent > most * (1 + 1e-9):
+                    what = f"call {call.id!r} of {shared.name} starts, and with it {spent:g} {unit} may be spent of"
+                    found.broken(f"{what} {most:g}", at, call.event)
+
+
+def law_g7_nothing_starts_without_a_coordinator(book: Book, found: Finding) -> None:
+    """From a second after the coordinator cannot be reached no call starts, until it is back."""
+    for shared in _budgets(book):
+        for begin, end, number in _outages(shared, book):
+            found.decided()
+            for call in shared.calls:
+                if begin + STOPPED + book.moment < call.start < end:
+                    what = f"call {call.id!r} of {shared.name} starts, and its coordinator is gone since {begin:.6f}"
+                    found.broken(what, call.start, number, call.event)
+                    break
+
+
+def _outages(shared: Shared, book: Book) -> Iterator[tuple[float, float, int]]:
+    down: tuple[float, int] | None = None
+    for number, event in book.faults:
+        if event.get("budget", shared.setting["budget"]) != shared.setting["budget"]:
+            continue
+        if event["what"] == "coordinator_down" and down is None:
+            down = event["at"], number
+        elif event["what"] == "coordinator_up" and down is not None:
+            yield down[0], event["at"], down[1]
+            down = None
+    if down is not None:
+        yield down[0], inf, down[1]
+
+
+def is_limited(run: Run) -> bool:
+    """Whether something beside the capacity decides when a call of the run starts."""
+    return any(name in run.setting for name in ("limits", "budget", "circuit_breaker"))

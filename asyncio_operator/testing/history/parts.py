@@ -1,0 +1,255 @@
+"""The parts of a history that laws judge: tasks, runs, rows, calls, and the attempts and flights of keys."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Hashable
+from math import inf
+from typing import Any
+
+from asyncio_operator.testing.history.format import Event, wrong
+
+
+class Out:
+    """A row, or a part of it, that was emitted."""
+
+    __slots__ = ("answer", "at", "attempts", "error", "event", "part", "source", "status")
+
+    def __init__(self, number: int, event: Event) -> None:
+        self.event = number
+        self.at: float = event["at"]
+        self.part: int = event.get("part", 0)
+        self.status: str = event["status"]
+        self.source: str | None = event.get("source")
+        self.attempts: int | None = event.get("attempts")
+        self.error: str | None = event.get("error")
+        self.answer: Any = event.get("answer")
+
+
+class Row:
+    """A row that was read, and what was emitted for it."""
+
+    __slots__ = ("at", "event", "key", "outs", "row")
+
+    def __init__(self, number: int, event: Event) -> None:
+        self.event = number
+        self.at: float = event["at"]
+        self.row: int = event["row"]
+        self.key: Hashable = None
+        self.outs: list[Out] = []
+
+    @property
+    def left(self) -> float | None:
+        """When its last part was emitted; None if it was not."""
+        return self.outs[-1].at if self.outs else None
+
+
+class Call:
+    """A call of the service. ``keys`` are keys, or the numbers of rows in a run of a function.
+
+    ``stopped`` is when it did not run any more: infinity if that was not seen. ``begun`` is the earliest moment at
+    which the lookup of any of its keys may have begun: their deadlines are not before that plus the timeout.
+    """
+
+    __slots__ = (
+        *("answers", "attempt", "copies", "copy_of", "end_event", "error", "event", "id", "keys", "lost", "outcome"),
+        *("begun", "overload", "refresh", "retry_after", "retryable", "run", "settled", "start", "stopped", "weights"),
+    )
+
+    def __init__(self, number: int, event: Event, run: Run, keys: tuple[Hashable, ...]) -> None:
+        self.event = number
+        self.id = event["call"]
+        self.run = run
+        self.keys = keys
+        self.start: float = event["at"]
+        self.begun = self.start
+        self.stopped = inf
+        self.end_event: int | None = None
+        self.outcome: str | None = None
+        self.answers: list[Any] | None = None
+        self.error: str | None = None
+        self.retryable: bool | None = None
+        self.retry_after: float | None = None
+        self.overload = False
+        self.lost = False
+        self.weights: dict[str, float] = event.get("weights", {})
+        self.settled: dict[str, float] = {}
+        self.attempt: Any = event.get("attempt")
+        self.copy_of: Call | None = None
+        self.copies: list[Call] = []
+        self.refresh: bool | None = event.get("refresh")
+
+    def end(self, number: int, event: Event) -> None:
+        self.end_event = number
+        self.stopped = event["at"]
+        self.outcome = event["outcome"]
+        self.answers = event.get("answers")
+        self.error = event.get("error")
+        self.retryable = event.get("retryable")
+        self.retry_after = event.get("retry_after")
+        self.overload = event.get("overload", False)
+        self.lost = event.get("lost", False)
+        self.settled = event.get("settled", {})
+
+    @property
+    def events(self) -> tuple[int, ...]:
+        return (self.event,) if self.end_event is None else (self.event, self.end_event)
+
+    @property
+    def span(self) -> tuple[float, int, float, int | None, Call]:
+        return self.start, self.event, self.stopped, self.end_event, self
+
+    def weight(self, unit: str) -> float:
+        """What it was estimated to weigh when it started."""
+        if unit == "calls":
+            return 1
+        return self.weights.get(unit, len(self.keys) if unit == "keys" else 0)
+
+    def answer_of(self, position: int) -> Any:
+        """The recorded answer for a key; None if it was not recorded, or does not fit the keys."""
+        if self.answers is None or len(self.answers) != len(self.keys):
+            return None
+        return self.answers[position]
+
+
+class Run:
+    """One lookup, or one function, in one task."""
+
+    def __init__(self, task: Task, lookup: int, setting: Event) -> None:
+        self.task = task
+        self.lookup = lookup
+        self.setting = setting
+        self.rows: dict[int, Row] = {}
+        self.rows_of: dict[Hashable, list[Row]] = {}
+        self.calls: list[Call] = []
+        self.calls_of: dict[Hashable, list[Call]] = {}
+        self.emitted: list[tuple[int, float, Row | None, Any]] = []
+        """Every emission: number of the event, time, the row and its `Out`, or None and the timestamp."""
+        self.watermarks_in: list[tuple[int, float, float]] = []
+        self.opened: list[tuple[int, float]] = []
+        self.closed: list[tuple[int, float]] = []
+        self.snapshots: list[Snapshot] = []
+        self.of_rows = False
+        self.whole_calls: bool = setting.get("whole_calls", True)
+        self.flights: list[Flight] = []
+
+    def next_call(self, key: Hashable, call: Call) -> Call | None:
+        """The next call for a key that is not a copy of this one."""
+        calls = self.calls_of[key]
+        position = bisect_right(calls, call.event, key=lambda one: one.event)
+        while position < len(calls) and calls[position].copy_of is call:
+            position += 1
+        return calls[position] if position < len(calls) else None
+
+    def rows_before(self, key: Hashable, event: int) -> int:
+        """How many rows with the key were read before an event."""
+        return bisect_right(self.rows_of.get(key, []), event, key=lambda row: row.event)
+
+    def emitted_before(self, out: Out) -> int:
+        """How many rows and watermarks were emitted before."""
+        return bisect_left(self.emitted, out.event, key=lambda one: one[0])
+
+    @property
+    def name(self) -> str:
+        """For sentences."""
+        chained = f", lookup {self.lookup}" if self.lookup else ""
+        return f"task {self.task.name}{chained}"
+
+
+class Snapshot:
+    """What a snapshot of a run held: rows and the attempts that each had used."""
+
+    __slots__ = ("at", "event", "name", "rows", "run")
+
+    def __init__(self, number: int, event: Event, run: Run) -> None:
+        self.event = number
+        self.at: float = event["at"]
+        self.name = event["snapshot"]
+        self.run = run
+        self.rows: list[tuple[int, int | None]] = []
+        for one in event["rows"]:
+            if type(one) is not list or not 1 <= len(one) <= 2 or type(one[0]) is not int:
+                raise wrong(number, f"a snapshot holds {one!r}; it must be a list of a row and its attempts")
+            self.rows.append((one[0], one[1] if len(one) == 2 else None))
+
+
+class Task:
+    """One attempt of a task."""
+
+    def __init__(self, number: int, event: Event) -> None:
+        self.name = event["task"]
+        self.worker = event.get("worker")
+        self.partition = event.get("partition")
+        self.attempt = event.get("attempt")
+        self.restored = event.get("restored")
+        self.start: float = event["at"]
+        self.start_event = number
+        self.runs: dict[int, Run] = {}
+        self.end = inf
+        self.end_event: int | None = None
+        self.outcome: str | None = None
+        self.error: str | None = None
+
+
+class Attempt:
+    """The calls of one attempt, the first one first."""
+
+    __slots__ = ("calls", "key")
+
+    def __init__(self, key: Hashable, call: Call) -> None:
+        self.key = key
+        self.calls = [call]
+
+    @property
+    def start(self) -> float:
+        return self.calls[0].start
+
+    @property
+    def stopped(self) -> float:
+        """When its last call stopped."""
+        return max(call.stopped for call in self.calls)
+
+    @property
+    def decisive(self) -> Call:
+        """The call that decided: one that gave a result, else the last one that ended and was not cancelled."""
+        ended = sorted((call for call in self.calls if call.end_event is not None), key=lambda call: call.stopped)
+        for call in ended:
+            if call.outcome == "result":
+                return call
+        decisive = [call for call in ended if call.outcome != "cancelled"]
+        return decisive[-1] if decisive else self.calls[-1]
+
+    @property
+    def copies(self) -> int:
+        return sum(call.copy_of is not None for call in self.calls)
+
+
+class Flight:
+    """The attempts for one lookup of a key, and the rows that waited for it if they are known."""
+
+    __slots__ = ("attempts", "key", "rows", "run", "sure")
+
+    def __init__(self, run: Run, key: Hashable, sure: bool) -> None:
+        self.run = run
+        self.key = key
+        self.sure = sure
+        self.attempts: list[Attempt] = []
+        self.rows: list[Row] = []
+
+    @property
+    def start(self) -> float:
+        return self.attempts[0].start
+
+    @property
+    def deadline(self) -> float:
+        timeout = self.run.setting.get("timeout")
+        return self.start + timeout if timeout else inf
+
+    @property
+    def calls(self) -> int:
+        """Attempts and copies, as the status of a row counts them."""
+        return len(self.attempts) + sum(attempt.copies for attempt in self.attempts)
+
+    @property
+    def events(self) -> tuple[int, ...]:
+        return tuple(call.event for attempt in self.attempts for call in attempt.calls)

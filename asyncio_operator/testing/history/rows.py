@@ -1,0 +1,287 @@
+"""Laws of the operator (O): what is read, what is emitted, and how a run ends."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import inf
+
+from asyncio_operator.testing.history.book import MOMENT, Book
+from asyncio_operator.testing.history.flights import splits
+from asyncio_operator.testing.history.parts import Call, Row, Run, Task
+from asyncio_operator.testing.history.report import Finding
+from asyncio_operator.testing.history.sweeps import at_once
+
+GRACE = 1.0
+"""Seconds that the end of a run waits at least for calls that ignore their cancellation, unless the setting says it."""
+
+
+def law_o1_at_most_capacity_calls_run(book: Book, found: Finding) -> None:
+    """At most `capacity` calls run at any time, those that were cut and have not returned included."""
+    for run in book.runs:
+        capacity = run.setting.get("capacity")
+        if capacity is None or not run.whole_calls:
+            continue
+        for call, running in at_once((call.span for call in run.calls), book.moment):
+            found.decided()
+            if running > capacity:
+                found.broken(
+                    f"{running} calls of {run.name} run, and capacity is {capacity}",
+                    call.start,
+                    *_running_with(run, call, book),
+                )
+
+
+def _running_with(run: Run, call: Call, book: Book) -> list[int]:
+    found = [call.event]
+    for other in run.calls:
+        if len(found) == 8 or other.start > call.start:
+            break
+        if other is not call and other.stopped > call.start + book.moment:
+            found.append(other.event)
+    return found
+
+
+def law_o1_at_most_buffer_rows_are_inside(book: Book, found: Finding) -> None:
+    """At most `buffer` rows are admitted and not emitted. Nothing is read ahead of that (O2)."""
+    for run in book.runs:
+        buffer = run.setting.get("buffer")
+        if buffer is None:
+            continue
+        most = buffer + run.setting.get("chunk", 0)
+        # A row that was removed leaves nothing to see: it counts until it came in, and no longer.
+        over = run.task.end < inf
+        spans = [
+            (row.at, row.event, row.outs[-1].at, row.outs[-1].event, row)
+            if row.outs
+            else (row.at, row.event, row.at if over else inf, row.event, row)
+            for row in run.rows.values()
+        ]
+        for row, inside in at_once(spans, book.moment):
+            found.decided()
+            if inside > most:
+                found.broken(
+                    f"row {row.row} of {run.name} is read while {inside - 1} rows are inside, and buffer is {buffer}",
+                    row.at,
+                    row.event,
+                )
+
+
+def law_o4_every_row_ends_once(book: Book, found: Finding) -> None:
+    """Every row of a task that finished was emitted once, or removed for a reason that the settings give."""
+    for run in book.runs:
+        for row in run.rows.values():
+            parts = Counter(out.part for out in row.outs)
+            if row.outs:
+                found.decided()
+            for part, times in parts.items():
+                if times > 1:
+                    found.broken(
+                        f"row {row.row} of {run.name} was emitted {times} times, as part {part}",
+                        row.outs[-1].at,
+                        *(out.event for out in row.outs if out.part == part),
+                    )
+            if parts and max(parts) >= len(parts):
+                found.broken(
+                    f"row {row.row} of {run.name} lost a part: it has {sorted(parts)}",
+                    row.outs[-1].at,
+                    *(out.event for out in row.outs),
+                )
+            if not row.outs and run.task.outcome == "finished":
+                _judge_removed(run, row, found)
+
+
+def _judge_removed(run: Run, row: Row, found: Finding) -> None:
+    """A row without output. The calls for it show whether there is a reason; without calls any answer is possible."""
+    how, on_error = run.setting.get("how", "left"), run.setting.get("on_error", "fail")
+    misses, errors = how == "inner", on_error in ("drop", "skip")
+    if not misses and not errors:
+        found.broken(f"row {row.row} of {run.name} was read and never emitted", run.task.end, row.event)
+        return
+    calls = run.calls_of.get(row.row if run.of_rows else row.key, [])
+    if misses and row.key is None and not run.of_rows:
+        found.decided()
+        return
+    if not calls or any(not _certain(call) for call in calls):
+        found.undecided("a row was removed, and the answer for it was not recorded")
+        return
+    answers = [call.answer_of(call.keys.index(row.row if run.of_rows else row.key)) for call in calls]
+    if (misses and [] in answers) or (errors and any(call.outcome != "result" for call in calls)):
+        found.decided()
+    elif errors and "timeout" in run.setting:
+        found.undecided("a row was removed, perhaps at its deadline")
+    else:
+        found.broken(
+            f"row {row.row} of {run.name} was never emitted, and no miss and no error removed it",
+            run.task.end,
+            row.event,
+            *(call.event for call in calls),
+        )
+
+
+def _certain(call: Call) -> bool:
+    if call.outcome is None:
+        return False
+    return call.outcome != "result" or (
+        call.answers is not None and len(call.answers) == len(call.keys) and None not in call.answers
+    )
+
+
+def law_o6_nothing_follows_the_first_failure(book: Book, found: Finding) -> None:
+    """With on_error="fail" nothing is emitted and no call starts after the failure that ends a run; the task fails."""
+    for task in book.tasks.values():
+        failures = [failure for run in task.runs.values() if (failure := _first_failure(run)) is not None]
+        if not failures:
+            continue
+        failure = min(failures, key=lambda call: call.stopped)
+        found.decided()
+        late = failure.stopped + book.moment
+        why = f"the failure of call {failure.id!r} ended task {task.name}"
+        for run in task.runs.values():
+            for call in run.calls:
+                if call.start > late:
+                    found.broken(f"call {call.id!r} starts after {why}", call.start, *failure.events, call.event)
+            for number, at, row, _ in run.emitted:
+                if at > late:
+                    what = "a watermark" if row is None else f"row {row.row}"
+                    found.broken(f"{what} is emitted after {why}", at, *failure.events, number)
+        if task.outcome == "finished":
+            found.broken(f"{why}, and yet it finished", task.end, *failure.events, task.end_event or 0)
+
+
+def _first_failure(run: Run) -> Call | None:
+    """The first call whose error must have ended the run: an error that is not retried, split, hidden or late."""
+    setting = run.setting
+    if setting.get("on_error", "fail") != "fail" or setting.get("cache", {}).get("stale_if_error"):
+        return None
+    tries = setting.get("max_attempts", 1)
+    first = None
+    for call in run.calls:
+        if call.outcome != "error" or (first is not None and call.stopped >= first.stopped):
+            continue
+        if tries > 1 and call.retryable is not False:
+            continue
+        if call.refresh is not False and ("refresh_after" in setting.get("cache", {}) or call.refresh):
+            continue
+        if splits(call) or call.copies or call.copy_of is not None or not _in_time(run, call):
+            continue
+        first = call
+    return first
+
+
+def _in_time(run: Run, call: Call) -> bool:
+    """Whether the call surely ended before a limit cut it, and a row waits for it."""
+    limits = [run.setting[name] for name in ("timeout", "attempt_timeout") if run.setting.get(name)]
+    if any(call.stopped >= call.begun + limit for limit in limits) or call.stopped > run.task.end:
+        return False
+    if run.of_rows:
+        return not any(run.rows[row].outs and run.rows[row].outs[0].at < call.stopped for row in call.keys)  # type: ignore[index]
+    return any(
+        row.left is None or row.left >= call.stopped for key in call.keys for row in reversed(run.rows_of.get(key, ()))
+    )
+
+
+def law_o7_outputs_of_a_row_stay_together(book: Book, found: Finding) -> None:
+    """The outputs of one row leave one after the other, in their order, and nothing leaves between them."""
+    for run in book.runs:
+        latest: Row | None = None
+        for number, at, row, out in run.emitted:
+            if row is not None and (out.part or len(row.outs) > 1):
+                found.decided()
+                expected = row.outs.index(out)
+                if out.part != expected and len({one.part for one in row.outs}) == len(row.outs):
+                    what = f"row {row.row} of {run.name} has part {out.part} where part {expected} belongs"
+                    found.broken(what, at, *(one.event for one in row.outs))
+                elif out.part and latest is not row:
+                    what = f"part {out.part} of row {row.row} of {run.name} leaves after that of another row"
+                    found.broken(what, at, row.outs[expected - 1].event, number)
+            latest = row
+
+
+def law_o8_an_ended_run_reads_and_emits_nothing(book: Book, found: Finding) -> None:
+    """After a task has ended or was closed no row is read and none is emitted."""
+    for task in _ended(book):
+        found.decided()
+        for run in task.runs.values():
+            for row in run.rows.values():
+                if row.at > task.end + book.moment:
+                    found.broken(f"row {row.row} is read after {run.name} has ended", row.at, row.event)
+            for number, at, row_or_none, _ in run.emitted:
+                if at > task.end + book.moment:
+                    what = "a watermark" if row_or_none is None else f"row {row_or_none.row}"
+                    found.broken(f"{what} is emitted after {run.name} has ended", at, number)
+
+
+def _ended(book: Book) -> list[Task]:
+    return [task for task in book.tasks.values() if task.outcome is not None]
+
+
+def law_o9_close_follows_the_last_call(book: Book, found: Finding) -> None:
+    """`close` follows every `open` once, after the last call; a call is left behind only after a grace period."""
+    for task in _ended(book):
+        if task.outcome == "killed":
+            continue
+        for run in task.runs.values():
+            _judge_close(book, run, found)
+            for call in run.calls:
+                if call.start > task.end + book.moment:
+                    continue  # Law O18.
+                found.decided()
+                if call.stopped > task.end + book.moment and _rest(book, run) < run.setting.get("grace", GRACE):
+                    found.broken(
+                        f"call {call.id!r} runs on after the end of {run.name}, which did not wait for it",
+                        task.end,
+                        call.event,
+                        task.end_event or 0,
+                    )
+
+
+def _rest(book: Book, run: Run) -> float:
+    """Seconds before the end of a task in which nothing else happened in it: it may have waited for a call."""
+    task = run.task
+    moments = [task.start]
+    for one in task.runs.values():
+        moments += [at for _, at, _, _ in one.emitted if at < task.end]
+        moments += [row.at for row in one.rows.values()]
+        for call in one.calls:
+            moments += [at for at in (call.start, call.stopped) if at <= task.end]
+    return task.end - max(moments) + book.moment
+
+
+def _judge_close(book: Book, run: Run, found: Finding) -> None:
+    if not run.opened and not run.closed:
+        return
+    found.decided()
+    if len(run.opened) != 1 or len(run.closed) != 1:
+        what = f"the function of {run.name} was opened {len(run.opened)} times and closed {len(run.closed)} times"
+        found.broken(what, run.task.end, *(number for number, _ in run.opened + run.closed))
+        return
+    number, at = run.closed[0]
+    for call in run.calls:
+        if call.start > at + book.moment:
+            found.broken(f"call {call.id!r} starts after the function was closed", call.start, number, call.event)
+        elif call.stopped > at + book.moment and not _waited(run, call, at):
+            what = f"the function of {run.name} was closed while call {call.id!r} runs"
+            found.broken(what, at, number, *call.events)
+
+
+def _waited(run: Run, call: Call, at: float) -> bool:
+    """Whether a run may have waited for a call, and left it behind."""
+    moments = [call.start]
+    moments += [other.stopped for other in run.calls if other is not call and other.stopped <= at]
+    grace: float = run.setting.get("grace", GRACE)
+    return at - max(moments) >= grace - MOMENT
+
+
+def law_o18_an_ended_run_starts_no_call(book: Book, found: Finding) -> None:
+    """After a task has ended, failed, was closed or was killed no call of it starts."""
+    for task in _ended(book):
+        found.decided()
+        for run in task.runs.values():
+            for call in run.calls:
+                if call.start > task.end + book.moment:
+                    found.broken(
+                        f"call {call.id!r} starts after {run.name} has ended",
+                        call.start,
+                        task.end_event or 0,
+                        call.event,
+                    )

@@ -1,0 +1,161 @@
+"""`history_of_trace`: the history of a run that a `Trace` recorded, for `check_history`.
+
+A trace knows elements and their attempts. So the rows of the history are the elements, and each attempt and each copy
+is a call for one row. Of batches it knows no calls, so laws that count calls are then undecided.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from asyncio_operator.testing.history.format import History
+from asyncio_operator.trace import Event, Trace
+
+STATUS = {"result": "found", "timeout": "timed_out", "failed": "failed", "skipped": "skipped"}
+
+CUT = ("timed_out", "cancelled")
+"""Outcomes of attempts after which the call may run on."""
+
+
+def history_of_trace(
+    trace: Trace, *, task: str = "trace", consumer: str | None = None, slack: float = 0.0, **setting: Any
+) -> History:
+    """The latest run of a trace as a history.
+
+    Args:
+        trace: of an operator, or of an `enrich`, where elements are keys that were called.
+        task: the name of the task.
+        consumer: "ready" if the output was read at once, always.
+        slack: seconds by which events may be recorded late; 0 on virtual time.
+        setting: the options of the run, named as the format of histories names them (`testing.history.format`).
+
+    Raises:
+        ValueError: an option is not one of the format.
+    """
+    if "batch" in setting:
+        setting["whole_calls"] = False
+    history = History()
+    history.add("history", version=1, consumer=consumer, slack=slack, source="trace", dropped=trace.dropped or None)
+    history.add("setting", lookup=0, **setting)
+    history.add("task_started", at=0.0, task=task)
+    events = trace.events()
+    reader = _Reader(history, task, _returns(events))
+    for number, event in enumerate(events):
+        reader.read(number, event)
+    return history
+
+
+def _returns(events: list[Event]) -> dict[int, int]:
+    """The end of each attempt that was cut, by the event of its call's return.
+
+    An attempt of a batch may end while a half of it waits for its turn: then no call runs, and none returns.
+    """
+    cut: dict[int | None, list[int]] = {}
+    found: dict[int, int] = {}
+    for number, event in enumerate(events):
+        if event.kind in ("attempt_ended", "copy_ended") and event.outcome in CUT:
+            cut.setdefault(event.element, []).append(number)
+        elif event.kind == "call_returned" and cut.get(event.element):
+            found[number] = cut[event.element].pop()
+    return found
+
+
+class _Reader:
+    """Writes the events of a trace into a history."""
+
+    def __init__(self, history: History, task: str, returns: dict[int, int]) -> None:
+        self._history = history
+        self._task = task
+        self._returns = returns
+        self._returning = frozenset(returns.values())
+        self._number = 0
+        self._watermarks: dict[int, int] = {}
+        self._status: dict[int, str] = {}
+        self._inside: set[int] = set()
+        self._failed = False
+        # The calls that run, by element, and those that were cut, by the event that says so.
+        self._running: dict[int, str] = {}
+        self._copies: dict[int, str] = {}
+        self._cut: dict[int, tuple[str, str]] = {}
+
+    def read(self, number: int, event: Event) -> None:
+        """Write what one event of the trace says, if it says anything that can be seen from outside."""
+        self._number = number
+        match event.kind:
+            case "admitted":
+                self._admitted(event)
+            case "watermark":
+                self._watermark(event)
+            case "attempt_started" | "copy_started":
+                self._started(event)
+            case "attempt_ended":
+                self._ended(self._running.pop(_element(event), None), event)
+            case "copy_ended":
+                self._ended(self._copies.pop(_element(event), None), event)
+            case "call_returned":
+                self._returned(event)
+            case "completed":
+                self._completed(event)
+            case "emitted":
+                self._emitted(event)
+            case "ended":
+                outcome = "finished" if not self._inside else "failed" if self._failed else "closed"
+                self._add("task_ended", event, outcome=outcome)
+
+    def _add(self, kind: str, event: Event, **fields: Any) -> None:
+        self._history.add(kind, at=max(0.0, event.time), task=self._task, **fields)
+
+    def _admitted(self, event: Event) -> None:
+        # A long key is cut, so two of them may look the same.
+        key = None if event.key is None or event.key.endswith("...") else event.key
+        self._inside.add(_element(event))
+        self._add("row_in", event, row=event.element, key=key)
+
+    def _watermark(self, event: Event) -> None:
+        assert event.timestamp is not None
+        self._watermarks[_element(event)] = event.timestamp
+        self._add("watermark_in", event, timestamp=event.timestamp)
+
+    def _started(self, event: Event) -> None:
+        element = _element(event)
+        name = first = f"{element}.{event.attempt}"
+        if event.kind == "copy_started":
+            name = self._copies[element] = f"{first}.copy"
+            self._add("call_started", event, call=name, rows=[element], attempt=event.attempt, copy_of=first)
+        else:
+            self._running[element] = name
+            self._add("call_started", event, call=name, rows=[element], attempt=event.attempt)
+
+    def _ended(self, name: str | None, event: Event) -> None:
+        if name is None or event.outcome is None:
+            return
+        if event.outcome in CUT and self._number in self._returning:
+            # It runs until it has returned.
+            self._cut[self._number] = name, event.outcome
+            return
+        error = None if event.text is None else event.text.partition(":")[0].strip()
+        self._add("call_ended", event, call=name, outcome=event.outcome, error=error)
+
+    def _returned(self, event: Event) -> None:
+        cut = self._cut.pop(self._returns.get(self._number, -1), None)
+        if cut is not None:
+            name, outcome = cut
+            self._add("call_ended", event, call=name, outcome=outcome)
+
+    def _completed(self, event: Event) -> None:
+        assert event.outcome is not None
+        self._status[_element(event)] = STATUS[event.outcome]
+        self._failed = self._failed or event.outcome == "failed"
+
+    def _emitted(self, event: Event) -> None:
+        element = _element(event)
+        if element in self._watermarks:
+            self._add("watermark_out", event, timestamp=self._watermarks[element])
+            return
+        self._inside.discard(element)
+        self._add("row_out", event, row=element, status=self._status.get(element, "skipped"))
+
+
+def _element(event: Event) -> int:
+    assert event.element is not None
+    return event.element
