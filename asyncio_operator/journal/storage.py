@@ -169,13 +169,14 @@ class LocalPlace:
         directory, base = os.path.split(os.path.join(self._path, name))
         part = os.path.join(directory, f".{base}.{uuid.uuid4().hex[:8]}.part")
         try:
-            self._disk.write(part, data)
-        except FileNotFoundError:
-            self._disk.make_directory(directory)
-            self._disk.write(part, data)
-        try:
+            try:
+                self._disk.write(part, data)
+            except FileNotFoundError:
+                self._disk.make_directory(directory)
+                self._disk.write(part, data)
             self._disk.rename(part, os.path.join(directory, base))
         except OSError:
+            # On a full disk the parts of all attempts would take the room that a person makes.
             with suppress(OSError):
                 self._disk.delete(part)
             raise
@@ -237,8 +238,13 @@ class RemotePlace:
         directory, _, base = path.rpartition("/")
         part = f"{directory}/.{base}.{uuid.uuid4().hex[:8]}.part"
         self._files.create_dir(directory)
-        self._write(part, data)
-        self._files.move(part, path)
+        try:
+            self._write(part, data)
+            self._files.move(part, path)
+        except OSError:
+            with suppress(OSError):
+                self._files.delete_file(part)
+            raise
 
     def _write(self, path: str, data: bytes) -> None:
         # All bytes are there before the first is sent: a stream that is left in the middle would be closed, and

@@ -108,6 +108,7 @@ class JournalWriter:
         self._appended = 0
         self._acknowledged = 0
         self._flush_until = 0
+        self._stalled = False
         self._closed = False
         self._aborted = False
         self._error: JournalError | None = None
@@ -150,8 +151,19 @@ class JournalWriter:
 
     @property
     def has_room(self) -> bool:
-        """Whether more answers should be asked for. Those that come all the same are taken."""
-        return self._waiting_bytes + self._writing_bytes < MOST_WAITING or self._error is not None
+        """Whether more answers should be asked for. Those that come all the same are taken.
+
+        While a write is repeated there is no room: what is answered then is lost if the place stays as it is.
+        """
+        return self._has_room() or self._error is not None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a write has failed for good: `check` raises its error."""
+        return self._error is not None
+
+    def _has_room(self) -> bool:
+        return not self._stalled and self._waiting_bytes + self._writing_bytes < MOST_WAITING
 
     def wait_for_room(self, timeout: float | None = None) -> bool:
         """Wait until `has_room`, at most `timeout` seconds. Not for a thread that runs an event loop."""
@@ -261,8 +273,8 @@ class JournalWriter:
             self._waiting, self._waiting_bytes, self._writing_bytes = [], 0, size
         error = self._write(batches, last)
         with self._changed:
-            had_room = self._waiting_bytes + self._writing_bytes < MOST_WAITING
-            self._writing_bytes = 0
+            had_room = self._has_room()
+            self._writing_bytes, self._stalled = 0, False
             if error is None:
                 self._acknowledged = last
             else:
@@ -321,6 +333,7 @@ class JournalWriter:
                     )
                     failed.__cause__ = error
                     return failed
+            self._stalled = True
             with self._changed:
                 if self._changed.wait_for(lambda: self._aborted, pause):
                     return JournalError(f"the writer of the journal {self._place.shown} was aborted")

@@ -44,6 +44,13 @@ class KnownAnswers(Protocol):
             weights: under a budget, what the key weighed beside its call, by unit.
         """
 
+    @property
+    def has_room(self) -> bool:
+        """Whether calls may be made, because their answers can be noted. It is asked before each call."""
+
+    async def room(self) -> None:
+        """Wait until there is room. What it raises ends the run."""
+
     def keep(self, key: Any, answer: Any, came: float) -> bool:
         """Keep an answer of a cache or of another place, for which no call was made. Returns whether there is room.
 

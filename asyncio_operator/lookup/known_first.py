@@ -4,8 +4,8 @@ Its flights are keys that are in no memory of this task and that no running call
 groups, without a lane and without a call. A key with a known answer gets its outcome here. The others go on to their
 calls. So sharing (law L2) covers the question too, and a lookup without such answers has none of this in its way.
 
-Laws: an answer that is known is not called for. A refresh that another worker does already is dropped, and the key
-keeps its old answer. What `KnownAnswers` raises ends the run.
+Laws: an answer that is known is not called for. No call is made while its answer could not be noted. A refresh that
+another worker does already is dropped, and the key keeps its old answer. What `KnownAnswers` raises ends the run.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ class KnownFirst:
         self._flights: set[Flight] = set()
         self._unknown: deque[Flight] = deque()
         self._questions: dict[asyncio.Task[None], None] = {}
+        self._held_up: asyncio.Task[None] | None = None
         self._context = copy_context()
 
     def attach(self, news: Callable[[], None], fail: Callable[[BaseException], None]) -> None:
@@ -70,12 +71,26 @@ class KnownFirst:
 
     def take(self, now: float) -> Flight | None:
         self.prepare(now)
-        while self._unknown:
+        while self._unknown and self._has_room():
             flight = self._unknown.popleft()
             if flight in self._flights:
                 self._flights.remove(flight)
                 return flight
         return None
+
+    def _has_room(self) -> bool:
+        """Whether the next call may be made. If not, it is waited for."""
+        for known in self._known:
+            if not known.has_room:
+                if self._held_up is None:
+                    self._held_up = start_task(known.room(), self._context.copy())
+                    self._held_up.add_done_callback(self._goes_on)
+                return False
+        return True
+
+    def _goes_on(self, waiting: asyncio.Task[None]) -> None:
+        self._held_up = None
+        self._answered(waiting)
 
     def prepare(self, now: float) -> None:
         while len(self._questions) < QUESTIONS and len(self._unknown) < ENOUGH:
@@ -104,8 +119,9 @@ class KnownFirst:
 
     async def close(self, seconds: float) -> BaseException | None:
         """Stop asking, and write what was noted, within `seconds`. Returns the error of that."""
-        for question in self._questions:
-            question.cancel()
+        for question in (*self._questions, self._held_up):
+            if question is not None:
+                question.cancel()
         names = " and ".join(one.source for one in self._known)
         return await close_within(f"the answers of the {names}", self._flush, seconds)
 
@@ -131,7 +147,7 @@ class KnownFirst:
         question.add_done_callback(self._answered)
 
     def _answered(self, question: asyncio.Task[None]) -> None:
-        del self._questions[question]
+        self._questions.pop(question, None)
         if question.cancelled():
             return
         if (error := question.exception()) is not None:

@@ -75,6 +75,7 @@ class SharedCache:
 
     source = "cache"
     keeps = None
+    has_room = True
 
     def __init__(self, options: Cache, memory: LookupCache, store: SharedStore, form: Format) -> None:
         self.most = MOST
@@ -179,6 +180,9 @@ class SharedCache:
             self._store.tell("is too slow for the answers that come; some are not shared", "slow")
         if self._writer is None:
             self._writer = start_task(self._write())
+
+    async def room(self) -> None:
+        """See `KnownAnswers`. What cannot be written is dropped."""
 
     def keep(self, key: Any, answer: Any, came: float) -> bool:
         """See `KnownAnswers`. The store has what came from it, and other caches have lifetimes of their own."""

@@ -16,7 +16,7 @@ from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.journal.format import JournalError
 from asyncio_operator.journal.locations import locate
 from asyncio_operator.journal.options import Journal
-from asyncio_operator.journal.storage import Entry, LocalPlace, Place, RemotePlace, open_place
+from asyncio_operator.journal.storage import Disk, Entry, LocalPlace, Place, RemotePlace, open_place
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,35 @@ def test_J3_each_scheme_has_a_name_for_spark_and_one_for_arrow(
 ) -> None:
     location = locate(path)
     assert (location.kind, location.for_spark, location.path) == (kind, for_spark, for_arrow)
+
+
+class Full(Disk):
+    """A disk without room: a part of a file is written."""
+
+    def write(self, path: str, data: bytes) -> None:
+        super().write(path, data[:3])
+        raise OSError(28, "No space left on device")
+
+
+def test_J4_a_write_that_fails_leaves_nothing_that_takes_room(tmp_path: Path) -> None:
+    place = LocalPlace(str(tmp_path), Full())
+    for _ in range(3):
+        with pytest.raises(OSError, match="No space left"):
+            place.put("x", b"12345")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_J4_the_same_where_arrow_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = RemotePlace(pafs.LocalFileSystem, str(tmp_path), "hdfs://name/x", renames=True)
+
+    def write(path: str, data: bytes) -> None:
+        Path(path).write_bytes(data[:3])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(place, "_write", write)
+    with pytest.raises(OSError, match="No space left"):
+        place.put("x", b"12345")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

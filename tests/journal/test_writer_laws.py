@@ -214,6 +214,34 @@ def test_J2_abort_ends_the_thread_and_close_with_a_limit_says_what_is_lost(tmp_p
     ended(writer)
 
 
+class Full(Gate):
+    """A place whose first write fails, and whose further ones wait."""
+
+    is_full = True
+
+    def put(self, name: str, data: bytes) -> None:
+        if self.is_full:
+            self.is_full = False
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().put(name, data)
+
+
+def test_J2_there_is_no_room_while_a_write_is_repeated(tmp_path: Path) -> None:
+    place = Full(str(tmp_path))
+    description = described(LocalPlace(str(tmp_path)))
+    told = threading.Event()
+    writer = JournalWriter(place, description, flush_every=0.001, first_pause=0.001, on_room=told.set)
+    assert writer.has_room
+    writer.append(batch({1: ["a"]}))
+    assert place.reached.wait(30)
+    assert not writer.has_room, "what is answered now may be lost"
+    place.open_gate.set()
+    assert told.wait(30)
+    assert writer.has_room
+    writer.close()
+    assert read(place, description, [1]) == {1: ["a"]}
+
+
 def test_J2_a_place_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writers, "ONE_WRITE", 0.05)
     described(LocalPlace(str(tmp_path)))

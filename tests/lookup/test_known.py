@@ -48,6 +48,7 @@ class Elsewhere:
         self.noted: dict[Any, Any] = {}
         self.kept: list[tuple[Any, Any, float]] = []
         self.has_room = True
+        self.failed: BaseException | None = None
         self.flushed = self.closed = 0
 
     async def find(self, keys: Sequence[Any]) -> list[Any]:
@@ -67,6 +68,12 @@ class Elsewhere:
         if self.has_room:
             self.kept.append((key, answer, came))
         return self.has_room
+
+    async def room(self) -> None:
+        while not self.has_room:
+            await asyncio.sleep(0.1)
+            if self.failed is not None:
+                raise self.failed
 
     async def flush(self) -> None:
         self.flushed += 1
@@ -210,6 +217,39 @@ async def test_J2_a_journal_without_room_gets_the_answer_when_the_cache_has_it_a
     place.has_room = True
     await look_up(enricher, [[1]], place, cache=cache)
     assert ([key for key, _, _ in place.kept], enricher.calls) == ([1], [])
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@virtual
+async def test_J2_no_call_begins_while_a_journal_has_no_room_and_none_after_it_has_failed(fails: bool) -> None:
+    place, enricher = journal(), Recorded(in_a_second)
+    begun: list[float] = []
+
+    async def answer(key: Any) -> Any:
+        begun.append(now())
+        if len(begun) == 10:
+            place.has_room = False
+        return await in_a_second(key)
+
+    async def later() -> None:
+        await asyncio.sleep(100)
+        if fails:
+            place.failed = OSError("the disk is full")
+        else:
+            place.has_room = True
+
+    enricher.answer = answer
+    waiting = asyncio.ensure_future(later())
+    looking = look_up(enricher, [list(range(1000))], place, capacity=50, buffer=2000)
+    if fails:
+        with pytest.raises(OSError, match="the disk is full"):
+            await looking
+        assert len(begun) == 10
+    else:
+        await looking
+        assert len(begun) == 1000
+        assert len([one for one in begun if one < 99]) == 10
+    await waiting
 
 
 def test_the_keys_of_a_place_are_those_that_were_used_last() -> None:

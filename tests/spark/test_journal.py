@@ -278,7 +278,7 @@ def test_J3_an_answer_says_how_it_was_got_and_what_it_weighed(spark: SparkSessio
 
 
 def test_J2_a_journal_that_cannot_be_written_fails_the_task_with_one_clear_error(
-    spark: SparkSession, journal: Journal
+    spark: SparkSession, journal: Journal, tmp_path: Path
 ) -> None:
     path = str(journal.path)
 
@@ -291,13 +291,20 @@ def test_J2_a_journal_that_cannot_be_written_fails_the_task_with_one_clear_error
             with open(path, "w"):
                 """A file is where the directory was."""
 
+    asked = str(tmp_path / "asked")
+
     async def look_up(key: int) -> Any:
         spoil()
+        with open(asked, "a") as file:  # noqa: ASYNC230
+            file.write("x")
+        await asyncio.sleep(0.01)
         return {"x": key}
 
+    source, short = FunctionEnricher(look_up, "x long"), replace(journal, flush_every=0.01)
     with pytest.raises(Exception, match="cannot be written") as caught:
-        enrich(table(spark, [1, 2]), FunctionEnricher(look_up, "x long"), on="id", journal=journal).collect()
+        enrich(table(spark, list(range(2000))), source, on="id", journal=short, capacity=4).collect()
     assert "answers would be paid for again, so the task ends" in str(caught.value)
+    assert 0 < len(Path(asked).read_text()) < 1000, "calls go on whose answers are lost"
 
 
 def in_a_task(path: Path, program: Callable[[JournalTask], Awaitable[None]]) -> None:
@@ -344,10 +351,10 @@ def test_J5_answers_that_cannot_be_written_yet_hold_further_calls_back(tmp_path:
         journal = task.opened(ANSWERS, False, "0", this_process)
         for key in range(1000):
             journal.note(key, {"x": f"{key:100000}"}, 1, 0.1)
-        waiting = asyncio.ensure_future(journal.find([1]))
-        await asyncio.sleep(0)
-        assert not waiting.done(), "100 MB wait in memory"
-        [answer] = await asyncio.wait_for(waiting, 60)
+        assert not journal.has_room, "100 MB wait in memory"
+        await asyncio.wait_for(journal.room(), 60)
+        assert journal.has_room
+        [answer] = await asyncio.wait_for(journal.find([1]), 60)
         assert (answer.count, answer.table["x"][answer.start].as_py().strip()) == (1, "1")
         journal.finish(failed=False)
         with pytest.raises(StateError, match="is closed"):

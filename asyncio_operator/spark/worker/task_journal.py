@@ -163,8 +163,7 @@ class TaskJournal:
     # -- answers of later files
 
     async def find(self, keys: Sequence[Any]) -> Sequence[Any]:
-        """See `KnownAnswers`. It waits while the writer has no room, so that no further calls are made."""
-        await self._has_room()
+        """See `KnownAnswers`."""
         if self._reader is None:
             task = self._task
             self._reader = self._process.readers().lend(
@@ -193,7 +192,6 @@ class TaskJournal:
 
     async def renew(self, keys: Sequence[Any]) -> Sequence[Any]:
         """See `KnownAnswers`. A cache that refreshes an answer wants a new one."""
-        await self._has_room()
         return [ABSENT] * len(keys)
 
     # -- new answers
@@ -244,10 +242,20 @@ class TaskJournal:
             try:
                 self._writer.append(NotedAnswers(noted, self._task.description, size))
             except Exception as error:
-                # The writer has failed: `_has_room` and `finish` raise its error.
+                # The writer has failed: `room` and `finish` raise its error.
                 logger.warning("%d answers are not written: %s", len(noted), describe_error(error))
 
-    async def _has_room(self) -> None:
+    @property
+    def has_room(self) -> bool:
+        """See `KnownAnswers`. After a failure there is none: `room` raises it."""
+        return self._writer.has_room and not self._writer.has_failed
+
+    async def room(self) -> None:
+        """See `KnownAnswers`.
+
+        Raises:
+            JournalError: the journal cannot be written, or its place hangs.
+        """
         writer, progress = self._writer, -1
         while not writer.has_room:
             self._room = asyncio.Event()
