@@ -46,8 +46,9 @@ LAYERS = (
     core("state", "asyncio random"),
     core("policies", "asyncio random"),
     core(
-        "budget.account budget.clock_bounds budget.caps budget.permits budget.registry budget.reports "
-        "budget.sharing budget.spec budget.statistics budget.stock budget.terms budget.usage budget.workers",
+        "budget.account budget.amounts budget.clock_bounds budget.caps budget.in_flight budget.permits "
+        "budget.registry budget.reports budget.sharing budget.spec budget.statistics budget.stock "
+        "budget.terms budget.usage budget.workers",
         "asyncio random",
     ),
     core("queues", "asyncio random asyncio_operator.clock"),

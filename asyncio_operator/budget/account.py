@@ -43,6 +43,7 @@ A reply
     slots       how many calls the worker may have in flight; None: there is no limit
     spend       by unit: how much the worker holds now, what was spent, and what all workers hold
     pause       seconds for which nothing may start
+    supply      how much of the units there is: `terms.SCARCE`, `ENOUGH` or `PLENTY`
     drop        units whose earlier permits must be given back, because the source said that less is left
     error       only if the budget cannot be used so: what is wrong
 
@@ -59,7 +60,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from asyncio_operator.budget import caps, sharing, workers
+from asyncio_operator.budget import caps, in_flight, sharing, workers
 from asyncio_operator.budget.statistics import statistics
 from asyncio_operator.budget.terms import GRAINS, RECOVERY, VERSION, Json, Terms, terms_of
 from asyncio_operator.policies.rate_limit import RateWindow, rounded
@@ -116,7 +117,7 @@ def _reply(state: Json, windows: list[RateWindow], message: Json, terms: Terms, 
     reply["drop"] = []
     if worker is None:
         # A late copy of an older message: its worker does not wait for this reply.
-        return {**reply, "again": terms.longest, "slots": None, "spend": {}, "pause": 0.0}
+        return {**reply, "again": terms.longest, "slots": None, "spend": {}, "pause": 0.0, "supply": 0}
     for number, report in message["reports"]:
         if number > worker["applied"]:
             # Entries of another epoch are not those that a report speaks of.
@@ -125,11 +126,13 @@ def _reply(state: Json, windows: list[RateWindow], message: Json, terms: Terms, 
     reply["drop"] = caps.dropped(state["caps"], worker["before"], now)
     starts = max(state["ready"], state["paused"])
     reply["pause"] = max(0.0, starts - now)
-    slots = reply["slots"] = sharing.slots(state, message, worker, now)
-    if starts <= now and sharing.may_start(slots, message, windows):
-        reply["permits"] = sharing.grant(state, windows, message, worker, terms, now)
+    slots = reply["slots"] = in_flight.slots(state, message, worker, terms, now)
+    if starts <= now and slots != 0:
+        full = slots is not None and slots <= message["slots"][2]
+        reply["permits"] = sharing.grant(state, windows, message, worker, terms, now, full)
+    reply["supply"] = sharing.supply(state, windows, now)
     reply["spend"] = sharing.spend(state, message, worker, now)
-    reply["again"] = terms.interval(len(state["workers"]))
+    reply["again"] = in_flight.asks_again(state, worker) or terms.interval(len(state["workers"]))
     return reply
 
 
@@ -174,8 +177,10 @@ def _new(message: Json, now: float, ready: float) -> Json:
         "refused": {},
         "caps": {},
         "shares": None,
-        "slots": None,
+        "line": None,
+        "passed": now,
         "claim": None,
+        "scarce": now - sharing.HEARD,
         "former": [],
         "lost": False,
         "swept": now,
@@ -257,6 +262,6 @@ def _adopt(state: Json, definition: Json, now: float) -> list[RateWindow]:
     state["budget"] = definition
     state["windows"] = [kept.get((unit, per), [[], [], None]) for unit, _, per, _ in definition["limits"]]
     state["peaks"] = [[now, 0.0, 0.0] for _ in definition["limits"]]
-    state["shares"] = state["slots"] = state["claim"] = None
+    state["shares"] = state["line"] = state["claim"] = None
     workers.forget_all(state, now)
     return _windows(state, now)

@@ -15,11 +15,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from asyncio_operator.budget.amounts import Amount, overspent
 from asyncio_operator.budget.clock_bounds import ClockBounds
 from asyncio_operator.budget.reports import Reports
 from asyncio_operator.budget.spec import Budget, definition
-from asyncio_operator.budget.stock import Amount, Slots, Stock, misfit, overspent
-from asyncio_operator.budget.terms import VERSION, Json, terms_of
+from asyncio_operator.budget.stock import SMOOTHING, Slots, Stock, misfit
+from asyncio_operator.budget.terms import ENOUGH, VERSION, Json, terms_of
 from asyncio_operator.budget.usage import Hint
 from asyncio_operator.errors import BudgetExceeded, ConfigurationError
 
@@ -44,6 +45,7 @@ class Permits:
         self._terms = terms_of(self._definition)
         self._clock = ClockBounds()
         self._stocks = tuple(Stock(place, *limit) for place, limit in enumerate(self._definition["limits"]))
+        self._shortest = min((stock.per for stock in self._stocks), default=math.inf)
         self._slots = None if budget.in_flight is None else Slots(budget.in_flight)
         self._amounts = tuple(Amount(unit, most) for unit, most in self._definition["spend"].items())
         # Stocks, slots and amounts are as they were looked at until then.
@@ -60,8 +62,10 @@ class Permits:
         self._reports = Reports()
         self._again = self._terms.shortest
         self._asked_at = self._answered_at = -math.inf
-        self._round_trip = 0.0
+        # The longest of late, and the mean.
+        self._round_trip = self._usual_round_trip = 0.0
         self._active = False
+        self._supply = ENOUGH
         # The last reply gave something; so another may give more.
         self._progress = True
         self._urgent = self._rests = False
@@ -123,7 +127,9 @@ class Permits:
         """
         settled = settled or {}
         if self._slots is not None:
-            self._slots.used -= 1
+            self._slots.returned(None if started is None else now - started)
+            # The next message may be answered otherwise than the last.
+            self._progress = True
         for amount in self._amounts:
             estimate = weights.get(amount.unit) or amount.default
             amount.settle(estimate, settled.get(amount.unit, estimate))
@@ -183,11 +189,15 @@ class Permits:
                 self._slots.rest()
             for amount in self._amounts:
                 amount.rest()
+        slots, most_calls = [0, 0, 0], math.inf
+        if self._slots is not None:
+            slots = self._slots.offer(recent)
+            most_calls = self._slots.usable(horizon, self._usual_round_trip, self._shortest, self._supply)
         for stock in self._stocks:
             if self._rests:
                 stock.rest()
             else:
-                stock.estimate(horizon / elapsed, self._calls, recent)
+                stock.estimate(horizon / elapsed, self._calls, recent, most_calls)
             stock.give_back(stock.want)
         self._calls = 0
         self._valid_until = -math.inf
@@ -213,7 +223,7 @@ class Permits:
             "want": [stock.want for stock in self._stocks],
             "call": [stock.call for stock in self._stocks],
             "waited": waited,
-            "slots": [0, 0, 0] if self._slots is None else self._slots.offer(recent),
+            "slots": slots,
             "spend": {amount.unit: amount.offer(horizon / elapsed) for amount in self._amounts},
         }
         self._active = self._holds_something(message)
@@ -248,7 +258,9 @@ class Permits:
             self._epoch = reply["epoch"]
         self._seen = max(reply["now"], self._seen or reply["now"])
         self._reports.confirmed()
-        self._round_trip = max(now - self._asked_at, 0.8 * self._round_trip)
+        took = now - self._asked_at
+        self._round_trip = max(took, 0.8 * self._round_trip)
+        self._usual_round_trip += (took - self._usual_round_trip) / SMOOTHING
         self._clock.exchanged(sent, reply["now"], now)
         self._lease_end = self._clock.last_surely_before(reply["until"])
         for stock, permits in zip(self._stocks, reply["permits"], strict=True):
@@ -266,6 +278,7 @@ class Permits:
         if reply["pause"]:
             self._pause(now + reply["pause"])
         self._again = reply["again"]
+        self._supply = reply["supply"]
         self._answered_at = now
         self._progress = self._has_something_new()
         self._valid_until = -math.inf
@@ -305,9 +318,11 @@ class Permits:
             ready_at = stock.ready_at(weights.get(stock.unit) or stock.default, now)
             stock.starved |= ready_at > now
             at = max(at, ready_at)
-        if self._slots is not None and self._slots.used >= self._slots.allowed:
-            self._slots.starved = True
-            at = math.inf
+        if self._slots is not None:
+            self._slots.waits = True
+            if self._slots.used >= self._slots.allowed:
+                self._slots.starved = True
+                at = math.inf
         for amount in self._amounts:
             if amount.reserved + (weights.get(amount.unit) or amount.default) > amount.held_and_a_little:
                 at = math.inf

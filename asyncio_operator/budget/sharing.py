@@ -1,4 +1,4 @@
-"""Who gets how much: permits, calls in flight and amounts to spend are divided by what workers want.
+"""Who gets how much: permits and amounts to spend are divided by what workers want.
 
 The division is max-min fair ("water-filling"): there is one level, and each worker gets what it wants, up to the level.
 So what one does not need goes to those that do, and no one who wants little waits for those who want much. A worker
@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 
 from asyncio_operator.budget import caps
-from asyncio_operator.budget.terms import GRAINS, Json, Terms
+from asyncio_operator.budget.terms import ENOUGH, GRAINS, PLENTY, SCARCE, Json, Terms
 from asyncio_operator.policies.rate_limit import RateWindow, rounded
 
 HEARD = 1.0
@@ -23,11 +23,11 @@ REFRESH = 0.02
 NO_LEVEL = 1e300
 """All get what they want."""
 
+LATELY = 0.1
+"""Seconds in which units are scarce after one worker had to wait for them."""
+
 CLAIM_AFTER = 1.0
 """Seconds after which a waiting call of one worker is served before the others, so that heavy calls do not starve."""
-
-TURN = 2.0
-"""Seconds after which a worker passes its only slot on, if there are fewer slots than workers that want one."""
 
 
 def level(amount: float, wishes: Sequence[float]) -> float:
@@ -42,10 +42,15 @@ def level(amount: float, wishes: Sequence[float]) -> float:
 
 
 def grant(
-    state: Json, windows: list[RateWindow], message: Json, worker: Json, terms: Terms, now: float
+    state: Json, windows: list[RateWindow], message: Json, worker: Json, terms: Terms, now: float, full: bool
 ) -> list[list[list[float]]]:
-    """The permits for a worker, for each limit. They are placed in the windows."""
-    limits, calls = state["budget"]["limits"], message["call"]
+    """The permits for a worker, for each limit. They are placed in the windows.
+
+    Args:
+        full: whether the worker's slots are all in use: its waiting call may not start now.
+    """
+    limits = state["budget"]["limits"]
+    calls = [0.0] * len(limits) if full else message["call"]
     until, horizon = now + terms.lease, now + min(message["horizon"], terms.horizon)
     levels = _levels(state, windows, horizon, until, now)
     claim = _claim(state, message, now)
@@ -58,6 +63,8 @@ def grant(
         target = min(target, caps.available(state["caps"], unit, now))
         plan = windows[place].plan(now, horizon, until, target) if target > 0 else []
         total = sum(units for _, units in plan)
+        if not full and target > 0 and (total < target or plan[0][0] > now):
+            state["scarce"] = now
         if call and held + total < call * (1 - 1e-9):
             # Less than the call needs is of no use to this worker, in no unit.
             return [[] for _ in limits]
@@ -72,6 +79,13 @@ def grant(
     if state["claim"] is not None and state["claim"][0] == message["worker"]:
         state["claim"] = None
     return plans
+
+
+def supply(state: Json, windows: list[RateWindow], now: float) -> int:
+    """How much there is: `SCARCE`, `ENOUGH` or `PLENTY`."""
+    if all(2 * window.used() <= window.most for window in windows):
+        return PLENTY
+    return SCARCE if now - state["scarce"] <= LATELY else ENOUGH
 
 
 def _whole(units: float, call: float) -> float:
@@ -114,54 +128,6 @@ def _levels(state: Json, windows: list[RateWindow], horizon: float, until: float
         shares = state["shares"] = [now, levels]
     found: list[float] = shares[1]
     return found
-
-
-def _level_of_slots(state: Json, most: int, now: float) -> tuple[float, int]:
-    """The level, and how many workers want slots."""
-    shares = state["slots"]
-    if shares is None or now - shares[0] >= REFRESH:
-        active = [worker for worker in state["workers"].values() if now - worker["seen"] <= HEARD]
-        wishes = [worker["wants"] for worker in active if worker["wants"]]
-        shares = state["slots"] = [now, min(level(most, wishes), NO_LEVEL), len(wishes)]
-    return shares[1], shares[2]
-
-
-def slots(state: Json, message: Json, worker: Json, now: float) -> int | None:
-    """How many calls a worker may have in flight."""
-    most = state["budget"]["in_flight"]
-    if most is None:
-        return None
-    held, wanted, _ = message["slots"]
-    free = most - sum(other["slots"] for other in state["workers"].values())
-    fair, wanting = _level_of_slots(state, most, now)
-    share = max(1, math.ceil(fair))
-    if wanting > most:
-        passes = now - worker["passed"] < TURN / 2
-        if held == 1 and now - worker["turn"] > TURN and (passes or _passing(state, now) < wanting - most):
-            # Until its call has returned it says so again.
-            share, worker["passed"] = 0, now
-        elif not held and passes:
-            share = 0
-    allowed = int(min(wanted, held + max(0, free), share))
-    # Until the worker says that it has fewer, it may still use what it had.
-    worker["slots"] = max(held, allowed)
-    return allowed
-
-
-def _passing(state: Json, now: float) -> int:
-    """The number of workers that pass their slot on now: no more than wait for one."""
-    return sum(now - worker["passed"] < TURN / 2 for worker in state["workers"].values())
-
-
-def may_start(slots: int | None, message: Json, windows: list[RateWindow]) -> bool:
-    """Whether a worker that may have this number of calls in flight may get permits.
-
-    One whose calls all run will need permits when one returns. If units are scarce, it would keep them from workers
-    that can use them now.
-    """
-    if slots is None or slots > message["slots"][2]:
-        return True
-    return slots > 0 and all(window.is_half_empty() for window in windows)
 
 
 def spend(state: Json, message: Json, worker: Json, now: float) -> Json:

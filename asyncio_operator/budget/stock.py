@@ -1,4 +1,4 @@
-"""What a worker holds of one limit, of the calls in flight, and of one amount to spend, and which calls these refuse.
+"""What a worker holds of one limit, and of the calls in flight.
 
 Only `Permits` uses it.
 """
@@ -12,13 +12,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from asyncio_operator.budget.clock_bounds import ClockBounds
-from asyncio_operator.budget.terms import GRAINS
+from asyncio_operator.budget.terms import ENOUGH, GRAINS, GROWTH, PLENTY
 from asyncio_operator.budget.usage import COUNTED
 from asyncio_operator.errors import BudgetExceeded
 from asyncio_operator.policies.rate_limit import rounded
-
-GROWTH = 2.0
-"""How fast the wishes of a worker grow whose calls wait."""
 
 AHEAD = 1.5
 """The part of its use that a worker whose calls do not wait holds ahead."""
@@ -26,9 +23,15 @@ AHEAD = 1.5
 KEPT_CALLS = 2
 """Calls that a worker holds ahead if it has made one in the last second."""
 
-LEAST_OF_WINDOW, LEAST_OF_SUM = 1e-6, 1e-8
+SMOOTHING = 8
+"""The number of calls whose mean latency is known."""
+
+SHORTEST_CALL = 1e-3
+"""Seconds. Shorter calls count as so long."""
+
+LEAST_OF_WINDOW = 1e-6
 """The part of a limit that a call weighs which says nothing of its unit, or 0: more than rounding errors, so it waits
-while a window is in debt, and is refused when all is spent. What it has used may be said later, by `settle`."""
+while a window is in debt. What it has used may be said later, by `settle`."""
 
 
 class Permit:
@@ -200,8 +203,12 @@ class Stock:
                 self.permits.pop()
         self.ready = 0.0
 
-    def estimate(self, scale: float, calls: int, recent: bool) -> None:
-        """What this worker can use in a horizon, from its use since the last message, in `calls`."""
+    def estimate(self, scale: float, calls: int, recent: bool, most_calls: float = math.inf) -> None:
+        """What this worker can use in a horizon, from its use since the last message, in `calls`.
+
+        Args:
+            most_calls: the calls for which it has slots in this time.
+        """
         if calls:
             self._typical = self._used_since_message / calls
         used, self._used_since_message = self._used_since_message * scale, 0.0
@@ -214,6 +221,9 @@ class Stock:
         if recent:
             wish = max(wish, KEPT_CALLS * self._typical)
         self.want = min(self.most, max(wish, self.call))
+        if most_calls < math.inf:
+            # Permits for which there is no slot would be missing elsewhere.
+            self.want = min(self.want, most_calls * (self._typical or self.call))
         self.starved = False
 
     def rest(self) -> None:
@@ -248,14 +258,25 @@ class Slots:
     Attributes:
         used: calls that run.
         allowed: calls that may run.
+        starved: whether calls had to wait for a slot since the last message.
+        waits: whether calls had to wait, for whatever it was.
     """
 
-    __slots__ = ("_most", "_wanted", "allowed", "starved", "used")
+    __slots__ = ("_latency", "_most", "_wanted", "allowed", "starved", "used", "waits")
 
     def __init__(self, most: int) -> None:
         self._most = most
         self.used = self.allowed = self._wanted = 0
-        self.starved = False
+        self.starved = self.waits = False
+        # Of a call, in seconds; not known before the first has returned.
+        self._latency = math.inf
+
+    def returned(self, lasted: float | None) -> None:
+        """A call is over."""
+        self.used -= 1
+        if lasted is not None:
+            before = lasted if self._latency == math.inf else self._latency
+            self._latency = before + (lasted - before) / SMOOTHING
 
     def offer(self, recent: bool) -> list[int]:
         """How many calls this worker may have from now on, how many it wants, and how many run."""
@@ -263,76 +284,28 @@ class Slots:
             self._wanted = min(self._most, max(2 * self._wanted, self.used + 1))
         else:
             self._wanted = max(self.used, self._wanted * 3 // 4 if recent else 0)
-        self.starved = False
+        if self.waits:
+            # A slot is kept for a call that has a permit for later, or waits for one.
+            self._wanted = max(self._wanted, min(self._most, self.used + 1))
+        self.starved = self.waits = False
         self.allowed = max(self.used, min(self.allowed, self._wanted))
         return [self.allowed, self._wanted, self.used]
 
-    def rest(self) -> None:
-        """Want nothing."""
-        self._wanted, self.starved = 0, False
+    def usable(self, horizon: float, round_trip: float, per: float, supply: int) -> float:
+        """The calls for which this worker wants permits: one for each free slot, and more ahead if that pays.
 
-
-class Amount:
-    """What may be spent of one unit.
-
-    Attributes:
-        held: what this worker may spend: `reserved` by calls that run, and more ahead.
-        spent: what all workers had spent at the last reply.
-        total, confirmed: what this worker has spent in its life, and how much of it the coordinator has counted.
-        used: what calls have reserved since the last message.
-        call: the weight of the heaviest call that waits.
-    """
-
-    __slots__ = (
-        *("unit", "most", "default", "held", "held_and_a_little", "reserved", "used", "spent", "total", "confirmed"),
-        *("call", "_sent", "_settled"),
-    )
-
-    def __init__(self, unit: str, most: float) -> None:
-        self.unit = unit
-        self.most = most
-        self.default = 1.0 if unit in COUNTED else LEAST_OF_SUM * most
-        self.reserved = self.used = self.spent = self.total = self.confirmed = self.call = 0.0
-        self._sent = self._settled = 0.0
-        self._hold(0.0)
-
-    def _hold(self, held: float) -> None:
-        self.held = held
-        # Sums have rounding errors.
-        self.held_and_a_little = held + 1e-9 * self.most
-
-    def settle(self, estimate: float, used: float) -> None:
-        """A call is over that had reserved `estimate`."""
-        self.reserved -= estimate
-        if self.reserved < 1e-9 * self.most:
-            self.reserved = 0.0
-        # An estimate that was too low is paid from what is held ahead.
-        gone = max(estimate, used)
-        self._hold(max(self.held - gone, self.reserved))
-        self.total += used
-        self._settled += gone
-
-    def offer(self, scale: float) -> list[float]:
-        """What this worker holds from now on, what it wants to hold, must hold for the waiting call, and has spent."""
-        wanted = self.reserved + max(GROWTH * self.used * scale, self.call)
-        needed = self.reserved + self.call
-        # Two workers that each keep a part of what a call needs would wait for each other for ever.
-        enough = needed <= self.held_and_a_little
-        self._hold(max(self.reserved, min(self.held, wanted)) if enough else self.reserved)
-        self.used = self.call = self._settled = 0.0
-        self._sent = self.total
-        return [self.held, wanted, needed, self.total, self.confirmed]
+        With none ahead a slot is empty for a round trip when its call returns: of what slots allow, ``round_trip /
+        latency`` is lost. But what is held meanwhile is a unit that no worker uses: ``latency / slots`` of a window is
+        lost, if units are just enough, and slots are of no use if they are scarce.
+        """
+        free = self.allowed - self.used
+        if supply == PLENTY or (supply == ENOUGH and self._latency**2 < self.allowed * per * round_trip):
+            return free + math.ceil(self.allowed * horizon / 2 / max(self._latency, SHORTEST_CALL))
+        return free
 
     def rest(self) -> None:
         """Want nothing."""
-        self.used = self.call = 0.0
-
-    def answered(self, held: float, spent: float, total: float) -> None:
-        """The coordinator says what this worker may hold, and what all have spent and hold."""
-        self.confirmed = self._sent
-        # Calls that have ended since the message have spent their part of what is held.
-        self._hold(max(held - self._settled, self.reserved))
-        self.spent = spent
+        self._wanted, self.starved, self.waits = 0, False, False
 
 
 def misfit(name: str, stocks: Iterable[Stock], weights: Mapping[str, float]) -> BudgetExceeded | None:
@@ -345,22 +318,6 @@ def misfit(name: str, stocks: Iterable[Stock], weights: Mapping[str, float]) -> 
                 f"call needs {units:g}: it can never start. Make the call smaller, or raise the limit",
                 unit=stock.unit,
                 limit=stock.most,
-            )
-    return None
-
-
-def overspent(name: str, amounts: Iterable[Amount], weights: Mapping[str, float]) -> BudgetExceeded | None:
-    """The error for a call that would pass a spend limit, whatever running calls turn out to cost."""
-    for amount in amounts:
-        units = weights.get(amount.unit) or amount.default
-        spent = amount.spent + amount.total - amount.confirmed
-        if spent + units > amount.most * (1 + 1e-9):
-            return BudgetExceeded(
-                f"the budget {name!r} may spend {amount.most:g} {amount.unit}; {spent:g} were spent, "
-                f"and the next call needs {units:g}. Raise the limit, or take another name for a new budget",
-                unit=amount.unit,
-                limit=amount.most,
-                spent=spent,
             )
     return None
 

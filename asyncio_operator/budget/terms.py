@@ -27,6 +27,12 @@ SPARE = 0.05
 RECOVERY = 1.1
 """Seconds in which a coordinator without a state grants nothing. All leases of an earlier one end in this time."""
 
+GROWTH = 2.0
+"""How fast the wishes of a worker grow whose calls wait."""
+
+SCARCE, ENOUGH, PLENTY = range(3)
+"""How much there is of the units: workers with a slot wait for them; they do not; or half of each window is free."""
+
 MOST_WORKERS_A_SECOND = 1000
 """Messages that a coordinator gets in a second, at most. With more workers, each asks less often."""
 

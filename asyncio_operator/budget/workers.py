@@ -31,8 +31,6 @@ def heard(state: Json, message: Json, now: float, known: bool) -> Json | None:
     for field in ("held", "want"):
         worker[field] = message[field]
     held, wanted, _ = message["slots"]
-    if not worker["slots"]:
-        worker["turn"] = now
     worker["slots"], worker["wants"] = held, wanted
     worker["idle"] = not (wanted or held or any(message["held"]) or any(message["want"]))
     worker["spend"] = {}
@@ -47,7 +45,7 @@ def heard(state: Json, message: Json, now: float, known: bool) -> Json | None:
 
 
 def _new(state: Json, name: str, now: float) -> Json:
-    worker: Json = {"applied": 0, "seen": now, "slots": 0, "turn": now, "passed": now - REMEMBERED, "totals": {}}
+    worker: Json = {"applied": 0, "seen": now, "slots": 0, "turn": None, "waits": None, "passes": False, "totals": {}}
     gone = state["gone"].pop(name, None)
     if gone is not None:
         _, worker["applied"], held, worker["totals"] = gone

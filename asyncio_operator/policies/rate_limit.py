@@ -79,12 +79,15 @@ class RateWindow:
         burst: how many more may start in one window.
         grain: entries that are leased are rounded up to multiples of it, so that there are few; 0 keeps them exact.
         lease: the longest time from a leased start to its entry.
+
+    Attributes:
+        most: units in one window.
     """
 
     def __init__(self, rate: float, per: float, burst: float = 0, *, grain: float = 0.0, lease: float = 0.0) -> None:
         self._per = per
         self._interval = per / rate
-        self._most = rate + burst
+        self.most = rate + burst
         self._grain = grain
         # The rounding makes an entry later too.
         self._stretch = lease + grain
@@ -107,7 +110,7 @@ class RateWindow:
 
         They must be at most ``rate + burst``.
         """
-        excess = self._used + units - self._most
+        excess = self._used + units - self.most
         if excess <= 0:
             return now
         end = self._ends[0] if excess <= self._amounts[0] else self._end_of(excess)
@@ -118,7 +121,7 @@ class RateWindow:
         if earliest < now:
             earliest = now
         if self._has_bucket:
-            return max(earliest, self._full - (self._most - units) * self._interval)
+            return max(earliest, self._full - (self.most - units) * self._interval)
         return earliest
 
     def start(self, now: float, units: float = 1) -> None:
@@ -127,7 +130,7 @@ class RateWindow:
         ends.append(now)
         amounts.append(units)
         # The entries after these fill a window alone, so these never matter again.
-        while used - amounts[0] >= self._most:
+        while used - amounts[0] >= self.most:
             ends.popleft()
             used -= amounts.popleft()
         self._used = used
@@ -144,10 +147,6 @@ class RateWindow:
         """The units of all entries."""
         return self._used
 
-    def is_half_empty(self) -> bool:
-        """Whether at least half of the units are free."""
-        return 2 * self._used <= self._most
-
     def since(self, begin: float) -> float:
         """The units of all entries after a time."""
         return self._used - sum(self._amounts[place] for place in range(bisect_right(self._ends, begin)))
@@ -155,7 +154,7 @@ class RateWindow:
     def room(self, at: float, until: float) -> float:
         """The units that may be leased to start from `at` to `until`. Less than 0 if there are too many already."""
         gone = sum(self._amounts[place] for place in range(bisect_right(self._ends, at - self._per)))
-        return min(self._most - self._used + gone, self._bucket_room(until))
+        return min(self.most - self._used + gone, self._bucket_room(until))
 
     def plan(self, now: float, horizon: float, until: float, units: float) -> list[list[float]]:
         """When how many of `units` may start: pairs of the earliest start, from `now` to `horizon`, and an amount.
@@ -169,7 +168,7 @@ class RateWindow:
         found: list[list[float]] = []
         if units <= 0:
             return found
-        free, at = self._most - self._used, now
+        free, at = self.most - self._used, now
         # The plan's own units leave after all others that leave before `horizon`.
         for end, amount in zip(self._ends, self._amounts, strict=True):
             if free > 0:
@@ -202,9 +201,9 @@ class RateWindow:
         So they are paid by this window, as its entries leave, and then by the next ones, and nothing is counted twice.
         """
         future = sum(self._amounts[place] for place in range(bisect_right(self._ends, now), len(self._ends)))
-        units = min(units, OWED_WINDOWS * self._most - future)
+        units = min(units, OWED_WINDOWS * self.most - future)
         # What is left for later windows needs no exact times, and few entries.
-        while units > 1e-9 * self._most:
+        while units > 1e-9 * self.most:
             for at, part in self._openings(now, math.inf, units):
                 self.place(rounded(at, grain), part)
                 units -= part
@@ -221,7 +220,7 @@ class RateWindow:
         units = min(units, self._amounts[place])
         self._amounts[place] -= units
         self._used -= units
-        if self._amounts[place] <= 1e-12 * self._most:
+        if self._amounts[place] <= 1e-12 * self.most:
             self._used -= self._amounts[place]
             del self._ends[place], self._amounts[place]
         if start is not None:
@@ -276,7 +275,7 @@ class RateWindow:
                 after += units * self._interval
                 peak = max(peak, after - (end - until))
         missing = max(0.0, full - until + self._stretch) + max(0.0, peak + self._stretch)
-        return self._most - missing / self._interval
+        return self.most - missing / self._interval
 
 
 def rounded(time: float, grain: float) -> float:

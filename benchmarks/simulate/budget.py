@@ -10,10 +10,14 @@ from typing import Any
 
 from asyncio_operator.budget.spec import Budget, Limit
 from asyncio_operator.checks import seconds
-from benchmarks.simulate.cluster import Cluster, Network, Weights, Work, Worker, above_the_mean, exceeded
+from benchmarks.simulate.cluster import LATENCY, Cluster, Network, Weights, Work, Worker, above_the_mean, exceeded
+from benchmarks.simulate.oracle import most_calls
 
 USED = 0.97
 """Law G3: the part of a limit that must be used while there is work."""
+
+USED_IN_STEP = 0.95
+"""The same where calls in flight are just as many as the rate needs: the part of what could be used at best."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,7 @@ class Scenario:
     Attributes:
         what: in words.
         windows: how many windows of the first limit it lasts, after the first of them.
-        target: the part of the limit that must be used.
+        target: the part of what can be used at best (`at_best`) that must be used.
     """
 
     what: str
@@ -33,6 +37,18 @@ class Scenario:
     windows: float
     options: dict[str, Any] = field(default_factory=dict)
     target: float = USED
+
+    @property
+    def at_best(self) -> float:
+        """The part of the first limit that one could use who knows all, and hears of free slots by messages."""
+        slots, limit = self.budget.in_flight, self.budget.limits[0]
+        if slots is None:
+            return 1.0
+        begin = seconds(limit.per)
+        end = begin * (1 + self.windows)
+        round_trip = 2 * self.options.get("network", Network()).mean()
+        calls = most_calls(limit, slots, self.options.get("latency", LATENCY), round_trip, begin, end)
+        return min(1.0, calls / (limit.rate * self.windows))
 
     def smaller(self, workers: int, windows: int, calls: int) -> Scenario:
         """The same with fewer workers, for a shorter time, with at most this many calls in a window."""
@@ -96,6 +112,40 @@ SCENARIOS = (
         target=0.97 * 2 / 3,
     ),
     Scenario("16 workers, eight calls in flight", Budget("b", Limit(100, 1.0), in_flight=8), 16, always, 20),
+    Scenario(
+        "16 workers, calls in flight as the rate needs",
+        Budget("b", Limit(100, 1.0), in_flight=10),
+        16,
+        always,
+        20,
+        {"latency": 0.1},
+        USED_IN_STEP,
+    ),
+    Scenario(
+        "16 workers, one call in flight more than it needs",
+        Budget("b", Limit(100, 1.0), in_flight=11),
+        16,
+        always,
+        20,
+        {"latency": 0.1},
+    ),
+    Scenario(
+        "100 workers, 40 calls in flight as the rate needs",
+        Budget("b", Limit(400, 1.0), in_flight=40),
+        100,
+        always,
+        10,
+        {"latency": 0.1},
+        USED_IN_STEP,
+    ),
+    Scenario(
+        "150 workers, 100 long calls in flight as it needs",
+        Budget("b", Limit(100, 1.0), in_flight=100),
+        150,
+        always,
+        10,
+        {"latency": 1.0},
+    ),
     Scenario("100 workers, tokens", Budget("b", Limit(600_000, 10.0, "tokens")), 100, always, 4, {"weigh": _tokens}),
     Scenario(
         "100 workers, heavy and light calls",
@@ -156,9 +206,11 @@ def lines(scenarios: tuple[Scenario, ...] = SCENARIOS) -> Iterator[tuple[str, bo
         began = time.perf_counter()
         cluster, used, broken = run(scenario)
         asked = cluster.messages / cluster.now
-        well = used >= scenario.target and not broken
+        best = scenario.at_best
+        target = scenario.target * best
+        well = used >= target and not broken
         yield (
-            f"{'yes' if well else 'NO ':4}{used:7.3f} >= {scenario.target:<6.3f}{broken:6}  {asked:9,.0f}  "
+            f"{'yes' if well else 'NO ':4}{used:7.3f} >= {target:<6.3f}{best:8.3f}{broken:10}  {asked:9,.0f}  "
             f"{len(cluster.starts):9,}  {time.perf_counter() - began:5.1f}  {scenario.what}",
             well,
         )
@@ -166,7 +218,7 @@ def lines(scenarios: tuple[Scenario, ...] = SCENARIOS) -> Iterator[tuple[str, bo
 
 def main() -> bool:
     """Print all scenarios; whether all are as they must be."""
-    print("good   used           exceeded  messages/s   calls   took s  scenario", flush=True)
+    print("good   used           at best  exceeded  messages/s   calls   took s  scenario", flush=True)
     good = True
     for line, well in lines():
         print(line, flush=True)

@@ -45,6 +45,16 @@ class Network:
     pauses: float = 0.0
     drift: float = 1e-4
 
+    def mean(self) -> float:
+        """Seconds that a message takes on average in one direction."""
+        return self.delay * (1 + SLOW * (TIMES_SLOWER - 1))
+
+
+SLOW, TIMES_SLOWER = 0.01, 10
+"""The part of messages that take longer, and how much."""
+
+LATENCY = 0.05
+"""Seconds that a call takes, if nothing else is said."""
 
 IDLE = 0.02
 """Seconds after which a worker without work looks for some again."""
@@ -72,7 +82,7 @@ class Cluster:
         *,
         work: Work,
         weigh: Callable[[random.Random], Weights] = lambda _: {},
-        latency: float = 0.05,
+        latency: float = LATENCY,
         capacity: int = 100,
         network: Network | None = None,
         settle: Callable[[random.Random, Weights], Weights] | None = None,
@@ -118,7 +128,7 @@ class Cluster:
 
     def delay(self) -> float:
         """How long the next message takes."""
-        slow = 10 if self.random.random() < 0.01 else 1
+        slow = TIMES_SLOWER if self.random.random() < SLOW else 1
         return slow * self.random.expovariate(1 / self.network.delay)
 
     def ask(self, message: dict[str, Any]) -> dict[str, Any]:

@@ -240,7 +240,7 @@ async def test_G1_a_slot_that_comes_back_is_news_for_the_runs_that_wait():
     runs = [Run(share, 1.0) for _ in range(5)]
     await asyncio.gather(*[run.calls(4) for run in runs])
     times = sorted(at for run in runs for at in run.times)
-    assert all(1.0 <= later - earlier <= 1.02 for earlier, later in pairwise(times))
+    assert all(0.9999 <= later - earlier <= 1.02 for earlier, later in pairwise(times))
     for run in runs:
         run.seat.leave()
 
