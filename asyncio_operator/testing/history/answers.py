@@ -286,7 +286,7 @@ def _judge_memory(
         answer = scope.latest(key, call.start - book.moment)
         if answer is None or not answer.taken or call.start - answer.at >= remember - book.moment:
             continue
-        # As many keys were answered since then at most as there were answers.
-        if bisect_left(ends, call.start) - bisect_left(ends, answer.at) < most:
+        # The key itself, and since then at most as many others as there were answers.
+        if bisect_left(ends, call.start) - bisect_left(ends, answer.at) <= most:
             what = f"call {call.id!r} of {call.run.name} asks for key {text_of(key)}, which was answered"
             found.broken(f"{what} {call.start - answer.at:.6f} s before", call.start, *answer.call.events, call.event)

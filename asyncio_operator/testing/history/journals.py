@@ -69,7 +69,7 @@ def _judge_call(kept: Kept, call: Call, key: Hashable, killed: bool, book: Book,
     for answer in kept.answers.get(key, ()):
         other = answer.call.run.task
         if answer.at > run.task.start:
-            return
+            break
         if other is run.task or (other.outcome == "killed") is not killed:
             continue
         written = _acknowledged(answer, book)

@@ -1,0 +1,275 @@
+"""The checker of histories and the laws of lookups, caches and journals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from asyncio_operator.testing.history.keys import canonical
+from tests.testing.history.stories import Story, broken, judged
+
+
+def answered(
+    row: int, out: float, key: Any = "a", source: str = "call", answer: Any = None, **more: Any
+) -> dict[str, Any]:
+    return {"row": row, "out": out, "key": key, "source": source, "answer": [1] if answer is None else answer, **more}
+
+
+# -- lookups
+
+
+def test_Y2_a_null_key_that_is_looked_up_is_seen() -> None:
+    def story(**out: Any) -> Story:
+        story = Story().task().row(0, 1, 0, key="a", source="call").call(0, 1, ["a"])
+        return story.row(0, 1, 1, key=["b", None], **{"status": "missing", "source": "none", "attempts": 0, **out})
+
+    assert judged(story(), "L1")
+    assert broken(story(status="found")) == {"L1"}
+    assert broken(story(attempts=1)) == {"L1"}
+    assert broken(Story().task().row(0, 1, key=None, status="missing").call(0, 1, [None])) == {"L1"}
+
+
+def test_Y2_a_call_for_a_key_that_no_row_had_is_seen() -> None:
+    assert judged(Story().task().row(0, 1, key="a").call(0, 1, ["a"]), "L1")
+    assert broken(Story().task().row(0, 1, key="a").call(0, 1, ["b"])) == {"L1"}
+
+
+def test_Y2_a_source_that_cannot_be_is_seen() -> None:
+    assert broken(Story().task().row(0, 1, key="a", source="call")) == {"L1"}
+    assert broken(Story().task().row(0, 1, key="a", source="none")) == {"L1"}
+    assert broken(Story(cache={}).task().row(0, 1, key="a", source="cache")) == {"L1"}
+    early = Story().task().row(2, 3, key="a", source="call").row(0, 1, 1, key="a", source="call").call(0, 1, ["a"])
+    assert "L1" in broken(early)
+
+
+def test_Y2_two_calls_of_a_key_at_once_are_seen() -> None:
+    def story(second: float, outcome: str = "result", **setting: Any) -> Story:
+        story = Story(remember=0, **setting).task()
+        story.row(0, 9, 0, key="a", source="call").row(0, 9, 1, key="a", source="call")
+        return story.call(0, 1, ["a"], outcome).call(second, 2, ["a"])
+
+    assert broken(story(1.0)) == set()
+    assert broken(story(0.9)) == {"L2"}
+    # Its caller had left it: it was cancelled, or ran past its deadline.
+    assert broken(story(0.9, "cancelled")) == set()
+    assert "L2" not in broken(story(0.9, timeout=0.9))
+
+
+def test_Y2_an_answer_that_no_call_gave_is_seen() -> None:
+    def story(answer: Any, source: str = "call") -> Story:
+        story = Story(mode="unordered").task().row(0, 1, 0, key="a", source="call", answer=[1])
+        return story.row(0, 1, 1, key="a", source=source, answer=answer).call(0, 1, ["a"], answers=[[1]])
+
+    assert judged(story([1], "shared"), "L2")
+    assert broken(story([2], "shared")) == {"L2"}
+    assert broken(story([2])) == {"L2"}
+
+
+def test_Y2_an_error_that_is_taken_for_a_miss_is_seen() -> None:
+    def story(outcome: str) -> Story:
+        return Story().task().row(0, 1, key="a", source="shared", status="missing").call(0, 1, ["a"], outcome)
+
+    assert judged(story("result"), "L3")
+    assert "L3" in broken(story("error"))
+
+
+def test_Y2_a_miss_with_rows_is_seen() -> None:
+    def story(status: str, answer: Any) -> Story:
+        story = Story().task().row(0, 1, key="a", source="call", status=status, answer=answer)
+        return story.call(0, 1, ["a"], answers=[answer])
+
+    assert judged(story("missing", []), "L9")
+    assert broken(story("found", [])) == {"L9"}
+    assert broken(story("missing", [1])) == {"L9"}
+
+
+SAME = [
+    ({"float": "nan"}, {"float": "nan"}),
+    (0.0, -0.0),
+    ({"decimal": "1.5"}, {"decimal": "1.500"}),
+    ({"decimal": "0"}, {"decimal": "-0.00"}),
+    ({"instant": "2026-01-31T12:00:00+01:00"}, {"instant": "2026-01-31T11:00:00+00:00"}),
+    (["a"], "a"),
+    (1, 1.0),
+]
+OTHER = [(1, True), ("1", 1), (["a", "b"], "ab"), ({"bytes": "00"}, {"bytes": "01"}), ({"float": "inf"}, "inf")]
+
+
+@pytest.mark.parametrize(("one", "other"), SAME)
+def test_Y2_one_key_in_two_forms_is_one_key(one: Any, other: Any) -> None:
+    assert canonical(one) == canonical(other)
+    story = Story(batch={"max_size": 2}).task().row(0, 1, 0, key=one).row(0, 1, 1, key=other)
+    assert "L10" in broken(story.call(0, 1, [one, other]))
+
+
+@pytest.mark.parametrize(("one", "other"), OTHER)
+def test_Y2_two_keys_are_two(one: Any, other: Any) -> None:
+    assert canonical(one) != canonical(other)
+    story = Story(batch={"max_size": 2}).task().row(0, 1, 0, key=one).row(0, 1, 1, key=other)
+    assert judged(story.call(0, 1, [one, other]), "L10")
+
+
+def test_Y2_a_key_that_was_not_remembered_is_seen() -> None:
+    def story(second: float, others: int = 0, **setting: Any) -> Story:
+        story = Story(**{"remember": 10.0, **setting}).task(end=50)
+        story.row(0, 1, 0, key="a", source="call").call(0, 1, ["a"])
+        for row in range(others):
+            story.row(2, 3, row + 2, key=row, source="call").call(2, 3, [row])
+        return story.row(second, second + 1, 1, key="a", source="call").call(second, second + 1, ["a"])
+
+    assert judged(story(11.0), "L12")
+    assert broken(story(10.9)) == {"L12"}
+    assert broken(story(10.9, remember=0)) == set()
+    # Among many keys it may be forgotten.
+    assert broken(story(10.9, others=3, remember_rows=3)) == set()
+    assert broken(story(10.9, others=2, remember_rows=3)) == {"L12"}
+
+
+# -- caches
+
+
+def cached(*hits: dict[str, Any], outcome: str = "result", answers: Any = ([1],), **cache: Any) -> Story:
+    """A task that asks for "a" between 0 and 1, and then reads rows."""
+    story = Story(mode="unordered", cache=cache, on_error="null").task()
+    story.row(0, 1, 0, key="a", source="call", answer=answers[0] if answers else None)
+    if answers and answers[0] == []:
+        story.after[-1]["status"] = "missing"
+    story.call(0, 1, ["a"], outcome, answers=list(answers) if answers else None)
+    for hit in hits:
+        begin = hit.pop("at", hit["out"])
+        story.row(begin, **hit)
+    return story
+
+
+def test_Y2_an_answer_past_its_time_is_seen() -> None:
+    def story(at: float) -> Story:
+        return cached(answered(1, at, source="cache"), expire_after_write=10.0)
+
+    assert judged(story(10.999), "L5")
+    assert broken(story(11.002)) == {"L5"}
+
+
+def test_Y2_an_answer_that_was_not_used_for_long_is_seen() -> None:
+    def story(*times: float) -> Story:
+        return cached(*(answered(1 + i, at, source="cache") for i, at in enumerate(times)), expire_after_access=10.0)
+
+    assert judged(story(10.9, 20.8), "L5")
+    assert broken(story(10.9, 21.0)) == {"L5"}
+
+
+def test_Y2_a_cached_miss_past_its_time_or_that_must_not_be_is_seen() -> None:
+    def story(at: float, **cache: Any) -> Story:
+        return cached(answered(1, at, source="cache", answer=[], status="missing"), answers=([],), **cache)
+
+    assert judged(story(5.999, missing_ttl=5.0), "L3")
+    assert broken(story(6.002, missing_ttl=5.0)) == {"L3"}
+    assert broken(story(2.0, cache_missing=False)) == {"L3"}
+
+
+def test_Y2_an_answer_that_is_not_the_current_one_is_seen() -> None:
+    def story(answer: Any) -> Story:
+        story = cached(answered(2, 20.0, source="cache", answer=answer), expire_after_write=10.0)
+        return story.row(12.0, 13.0, 1, key="a", source="call", answer=[2]).call(12.0, 13.0, ["a"], answers=[[2]])
+
+    assert judged(story([2]), "L5")
+    assert broken(story([1])) == {"L5"}
+
+
+def test_Y2_a_hit_in_a_cache_that_was_too_full_is_seen() -> None:
+    def story(others: int) -> Story:
+        story = cached(answered(99, 50.0, source="cache"), max_rows=3)
+        for row in range(others):
+            story.row(2 + row, 3 + row, row + 1, key=row, source="call", answer=[1])
+            story.call(2 + row, 3 + row, [row], answers=[[1]])
+        return story
+
+    assert judged(story(2), "L4")
+    assert broken(story(3)) == {"L4"}
+
+
+def test_Y2_a_refresh_too_early_or_none_at_all_is_seen() -> None:
+    def story(refresh: float | None, hit: float = 6.5) -> Story:
+        story = cached(answered(1, hit, source="cache"), refresh_after=5.0)
+        return story if refresh is None else story.call(refresh, refresh + 1, ["a"], refresh=True, answers=[[1]])
+
+    assert judged(story(6.5), "L6")
+    assert broken(story(5.9)) == {"L6"}
+    assert broken(story(None)) == {"L6"}
+    assert broken(story(None, hit=5.9)) == set()
+
+
+def test_Y2_a_stale_answer_without_a_failure_is_seen() -> None:
+    def story(outcome: str | None, **cache: Any) -> Story:
+        story = cached(answered(1, 21.0, source="stale", at=20.0), expire_after_write=10.0, **cache)
+        return story if outcome is None else story.call(20.0, 21.0, ["a"], outcome)
+
+    assert judged(story("error", stale_if_error=True), "L6")
+    assert broken(story("error")) == {"L6"}
+
+
+def test_Y2_workers_do_not_share_a_cache_in_memory() -> None:
+    def story(worker: str, store: str) -> Story:
+        story = Story(cache={"store": store}).task(end=5, worker="w").task(at=6, task="u", worker=worker)
+        story.row(0, 1, 0, key="a", source="call", answer=[1]).call(0, 1, ["a"], answers=[[1]])
+        return story.row(7, 7, 0, key="a", task="u", source="cache", answer=[1])
+
+    assert broken(story("w", "heap")) == set()
+    assert broken(story("x", "heap")) == {"L1"}
+    assert broken(story("x", "redis")) == set()
+
+
+# -- journals
+
+
+def journaled(
+    start: float, outcome: str = "finished", end: float = 10.0, asked: float | None = None, **journal: Any
+) -> Story:
+    """A task that is answered at 1 and ends, and another that starts and asks again."""
+    options = {"name": "j", "flush_every": 2.0, "write": 1.0, **journal}
+    story = Story(journal=options, mode="unordered").task(end=end, outcome=outcome).task(at=start, task="u")
+    story.row(0, 1, 0, key="a", source="call", answer=[1]).call(0, 1, ["a"], answers=[[1]])
+    again = start if asked is None else asked
+    story.row(again, again + 1, 0, key="a", task="u", source="call", answer=[1])
+    return story.call(again, again + 1, ["a"], task="u", answers=[[1]])
+
+
+def test_Y2_an_answer_that_is_paid_twice_is_seen() -> None:
+    assert broken(journaled(11.0)) == {"J1"}
+    assert broken(journaled(11.0, outcome="failed")) == {"J1"}
+    # Two tasks at once may both ask, until what the first was answered is written.
+    assert judged(journaled(2.0), "J1")
+    assert broken(journaled(4.1)) == {"J1"}
+    assert broken(journaled(11.0, end=2.0)) == {"J1"}
+
+
+def test_Y2_an_expired_answer_may_be_paid_again() -> None:
+    assert broken(journaled(11.0, expire_after=10.0)) == set()
+    assert broken(journaled(11.0, expire_after=10.1)) == {"J1"}
+
+
+def test_Y2_a_kill_that_costs_more_than_it_may_is_seen() -> None:
+    assert judged(journaled(11.0, outcome="killed", end=3.9), "J2")
+    assert broken(journaled(11.0, outcome="killed", end=4.1)) == {"J2"}
+
+
+def from_journal(answer: Any, start: float = 11.0, attempts: int = 0, **journal: Any) -> Story:
+    story = Story(journal={"name": "j", **journal}).task(end=10).task(at=start, task="u")
+    story.row(0, 1, 0, key="a", source="call", answer=[1]).call(0, 1, ["a"], answers=[[1]])
+    return story.row(start, start + 1, 0, key="a", task="u", source="journal", answer=answer, attempts=attempts)
+
+
+def test_Y2_an_answer_that_is_not_that_of_the_journal_is_seen() -> None:
+    assert judged(from_journal([1]), "J4")
+    assert broken(from_journal([2])) == {"J4"}
+
+
+def test_Y2_an_expired_answer_of_the_journal_is_seen() -> None:
+    assert judged(from_journal([1], expire_after=11.0), "J7")
+    assert broken(from_journal([1], expire_after=9.9)) == {"J7"}
+
+
+def test_Y2_a_hit_of_the_journal_that_costs_calls_is_seen() -> None:
+    assert judged(from_journal([1]), "J9")
+    assert broken(from_journal([1], attempts=1)) == {"J9"}
+    assert broken(Story().task().row(0, 1, key="a", source="journal")) == {"J9"}

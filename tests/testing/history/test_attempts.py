@@ -1,0 +1,272 @@
+"""The checker of histories and the laws of deadlines, retries, batches and hedged calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.testing.history.stories import Story, broken, judged
+
+
+def one_row(out: float, status: str = "found", end: float | None = 100.0, **setting: Any) -> Story:
+    """A task with one row."""
+    return Story(on_error="null", **setting).task(end=end).row(0, out, key="a", source="call", status=status)
+
+
+# -- deadlines
+
+
+def test_Y2_a_late_result_that_is_used_is_seen() -> None:
+    def story(end: float) -> Story:
+        return one_row(end, timeout=1.0).call(0, end, ["a"])
+
+    assert judged(story(1.0), "R2")
+    assert broken(story(1.003)) == {"R2"}
+
+
+def test_Y2_a_row_that_waits_past_its_deadline_is_seen() -> None:
+    def story(out: float, consumer: str | None = "ready") -> Story:
+        story = one_row(out, "timed_out", timeout=1.0).about(consumer=consumer)
+        return story.call(0, 5.0, ["a"], "timed_out")
+
+    assert judged(story(1.0), "R2")
+    assert broken(story(1.003)) == {"R2"}
+    assert broken(story(0.9)) == {"R2"}
+    # A slow consumer may be what it waits for.
+    assert broken(story(1.1, None)) == set()
+
+
+def test_Y2_a_call_after_the_deadline_is_seen() -> None:
+    def story(second: float) -> Story:
+        story = one_row(1.0, "timed_out", timeout=1.0, max_attempts=2, delay=0.0)
+        return story.call(0, 0.5, ["a"], "error").call(second, second, ["a"], "timed_out")
+
+    assert judged(story(1.0), "R3")
+    assert "R3" in broken(story(1.003))
+
+
+def test_Y2_a_wait_for_a_back_off_that_ends_too_late_is_seen() -> None:
+    def story(status: str, out: float, delay: float = 0.6) -> Story:
+        story = one_row(out, status, timeout=1.0, max_attempts=2, delay=delay)
+        return story.call(0, 0.5, ["a"], "error")
+
+    assert judged(story("failed", 0.5), "R3")
+    assert broken(story("timed_out", 1.0)) == {"R3"}
+    assert broken(story("timed_out", 1.0, delay=0.5)) == set()
+
+
+def test_Y2_a_result_that_is_lost_to_a_deadline_is_seen() -> None:
+    def story(end: float) -> Story:
+        return one_row(1.0, "timed_out", timeout=1.0).call(0, end, ["a"])
+
+    assert judged(story(1.0), "R4")
+    assert broken(story(0.999)) == {"R4"}
+
+
+def test_Y2_an_attempt_that_takes_too_long_or_is_cut_too_early_is_seen() -> None:
+    assert judged(one_row(0.5, attempt_timeout=0.5).call(0, 0.5, ["a"]), "R1")
+    assert broken(one_row(0.503, attempt_timeout=0.5).call(0, 0.503, ["a"])) == {"R1"}
+    assert broken(one_row(0.4, "failed", attempt_timeout=0.5).call(0, 0.4, ["a"], "timed_out")) == {"R1"}
+
+
+# -- retries
+
+
+def attempts(count: int, status: str = "failed", outcome: str = "error", **more: Any) -> Story:
+    story = one_row(float(count), status, max_attempts=2, delay=0.0)
+    for number in range(count):
+        story.call(number, number + 1.0, ["a"], outcome, **more)
+    return story
+
+
+def test_Y2_one_attempt_too_many_is_seen() -> None:
+    assert judged(attempts(2), "R5")
+    assert broken(attempts(3)) == {"R5"}
+
+
+def test_Y2_an_attempt_after_a_result_or_a_final_error_is_seen() -> None:
+    assert broken(attempts(2, "found", "result")) == {"R5"}
+    assert broken(attempts(2, "found", "result", retryable=True)) == set()
+    assert broken(attempts(2, retryable=False)) == {"R5"}
+
+
+def test_Y2_a_row_that_gives_up_too_early_is_seen() -> None:
+    assert broken(attempts(1, retryable=True)) == {"R5"}
+    assert broken(attempts(1)) == set()
+
+
+def test_Y2_a_wrong_number_of_attempts_in_the_status_is_seen() -> None:
+    def story(said: int) -> Story:
+        story = Story(max_attempts=2, delay=0.0).task().row(0, 2.0, key="a", source="call", attempts=said)
+        return story.call(0, 1, ["a"], "error").call(1, 2, ["a"])
+
+    assert judged(story(2), "R5")
+    assert broken(story(1)) == {"R5"}
+
+
+def test_Y2_attempts_of_several_rows_with_one_key_are_counted_together() -> None:
+    def story(calls: int) -> Story:
+        story = Story(max_attempts=2, delay=0.0, on_error="null", remember=0).task()
+        story.row(0, 9.0, 0, key="a", status="failed", source="call")
+        story.row(0, 9.0, 1, key="a", status="failed", source="call")
+        for number in range(calls):
+            story.call(number, number + 1.0, ["a"], "error")
+        return story
+
+    assert judged(story(4), "R5")
+    assert broken(story(5)) == {"R5"}
+    assert "R7" in story(4).report().undecided
+
+
+@pytest.mark.parametrize(
+    ("setting", "error", "wait"),
+    [
+        ({"delay": 0.5}, {}, 0.5),
+        ({"backoff": {"initial": 0.3, "multiplier": 2.0, "maximum": 1.0, "jitter": False}}, {}, 0.3),
+        ({"delay": 0.5}, {"retry_after": 0.2}, 0.2),
+        ({"backoff": {"jitter": True}}, {"retry_after": 0.7}, 0.7),
+    ],
+)
+def test_Y2_a_back_off_that_is_too_short_is_seen(setting: dict[str, Any], error: dict[str, Any], wait: float) -> None:
+    def story(start: float) -> Story:
+        story = one_row(9.0, max_attempts=2, **setting)
+        return story.call(0, 1.0, ["a"], "error", **error).call(start, 9.0, ["a"])
+
+    assert judged(story(1.0 + wait), "R7")
+    assert broken(story(1.0 + wait - 3e-6)) == {"R7"}
+
+
+def test_Y2_new_input_before_a_due_retry_is_seen() -> None:
+    def story(other: float) -> Story:
+        story = Story(max_attempts=2, delay=0.5, capacity=1).task()
+        story.row(0, 4.0, 0, key="a").row(0, 4.0, 1, key="b")
+        story.call(0, 1.0, ["a"], "error")
+        return story.call(other, other + 0.1, ["b"]).call(3.0, 4.0, ["a"])
+
+    assert judged(story(1.5), "R8")
+    assert broken(story(1.6)) == {"R8"}
+
+
+def test_Y2_a_refusal_before_enough_failures_is_seen() -> None:
+    def story(failures: int) -> Story:
+        breaker = {"failure_ratio": 0.5, "minimum_calls": 4, "window": 30.0, "open_for": 10.0}
+        story = Story(circuit_breaker=breaker, on_error="null").task()
+        for number in range(failures):
+            story.row(0, 1, number, key=number, status="failed", source="call").call(0, 1, [number], "error")
+        return story.row(0, 1, 9, key=9, status="failed", source="none", error="CircuitOpenError")
+
+    assert judged(story(2), "R10")
+    assert broken(story(1)) == {"R10"}
+
+
+# -- batches
+
+
+def batch(size: int = 4, status: str = "found", **setting: Any) -> Story:
+    story = Story(batch={"max_size": 4, "linger": 0.1}, on_error="null", **setting).task()
+    for row in range(size):
+        story.row(0, 9, row, key=row, source="call", status=status)
+    return story
+
+
+def test_Y2_a_batch_that_is_too_large_is_seen() -> None:
+    assert judged(batch(4).call(0, 1, [0, 1, 2, 3]), "B1")
+    assert broken(batch(5).call(0, 1, [0, 1, 2, 3, 4])) == {"B1"}
+    assert broken(Story().task().row(0, 1, 0, key=0).row(0, 1, 1, key=1).call(0, 1, [0, 1])) == {"B1"}
+
+
+def test_Y2_a_batch_that_waits_longer_than_linger_is_seen() -> None:
+    def story(start: float) -> Story:
+        return batch(1, capacity=2).call(start, 1, [0])
+
+    assert judged(story(0.1), "B1")
+    assert broken(story(0.11)) == {"B1"}
+
+
+def test_Y2_an_answer_of_another_length_that_is_used_or_retried_is_seen() -> None:
+    def story(status: str, *more: list[int]) -> Story:
+        story = Story(batch={"max_size": 4, "linger": 0}, on_error="null", max_attempts=3, delay=0.0).task()
+        for row in range(2):
+            story.row(0, 9, row, key=row, source="call", status=status)
+        story.call(0, 1, [0, 1], answers=[[1]])
+        for keys in more:
+            story.call(1, 2, keys, answers=[[1]] * len(keys))
+        return story
+
+    assert judged(story("failed"), "B3")
+    assert broken(story("found")) == {"B3", "L1"}
+    assert "B3" in broken(story("failed", [0]))
+
+
+def test_Y2_a_failing_batch_that_is_not_halved_is_seen() -> None:
+    def story(*halves: list[int], **error: Any) -> Story:
+        story = batch(status="found" if halves else "failed").call(0, 1, [0, 1, 2, 3], "error", **error)
+        for keys in halves:
+            story.call(1, 2, keys)
+        return story
+
+    assert judged(story([0, 1], [2, 3]), "B4")
+    assert broken(story([0, 1, 2], [3])) == {"B4"}
+    assert "B4" in broken(story([0, 1, 2, 3]))
+    assert broken(story()) == {"B4"}
+    # An overload is no key's fault.
+    assert broken(story(overload=True)) == set()
+    assert "B4" in broken(story([0, 1], [2, 3], overload=True))
+
+
+def test_Y2_halves_are_one_attempt() -> None:
+    story = batch(2, max_attempts=1).call(0, 1, [0, 1], "error").call(1, 2, [0]).call(1, 2, [1])
+    assert judged(story, "R5")
+
+
+# -- hedged calls
+
+
+def hedged(start: float = 0.2, calls: int = 9, copy_ends: float = 0.5, **setting: Any) -> Story:
+    """Calls, the last of which gets a copy."""
+    story = Story(hedge={"after": 0.2, "extra": 0.1}, **setting).task()
+    for row in range(calls):
+        story.row(0, 1, row, key=row, source="call").call(
+            0, 1.0 if row == calls - 1 else 0.1, [row], call=f"first{row}"
+        )
+    return story.call(start, copy_ends, [calls - 1], copy_of=f"first{calls - 1}")
+
+
+def test_Y2_a_copy_that_comes_too_early_is_seen() -> None:
+    assert judged(hedged(0.2), "H1")
+    assert broken(hedged(0.19)) == {"H1"}
+
+
+def test_Y2_one_copy_too_many_is_seen() -> None:
+    assert judged(hedged(calls=9), "H1")
+    assert broken(hedged(calls=8)) == {"H1"}
+
+
+def test_Y2_a_copy_of_a_call_that_ended_or_must_not_be_repeated_is_seen() -> None:
+    assert judged(hedged(), "H2")
+    assert broken(hedged(idempotent=False)) == {"H2"}
+    assert "H2" in broken(hedged(1.1, copy_ends=1.2))
+
+
+def test_Y2_an_answer_of_the_loser_is_seen() -> None:
+    def story(answer: Any, status: str = "found", error: str | None = None) -> Story:
+        story = Story(hedge={"after": 0.2, "extra": 0.5}, on_error="null").task()
+        story.row(0, 1.0, key="a", source="call", answer=answer, status=status, error=error)
+        story.row(0, 1.0, 1, key="b", source="call", answer=[3]).call(0, 0.1, ["b"], answers=[[3]])
+        story.call(0, 0.9, ["a"], "error", call="first", error="OSError")
+        return story.call(0.2, 0.5, ["a"], copy_of="first", answers=[[2]])
+
+    assert judged(story([2]), "H1")
+    assert "H1" in broken(story([9]))
+    assert "H1" in broken(story(None, "failed", "OSError"))
+
+
+def test_Y2_a_status_that_does_not_count_the_copy_is_seen() -> None:
+    def story(attempts: int) -> Story:
+        story = Story(hedge={"after": 0.2, "extra": 0.5}).task().row(0, 1, key="a", source="call", attempts=attempts)
+        story.row(0, 1, 1, key="b", source="call", attempts=1).call(0, 0.1, ["b"])
+        return story.call(0, 0.9, ["a"], "cancelled", call="first").call(0.2, 0.5, ["a"], copy_of="first")
+
+    assert judged(story(2), "H3")
+    assert broken(story(1)) == {"H3"}

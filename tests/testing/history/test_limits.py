@@ -1,0 +1,162 @@
+"""The checker of histories and the laws of limits and budgets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from asyncio_operator.testing.history.sweeps import distinct_between, over_window
+from tests.testing.history.stories import Story, broken, judged
+
+
+def starts(*times: float, weights: dict[str, float] | None = None, **setting: Any) -> Story:
+    """Calls that start at these times, by two tasks in turn."""
+    story = Story(**setting).task().task(task="u")
+    for row, at in enumerate(times):
+        task = "tu"[row % 2] if "budget" in setting else "t"
+        story.row(0, at, row, key=row, task=task).call(at, at, [row], task=task, weights=weights)
+    return story
+
+
+def limit(rate: float, per: float = 1.0, **more: Any) -> dict[str, Any]:
+    return {"limits": [{"unit": "calls", "rate": rate, "per": per, **more}]}
+
+
+def test_Y2_one_start_too_many_in_a_window_is_seen() -> None:
+    assert judged(starts(0, 0.5, 1.0, 1.5, **limit(2)), "R10")
+    assert broken(starts(0, 0.5, 0.999997, **limit(2))) == {"R10"}
+    assert judged(starts(0, 0.5, 0.9, **limit(2, burst=1)), "R10")
+
+
+@pytest.mark.parametrize(("third", "laws"), [(1.0, set()), (0.999999, set()), (0.999997, {"G2"})])
+def test_Y2_a_window_of_a_budget_is_judged_over_all_tasks(third: float, laws: set[str]) -> None:
+    story = starts(0, 0.5, third, budget="b", **limit(2))
+    assert broken(story) == laws
+    assert ("G2" in story.report().held) is not bool(laws)
+
+
+def test_Y2_a_burst_that_is_not_paid_back_is_seen() -> None:
+    def story(*times: float) -> Story:
+        return starts(*times, budget="b", **limit(2, burst=2))
+
+    assert judged(story(0, 0, 0, 0, 1, 1), "G2")
+    # Each window has 4, which is within the limit with its burst; the three together have one too many.
+    assert broken(story(0, 0, 0, 0, 1, 1, 1)) == {"G2"}
+
+
+def test_Y2_every_unit_has_its_own_window() -> None:
+    tokens: dict[str, Any] = {"limits": [{"unit": "tokens", "rate": 100.0, "per": 1.0}]}
+    assert judged(starts(0, 0.5, weights={"tokens": 50.0}, budget="b", **tokens), "G2")
+    assert broken(starts(0, 0.5, weights={"tokens": 51.0}, budget="b", **tokens)) == {"G2"}
+    keys: dict[str, Any] = {"limits": [{"unit": "keys", "rate": 1.0, "per": 1.0}]}
+    assert broken(starts(0, 0.5, budget="b", **keys)) == {"G2"}
+
+
+def test_Y2_one_name_with_two_limits_is_seen() -> None:
+    def story(rate: float) -> Story:
+        story = Story(budget="b", **limit(2)).chained(1, budget="b", **limit(rate)).task()
+        story.row(0, 5, key=0).call(0, 1, [0])
+        return story.row(0, 5, key=0, lookup=1).call(2, 3, [0], lookup=1)
+
+    assert judged(story(2), "G1")
+    assert "G1" in broken(story(3))
+
+
+def test_Y2_one_call_in_flight_too_many_is_seen() -> None:
+    def story(calls: int) -> Story:
+        story = Story(budget="b", in_flight=2).task().task(task="u")
+        for row in range(calls):
+            task = "tu"[row % 2]
+            story.row(0, 1, row, key=row, task=task).call(0, 1, [row], task=task)
+        return story
+
+    assert judged(story(2), "G1")
+    assert broken(story(3)) == {"G1"}
+
+
+def test_Y2_a_call_of_a_killed_task_runs_until_the_kill() -> None:
+    def story(second: float) -> Story:
+        story = Story(budget="b", in_flight=1).task(end=1.0, outcome="killed").task(task="u")
+        story.row(0, None, key=0).call(0, None, [0])
+        return story.row(0, 3, key=0, task="u").call(second, 3, [0], task="u")
+
+    assert judged(story(1.0), "G1")
+    assert broken(story(0.9)) == {"G1"}
+
+
+def debts(last: float, settled: float = 300.0) -> Story:
+    story = Story(budget="b", limits=[{"unit": "tokens", "rate": 100.0, "per": 1.0}]).task()
+    for row, at in enumerate((0.0, last)):
+        story.row(0, 50, row, key=row)
+        story.call(at, at + 0.1, [row], weights={"tokens": 100.0}, settled={"tokens": settled if not row else 100.0})
+    return story
+
+
+def test_Y2_a_debt_that_is_not_paid_is_seen() -> None:
+    # 300 units are 3 seconds of the limit; the fourth hundred may start then.
+    assert judged(debts(3.0), "G4")
+    assert broken(debts(2.5)) == {"G4"}
+    assert broken(debts(1.0, settled=100.0)) == set()
+
+
+def hinted(start: float, **hint: Any) -> Story:
+    story = starts(0.0, start, budget="b", **limit(100))
+    return story.add("said", 0.1, task="t", **hint)
+
+
+def test_Y2_a_hint_that_a_task_does_not_believe_is_seen() -> None:
+    assert judged(hinted(5.1, wait=5.0), "G5")
+    assert broken(hinted(4.9, wait=5.0)) == {"G5"}
+    # For half a second it need not be known, and one that cannot be right is ignored.
+    assert broken(hinted(0.5, wait=5.0)) == set()
+    assert broken(hinted(4.9, wait=-5.0)) == set()
+    assert broken(hinted(4.9, wait=7200.0)) == set()
+
+
+def test_Y2_more_starts_than_the_source_has_left_are_seen() -> None:
+    def story(remaining: float) -> Story:
+        story = Story(budget="b", **limit(1, 100.0, burst=9)).task().task(task="u")
+        for row in range(3):
+            story.row(0, 9, row, key=row, task="u").call(2 + row, 9, [row], task="u")
+        return story.add("said", 0.1, task="u", remaining=remaining, reset=60.0)
+
+    assert judged(story(3), "G5")
+    assert broken(story(2)) == {"G5"}
+
+
+def test_Y2_a_call_that_passes_the_spend_limit_is_seen() -> None:
+    def story(settled: float) -> Story:
+        story = Story(budget="b", spend={"usd": 1.0}).task()
+        story.row(0, 9, 0, key=0).call(0, 1, [0], weights={"usd": 0.5}, settled={"usd": settled})
+        return story.row(0, 9, 1, key=1).call(2, 3, [1], weights={"usd": 0.5})
+
+    assert judged(story(0.5), "G6")
+    assert broken(story(0.6)) == {"G6"}
+
+
+def test_Y2_a_start_without_a_coordinator_is_seen() -> None:
+    def story(start: float) -> Story:
+        story = starts(0.0, start, budget="b", **limit(100))
+        return story.add("fault", 1.0, what="coordinator_down").add("fault", 9.0, what="coordinator_up")
+
+    assert judged(story(2.0), "G7")
+    assert broken(story(2.1)) == {"G7"}
+    assert judged(story(9.0), "G7")
+
+
+def test_windows_are_found_like_by_comparing_all_pairs() -> None:
+    times = [(number * 0.37 % 5, float(number % 3)) for number in range(60)]
+    times.sort()
+    found = {last for _, last, _ in over_window(times, 6.0, 1.0, 0.0)}
+    slow = {
+        last
+        for last, (at, weight) in enumerate(times)
+        if weight and sum(other for begin, other in times[: last + 1] if at - begin < 1.0) > 6.0
+    }
+    assert found == slow
+
+
+def test_distinct_keys_between_two_uses_are_counted() -> None:
+    accesses = [(0.0, key) for key in "abcabbca"]
+    assert distinct_between(accesses) == [-1, -1, -1, 2, 2, 0, 2, 2]
