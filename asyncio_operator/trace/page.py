@@ -11,7 +11,9 @@ import html
 import json
 import os
 import threading
+from bisect import bisect_right
 from importlib.resources import files
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +83,7 @@ def _data(story: Story) -> dict[str, Any]:
     return {
         "end": _millis(story.end),
         "dropped": story.dropped,
-        "elements": [_element(life, story.end) for life in story.lives],
+        "elements": [_element(life, story) for life in story.lives],
         "watermarks": [
             [row, mark.timestamp, _millis(mark.admitted), _millis(mark.emitted)] for row, mark in watermarks
         ],
@@ -97,8 +99,9 @@ def _looks(table: dict[str, Look]) -> dict[str, dict[str, Any]]:
     return {name: look._asdict() for name, look in table.items()}
 
 
-def _element(life: Life, end: float) -> dict[str, Any]:
-    spans = life.spans(end)
+def _element(life: Life, story: Story) -> dict[str, Any]:
+    spans = life.spans(story.end)
+    part = bisect_right(story.parts, life.element, key=itemgetter(0))
     spent = {kind: sum(span.end - span.start for span in spans if span.kind == kind) for kind in SPANS}
     calls = sum(
         time for kind, time in spent.items() if kind not in ("waiting", "backing_off", "held", "ignored", "copy")
@@ -108,6 +111,7 @@ def _element(life: Life, end: float) -> dict[str, Any]:
         "element": life.element,
         "value": life.value,
         "key": life.key,
+        "task": story.parts[part - 1][1] if part else None,
         "outcome": life.outcome or "running",
         "attempts": len(life.calls),
         "admitted": _millis(life.admitted),

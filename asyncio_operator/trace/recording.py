@@ -29,13 +29,14 @@ class Recording:
         limit: as `Trace` has it.
     """
 
-    __slots__ = ("_recorded", "_start", "runs")
+    __slots__ = ("_parts", "_recorded", "_start", "runs")
 
     def __init__(self, limit: int = 100_000) -> None:
         if positive_int("limit", limit) > sys.maxsize:
             raise ConfigurationError(f"limit is {describe(limit)}; it must be an int of at most {sys.maxsize}")
         self._recorded: deque[tuple[Any, ...]] = deque(maxlen=limit)
         self._start: float | None = None
+        self._parts: list[tuple[int, str]] = []
         self.runs = 0
         """How often it has been started or cleared."""
 
@@ -102,6 +103,7 @@ class Recording:
         """Drop everything."""
         self._recorded.clear()
         self._start = None
+        self._parts = []
         self.runs += 1
 
     @property
@@ -126,6 +128,15 @@ class Recording:
                 event = (*event[:3], Text(f"{label}: {text_of(event[3])}"), *event[4:])
             self._recorded.append(event)
 
+    def name(self, name: str) -> None:
+        """Name the run, for a trace of several runs. The page shows the name at its elements."""
+        self._parts = [(0, name)]
+
+    @property
+    def parts(self) -> list[tuple[int, str]]:
+        """The number of the first element of each named run, and the name, in the order of the numbers."""
+        return self._parts.copy()
+
     def include(self, other: Recording) -> None:
         """Add another run whose times are of the same clock, unless the trace has no room for all of it.
 
@@ -142,6 +153,7 @@ class Recording:
         # Only the last end counts: the runs went on side by side.
         self._recorded = deque([e for e in merged if e[0] != "ended"] + ends[-1:], maxlen=self.limit)
         self._start = other._start if self._start is None else min(self._start, other._start)
+        self._parts = [*self._parts, *((first + number, name) for number, name in other._parts)]
 
     # -- reading
 

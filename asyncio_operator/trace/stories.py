@@ -11,7 +11,7 @@ waits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -132,13 +132,17 @@ class Phase(NamedTuple):
 
 @dataclass(slots=True)
 class Story:
-    """A run: lives and watermarks in input order, phases of the circuit breaker, and the number of dropped elements."""
+    """A run: lives and watermarks in input order, phases of the circuit breaker, and the number of dropped elements.
+
+    `parts` are runs of which it is made: the number of the first element of each, and its name.
+    """
 
     end: float = 0.0
     dropped: int = 0
     lives: list[Life] = field(default_factory=list)
     watermarks: list[Mark] = field(default_factory=list)
     circuit: list[Phase] = field(default_factory=list)
+    parts: list[tuple[int, str]] = field(default_factory=list)
 
 
 class _StoryBuilder:
@@ -215,8 +219,8 @@ class _StoryBuilder:
         ]
 
 
-def story_of(events: Iterable[Event], dropped: int = 0) -> Story:
-    """The run that these events describe."""
+def story_of(events: Iterable[Event], dropped: int = 0, parts: Sequence[tuple[int, str]] = ()) -> Story:
+    """The run that these events describe. `parts`: see `Story`."""
     builder = _StoryBuilder()
     handlers: dict[str, Callable[[Event], None]] = {
         "admitted": builder.admitted,
@@ -238,7 +242,7 @@ def story_of(events: Iterable[Event], dropped: int = 0) -> Story:
             handlers[event.kind](event)
     lives = [life for _, life in sorted(builder.lives.items())]
     marks = [mark for _, mark in sorted(builder.watermarks.items())]
-    return Story(end, dropped, lives, marks, builder.phases(end))
+    return Story(end, dropped, lives, marks, builder.phases(end), [*parts])
 
 
 class Look(NamedTuple):

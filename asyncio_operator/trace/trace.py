@@ -52,7 +52,7 @@ class Trace(Recording):
             )
         from asyncio_operator.trace.stories import story_of
 
-        return story_of(events, self.dropped)
+        return story_of(events, self.dropped, self.parts)
 
     def timeline(self, path: str | os.PathLike[str], title: str | None = None) -> None:
         """Draw the latest run, one row per element. The suffix of `path` sets the format: .png, .svg or .pdf.

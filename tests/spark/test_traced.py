@@ -50,6 +50,7 @@ def test_every_key_of_every_task_has_its_life_in_the_trace(spark: SparkSession, 
         assert [attempt.outcome for attempt in life.attempts] == (
             ["error", "result"] if int(life.value) % 10 == 0 else ["result"]
         )
+    assert {name.rpartition(" ")[2] for _, name in story.parts} == {"0", "1", "2"}
     times = [event.time for event in trace.events()]
     assert times == sorted(times)
     assert 0 <= times[-1] < 60

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
+import shutil
 from html.parser import HTMLParser
 
 import pytest
 
+from asyncio_operator.trace import Trace
 from asyncio_operator.trace.stories import SPANS
 from tests.trace.helpers import HOSTILE, everything, head_of_line, new_trace, simple
 
@@ -118,3 +121,58 @@ def test_five_thousand_elements_fit(write):
     for element in range(5_000):
         simple(trace, element, element, element + 10)
     assert len(write(trace).data["elements"]) == 5_000
+
+
+def of_tasks() -> Trace:
+    """A trace of two tasks, whose first call comes a second after the start."""
+    whole = Trace()
+    for task, start in enumerate((0.0, 0.5)):
+        one = Trace()
+        one.started(start)
+        one.name(f"stage 3, partition {task}")
+        for key in range(2):
+            one.admitted(start + 1.0, key, f"<b>{task}</b> {key}")
+            one.attempt_started(start + 1.0, key, 1)
+            one.attempt_ended(start + 1.1 + task + key, key, 1, "error", "OSError: gone")
+            one.completed(start + 1.2 + task + key, key, "result")
+        one.ended(start + 4.0)
+        whole.include(pickle.loads(pickle.dumps(one)))
+    return whole
+
+
+def test_each_element_of_a_job_has_its_task(write):
+    data = write(of_tasks()).data
+    assert [element["task"] for element in data["elements"]] == 2 * ["stage 3, partition 0"] + 2 * [
+        "stage 3, partition 1"
+    ]
+    assert {element["task"] for element in write(simple()).data["elements"]} == {None}
+    cleared = of_tasks()
+    cleared.clear()
+    assert cleared.parts == []
+
+
+def test_in_a_browser_the_axis_begins_with_the_first_call_and_the_slowest_are_listed(tmp_path):
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("there is no Chromium here")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    of_tasks().html(tmp_path / "page.html")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for width, scheme, paper in ((1400, "light", "rgb(255, 255, 255)"), (390, "dark", "rgb(20, 24, 29)")):
+            tab = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme).new_page()
+            said = []
+            tab.on("console", lambda message, said=said: said.append(message.text))
+            tab.on("pageerror", lambda error, said=said: said.append(str(error)))
+            tab.goto(f"file://{tmp_path}/page.html")
+            assert tab.evaluate("[view.t0, view.r1]") == [1000, 4]
+            slowest = tab.locator("#slowest li").all_inner_texts()
+            assert len(slowest) == 4
+            assert slowest[0].endswith("2,100 ms, 1 call, stage 3, partition 1, last error: OSError: gone")
+            assert "<b>1</b> 1" in slowest[0]
+            tab.locator("#slowest button").first.click()
+            assert tab.evaluate("view.t0") > 1000
+            assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == paper
+            assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            assert said == []
+        browser.close()

@@ -54,6 +54,7 @@ class Link:
         self.name = describe(task.enricher)
         self._process = process
         self._label = label
+        self._place = place
         self.task = task
         in_arrow = task.options.way(task.enricher, traced=task.tracing is not None) is Way.WHOLE_BATCHES
         missing = partial(missing_key_error, task.enricher)
@@ -154,6 +155,10 @@ class Link:
             finally:
                 if trace is not None:
                     trace.shift(process.wall() - clock_of(asyncio.get_running_loop())())
+                    if self._place:
+                        stage, partition, attempt = self._place.split(".")
+                        repeated = f", attempt {attempt}" if attempt != "0" else ""
+                        trace.name(f"stage {stage}, partition {partition}{repeated}")
                     if self._label:
                         trace.label(self._label)
                     self._trace = trace
