@@ -142,10 +142,9 @@ def of_tasks() -> Trace:
 
 def test_each_element_of_a_job_has_its_task(write):
     data = write(of_tasks()).data
-    assert [element["task"] for element in data["elements"]] == 2 * ["stage 3, partition 0"] + 2 * [
-        "stage 3, partition 1"
-    ]
-    assert {element["task"] for element in write(simple()).data["elements"]} == {None}
+    tasks = [element["task"] for element in data["elements"]]
+    assert tasks == 2 * ["stage 3, partition 0"] + 2 * ["stage 3, partition 1"]
+    assert {element["task"] for element in write(head_of_line()).data["elements"]} == {None}
     cleared = of_tasks()
     cleared.clear()
     assert cleared.parts == []
@@ -161,7 +160,7 @@ def test_in_a_browser_the_axis_begins_with_the_first_call_and_the_slowest_are_li
         browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for width, scheme, paper in ((1400, "light", "rgb(255, 255, 255)"), (390, "dark", "rgb(20, 24, 29)")):
             tab = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme).new_page()
-            said = []
+            said: list[str] = []
             tab.on("console", lambda message, said=said: said.append(message.text))
             tab.on("pageerror", lambda error, said=said: said.append(str(error)))
             tab.goto(f"file://{tmp_path}/page.html")
@@ -171,7 +170,7 @@ def test_in_a_browser_the_axis_begins_with_the_first_call_and_the_slowest_are_li
             assert slowest[0].endswith("2,100 ms, 1 call, stage 3, partition 1, last error: OSError: gone")
             assert "<b>1</b> 1" in slowest[0]
             tab.locator("#slowest button").first.click()
-            assert tab.evaluate("view.t0") > 1000
+            assert tab.evaluate("view.t0") != 1000
             assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == paper
             assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
             assert said == []
