@@ -131,6 +131,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": 0,
         "spark.sql.shuffle.partitions": 2,
+        # To compile each plan takes its JVM longer than to interpret it for a few rows. Other Sparks of the tests do.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
     session = local_session("local[2]", tmp_path_factory.mktemp("warehouse"), settings)
     session.sparkContext.setLogLevel("ERROR")
