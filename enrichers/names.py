@@ -1,9 +1,10 @@
-"""Arguments that are names: of columns, of the parts of a key, of a table."""
+"""Arguments that are names: of columns, of the parts of a key, of a table; and how messages name keys."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any, Protocol
 
 from asyncio_operator import ConfigurationError
 from asyncio_operator.enricher import describe
@@ -36,3 +37,19 @@ def names_of(
             f"{argument} is {describe(value)}; it must be a name, or a list of different names{more}"
         )
     return tuple(good)
+
+
+class Keys(Protocol):
+    """Keys in their order, from 0 on."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, place: int, /) -> Any: ...
+
+
+def shown_keys(keys: Keys) -> str:
+    """The keys of a call, for messages: the only one, or the first and the last."""
+    if not len(keys):
+        return "all rows"
+    last = len(keys) - 1
+    return f"{last + 1} keys from {describe(keys[0])} to {describe(keys[last])}" if last else f"key {describe(keys[0])}"

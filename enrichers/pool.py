@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
 from math import inf
@@ -41,6 +42,19 @@ LONGEST_PAUSE = 30.0
 
 LEAVING = 5.0
 """Seconds for which a server may still count an ended connection. It notices a lost client after two seconds."""
+
+
+def warn_of_fewer(logger: logging.Logger, subject: str, held: int, wanted: int, why: str, remedy: str) -> None:
+    """Say what a pool does that goes on with fewer connections: `shrunk` calls it."""
+    logger.warning(
+        "%s: this Python worker holds %d of the %d connections that it wants, and cannot make another one: %s. "
+        "Lookups wait for the connections that it holds, and it tries again later.%s",
+        subject,
+        held,
+        wanted,
+        why,
+        remedy,
+    )
 
 
 class PoolSession(Protocol):

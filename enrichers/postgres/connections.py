@@ -23,7 +23,7 @@ from asyncio_operator.services import postgres_client
 from asyncio_operator.services.causes import own_words
 from asyncio_operator.services.postgres_causes import cause_of
 from asyncio_operator.services.postgres_dsn import DSN, Dsn, secrets_of
-from enrichers.pool import Pool
+from enrichers.pool import Pool, warn_of_fewer
 
 T = TypeVar("T")
 
@@ -193,15 +193,9 @@ class Connections:
 
     def _shrunk(self, problem: BaseException, held: int, wanted: int) -> None:
         cause = cause_of(problem, self.dsn)
-        logger.warning(
-            "%s: this Python worker holds %d of the %d connections that it wants, and cannot make another one: %s%s. "
-            "Lookups wait for the connections that it holds, and it tries again later.%s",
-            self._subject,
-            held,
-            wanted,
-            cause.text,
-            own_words(problem, secrets_of(self.dsn)),
-            REMEDY.format(size=self._size) if cause.overload else "",
+        remedy = REMEDY.format(size=self._size) if cause.overload else ""
+        warn_of_fewer(
+            logger, self._subject, held, wanted, f"{cause.text}{own_words(problem, secrets_of(self.dsn))}", remedy
         )
 
 

@@ -21,7 +21,7 @@ from asyncio_operator.services.causes import TooLargeError
 from asyncio_operator.services.postgres_causes import lookup_error, source_error
 from asyncio_operator.services.postgres_dsn import DSN, Dsn, location
 from asyncio_operator.services.span_attributes import database
-from enrichers.names import names_of
+from enrichers.names import names_of, shown_keys
 from enrichers.postgres.arrow_keys import AskedKeys, asked_keys
 from enrichers.postgres.columns import AmbiguousError, UnfitError, from_rows, key_at, unpack
 from enrichers.postgres.connections import Connections, ask
@@ -261,7 +261,7 @@ class PostgresEnricher(Enricher):
         try:
             return await connections.fetch(sql, *parameters)
         except Exception as error:
-            problem = lookup_error(error, self._subject(), _shown_keys(keys), connections.dsn)
+            problem = lookup_error(error, self._subject(), shown_keys(keys), connections.dsn)
         raise problem
 
     def _refuse(self, key: Any, problem: str) -> NoReturn:
@@ -323,7 +323,7 @@ class PostgresEnricher(Enricher):
         return f"table={identifier(*(self.table or ()))}"
 
     def _about(self, keys: Sequence[Any]) -> str:
-        return f"{self._subject()}, {_shown_keys(keys)}"
+        return f"{self._subject()}, {shown_keys(keys)}"
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -352,12 +352,6 @@ def _table(table: object) -> tuple[str, ...]:
                 "and so take for another table: give the name as the server has it"
             )
     return names
-
-
-def _shown_keys(keys: Sequence[Any] | AskedKeys) -> str:
-    if not len(keys):
-        return "all rows"
-    return f"key {shown(keys[0])}" if len(keys) == 1 else f"{len(keys)} keys from {shown(keys[0])} to {shown(keys[-1])}"
 
 
 def _shown_columns(schema: pa.Schema) -> str:

@@ -29,7 +29,7 @@ from asyncio_operator.services.causes import own_words
 from asyncio_operator.services.secrets import Secrets
 from asyncio_operator.services.sql_causes import cause_of, is_lost
 from asyncio_operator.services.sql_url import CONNECT_ARGS, URL, Arguments, Url, secrets_of
-from enrichers.pool import Pool
+from enrichers.pool import Pool, warn_of_fewer
 
 T = TypeVar("T")
 
@@ -300,16 +300,8 @@ class Connections:
 
     def _shrunk(self, problem: BaseException, held: int, wanted: int) -> None:
         cause = cause_of(problem)
-        logger.warning(
-            "%s: this Python worker holds %d of the %d connections that it wants, and cannot make another one: %s%s. "
-            "Lookups wait for the connections that it holds, and it tries again later.%s",
-            self._subject,
-            held,
-            wanted,
-            cause.text,
-            own_words(problem, self.secrets),
-            REMEDY.format(size=self._size) if cause.overload else "",
-        )
+        remedy = REMEDY.format(size=self._size) if cause.overload else ""
+        warn_of_fewer(logger, self._subject, held, wanted, f"{cause.text}{own_words(problem, self.secrets)}", remedy)
 
 
 REMEDY = (

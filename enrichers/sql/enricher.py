@@ -21,7 +21,7 @@ from asyncio_operator.enricher import describe as shown
 from asyncio_operator.services.span_attributes import database
 from asyncio_operator.services.sql_causes import lookup_error, source_error
 from asyncio_operator.services.sql_url import CONNECT_ARGS, URL, Arguments, Url, location, shown_source
-from enrichers.names import names_of
+from enrichers.names import names_of, shown_keys
 from enrichers.sql.column_types import checked
 from enrichers.sql.connections import Connections, Database
 from enrichers.sql.inspection import Wanted, describe
@@ -186,7 +186,7 @@ class SqlEnricher(Enricher):
         try:
             names, records = await connections.fetch(*call)
         except Exception as error:
-            problem = lookup_error(error, self._subject(), _shown_keys(keys), connections.secrets)
+            problem = lookup_error(error, self._subject(), shown_keys(keys), connections.secrets)
         else:
             try:
                 return statement.collect(names, records, canonical)
@@ -222,7 +222,7 @@ class SqlEnricher(Enricher):
             return source.canonical(keys)
         except (TypeError, ValueError) as error:
             parts = ", ".join(f"{part.name} {part.type}" for part in source.key_schema)
-            problem = f"{self._subject()}, {_shown_keys(keys)}: {error}; the key is {parts}"
+            problem = f"{self._subject()}, {shown_keys(keys)}: {error}; the key is {parts}"
         raise EnricherError(problem, retryable=False)
 
     def _opened(self) -> tuple[Connections, Statement]:
@@ -299,9 +299,3 @@ def _check_query(query: object, schema: object) -> None:
 def _table(table: object) -> tuple[str, ...]:
     """The parts of a table's name; text is split at its first dot."""
     return names_of("table", tuple(table.split(".", 1)) if isinstance(table, str) else table, repeated=True)
-
-
-def _shown_keys(keys: Sequence[Any]) -> str:
-    if not len(keys):
-        return "all rows"
-    return f"key {shown(keys[0])}" if len(keys) == 1 else f"{len(keys)} keys from {shown(keys[0])} to {shown(keys[-1])}"
