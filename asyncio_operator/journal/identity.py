@@ -171,7 +171,8 @@ _SECRET = re.compile("pass|pwd|secret|token|key$|auth|sig|credential|cookie|head
 """Options that may hold a secret. They do not count: they may change while the answers stay the same."""
 
 _HOW = re.compile(
-    "pool|timeout|max_|workers|_size$|per_host|ssl|trust_env|setup|teardown|weigh|usage|hints|redirects", re.IGNORECASE
+    "pool|timeout|max_|workers|_size$|per_host|ssl|trust_env|setup|teardown|weigh|usage|hints|redirects|idempoten",
+    re.IGNORECASE,
 )
 """Options that say how the source is asked, and not what."""
 

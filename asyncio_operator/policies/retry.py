@@ -103,6 +103,10 @@ class FixedBackoff:
         return seconds(self.delay)
 
 
+LONGEST_WAIT = 3600.0
+"""Seconds. Where no deadline bounds it, no source may make an element wait for longer (laws R7 and G5)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Retry:
     """When an element gets another attempt.
@@ -111,7 +115,7 @@ class Retry:
         max_attempts: the maximum number of calls for one element, the first one included.
         backoff: the wait between an attempt and the next. If the error has `retry_after` (a number of seconds, a
             timedelta, or the text of a number), that replaces the wait. Any other value of it, such as a date, is
-            ignored.
+            ignored. An element without a deadline that would wait for more than an hour (`LONGEST_WAIT`) ends at once.
         on: an exception class or a tuple of classes. A cancellation that does not come from the operator counts as an
             `Exception`. "retryable": only errors that say ``retryable = True``, and attempts that passed
             `attempt_timeout`.
@@ -155,6 +159,11 @@ class Retry:
         if attempts >= self.max_attempts:
             return ""
         if self.retries(error):
+            asked = asked_wait(error)
+            if asked is not None and asked > LONGEST_WAIT:
+                return (
+                    f"not retried: the source asks to wait {asked:g} s, and without a longer timeout this is too long"
+                )
             return "there was no time left for another attempt"
         if isinstance(error, ResultError):
             return "not retried: the answer is invalid"
@@ -184,7 +193,9 @@ class Retry:
         # Law R7: the source knows better than a formula when it will answer again.
         asked = None if error is None else asked_wait(error)
         start = now + (self.backoff.wait(attempts, random) if asked is None else asked)
-        return None if deadline is not None and start > deadline else start
+        if deadline is None:
+            return None if asked is not None and asked > LONGEST_WAIT else start
+        return None if start > deadline else start
 
 
 def _kinds(on: object) -> tuple[type[BaseException], ...]:

@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark import cloudpickle
 
-from asyncio_operator import ConfigurationError, Enricher
+from asyncio_operator import ConfigurationError, Enricher, Hedge
 from asyncio_operator.fingerprint import fingerprint
+from asyncio_operator.lookup import Lookup
 from asyncio_operator.testing.fake_service import FakeService
 from enrichers.http import HttpEnricher
 from tests.ids import shown
@@ -124,6 +125,7 @@ BATCH = {"batch_url": "https://api.example/airports?codes={keys}"}
         ({"redirects": "yes"}, ["redirects is 'yes'", '"same_host"']),
         ({"ssl": 5}, ["ssl is 5"]),
         ({"trust_env": 1}, ["trust_env is 1"]),
+        ({"idempotent": 1}, ["idempotent is 1"]),
         ({"empty_key": "null"}, ["""empty_key is 'null'; it must be "error" | "miss\""""]),
         ({"empty_key": True}, ["empty_key is True"]),
         ({"coerce": 1}, ["coerce is 1; it must be True or False"]),
@@ -142,6 +144,33 @@ def test_a_wrong_argument_is_named_with_its_value_and_what_is_allowed(
 def test_an_ssl_context_is_refused_because_it_cannot_travel() -> None:
     with pytest.raises(ConfigurationError, match="cannot be sent to a worker"):
         make(ssl=ssl.create_default_context())
+
+
+@pytest.mark.parametrize(
+    ("options", "idempotent"),
+    [
+        ({}, True),
+        ({"method": "PUT"}, True),
+        ({"method": "POST"}, False),
+        ({"method": "PATCH"}, False),
+        (BATCH, True),
+        (BATCH | {"batch_url": "https://api.example/all", "batch_json_body": ["{keys}"]}, False),
+        ({"method": "POST", "idempotency_header": "Idempotency-Key"}, True),
+        ({"method": "POST", "idempotent": True}, True),
+        ({"idempotent": False}, False),
+    ],
+    ids=shown,
+)
+def test_H2_what_may_cost_money_twice_is_hedged_only_if_the_user_says_so(
+    options: dict[str, Any], idempotent: bool
+) -> None:
+    made = make(**options)
+    assert made.idempotent is idempotent
+    if idempotent:
+        Lookup(made, hedge=Hedge())
+    else:
+        with pytest.raises(ConfigurationError, match="has idempotent = False; hedge makes slow calls twice"):
+            Lookup(made, hedge=Hedge())
 
 
 def test_defaults_and_forms_of_arguments() -> None:

@@ -147,6 +147,14 @@ def test_R7_a_retry_after_that_makes_no_sense_is_ignored(asked):
     assert Retry(backoff=PLAIN).next_start(1, asks(asked), 100.0, None, no_chance) == 100.5
 
 
+@pytest.mark.parametrize(("deadline", "start"), [(None, None), (100.0 + 7200.0, 100.0 + 3601.0)])
+def test_R7_a_wait_of_more_than_an_hour_needs_a_deadline_that_allows_it(deadline, start):
+    retry = Retry(backoff=PLAIN)
+    assert retry.next_start(1, asks(3601), 100.0, deadline, no_chance) == start
+    assert retry.next_start(1, asks(3600), 100.0, None, no_chance) == 3700.0
+    assert "the source asks to wait 3601 s" in retry.refusal(asks(3601), 1)
+
+
 def test_R7_a_retry_after_past_the_deadline_ends_the_element():
     assert Retry(backoff=PLAIN).next_start(1, asks(7), 100.0, 106.9, no_chance) is None
 
