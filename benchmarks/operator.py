@@ -109,7 +109,7 @@ async def _take_turns(sides: Sequence[Side]) -> list[float]:
 def _operators(function: Function, count: int, **options: Any) -> list[Side]:
     """A run over `count` elements in each of the modes."""
 
-    async def run(mode: str) -> None:
+    async def run(mode: Any) -> None:
         operator = AsyncWaitOperator(function, mode=mode, **{"capacity": CAPACITY, "timeout": TIMEOUT} | options)
         outputs = 0
         async for _ in operator.process(range(count)):

@@ -52,7 +52,7 @@ def _back_off(mode: str, target: str, **options: Any) -> tuple[str | float, ...]
     return "R8", what, f"{ours:,.0f}/s", f"{theirs:,.0f}/s", ours / theirs, target
 
 
-def _rate(refusing: bool, mode: str, options: dict[str, Any]) -> float:
+def _rate(refusing: bool, mode: Any, options: dict[str, Any]) -> float:
     """Results per second of the four fifths that are never refused."""
     retry = Retry(max_attempts=2, backoff=FixedBackoff(BACKOFF))
     operator = AsyncWaitOperator(_service(refusing), mode=mode, capacity=CAPACITY, retry=retry, **options)

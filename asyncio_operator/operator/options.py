@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from asyncio_operator.checks import flag, plain_function, takes
 from asyncio_operator.engine.options import CallOptions
@@ -13,9 +13,10 @@ from asyncio_operator.function import AsyncFunction, BatchAsyncFunction
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.trace.recording import Recording
 
-MODES = ("ordered", "unordered", "key_ordered")
+Mode = Literal["ordered", "unordered", "key_ordered"]
+MODES = get_args(Mode)
 
-OnError = str | Callable[[Any, BaseException], Any]
+OnError = Literal["fail", "skip"] | Callable[[Any, BaseException], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

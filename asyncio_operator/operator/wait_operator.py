@@ -30,7 +30,7 @@ from asyncio_operator.engine.options import calls_among, check_hedge
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.function import BatchAsyncFunction, as_async_function
 from asyncio_operator.metrics import OperatorStatistics
-from asyncio_operator.operator.options import MODES, OnError, RunOptions, checked_batching, checked_key
+from asyncio_operator.operator.options import MODES, Mode, OnError, RunOptions, checked_batching, checked_key
 from asyncio_operator.operator.outputs import Outputs
 from asyncio_operator.operator.run import Run
 from asyncio_operator.policies.adaptive_capacity import BUFFER_FACTOR, AdaptiveCapacity, calls_at_most
@@ -93,7 +93,7 @@ class AsyncWaitOperator:
         self,
         function: Any,
         *,
-        mode: str = "ordered",
+        mode: Mode = "ordered",
         capacity: int | AdaptiveCapacity = 100,
         buffer: int | None = None,
         timeout: Duration | None = None,

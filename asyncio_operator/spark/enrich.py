@@ -27,10 +27,20 @@ from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.circuit_breaker import CircuitBreaker
 from asyncio_operator.policies.hedge import Hedge
 from asyncio_operator.policies.rate_limit import RateLimit
-from asyncio_operator.spark.driver.build_task import OPTIONS, EnrichOptions, enrich_task
+from asyncio_operator.spark.driver.build_task import (
+    OPTIONS,
+    EnrichOptions,
+    How,
+    JoinHint,
+    Mode,
+    OnError,
+    Strategy,
+    enrich_task,
+)
 from asyncio_operator.spark.driver.chain import extended
 from asyncio_operator.spark.driver.columns import On, plain_text
 from asyncio_operator.spark.driver.job_budget import check_budget, on_driver
+from asyncio_operator.spark.driver.job_limits import Scope
 from asyncio_operator.spark.driver.journaled import Join, with_journal
 from asyncio_operator.spark.driver.refusals import refuse_unknown
 from asyncio_operator.spark.driver.reports import trace_of_tasks
@@ -45,10 +55,10 @@ def enrich(
     enricher: Enricher,
     *,
     on: On,
-    how: str = "left",
+    how: How = "left",
     columns: Sequence[str] | None = None,
     prefix: str = "",
-    mode: str = "ordered",
+    mode: Mode = "ordered",
     capacity: int | AdaptiveCapacity = 100,
     buffer: int | None = None,
     timeout: Duration | None = 30.0,
@@ -60,13 +70,13 @@ def enrich(
     circuit_breaker: CircuitBreaker | None = None,
     budget: Budget | None = None,
     hedge: Hedge | None = None,
-    on_error: str = "fail",
+    on_error: OnError = "fail",
     status_column: str | None = None,
     event_time: str | None = None,
     watermark_delay: Duration | None = None,
-    strategy: str = "inline",
-    join_hint: str | None = "broadcast",
-    scope: str = "task",
+    strategy: Strategy = "inline",
+    join_hint: JoinHint | None = "broadcast",
+    scope: Scope = "task",
     tasks_at_once: int | None = None,
     remember: Duration | None = 60.0,
     journal: Journal | None = None,
@@ -177,7 +187,7 @@ def enrich_with(enricher: Enricher, **options: Any) -> Callable[[DataFrame], Dat
 
 
 def enrich_distinct(
-    df: DataFrame, task: EnrichTask, schema: StructType, join_hint: str | None, join: Join | None = None
+    df: DataFrame, task: EnrichTask, schema: StructType, join_hint: JoinHint | None, join: Join | None = None
 ) -> DataFrame:
     """`df` with the columns that the task adds to its keys.
 

@@ -45,7 +45,7 @@ from asyncio_operator.spark.driver.forecast import (
     worked_off,
 )
 from asyncio_operator.spark.driver.job_budget import planned_limits
-from asyncio_operator.spark.driver.job_limits import cores
+from asyncio_operator.spark.driver.job_limits import Scope, cores
 from asyncio_operator.spark.driver.journaled import without_known
 from asyncio_operator.spark.metrics import EnrichmentMetrics
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
@@ -205,7 +205,7 @@ def plan(
     budget: Budget | None = None,
     latency: Duration | EnrichmentMetrics | EnrichmentStatistics | None = None,
     retry: DefaultRetry = "default",
-    scope: str = "task",
+    scope: Scope = "task",
     tasks_at_once: int | None = None,
     remember: Duration | None = 60.0,
     journal: Journal | None = None,

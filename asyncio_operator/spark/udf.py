@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 from pyspark.sql import Column, SparkSession, functions
@@ -73,7 +73,7 @@ def async_udf(
     circuit_breaker: CircuitBreaker | None = None,
     budget: Budget | None = None,
     hedge: Hedge | None = None,
-    on_error: str = "fail",
+    on_error: Literal["fail", "null"] = "fail",
     deterministic: bool = False,
     **unknown: Any,
 ) -> Callable[[Any], ColumnFunction]:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from ssl import SSLContext
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -128,7 +128,7 @@ class HttpEnricher(Enricher):
         json_body: Any = None,
         extract: Extract = None,
         missing_statuses: Collection[int] = (404,),
-        empty_key: str = "error",
+        empty_key: Literal["error", "miss"] = "error",
         coerce: bool = False,
         batch_url: str | None = None,
         batch_json_body: Any = None,
@@ -141,7 +141,7 @@ class HttpEnricher(Enricher):
         headers_max_age: float | timedelta = 300.0,
         idempotency_header: str | None = None,
         idempotent: bool | None = None,
-        redirects: str = "same_host",
+        redirects: Literal["same_host", "any", "never"] = "same_host",
         ssl: str | os.PathLike[str] | Callable[[], SSLContext] | None = None,
         trust_env: bool = False,
         weigh: Weigh | None = None,

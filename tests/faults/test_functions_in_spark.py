@@ -72,7 +72,7 @@ def test_a_function_that_blocks_the_loop_for_ever_ends_with_its_job(
 
 
 @pytest.mark.parametrize("on_error", [pytest.param("fail", marks=pytest.mark.faults), "null"])
-def test_a_function_that_swallows_its_cancellation_is_late_all_the_same(spark: SparkSession, on_error: str) -> None:
+def test_a_function_that_swallows_its_cancellation_is_late_all_the_same(spark: SparkSession, on_error: Any) -> None:
     async def look(key: int) -> Any:
         if key % 10 == 3:
             try:

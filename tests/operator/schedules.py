@@ -38,13 +38,13 @@ class Act:
 class Options:
     """Of one operator."""
 
-    mode: str = "ordered"
+    mode: Any = "ordered"
     capacity: int | AdaptiveCapacity = 1
     buffer: int = 1
     timeout: float | None = None
     attempt_timeout: float | None = None
     retry: Retry | None = None
-    on_error: str = "fail"  # "fail" | "skip" | "replace" | "raise"
+    on_error: Any = "fail"  # "fail" | "skip" | "replace" | "raise"
     on_timeout: str = "none"  # "none" | "hook" | "method" | "raise"
     flatten: bool = False
     batching: Batching | None = None

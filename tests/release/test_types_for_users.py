@@ -67,6 +67,7 @@ def wrong(df: DataFrame) -> None:
     Cache(max_rows="all")  # wrong 6
     Retry(max_attempts=None)  # wrong 7
     enrich(df, Own(), on="id").no_such_method()  # wrong 8
+    enrich(df, Own(), on="id", how="outer")  # wrong 10
 """
 
 REVEALED = ["DataFrame", "DataFrame", "DataFrame", "Iterator[Any]", "int", "ValueState[Any]"]

@@ -195,7 +195,7 @@ def places() -> list[tuple[int, str, str, str]]:
     return [tuple(row) for row in enrich(spark().range(0, 40, numPartitions=4), enricher, on="id").collect()]
 
 
-def square(url: str, rows: int, partitions: int, capacity: int = 100, scope: str = "task") -> list[tuple[int, int]]:
+def square(url: str, rows: int, partitions: int, capacity: int = 100, scope: Any = "task") -> list[tuple[int, int]]:
     from asyncio_operator.spark import enrich
     from enrichers import HttpEnricher
 

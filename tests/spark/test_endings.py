@@ -39,7 +39,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.mark.parametrize("mode", ["ordered", "unordered"])
 def test_X7_a_job_that_has_enough_rows_ends_although_the_others_hang_without_a_timeout(
-    spark: SparkSession, server: Hanging, mode: str
+    spark: SparkSession, server: Hanging, mode: Any
 ) -> None:
     out = enrich(
         spark.range(0, 60, numPartitions=1), hanging_from(server.port, first=3), on="id", timeout=None, mode=mode
@@ -55,7 +55,7 @@ def test_X7_a_limit_over_many_partitions_and_batches_leaves_nothing(spark: Spark
     assert_nothing_is_left(spark, server)
 
 
-def by_enrich(df: DataFrame, port: int, mode: str = "ordered") -> DataFrame:
+def by_enrich(df: DataFrame, port: int, mode: Any = "ordered") -> DataFrame:
     return enrich(df, hanging_from(port, first=3, fails=40), on="id", timeout=None, mode=mode)
 
 
@@ -102,7 +102,7 @@ def test_X7_a_cancelled_job_leaves_nothing(spark: SparkSession, server: Hanging)
 
 @pytest.mark.parametrize("mode", ["ordered", "unordered"])
 def test_X7_enough_rows_of_an_input_that_is_still_being_sent_leave_nothing(
-    spark: SparkSession, server: Hanging, mode: str
+    spark: SparkSession, server: Hanging, mode: Any
 ) -> None:
     df = spark.range(0, 200_000, numPartitions=1)
     out = enrich(df, hanging_from(server.port, first=3), on="id", timeout=None, mode=mode)
@@ -111,7 +111,7 @@ def test_X7_enough_rows_of_an_input_that_is_still_being_sent_leave_nothing(
 
 
 @pytest.mark.parametrize("mode", ["ordered", "unordered"])
-def test_X7_a_task_that_fails_behind_enrich_leaves_nothing(spark: SparkSession, server: Hanging, mode: str) -> None:
+def test_X7_a_task_that_fails_behind_enrich_leaves_nothing(spark: SparkSession, server: Hanging, mode: Any) -> None:
     df = spark.range(0, 200_000, numPartitions=1)
     out = enrich(df, hanging_from(server.port, first=3), on="id", timeout=None, mode=mode)
     with pytest.raises(Exception, match="behind"):
@@ -130,7 +130,7 @@ def test_X7_a_task_whose_input_fails_before_it_has_any_output_leaves_nothing(
 
 @pytest.mark.parametrize("how", ["left", "inner"])
 def test_X7_answers_that_trickle_in_do_not_hide_that_spark_has_enough(
-    spark: SparkSession, server: Hanging, how: str
+    spark: SparkSession, server: Hanging, how: Any
 ) -> None:
     port = server.port
 

@@ -163,7 +163,7 @@ def mixed() -> FunctionEnricher:
     ],
 )
 def test_X6_what_is_hidden_is_counted_and_told_row_by_row(
-    spark: SparkSession, df: DataFrame, mode: str, how: str, on_error: str, statuses: list[str]
+    spark: SparkSession, df: DataFrame, mode: Any, how: Any, on_error: Any, statuses: list[str]
 ) -> None:
     metrics = EnrichmentMetrics(spark)
     out = enrich(

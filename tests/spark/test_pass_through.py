@@ -72,7 +72,8 @@ def test_X3_C1_every_type_passes_through_whole_repeated_and_filtered(
         setting(spark, "spark.sql.execution.arrow.useLargeVarTypes", large),
     ):
         before = {row.id: repr(tuple(row)) for row in df.collect()}
-        for how, ids in (("left", [0, 1, 1, 1, 2, 3, 4, 4, 4, 5]), ("inner", [0, 1, 1, 1, 3, 4, 4, 4])):
+        cases: list[tuple[Any, Any]] = [("left", [0, 1, 1, 1, 2, 3, 4, 4, 4, 5]), ("inner", [0, 1, 1, 1, 3, 4, 4, 4])]
+        for how, ids in cases:
             out = enrich(df, FunctionEnricher(look_up, "x long"), on="id", how=how)
             assert out.schema.fields[:-1] == df.schema.fields
             got = out.collect()

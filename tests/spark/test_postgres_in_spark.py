@@ -139,7 +139,7 @@ def test_X5_the_password_is_nowhere(spark: SparkSession, shop: PostgresServer) -
 
 @pytest.mark.parametrize("on_error", ["fail", "null"])
 def test_X5_a_variable_that_only_the_driver_has_is_told_as_such(
-    spark: SparkSession, shop: PostgresServer, monkeypatch: pytest.MonkeyPatch, on_error: str
+    spark: SparkSession, shop: PostgresServer, monkeypatch: pytest.MonkeyPatch, on_error: Any
 ) -> None:
     monkeypatch.setenv("ONLY_ON_THE_DRIVER", shop.dsn)
     customers = PostgresEnricher(lambda: os.environ["ONLY_ON_THE_DRIVER"], table="shop.customers", key="id")

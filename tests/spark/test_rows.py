@@ -210,7 +210,8 @@ def test_L1_a_null_in_any_part_of_a_key_is_never_looked_up_and_is_a_miss(spark: 
 
     rows = [(1, "a"), (None, "a"), (1, None), (None, None), (2, "b")]
     df = in_partitions(spark, rows, "i int, s string", 1)
-    for how, kept in (("left", 5), ("inner", 2)):
+    cases: list[tuple[Any, int]] = [("left", 5), ("inner", 2)]
+    for how, kept in cases:
         metrics = EnrichmentMetrics(spark)
         out = enrich(df, FunctionEnricher(look_up, "x string"), on=["i", "s"], how=how, metrics=metrics).collect()
         assert [row.x for row in out if row.x] == ["(1, 'a')", "(2, 'b')"]

@@ -233,7 +233,7 @@ def test_X10_a_lookup_that_fails_ends_the_query_with_its_key_and_foreach_batch_g
     [("ordered", None, "left"), ("ordered", 3, "inner"), ("unordered", None, "inner"), ("unordered", 3, "left")],
 )
 def test_X1_X2_X10_a_stream_gives_the_rows_that_a_batch_gives(
-    spark: SparkSession, tmp_path: Path, mode: str, partitions: int | None, how: str
+    spark: SparkSession, tmp_path: Path, mode: Any, partitions: int | None, how: Any
 ) -> None:
     numbered(tmp_path / "in", files=2, rows=300)
 

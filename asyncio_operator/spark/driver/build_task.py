@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 from pyspark.cloudpickle import cloudpickle
@@ -36,7 +36,7 @@ from asyncio_operator.policies.hedge import Hedge
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.shutdown import TASK_GRACE_PERIOD
 from asyncio_operator.spark.driver.columns import On, check_passes_through, key_positions, position_of, spark_field
-from asyncio_operator.spark.driver.job_limits import shared_out
+from asyncio_operator.spark.driver.job_limits import Scope, shared_out
 from asyncio_operator.spark.driver.refusals import require_portable
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.output_batches import arrow_type
@@ -49,9 +49,12 @@ TWO_BATCHES = 20_000
 """The rows of two Arrow batches in Spark's default size. With a smaller buffer every batch would leave in pieces, which
 costs more than the keys. The pipeline holds this many rows in any case."""
 
-HOW = ("left", "inner", "required")
-STRATEGIES = ("inline", "distinct")
-JOIN_HINTS = ("broadcast", "merge", "shuffle_hash")
+How = Literal["left", "inner", "required"]
+Mode = Literal["ordered", "unordered"]
+OnError = Literal["fail", "null", "drop"]
+Strategy = Literal["inline", "distinct"]
+JoinHint = Literal["broadcast", "merge", "shuffle_hash"]
+JOIN_HINTS = get_args(JoinHint)
 
 REMEDY = '; on_error="null" or "drop" lets the job go on without'
 """The end of the message of a failed lookup."""
@@ -63,10 +66,10 @@ class EnrichOptions:
     their checks are those of `enrich`."""
 
     on: On
-    how: str = "left"
+    how: How = "left"
     columns: Sequence[str] | None = None
     prefix: str = ""
-    mode: str = "ordered"
+    mode: Mode = "ordered"
     capacity: int | AdaptiveCapacity = 100
     buffer: int | None = None
     timeout: Duration | None = 30.0
@@ -78,13 +81,13 @@ class EnrichOptions:
     circuit_breaker: CircuitBreaker | None = None
     budget: Budget | None = None
     hedge: Hedge | None = None
-    on_error: str = "fail"
+    on_error: OnError = "fail"
     status_column: str | None = None
     event_time: str | None = None
     watermark_delay: Duration | None = None
-    strategy: str = "inline"
-    join_hint: str | None = "broadcast"
-    scope: str = "task"
+    strategy: Strategy = "inline"
+    join_hint: JoinHint | None = "broadcast"
+    scope: Scope = "task"
     tasks_at_once: int | None = None
     remember: Duration | None = 60.0
     journal: Journal | None = None
@@ -124,9 +127,9 @@ def enrich_task(
     if options.strategy == "inline":
         # With "distinct" only keys travel, and their types are checked as keys.
         check_passes_through(schema)
-    one_of("how", options.how, HOW)
+    one_of("how", options.how, get_args(How))
     of_kind("journal", options.journal, Journal)
-    drop_failed = one_of("on_error", options.on_error, ("fail", "null", "drop")) == "drop"
+    drop_failed = one_of("on_error", options.on_error, get_args(OnError)) == "drop"
     timed = options.status_column is not None
     lookups = _lookup_options(enricher, options, timed)
     offered = _schema(enricher)
@@ -165,7 +168,7 @@ def _lookup_options(enricher: Enricher, options: EnrichOptions, timed: bool) -> 
         buffer = max(BUFFER_FACTOR * calls_at_most(lookups.capacity), TWO_BATCHES)
     return replace(
         lookups,
-        ordered=one_of("mode", options.mode, ("ordered", "unordered")) == "ordered",
+        ordered=one_of("mode", options.mode, get_args(Mode)) == "ordered",
         buffer=positive_int("buffer", buffer),
         fail=options.on_error == "fail",
         timed=timed,
@@ -184,7 +187,7 @@ def _remembered(options: EnrichOptions) -> float:
 
 def _check_strategy(options: EnrichOptions) -> None:
     strategy, join_hint, event_time = options.strategy, options.join_hint, options.event_time
-    joins = one_of("strategy", strategy, STRATEGIES) == "distinct"
+    joins = one_of("strategy", strategy, get_args(Strategy)) == "distinct"
     if join_hint is not None:
         one_of("join_hint", join_hint, JOIN_HINTS)
     if join_hint != JOIN_HINTS[0] and not joins:

@@ -9,6 +9,7 @@ window of their rate limit (`worker.shared`).
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal, get_args
 
 from pyspark.sql import SparkSession
 
@@ -18,6 +19,8 @@ from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
 from asyncio_operator.spark.driver.described import described
 from asyncio_operator.spark.driver.sessions import context_of
+
+Scope = Literal["task", "job"]
 
 MANY = 100_000
 """The number of rows of a DataFrame that Spark splits into as many partitions as it has cores."""
@@ -49,7 +52,7 @@ def slots(spark: SparkSession) -> int:
     return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
 
 
-def shared_out(options: LookupOptions, scope: str, tasks_at_once: int | None) -> LookupOptions:
+def shared_out(options: LookupOptions, scope: Scope, tasks_at_once: int | None) -> LookupOptions:
     """The options of one task. `capacity` and `rate_limit` are those of the job if the scope is "job".
 
     Raises:
@@ -57,7 +60,7 @@ def shared_out(options: LookupOptions, scope: str, tasks_at_once: int | None) ->
     """
     if tasks_at_once is not None:
         positive_int("tasks_at_once", tasks_at_once)
-    if one_of("scope", scope, ("task", "job")) == "task":
+    if one_of("scope", scope, get_args(Scope)) == "task":
         if tasks_at_once is not None:
             raise ConfigurationError(f'tasks_at_once is {tasks_at_once}, but it has no effect without scope="job"')
         return options

@@ -7,7 +7,7 @@ the operator does it, and the enricher for the protocol replaces the hand-writte
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Literal
 
 import uvloop
 
@@ -52,7 +52,7 @@ async def _measured(task: Task) -> Answer:
 async def _run(call: Any, task: Task, owner: Any) -> Answer:
     await owner.open()
     try:
-        mode = "ordered" if task.ordered else "unordered"
+        mode: Literal["ordered", "unordered"] = "ordered" if task.ordered else "unordered"
         operator = AsyncWaitOperator(call, mode=mode, capacity=task.capacity, timeout=TIMEOUT, **retrying(task))
         return await timed(operator.process(task.values()))
     finally:

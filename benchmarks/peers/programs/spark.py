@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import pyarrow as pa
@@ -47,7 +47,7 @@ def enriched(rows: DataFrame, key: str, task: Task) -> DataFrame:
         row = await work(value)
         return None if row is None else {"answer": row[0]}
 
-    mode = "ordered" if task.ordered else "unordered"
+    mode: Literal["ordered", "unordered"] = "ordered" if task.ordered else "unordered"
     return enrich(rows, FunctionEnricher(call, SCHEMAS[task.work]), on=key, mode=mode, capacity=task.capacity)
 
 

@@ -132,7 +132,7 @@ def test_X2_keys_whose_rows_have_to_stay_leave_room_for_the_one_that_these_wait_
     assert times == list(range(36))
 
 
-def _layout(schema: Any, enricher: Any, mode: str, **options: Any) -> Any:
+def _layout(schema: Any, enricher: Any, mode: Any, **options: Any) -> Any:
     from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
 
     task, _ = enrich_task(schema, enricher, EnrichOptions(on="value", mode=mode, **options))

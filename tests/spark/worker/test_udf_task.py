@@ -258,7 +258,7 @@ def test_X5_the_first_failure_ends_the_run_with_the_arguments_and_the_cause() ->
 
 
 @pytest.mark.parametrize("on_error", ["fail", "null"])
-def test_X5_what_asks_the_process_to_end_fails_the_task(on_error: str) -> None:
+def test_X5_what_asks_the_process_to_end_fails_the_task(on_error: Any) -> None:
     @async_udf("long", on_error=on_error)
     async def leave(n: int) -> int:
         raise SystemExit(3)
@@ -443,7 +443,7 @@ def test_X5_an_error_that_is_no_text_is_told_as_far_as_it_goes() -> None:
 
 
 @pytest.mark.parametrize("on_error", ["fail", "null"])
-def test_X6_a_module_that_the_worker_lacks_is_no_rows_fault(on_error: str) -> None:
+def test_X6_a_module_that_the_worker_lacks_is_no_rows_fault(on_error: Any) -> None:
     @async_udf("long", on_error=on_error)
     async def imports(n: int) -> int:
         import no_such_driver  # type: ignore[import-not-found]

@@ -110,7 +110,7 @@ def test_X8_a_worker_has_one_loop_thread_and_no_feeder_is_left_however_many_jobs
         assert_workers_are_clean(spark)
 
 
-def resident(spark: SparkSession, rows: int, mode: str) -> int:
+def resident(spark: SparkSession, rows: int, mode: Any) -> int:
     """The most bytes that the worker was seen to hold while it enriched one partition of so many wide rows."""
     statm = STATM
 
