@@ -18,9 +18,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from asyncio_operator.arrow.key_arrays import in_utc
 from asyncio_operator.checks import Duration, duration
-from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.errors import ConfigurationError, describe, describe_error
 from asyncio_operator.journal.compaction import TRIES, Compacted, Compactor, is_compact
-from asyncio_operator.journal.format import MEGABYTE, Description
+from asyncio_operator.journal.format import MEGABYTE, Description, JournalError
 from asyncio_operator.journal.locations import Location
 from asyncio_operator.journal.options import Journal
 from asyncio_operator.journal.storage import Place, open_place
@@ -107,12 +107,11 @@ def _compacted(spark: SparkSession, contents: Contents, grace: float) -> Compact
     read = replace(contents, live=tuple(inputs)).rows(spark)
     keys = [F.col(quoted(name)) for name in description.keys.names]
     together = read.repartition(max(1, ceil(begun["memory"] / BUCKET)), *keys)
-    write = _Write(location, description.text)
     with described(spark, "compact_journal"):
-        written = together.mapInArrow(write, "name string, rows bigint").collect()
-    names = [row["name"] for row in written]
+        written = CompactedRows(location, description.text).written(together)
+    names = [name for name, _ in written]
     ended = ask(partial(_end, description.text, names, list(inputs), grace))
-    rows = sum(rows for rows, _ in inputs.values()), sum(row["rows"] for row in written)
+    rows = sum(rows for rows, _ in inputs.values()), sum(rows for _, rows in written)
     return Compacted(len(inputs), len(names), begun["deleted"] + ended["deleted"], *rows)
 
 
@@ -134,14 +133,30 @@ def _end(description: str, written: list[str], replaced: list[str], grace: float
     return {"deleted": compactor.delete_replaced(grace) if not grace else 0}
 
 
-class _Write:
-    """Writes the rows of a partition, which has all rows of its keys. It is sent to the workers."""
+class CompactedRows:
+    """Writes rows to files of a journal. As a function it is sent to the workers. It gets the rows of a partition, in
+    which keys are complete."""
 
     __name__ = "compact_journal"
 
     def __init__(self, location: Location, description: str) -> None:
         self._location = location
         self._description = description
+
+    def written(self, rows: DataFrame) -> list[tuple[str, int]]:
+        """The names of the files, and the numbers of their rows.
+
+        Raises:
+            JournalError: a file cannot be written.
+        """
+        parts = rows.mapInArrow(self, "name string, rows bigint, error string").collect()
+        for part in parts:
+            if part["error"] is not None:
+                raise JournalError(
+                    f"the journal {self._location} cannot be compacted ({part['error']}): its answers are as before; "
+                    "check the place, and compact it again"
+                )
+        return [(part["name"], part["rows"]) for part in parts]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         schema = Description.read(self._description.encode(), str(self._location)).schema
@@ -154,6 +169,11 @@ class _Write:
             if batch.num_rows
         ]
         if tables:
-            name, rows = _compactor(open_place(self._location), self._description).write(pa.concat_tables(tables))
-            if name is not None:
-                yield pa.RecordBatch.from_pydict({"name": [name], "rows": [rows]})
+            name, rows, error = None, 0, None
+            try:
+                name, rows = _compactor(open_place(self._location), self._description).write(pa.concat_tables(tables))
+            except (OSError, pa.ArrowException) as problem:
+                error = describe_error(problem).partition("\n")[0]
+            if name is not None or error is not None:
+                names, errors = pa.array([name], pa.string()), pa.array([error], pa.string())
+                yield pa.RecordBatch.from_arrays([names, pa.array([rows]), errors], ["name", "rows", "error"])
