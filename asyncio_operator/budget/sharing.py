@@ -57,7 +57,11 @@ def grant(
     plans = []
     for place, (unit, _, _, _) in enumerate(limits):
         held, call = worker["held"][place], calls[place]
-        target = max(min(worker["want"][place], levels[place]), call) - held
+        fair = levels[place]
+        if call and fair < NO_LEVEL:
+            # A part of a call is of no use, so some workers have one more than others for now.
+            fair = math.ceil(fair / call * (1 - 1e-9)) * call
+        target = max(min(worker["want"][place], fair), call) - held
         if claim is not None:
             target = min(target, windows[place].room(horizon, until) - claim[place])
         target = min(target, caps.available(state["caps"], unit, now))

@@ -53,8 +53,9 @@ class Terms(NamedTuple):
 
     def ahead(self, interval: float, round_trip: float) -> float:
         """The horizon of a worker: it must last until the reply to the next message but one. What a killed worker
-        holds is lost, so it is not longer."""
-        return min(self.horizon, 2 * (interval + round_trip) + SPARE)
+        holds is lost, so it is not longer; and what begins so late that the lease has ended by then is of no use."""
+        useful = self.lease - round_trip - SPARE
+        return min(self.horizon, 2 * (interval + round_trip) + SPARE, max(SPARE, useful))
 
     def interval(self, workers: int) -> float:
         """The time from one message of a worker to its next, if there are that many workers."""

@@ -40,13 +40,17 @@ class Scenario:
 
     @property
     def at_best(self) -> float:
-        """The part of the first limit that one could use who knows all, and hears of free slots by messages."""
+        """The part of the first limit that one could use who knows all, but hears and answers by messages.
+
+        With slots it hears of a free one after a round trip. And a worker knows the time of another clock to a round
+        trip only, if all take the same time: so a unit that comes back may start so much later.
+        """
         slots, limit = self.budget.in_flight, self.budget.limits[0]
+        network = self.options.get("network", Network())
+        round_trip, begin = 2 * network.mean(), seconds(limit.per)
         if slots is None:
-            return 1.0
-        begin = seconds(limit.per)
+            return begin / (begin + round_trip) if network.steady else 1.0
         end = begin * (1 + self.windows)
-        round_trip = 2 * self.options.get("network", Network()).mean()
         calls = most_calls(limit, slots, self.options.get("latency", LATENCY), round_trip, begin, end)
         return min(1.0, calls / (limit.rate * self.windows))
 
@@ -171,6 +175,14 @@ SCENARIOS = (
         always,
         4,
         {"network": Network(delay=0.02, lost=0.003)},
+    ),
+    Scenario(
+        "16 workers, replies always take 0.1 seconds",
+        Budget("b", Limit(100, 1.0)),
+        16,
+        always,
+        30,
+        {"network": Network(delay=0.05, steady=True)},
     ),
     Scenario(
         "100 workers stand still for seconds",

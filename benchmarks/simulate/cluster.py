@@ -33,6 +33,7 @@ class Network:
 
     Attributes:
         delay: the mean time of a message in one direction, in seconds; some take ten times as long.
+        steady: whether all messages take the same time.
         lost: the part of messages that never come; the same of replies.
         dies: the part of the workers that die in a second; each is replaced at once.
         pauses: the part of the workers that stand still in a second, for up to three seconds.
@@ -40,6 +41,7 @@ class Network:
     """
 
     delay: float = 0.002
+    steady: bool = False
     lost: float = 0.0
     dies: float = 0.0
     pauses: float = 0.0
@@ -47,7 +49,7 @@ class Network:
 
     def mean(self) -> float:
         """Seconds that a message takes on average in one direction."""
-        return self.delay * (1 + SLOW * (TIMES_SLOWER - 1))
+        return self.delay if self.steady else self.delay * (1 + SLOW * (TIMES_SLOWER - 1))
 
 
 SLOW, TIMES_SLOWER = 0.01, 10
@@ -128,6 +130,8 @@ class Cluster:
 
     def delay(self) -> float:
         """How long the next message takes."""
+        if self.network.steady:
+            return self.network.delay
         slow = TIMES_SLOWER if self.random.random() < SLOW else 1
         return slow * self.random.expovariate(1 / self.network.delay)
 
