@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from asyncio_operator.testing.history.book import Book
 from asyncio_operator.testing.history.keys import text_of
-from asyncio_operator.testing.history.parts import Call, Out, Row, Run
+from asyncio_operator.testing.history.parts import Call, Out, Row, Run, is_invalid
 from asyncio_operator.testing.history.report import Finding
 
 CACHE_CLOCK = 0.001
@@ -42,29 +42,31 @@ class Scope:
         self.setting = runs[0].setting
         self.cache = self.setting.get("cache", {})
         self.heap = self.cache.get("store", "heap") == "heap"
-        self._answers: dict[Hashable, list[Answer]] = {}
+        self.by_key: dict[Hashable, list[Answer]] = {}
         for run in runs:
             for call in run.calls:
                 if call.outcome == "result" and (call.answers is None or len(call.answers) == len(call.keys)):
                     for position, key in enumerate(call.keys):
-                        self._answers.setdefault(key, []).append(Answer(call.stopped, call, call.answer_of(position)))
-        for answers in self._answers.values():
+                        value = call.answer_of(position)
+                        if not is_invalid(value):
+                            self.by_key.setdefault(key, []).append(Answer(call.stopped, call, value))
+        for answers in self.by_key.values():
             answers.sort(key=lambda answer: answer.at)
 
     def answers(self, key: Hashable, until: float = inf) -> list[Answer]:
         """The answers for a key that came until a time, in the order of time."""
-        found = self._answers.get(key, [])
+        found = self.by_key.get(key, [])
         return found[: bisect_right(found, until, key=lambda answer: answer.at)]
 
     def latest(self, key: Hashable, at: float) -> Answer | None:
         """The latest answer for a key that came until a time."""
-        found = self._answers.get(key, [])
+        found = self.by_key.get(key, [])
         place = bisect_right(found, at, key=lambda answer: answer.at)
         return found[place - 1] if place else None
 
     def candidates(self, key: Hashable, begin: float, end: float) -> list[Answer]:
         """The answers that may be the current one between two times: the last certain one before, and what follows."""
-        found = self._answers.get(key, [])
+        found = self.by_key.get(key, [])
         stop = bisect_right(found, end, key=lambda answer: answer.at)
         start = bisect_left(found, begin, hi=stop, key=lambda answer: answer.at)
         while start > 0:
@@ -137,7 +139,12 @@ def law_l1_an_answer_has_a_source(book: Book, found: Finding) -> None:
                 case "call":
                     right = latest is not None and any(call.stopped >= row.at - book.moment for call in called)
                 case "shared":
-                    right = any(call.start <= out.at + book.moment for call in called[:1])
+                    # A row may share what another had from the journal, or from a cache that workers share.
+                    right = (
+                        "journal" in run.setting
+                        or not scope.heap
+                        or any(call.start <= out.at + book.moment for call in called[:1])
+                    )
                 case "cache" | "stale":
                     if latest is None and not scope.heap:
                         found.undecided("an answer in a store that outlives workers may be older than the history")
@@ -186,6 +193,9 @@ def law_l2_all_who_wait_get_the_answer(book: Book, found: Finding) -> None:
             if out.source not in ("call", "shared") or out.status not in ("found", "missing") or row.key is None:
                 continue
             begin = row.at - book.moment if out.source == "call" else -inf
+            if out.source == "shared" and ("journal" in run.setting or not scope.heap):
+                found.undecided("a row may share an answer of the journal, or of a cache that workers share")
+                continue
             answers = [
                 answer
                 for answer in scope.answers(row.key, out.at + book.moment)
@@ -214,7 +224,11 @@ def law_l3_an_error_is_no_miss(book: Book, found: Finding) -> None:
             if out.source in ("call", "shared"):
                 found.decided()
                 calls = [call for call in run.calls_of.get(row.key, ()) if call.stopped <= out.at + book.moment]
-                if calls and all(call.outcome in ("error", "timed_out") for call in calls):
+                if (
+                    calls
+                    and all(call.outcome in ("error", "timed_out") for call in calls)
+                    and "journal" not in run.setting
+                ):
                     what = f"row {row.row} of {run.name} is a miss, and every call for key {text_of(row.key)} failed"
                     found.broken(what, out.at, *calls[-1].events, out.event)
             elif out.source == "cache":
@@ -232,7 +246,7 @@ def _judge_age(scope: Scope, run: Run, row: Row, out: Out, ttl: float, name: str
     if latest is None:
         return
     age = row.at - latest.at
-    if age >= ttl + CACHE_CLOCK + book.moment:
+    if age >= ttl + CACHE_CLOCK + book.near(ttl):
         what = f"row {row.row} of {run.name} has an answer from the cache for key {text_of(row.key)} that is"
         found.broken(f"{what} {age:.6f} s old, and {name} is {ttl}", out.at, *latest.call.events, row.event, out.event)
 
@@ -284,7 +298,7 @@ def _judge_memory(
     for key in call.keys:
         found.decided()
         answer = scope.latest(key, call.start - book.moment)
-        if answer is None or not answer.taken or call.start - answer.at >= remember - book.moment:
+        if answer is None or not answer.taken or call.start - answer.at >= remember - book.near(remember):
             continue
         # The key itself, and since then at most as many others as there were answers.
         if bisect_left(ends, call.start) - bisect_left(ends, answer.at) <= most:

@@ -7,7 +7,7 @@ from math import inf
 
 from asyncio_operator.testing.history.book import Book
 from asyncio_operator.testing.history.keys import text_of
-from asyncio_operator.testing.history.parts import Attempt, Call, Flight, Out, Row, Run
+from asyncio_operator.testing.history.parts import Attempt, Call, Flight, Out, Row, Run, is_invalid
 from asyncio_operator.testing.history.report import Finding
 
 TIMER = 0.002
@@ -49,11 +49,11 @@ def law_r1_an_attempt_ends_at_its_timeout(book: Book, found: Finding) -> None:
             found.decided()
             call = attempt.decisive
             end = attempt.start + limit
-            if call.outcome == "timed_out" and call.stopped < min(end, flight.deadline) - book.moment:
+            if call.outcome == "timed_out" and call.stopped < min(end, flight.deadline) - book.near(limit):
                 what = f"call {call.id!r} for {_name(flight)} was cut after {call.stopped - call.start:.6f} s"
                 found.broken(f"{what}, and attempt_timeout is {limit}", call.stopped, *call.events)
         last = flight.attempts[-1]
-        if last.decisive.outcome != "result" or last.decisive.stopped <= last.start + limit + TIMER + book.moment:
+        if last.decisive.outcome != "result" or last.decisive.stopped <= last.start + limit + TIMER + book.near(limit):
             continue
         for row, out in _asked(flight):
             if out.status in ("found", "missing") and len(flight.attempts) > 0:
@@ -67,16 +67,20 @@ def law_r2_an_element_ends_at_its_deadline(book: Book, found: Finding) -> None:
         decisive = flight.attempts[-1].decisive
         for row, out in _asked(flight):
             found.decided()
-            late = decisive.stopped > flight.deadline + TIMER + book.moment
+            late = decisive.stopped > flight.deadline + TIMER + book.near(flight.timeout)
             if out.status in ("found", "missing") and decisive.outcome == "result" and late:
                 what = f"row {row.row} has the result of call {decisive.id!r} for {_name(flight)}, which came after"
                 found.broken(f"{what} the deadline at {flight.deadline:.6f}", out.at, *decisive.events, out.event)
-            elif out.status == "timed_out" and out.at < flight.deadline - book.moment and not _early(flight):
+            elif (
+                out.status == "timed_out"
+                and out.at < flight.deadline - book.near(flight.timeout)
+                and not _early(flight)
+            ):
                 what = f"row {row.row} timed out before the deadline of {_name(flight)} at {flight.deadline:.6f}"
                 found.broken(what, out.at, *flight.events, out.event)
             elif (
                 book.consumer_ready
-                and out.at > flight.deadline + TIMER + book.moment
+                and out.at > flight.deadline + TIMER + book.near(flight.timeout)
                 and not _held(flight.run, row, book)
             ):
                 what = f"row {row.row} left after the deadline of {_name(flight)} at {flight.deadline:.6f}"
@@ -102,15 +106,15 @@ def law_r3_no_attempt_starts_after_the_deadline(book: Book, found: Finding) -> N
         for attempt in flight.attempts:
             found.decided()
             for call in attempt.calls:
-                if call.start > flight.deadline + TIMER + book.moment:
+                if call.start > flight.deadline + TIMER + book.near(flight.timeout):
                     what = f"call {call.id!r} for {_name(flight)} starts after the deadline at {flight.deadline:.6f}"
                     found.broken(what, call.start, flight.attempts[0].calls[0].event, call.event)
         last = flight.attempts[-1]
         wait = _least_wait(flight, last)
-        if wait is None or last.stopped + wait <= flight.deadline + book.moment:
+        if wait is None or last.stopped + wait <= flight.deadline + book.near(flight.timeout):
             continue
         for row, out in _asked(flight):
-            if out.status == "timed_out" and last.stopped < flight.deadline - book.moment:
+            if out.status == "timed_out" and last.stopped < flight.deadline - book.near(flight.timeout):
                 what = f"row {row.row} waited for its deadline, though the back-off after call {last.decisive.id!r}"
                 found.broken(f"{what} would have ended after it", out.at, *last.decisive.events, out.event)
 
@@ -124,7 +128,9 @@ def law_r4_a_result_in_time_wins(book: Book, found: Finding) -> None:
         if call.outcome != "result" or call.retryable or not _aligned(call):
             continue
         found.decided()
-        if call.stopped >= min(flight.deadline, last.start + limit) - book.moment:
+        if call.stopped >= min(flight.deadline, last.start + limit) - book.near(
+            flight.timeout + (limit if limit < inf else 0.0)
+        ):
             continue
         for row, out in _asked(flight):
             if out.status == "timed_out":
@@ -211,7 +217,7 @@ def law_r7_a_retry_waits_for_its_back_off(book: Book, found: Finding) -> None:
                 continue
             found.decided()
             ended, call = _cut_at(flight, attempt), following.calls[0]
-            if call.start < ended + wait - book.moment:
+            if call.start < ended + wait - book.near(wait):
                 what = f"the next attempt for {_name(flight)} starts {call.start - ended:.6f} s after the last, and its"
                 found.broken(f"{what} back-off is {wait:.6f} s", call.start, *attempt.decisive.events, call.event)
 
@@ -272,7 +278,7 @@ def _judge_due(run: Run, book: Book, found: Finding) -> None:
                 waits.append((attempt.decisive.stopped + wait, following.calls[0], flight))
     for due, call, flight in sorted(waits, key=lambda one: (one[0], one[1].event)):
         found.decided()
-        while place < len(firsts) and firsts[place] <= due + book.moment:
+        while place < len(firsts) and firsts[place] <= due + book.near(due - flight.start):
             place += 1
         if place < len(firsts) and firsts[place] < call.start - book.moment:
             what = f"a new element of {run.name} is called at {firsts[place]:.6f}, and {_name(flight)} is due since"
@@ -280,12 +286,13 @@ def _judge_due(run: Run, book: Book, found: Finding) -> None:
 
 
 def law_r10_an_open_circuit_refuses_calls(book: Book, found: Finding) -> None:
-    """A row that a circuit breaker refused came after enough failures of calls."""
+    """A row that a circuit breaker refused came after enough calls that failed, or were cut."""
     for run in book.runs:
         breaker = run.setting.get("circuit_breaker")
         if breaker is None:
             continue
-        failures = sorted(call.stopped for call in run.calls if call.outcome in ("error", "timed_out"))
+        # A call that was cut failed before it returned, so what counts is when it started.
+        failures = sorted(call.start for call in run.calls if call.outcome != "result" or _malformed(call))
         ratio, fewest = breaker.get("failure_ratio", 0.5), breaker.get("minimum_calls", 20)
         needed = max(1, int(ratio * fewest))
         for number, at, row, out in run.emitted:
@@ -295,3 +302,7 @@ def law_r10_an_open_circuit_refuses_calls(book: Book, found: Finding) -> None:
             if len(failures) < needed or failures[needed - 1] > at + book.moment:
                 what = f"row {row.row} of {run.name} was refused by the circuit breaker before {needed} calls failed"
                 found.broken(what, at, number)
+
+
+def _malformed(call: Call) -> bool:
+    return call.answers is not None and (not _aligned(call) or any(map(is_invalid, call.answers)))

@@ -48,12 +48,17 @@ def _judge_linger(run: Run, linger: float, book: Book, found: Finding) -> None:
         while place < len(calls) and calls[place].event < row.event:
             busy_until = max(busy_until, calls[place].stopped)
             place += 1
-        alone = busy_until < row.at - book.moment and place < len(calls) and row.at - latest_row > linger + book.moment
+        # The first call of all waits for the service to be opened too.
+        alone = (
+            -inf < busy_until < row.at - book.moment
+            and place < len(calls)
+            and row.at - latest_row > linger + book.moment
+        )
         latest_row = row.at
         key: Hashable = row.row if run.of_rows else row.key
         if alone and calls[place].keys.count(key) and run.calls_of[key][0] is calls[place]:
             found.decided()
-            if calls[place].start > row.at + linger + book.moment:
+            if calls[place].start > row.at + linger + book.near(linger):
                 what = f"row {row.row} of {run.name} waited {calls[place].start - row.at:.6f} s for its call alone"
                 found.broken(f"{what}, and linger is {linger}", calls[place].start, row.event, calls[place].event)
 
@@ -171,7 +176,7 @@ def law_h1_a_copy_is_made_of_a_slow_call(book: Book, found: Finding) -> None:
                 continue
             after = hedge.get("after", "p98")
             least = hedge.get("floor", 0.01) if type(after) is str else after
-            if call.start < first.start + least - book.moment:
+            if call.start < first.start + least - book.near(least):
                 what = f"call {call.id!r} of {run.name} repeats call {first.id!r} after"
                 found.broken(
                     f"{what} {call.start - first.start:.6f} s, not {least}", call.start, first.event, call.event

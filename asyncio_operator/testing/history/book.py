@@ -39,6 +39,7 @@ class Book:
         self.snapshots: dict[Any, Snapshot] = {}
         self.consumer_ready = False
         self.slack = 0.0
+        self.drift = 0.0
         self.end = 0.0
         self._open: dict[Any, Call] = {}
         self._dropped: tuple[int, int] | None = None
@@ -56,12 +57,17 @@ class Book:
             run.flights = list(flights_of(run))
             _note_beginnings(run)
 
+    def near(self, seconds: float) -> float:
+        """By how much a time of so many seconds, measured by a task, may seem longer or shorter."""
+        return self.moment + self.drift * seconds
+
     # -- reading
 
     def _history(self, number: int, event: Event) -> None:
         if number or event.get("version", 1) != 1:
             raise wrong(number, "history must be the first event, of version 1")
         self.slack = float(event.get("slack", 0.0))
+        self.drift = float(event.get("drift", 0.0))
         self.consumer_ready = event.get("consumer") == "ready"
         if event.get("dropped"):
             self._dropped = (number, event["dropped"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from asyncio_operator.testing.history.answers import CACHE_CLOCK, Scope, scopes
 from asyncio_operator.testing.history.book import Book
 from asyncio_operator.testing.history.keys import text_of
@@ -29,38 +31,43 @@ def law_l4_a_full_cache_drops_the_least_recently_used(book: Book, found: Finding
         most = scope.cache.get("max_rows")
         if most is None or not scope.heap:
             continue
-        hits = _hits(scope, "cache")
-        # Every answer of a call takes a place when it came. A hit is a use between its row's two moments: it may have
-        # been used late itself, and is looked for at the earliest.
-        accesses: list[tuple[float, int, object, tuple[Run, Row, Out] | None]] = []
-        for run in scope.runs:
-            for call in run.calls:
-                if call.outcome == "result":
-                    accesses += [(call.stopped, 0, key, None) for key in call.keys]
-        accesses += [(row.at - book.moment, 1, row.key, (run, row, out)) for run, row, out in hits]
-        accesses += [(out.at + book.moment, 0, row.key, None) for run, row, out in hits]
-        accesses.sort(key=lambda access: access[:2])
-        written: dict[object, int] = {}
-        between = distinct_between([(at, key) for at, _, key, _ in accesses])
-        for (_, _, key, hit), others in zip(accesses, between, strict=True):
-            if hit is None:
-                written[key] = written.get(key, 0) + 1
-                continue
+        writes, hits, spans = _since_last_uses(scope, _hits(scope, "cache"), book)
+        for (run, row, out), others in zip(hits, distinct_between(writes, spans), strict=True):
             found.decided()
-            run, row, out = hit
-            # Uses of other keys count as well as their writes: only keys that took a place push this one out.
-            if key in written and others >= most and _all_written(scope):
-                what = f"row {row.row} of {run.name} has an answer from the cache for key {text_of(key)}, and"
-                found.broken(
-                    f"{what} {others} other keys were used since, of {most} that fit", out.at, row.event, out.event
-                )
+            if others >= most:
+                what = f"row {row.row} of {run.name} has an answer from the cache for key {text_of(row.key)}, and"
+                what = f"{what} {others} other keys were written since, of {most} that fit"
+                found.broken(what, out.at, row.event, out.event)
 
 
-def _all_written(scope: Scope) -> bool:
-    """Whether every answer of a call surely took a place: misses too, and none came too late."""
-    return scope.cache.get("cache_missing", True) and not any(
-        scope.setting.get(name) for name in ("timeout", "attempt_timeout")
-    )
+Hit = tuple[Run, Row, Out]
+
+
+def _since_last_uses(
+    scope: Scope, hits: list[Hit], book: Book
+) -> tuple[list[tuple[float, Hashable]], list[Hit], list[tuple[float, float]]]:
+    """Writes that surely took place, by time; hits; and the time of each from the last possible use of its key."""
+    misses = scope.cache.get("cache_missing", True)
+    writes: list[tuple[float, Hashable]] = []
+    uses: dict[Hashable, list[tuple[float, float, Hit | None]]] = {}
+    for key, answers in scope.by_key.items():
+        uses[key] = [(answer.at, answer.at, None) for answer in answers]
+        writes += [(one.at, key) for one in answers if one.taken and (misses or one.value not in (None, []))]
+    for hit in hits:
+        uses.setdefault(hit[1].key, []).append((hit[1].at, hit[2].at, hit))
+    some: list[Hit] = []
+    spans: list[tuple[float, float]] = []
+    for of_key in uses.values():
+        of_key.sort(key=lambda use: use[0])
+        latest = None
+        for begin, end, use in of_key:
+            answer = None if use is None else scope.latest(use[1].key, end)
+            if use is not None and latest is not None and answer is not None and answer.at <= begin:
+                some.append(use)
+                spans.append((latest + book.moment, begin - book.moment))
+            latest = end if latest is None else max(latest, end)
+    writes.sort(key=lambda write: write[0])
+    return writes, some, spans
 
 
 def law_l5_an_answer_expires(book: Book, found: Finding) -> None:
@@ -84,7 +91,7 @@ def law_l5_an_answer_expires(book: Book, found: Finding) -> None:
 def _judge(
     run: Run, row: Row, out: Out, since: float, ttl: float | None, name: str, call: Call, book: Book, found: Finding
 ) -> None:
-    if ttl is not None and row.at - since >= ttl + CACHE_CLOCK + book.moment:
+    if ttl is not None and row.at - since >= ttl + CACHE_CLOCK + book.near(ttl):
         what = f"row {row.row} of {run.name} has an answer from the cache for key {text_of(row.key)} after"
         found.broken(f"{what} {row.at - since:.6f} s, and {name} is {ttl}", out.at, *call.events, row.event, out.event)
 
@@ -118,7 +125,7 @@ def law_l6_an_old_answer_is_refreshed(book: Book, found: Finding) -> None:
         for run, row, out in _hits(scope, "cache"):
             latest = scope.latest(row.key, out.at + book.moment)
             limited = any(name in run.setting for name in ("budget", "circuit_breaker"))
-            if latest is None or row.at - latest.at < after + CACHE_CLOCK + book.moment or limited:
+            if latest is None or row.at - latest.at < after + CACHE_CLOCK + book.near(after) or limited:
                 continue
             found.decided()
             called = run.calls_of.get(row.key, [])
@@ -135,7 +142,7 @@ def _judge_refresh(scope: Scope, run: Run, call: Call, after: float, book: Book,
             continue
         found.decided()
         # A retry of a refresh, or one that waited for a place, follows the answer that was old then.
-        if all(call.start - one.at < after - CACHE_CLOCK - book.moment for one in answers):
+        if all(call.start - one.at < after - CACHE_CLOCK - book.near(after) for one in answers):
             what = f"call {call.id!r} of {run.name} refreshes key {text_of(key)} after"
             what = f"{what} {call.start - answers[-1].at:.6f} s, and refresh_after is {after}"
             found.broken(what, call.start, *answers[-1].call.events, call.event)
@@ -153,7 +160,7 @@ def law_l6_a_stale_answer_replaces_a_failure(book: Book, found: Finding) -> None
             if "circuit_breaker" in run.setting or "budget" in run.setting or run.setting.get("timeout"):
                 continue
             failed = any(
-                call.outcome in ("error", "timed_out") and call.stopped >= row.at - book.moment
+                call.outcome != "result" and call.stopped >= row.at - book.moment
                 for call in reversed(run.calls_of.get(row.key, []))
                 if call.stopped <= out.at + book.moment
             )

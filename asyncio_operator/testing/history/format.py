@@ -9,12 +9,14 @@ Keys are JSON values: null, bool, number, text, or a list of these for several c
 never looked up. What JSON cannot write is tagged: ``{"float": "nan" | "inf" | "-inf"}``, ``{"decimal": "1.50"}``,
 ``{"instant": "2026-01-31T12:00:00+01:00"}``, ``{"bytes": "00ff"}``. Law L10 says which keys are the same. Numbers are
 of one type per column, so 1 and 1.0 are one key; true is another. An answer is the list of its rows, [] for a miss, or
-any JSON value that is equal for equal answers; null means that it was not recorded.
+any JSON value that is equal for equal answers; null means that it was not recorded. The answer {"invalid": text} is
+one that is an error of its key.
 
 Once, before everything else, if at all:
 
-- ``history``: version (1); slack (seconds by which an event may be seen late or early, 0 on virtual time); consumer
-  ("ready" if the output was always read at once); source (free text); dropped (events that were not recorded).
+- ``history``: version (1); slack (seconds by which an event may be seen late or early, 0 on virtual time); drift (by
+  how much the clock of a task may be too fast or too slow, as a part of 1); consumer ("ready" if the output was always
+  read at once); source (free text); dropped (events that were not recorded).
 
 What the user asked for, before the first task:
 
@@ -109,7 +111,7 @@ TYPES: dict[str, Check] = {
 numbers of at least 0."""
 
 KINDS = {
-    "history": "version:count slack:number consumer:text source:text dropped:count",
+    "history": "version:count slack:number drift:number consumer:text source:text dropped:count",
     "setting": (
         "lookup:count name:text mode:text how:text on_error:text capacity:count buffer:count chunk:count "
         "timeout:number attempt_timeout:number max_attempts:count delay:number backoff:table batch:table limits:list "

@@ -8,7 +8,7 @@ from typing import Any
 from asyncio_operator.testing.history.answers import Answer
 from asyncio_operator.testing.history.book import Book
 from asyncio_operator.testing.history.keys import text_of
-from asyncio_operator.testing.history.parts import Call, Run
+from asyncio_operator.testing.history.parts import Call, Run, is_invalid
 from asyncio_operator.testing.history.report import Finding
 
 FLUSH = 1.0
@@ -36,7 +36,8 @@ def _journals(book: Book) -> list[Kept]:
                 if call.outcome == "result" and (call.answers is None or len(call.answers) == len(call.keys)):
                     for position, key in enumerate(call.keys):
                         answer = Answer(call.stopped, call, call.answer_of(position))
-                        kept.answers.setdefault(key, []).append(answer)
+                        if not is_invalid(answer.value):
+                            kept.answers.setdefault(key, []).append(answer)
     for kept in found.values():
         for answers in kept.answers.values():
             answers.sort(key=lambda answer: answer.at)
@@ -76,13 +77,21 @@ def _judge_call(kept: Kept, call: Call, key: Hashable, killed: bool, book: Book,
         expires = _lifetime(answer.call.run, run)
         if written is None or written > run.task.start - book.moment:
             continue
-        if expires is not None and call.start >= answer.at + expires - book.moment:
+        if expires is not None and call.start >= answer.at + expires - book.near(expires):
+            continue
+        if _refreshes(call, answer):
             continue
         found.decided()
         what = f"call {call.id!r} of {run.name} asks for key {text_of(key)}, which task {other.name} has paid for"
         found.broken(f"{what} {call.start - answer.at:.6f} s before", call.start, *answer.call.events, call.event)
         return
     found.decided()
+
+
+def _refreshes(call: Call, answer: Answer) -> bool:
+    """Whether a cache may refresh the answer, which has become old there (L6)."""
+    after = call.run.setting.get("cache", {}).get("refresh_after")
+    return call.refresh is True or (after is not None and call.refresh is None and call.start - answer.at >= after)
 
 
 def _lifetime(writer: Run, reader: Run) -> float | None:

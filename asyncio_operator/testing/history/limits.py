@@ -90,7 +90,7 @@ def _judge_windows(shared: Shared, book: Book, found: Finding) -> None:
     for limit in shared.limits:
         starts = [(call.start, call.weight(limit.unit)) for call in shared.calls]
         found.decided(len(starts))
-        for first, last, units in over_window(starts, limit.rate + limit.burst, limit.per, book.moment):
+        for first, last, units in over_window(starts, limit.rate + limit.burst, limit.per, book.near(limit.per)):
             found.broken(
                 f"{units:g} {limit.unit} of {shared.name} start within {limit.per:g} s, and the limit is {limit}",
                 starts[last][0],
@@ -146,7 +146,7 @@ def law_g2_a_burst_is_paid_back(book: Book, found: Finding) -> None:
             starts = [(call.start, call.weight(limit.unit)) for call in shared.calls]
             found.decided(len(starts))
             most = limit.rate + limit.burst
-            for first, last, above in over_long_run(starts, limit.rate, limit.per, most, book.moment):
+            for first, last, above in over_long_run(starts, limit.rate, limit.per, most, book.near(book.end)):
                 seconds = starts[last][0] - starts[first][0]
                 what = f"{above:g} {limit.unit} too many of {shared.name} start in {seconds:.6f} s, and the limit is"
                 found.broken(f"{what} {limit}", starts[last][0], shared.calls[first].event, shared.calls[last].event)
@@ -180,7 +180,7 @@ def _judge_debts(shared: Shared, limit: Limit, book: Book, found: Finding) -> No
             changes.append((call.stopped, 0, debt, call))
     changes.sort(key=lambda change: (change[0], change[1]))
     most, speed = limit.rate + limit.burst, limit.rate / limit.per
-    tolerance = most * ROUGHLY + speed * book.moment
+    tolerance = most * ROUGHLY + speed * book.near(limit.per)
     level, before, recent = 0.0, 0.0, 0.0
     young: deque[tuple[float, float]] = deque()
     for at, starts, units, call in changes:
@@ -218,7 +218,7 @@ def _concerns(event: Event, shared: Shared, book: Book) -> bool:
 def _judge_waits(shared: Shared, hints: list[tuple[int, Event]], book: Book, found: Finding) -> None:
     """Hints in the order of time: nothing starts between half a second after one and the end of its wait."""
     waits = [
-        (event["at"] + HEARD + book.moment, event["at"] + event["wait"] - book.moment, number)
+        (event["at"] + HEARD + book.moment, event["at"] + event["wait"] - book.near(event["wait"]), number)
         for number, event in hints
         if 0 < event.get("wait", 0) <= LONGEST_WAIT
     ]
@@ -246,7 +246,7 @@ def _judge_remaining(shared: Shared, hints: list[tuple[int, Event]], book: Book,
         place = 0
         for index, (number, event) in enumerate(some):
             begin = event["at"] + HEARD + book.moment
-            end = event["at"] + event["reset"] - book.moment
+            end = event["at"] + event["reset"] - book.near(event["reset"])
             if index + 1 < len(some):
                 end = min(end, some[index + 1][1]["at"])
             while place < len(shared.calls) and shared.calls[place].start <= begin:

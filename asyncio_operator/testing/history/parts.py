@@ -10,6 +10,11 @@ from typing import Any
 from asyncio_operator.testing.history.format import Event, wrong
 
 
+def is_invalid(answer: Any) -> bool:
+    """Whether an answer is an error of its key."""
+    return type(answer) is dict and len(answer) == 1 and "invalid" in answer
+
+
 class Out:
     """A row, or a part of it, that was emitted."""
 
@@ -241,9 +246,13 @@ class Flight:
         return self.attempts[0].start
 
     @property
+    def timeout(self) -> float:
+        """Seconds; 0 for none."""
+        return self.run.setting.get("timeout") or 0.0
+
+    @property
     def deadline(self) -> float:
-        timeout = self.run.setting.get("timeout")
-        return self.start + timeout if timeout else inf
+        return self.start + self.timeout if self.timeout else inf
 
     @property
     def calls(self) -> int:

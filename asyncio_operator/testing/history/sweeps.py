@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 from typing import Any, TypeVar
@@ -74,36 +75,45 @@ def over_long_run(
             yield first, last, above
 
 
-def distinct_between(accesses: Sequence[tuple[float, T]]) -> list[int]:
-    """For each access of a key, how many other keys were accessed since the same key was accessed last.
+def distinct_between(writes: Sequence[tuple[float, T]], spans: Sequence[tuple[float, float]]) -> list[int]:
+    """For each span, how many different keys were written in it, its two ends excluded.
 
-    It is -1 for the first access of a key. A Fenwick tree over the positions marks the last access of each key.
+    A Fenwick tree marks the last write of each key, up to the end of the span that is looked at.
+
+    Args:
+        writes: time and key, in the order of time.
+        spans: in any order.
     """
-    size = len(accesses)
+    size = len(writes)
     tree = [0] * (size + 1)
-
-    def add(position: int, change: int) -> None:
-        position += 1
-        while position <= size:
-            tree[position] += change
-            position += position & -position
-
-    def count(position: int) -> int:
-        found = 0
-        while position > 0:
-            found += tree[position]
-            position -= position & -position
-        return found
-
+    times = [at for at, _ in writes]
     last: dict[T, int] = {}
-    distances: list[int] = []
-    for position, (_, key) in enumerate(accesses):
-        before = last.get(key)
-        if before is None:
-            distances.append(-1)
-        else:
-            distances.append(count(position) - count(before + 1))
-            add(before, -1)
-        add(position, 1)
-        last[key] = position
-    return distances
+    found = [0] * len(spans)
+    done = 0
+    for place in sorted(range(len(spans)), key=lambda place: spans[place][1]):
+        begin, end = spans[place]
+        while done < size and times[done] < end:
+            key = writes[done][1]
+            if key in last:
+                _mark(tree, last[key], -1)
+            _mark(tree, done, 1)
+            last[key] = done
+            done += 1
+        found[place] = max(0, _count(tree, done) - _count(tree, bisect_right(times, begin)))
+    return found
+
+
+def _mark(tree: list[int], place: int, change: int) -> None:
+    place += 1
+    while place < len(tree):
+        tree[place] += change
+        place += place & -place
+
+
+def _count(tree: list[int], place: int) -> int:
+    """The marks before a place."""
+    found = 0
+    while place > 0:
+        found += tree[place]
+        place -= place & -place
+    return found

@@ -178,10 +178,11 @@ def test_Y2_a_batch_that_is_too_large_is_seen() -> None:
 
 def test_Y2_a_batch_that_waits_longer_than_linger_is_seen() -> None:
     def story(start: float) -> Story:
-        return batch(1, capacity=2).call(start, 1, [0])
+        story = batch(1, capacity=2).call(0, 1, [0]).row(2, 9, 1, key=1, source="call")
+        return story.call(start, 3, [1])
 
-    assert judged(story(0.1), "B1")
-    assert broken(story(0.11)) == {"B1"}
+    assert judged(story(2.1), "B1")
+    assert broken(story(2.11)) == {"B1"}
 
 
 def test_Y2_an_answer_of_another_length_that_is_used_or_retried_is_seen() -> None:

@@ -157,6 +157,8 @@ def test_windows_are_found_like_by_comparing_all_pairs() -> None:
     assert found == slow
 
 
-def test_distinct_keys_between_two_uses_are_counted() -> None:
-    accesses = [(0.0, key) for key in "abcabbca"]
-    assert distinct_between(accesses) == [-1, -1, -1, 2, 2, 0, 2, 2]
+def test_distinct_keys_between_two_moments_are_counted() -> None:
+    writes = [(float(at), key) for at, key in enumerate("abcabbca")]
+    spans = [(begin / 2, end / 2) for begin in range(-1, 17) for end in range(begin, 18)]
+    slow = [len({key for at, key in writes if begin < at < end}) for begin, end in spans]
+    assert distinct_between(writes, spans) == slow

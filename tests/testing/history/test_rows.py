@@ -103,6 +103,10 @@ def test_Y2_an_ended_task_that_goes_on_is_seen() -> None:
     assert "O18" in broken(late.call(1.1, 1.2, [0]))
     assert broken(Story().task(end=1).row(0, 1.1, 0, key=0)) == {"O8"}
     assert broken(Story().task(end=1).row(1.1, 1.2, 0, key=0)) == {"O8"}
+    # A read that had begun may bring rows once.
+    reading = Story().task(end=1, outcome="failed").row(1.1, None, 0, key=0)
+    assert broken(reading) == set()
+    assert broken(reading.row(1.2, None, 1, key=1)) == {"O8"}
 
 
 def closing(close: float, end: float, **more: object) -> Story:
