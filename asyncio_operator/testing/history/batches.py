@@ -41,7 +41,7 @@ def law_b1_a_batch_waits_no_longer_than_linger(book: Book, found: Finding) -> No
 
 
 def _judge_linger(run: Run, linger: float, book: Book, found: Finding) -> None:
-    """Judges keys that came while nothing ran and nothing waited, so that only `linger` can hold them."""
+    """Judges keys that came while nothing ran and nothing was inside, so that only `linger` can hold them."""
     calls, place = run.calls, 0
     busy_until, latest_row = -inf, -inf
     for row in run.rows.values():
@@ -54,7 +54,7 @@ def _judge_linger(run: Run, linger: float, book: Book, found: Finding) -> None:
             and place < len(calls)
             and row.at - latest_row > linger + book.moment
         )
-        latest_row = row.at
+        latest_row = inf if row.left is None else max(latest_row, row.left)
         key: Hashable = row.row if run.of_rows else row.key
         if alone and calls[place].keys.count(key) and run.calls_of[key][0] is calls[place]:
             found.decided()

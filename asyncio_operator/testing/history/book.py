@@ -58,7 +58,7 @@ class Book:
             _note_beginnings(run)
 
     def near(self, seconds: float) -> float:
-        """By how much a time of so many seconds, measured by a task, may seem longer or shorter."""
+        """By how much a time that a task measures may seem longer or shorter."""
         return self.moment + self.drift * seconds
 
     # -- reading

@@ -7,7 +7,7 @@ from math import inf
 
 from asyncio_operator.testing.history.book import MOMENT, Book
 from asyncio_operator.testing.history.flights import splits
-from asyncio_operator.testing.history.parts import Call, Row, Run, Task
+from asyncio_operator.testing.history.parts import Call, Row, Run, Task, is_invalid
 from asyncio_operator.testing.history.report import Finding
 from asyncio_operator.testing.history.sweeps import at_once
 
@@ -105,7 +105,9 @@ def _judge_removed(run: Run, row: Row, found: Finding) -> None:
         found.undecided("a row was removed, and the answer for it was not recorded")
         return
     answers = [call.answer_of(call.keys.index(row.row if run.of_rows else row.key)) for call in calls]
-    if (misses and [] in answers) or (errors and any(call.outcome != "result" for call in calls)):
+    if (misses and [] in answers) or (
+        errors and (any(call.outcome != "result" for call in calls) or any(map(is_invalid, answers)))
+    ):
         found.decided()
     elif errors and "timeout" in run.setting:
         found.undecided("a row was removed, perhaps at its deadline")

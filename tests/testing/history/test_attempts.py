@@ -178,8 +178,9 @@ def test_Y2_a_batch_that_is_too_large_is_seen() -> None:
 
 def test_Y2_a_batch_that_waits_longer_than_linger_is_seen() -> None:
     def story(start: float) -> Story:
-        story = batch(1, capacity=2).call(0, 1, [0]).row(2, 9, 1, key=1, source="call")
-        return story.call(start, 3, [1])
+        story = Story(batch={"max_size": 4, "linger": 0.1}, capacity=2).task()
+        story.row(0, 1, 0, key=0, source="call").call(0, 1, [0])
+        return story.row(2, 3, 1, key=1, source="call").call(start, 3, [1])
 
     assert judged(story(2.1), "B1")
     assert broken(story(2.11)) == {"B1"}
