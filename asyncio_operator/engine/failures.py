@@ -43,7 +43,9 @@ def function_error(what: str, value: Any, error: BaseException, remedy: str, att
     )
 
 
-def call_error(failed: str, unit: str, element: str, error: BaseException, attempts: int, remedy: str) -> FunctionError:
+def call_error(
+    failed: str, unit: str, element: str, error: BaseException, attempts: int, remedy: str, text: str | None = None
+) -> FunctionError:
     """The error that ends a task of Spark, or a lookup's run, because a call failed. Its cause is `error`.
 
     Args:
@@ -51,9 +53,10 @@ def call_error(failed: str, unit: str, element: str, error: BaseException, attem
         unit: what an element is there: a key, or arguments.
         element: the description of the element.
         remedy: the end of the message, with its separator.
+        text: what the error says; None: its type and all of its text.
     """
     tried = f" in attempt {attempts}" if attempts > 1 else ""
-    message = f"{failed} for {unit} {element}{tried}: {describe_error(error)}{remedy}"
+    message = f"{failed} for {unit} {element}{tried}: {text or describe_error(error)}{remedy}"
     failure = FunctionError(message, element=element, attempts=attempts)
     failure.__cause__ = error
     return failure

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 from asyncio_operator.engine.failures import call_error, ends_the_run, is_ordinary, lookup_timeout_error
 from asyncio_operator.errors import (
     ElementTimeoutError,
+    EnricherError,
     FunctionError,
     MissingKeyError,
     ResultError,
     describe,
+    describe_error,
     said,
 )
 from asyncio_operator.hints import failed_import, missing_here
@@ -105,7 +107,22 @@ def is_lacking(error: BaseException) -> bool:
 def run_error(enricher: Enricher, key: Any, error: BaseException, attempts: int, remedy: str) -> FunctionError:
     """The error that ends a run when a lookup failed."""
     what = "gave an unusable answer" if isinstance(error, ResultError) else "failed"
-    return call_error(f"{describe(enricher)} {what}", "key", describe(key), error, attempts, remedy)
+    text = _own_text(enricher, describe(key), error)
+    return call_error(f"{describe(enricher)} {what}", "key", describe(key), error, attempts, remedy, text)
+
+
+def _own_text(enricher: Enricher, key: str, error: BaseException) -> str | None:
+    """What the error of an enricher says after its own name and the key, which the message names already; None if it
+    does not begin with its name."""
+    kind = type(error).__name__
+    text = describe_error(error).removeprefix(f"{kind}: ")
+    if not isinstance(error, EnricherError) or not text.startswith(f"{type(enricher).__qualname__}("):
+        return None
+    for end in (f"key {key}: ", "): "):
+        _, found, rest = text.partition(end)
+        if found and rest:
+            return f"{kind}: {rest}"
+    return None
 
 
 def missing_key_error(enricher: Enricher, key: Any) -> MissingKeyError:

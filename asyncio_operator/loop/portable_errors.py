@@ -9,11 +9,15 @@ an error.
 from __future__ import annotations
 
 import contextlib
+import logging
 import traceback
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from asyncio_operator.errors import FunctionError, describe_error, text_of
+from asyncio_operator.loop.short_tracebacks import cut_frames
+
+logger = logging.getLogger("asyncio_operator.tasks")
 
 MOST_TEXT = 100_000
 """The maximum number of characters of a replaced traceback; a usual traceback is some hundred times shorter."""
@@ -135,6 +139,11 @@ def portable_errors(outputs: Iterator[T]) -> Iterator[T]:
 
 
 def portable(error: BaseException) -> BaseException:
-    """The error itself, if its whole traceback is text of moderate length; else a short one with the same text."""
+    """The error itself, if its whole traceback is text of moderate length; else a short one with the same text.
+
+    The frames of this library are cut, unless its logger for tasks is at DEBUG.
+    """
+    if not logger.isEnabledFor(logging.DEBUG):
+        cut_frames(error)
     error = encodable(error)
     return error if len("".join(traceback.format_exception(error))) <= MOST_TEXT else stand_in(error)

@@ -5,6 +5,8 @@ What PySpark gets (`portable`) is also bounded in length."""
 from __future__ import annotations
 
 import itertools
+import logging
+import os
 import traceback
 from collections.abc import Iterator
 from functools import partial
@@ -16,8 +18,9 @@ from hypothesis import strategies as st
 
 from asyncio_operator import AsyncWaitOperator, EnricherError, FunctionError
 from asyncio_operator.loop.channels import FromLoop, call_on
-from asyncio_operator.loop.portable_errors import MOST_TEXT, OriginalError, encodable, portable
+from asyncio_operator.loop.portable_errors import MOST_TEXT, OriginalError, encodable, portable, portable_errors
 from asyncio_operator.loop.runner import LoopTask
+from asyncio_operator.loop.short_tracebacks import LIBRARY, cut_frames
 from asyncio_operator.loop.thread import LoopThread
 
 BAD = "caf\udce9.txt"
@@ -268,3 +271,33 @@ def test_X5_errors_in_groups_are_told() -> None:
     same = portable(ExceptionGroup("several", [ValueError("\udc80"), OSError("x")]))
     assert "ValueError: \\udc80" in told(same)
     told(same).encode()
+
+
+def of_a_function() -> None:
+    raise LookupError("in the function")
+
+
+def test_X5_a_traceback_in_spark_shows_the_users_frames_and_none_of_the_library() -> None:
+    async def fails(number: int) -> None:
+        of_a_function()
+
+    with pytest.raises(FunctionError) as raised:
+        list(portable_errors(AsyncWaitOperator(fails)([1])))
+    shown = "".join(traceback.format_exception(raised.value))
+    assert "of_a_function()" in shown
+    assert f"{os.sep}asyncio_operator{os.sep}" not in shown
+
+
+def test_X5_a_defect_of_the_library_keeps_its_frames(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ZeroDivisionError) as defect:
+        exec(compile("1 / 0", os.path.join(LIBRARY[0], "defect.py"), "exec"))
+    cut_frames(defect.value)
+    assert "defect.py" in "".join(traceback.format_exception(defect.value))
+    caplog.set_level(logging.DEBUG, "asyncio_operator.tasks")
+
+    async def fails(number: int) -> None:
+        of_a_function()
+
+    with pytest.raises(FunctionError) as raised:
+        list(portable_errors(AsyncWaitOperator(fails)([1])))
+    assert "".join(traceback.format_exception(raised.value)).count(f"{os.sep}asyncio_operator{os.sep}") > 3
