@@ -69,6 +69,10 @@ FAMILIES = (
 )
 """Three headers that belong together: of which unit they speak, their names, and whether the reset is a full refill."""
 
+HALF_OF_A_SECOND = 0.5
+"""A date of whole seconds was rounded up by so much on average. In a window of a second the whole one would look like a
+longer window, of which less comes back in a second."""
+
 _PREFIXES = ("retry-after", "x-ratelimit-", "x-rate-limit-", "ratelimit", "anthropic-ratelimit-")
 
 _EPOCH, _EPOCH_MS = 1e9, 1e12
@@ -167,7 +171,7 @@ class _Reader:
                     remaining,
                     positive(limit, self._first(limit)),
                     amount(remaining, self._first(remaining)),
-                    self._seconds(reset, self._text(reset), epochs=not refills),
+                    self._until_full(reset) if refills else self._seconds(reset, self._text(reset), epochs=True),
                     refills,
                 )
             except UnknownError:
@@ -230,6 +234,15 @@ class _Reader:
         if moment < self._now - 1:
             raise WrongError(header, "it is in the past")
         return max(moment - self._now, 0.0)
+
+    def _until_full(self, header: str) -> float | None:
+        """Seconds from now until all units are back, by what is most likely where a date has whole seconds only."""
+        text = self._text(header)
+        seconds = self._seconds(header, text, epochs=False)
+        moment = None if text is None else date_of(text)
+        if seconds is None or moment is None or moment != int(moment):
+            return seconds
+        return max(seconds - HALF_OF_A_SECOND, 0.0)
 
     def _text(self, header: str) -> str | None:
         return single(header, self._fields.get(header, ()))

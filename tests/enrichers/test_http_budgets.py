@@ -119,6 +119,24 @@ def test_G3_a_source_that_reports_the_users_own_limit_costs_nothing(headers: str
     on_virtual_time(main)
 
 
+@pytest.mark.parametrize("headers", ["openai", "azure", "anthropic", "ietf"])
+def test_G3_a_source_that_rounds_its_reset_to_seconds_costs_nothing_in_windows_of_a_second(headers: str) -> None:
+    limits = [Limit(20, 1.0)]
+
+    async def main() -> None:
+        taken = []
+        for hints in (False, True):
+            async with FakeService(handler=chat, limits=limits, headers=headers, latency=0.05) as service:
+                started = asyncio.get_running_loop().time()
+                async with lookups(service, budget(*limits), hints=hints) as one:
+                    await all_of(one, [str(i) for i in range(70)])
+                taken.append(asyncio.get_running_loop().time() - started)
+            assert {request.status for request in service.requests} == {200}
+        assert taken[1] == pytest.approx(taken[0], abs=0.1)
+
+    on_virtual_time(main)
+
+
 def test_G4_what_answers_weighed_takes_the_place_of_estimates() -> None:
     shared = budget(Limit(10_000, 60.0, "tokens"))
 

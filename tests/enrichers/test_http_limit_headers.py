@@ -81,9 +81,9 @@ ANTHROPIC = {
         (
             ANTHROPIC,
             {
-                "calls": rolling(50, 49, 1),
+                "calls": rolling(50, 49, 0.5),
                 "tokens": rolling(90000, 89000, 2.5),
-                "input_tokens": rolling(80000, 0, 30),
+                "input_tokens": rolling(80000, 0, 29.5),
                 "output_tokens": rolling(10000, 10000, 0),
             },
         ),
