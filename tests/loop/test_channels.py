@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from asyncio_operator.loop.channels import PULSE, FromLoop, ToLoop
 from asyncio_operator.loop.runner import LoopTask
 from asyncio_operator.loop.thread import loop_thread
-from tests.operator.helpers import REAL_LOOPS, forever, run_on
+from tests.operator.helpers import REAL_LOOPS, forever, run_on, virtual
 
 COUNT = 5_000
 
@@ -39,6 +41,94 @@ def started(loop: asyncio.AbstractEventLoop, main: Callable[[], Coroutine[Any, A
     task = LoopTask(loop, main, sink)
     task.start()
     return task
+
+
+@contextmanager
+def acting_before_line(number: int, function: Callable[..., object], act: Callable[[], object]) -> Iterator[None]:
+    """Let the other side act while this side is before the line of that number, counted as they are executed."""
+    left = number
+
+    def line(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal left
+        if event == "line":
+            left -= 1
+            if left == -1:
+                act()
+        return line
+
+    before = sys.gettrace()
+    sys.settrace(lambda frame, event, argument: line if frame.f_code is function.__code__ else None)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+class Once:
+    """Acts once, however often it is called."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self.act = act
+        self.acted = False
+
+    def __call__(self) -> None:
+        if not self.acted:
+            self.acted = True
+            self.act()
+
+
+@pytest.mark.parametrize("moment", range(10))
+@pytest.mark.parametrize("comes", ["element", "end", "element and end"])
+@virtual
+async def test_O16_what_comes_at_any_moment_of_a_look_wakes_the_loop(moment: int, comes: str) -> None:
+    source = ToLoop(asyncio.get_running_loop())
+
+    def come() -> None:
+        if "element" in comes:
+            source.put(1)
+        if "end" in comes:
+            source.end()
+
+    act = Once(come)
+    # At the latest when the loop waits.
+    asyncio.get_running_loop().call_later(1, act)
+    with acting_before_line(moment, ToLoop.ready, act):
+        async with asyncio.timeout(2):
+            assert await source.ready() is ("element" in comes)
+
+
+@pytest.mark.parametrize("moment", range(10))
+@virtual
+async def test_O16_room_that_comes_at_any_moment_of_a_look_wakes_the_loop(moment: int) -> None:
+    sink = FromLoop(asyncio.get_running_loop(), limit=1)
+    outputs = iter(sink)
+    act = Once(lambda: sink.waiting() and next(outputs))
+    asyncio.get_running_loop().call_later(1, act)
+    # Before the first lines there is nothing to take yet.
+    asyncio.get_running_loop().call_later(1.5, lambda: sink.waiting() and next(outputs))
+    with acting_before_line(moment, FromLoop.put, act):
+        async with asyncio.timeout(1.75):
+            await sink.put(1)
+
+
+@pytest.mark.parametrize("moment", range(12))
+@pytest.mark.parametrize("comes", ["element", "end", "element and end"])
+def test_O16_what_comes_at_any_moment_of_a_look_wakes_the_thread(moment: int, comes: str) -> None:
+    sink = FromLoop(asyncio.new_event_loop(), pulse=5.0)
+
+    def come() -> None:
+        if "element" in comes:
+            sink.put_nowait(1)
+        if "end" in comes:
+            sink.end()
+
+    act = Once(come)
+    timer = threading.Timer(0.02, act)
+    timer.start()
+    with acting_before_line(moment, FromLoop.__iter__, act):
+        assert next(iter(sink), None) == (1 if "element" in comes else None)
+    timer.join()
+    sink._loop.close()
 
 
 @pytest.mark.parametrize("loop", REAL_LOOPS)

@@ -76,6 +76,17 @@ def test_P1_heap_queues_keep_the_order_of_adding(kind, tmp_path):
     assert drain(queue) == sorted((e for e in elements if e != elements[4]), key=priority)
 
 
+@pytest.mark.parametrize("kind", [HeapPriorityQueue, *HEAP_SETS, BatchPriorityQueueSet], ids=name_of)
+def test_P1_an_element_that_was_removed_and_added_again_is_the_last_of_its_priority(kind, tmp_path):
+    queue = make_queue(kind, tmp_path)
+    head, again, other = (0, 9), (1, 1), (1, 2)
+    queue.add_all([head, again, other])
+    # Not at the head, so its old place is still in the heap.
+    queue.remove(again)
+    queue.add(again)
+    assert drain(queue) == [head, other, again]
+
+
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if not isinstance(kind, int)], ids=name_of)
 @pytest.mark.parametrize(
     "wrong",

@@ -199,16 +199,18 @@ class _Mean:
 
 
 def law_s7_folding(make: Make) -> None:
-    """S7: an empty fold gives None; every added value is folded in."""
+    """S7: an empty fold gives None; every added value is folded in, behind those before it."""
     backend = make()
     backend.set_current_key(1)
     total = backend.reducing_state(ReducingStateDescriptor("sum", lambda a, b: a + b))
+    text = backend.reducing_state(ReducingStateDescriptor("text", lambda old, new: old + new))
     mean = backend.aggregating_state(AggregatingStateDescriptor("mean", _Mean()))
     same((total.get(), mean.get()), (None, None), "an empty fold")
     for value in (1, 2, 6):
         total.add(value)
+        text.add(str(value))
         mean.add(value)
-    same((total.get(), mean.get()), (9, 3.0), "sum and mean")
+    same((total.get(), text.get(), mean.get()), (9, "126", 3.0), "sum, text and mean")
     total.clear()
     mean.clear()
     same((total.get(), mean.get()), (None, None), "a cleared fold")

@@ -384,6 +384,28 @@ def test_C4_when_the_last_lookup_stands_still_each_one_before_it_begins_its_buff
     assert calls == [rows] * count
 
 
+def test_C4_a_key_with_many_rows_keeps_its_room_until_the_next_lookup_has_taken_the_last(
+    ordered: bool, read: dict[str, list[int]]
+) -> None:
+    gate, asked, rows = Gate(), list[int](), 8 * OUTPUT_ROWS
+
+    async def many(key: int) -> Any:
+        asked.append(key)
+        return [{"a": i} for i in range(1 if key else rows)]
+
+    async def slow(key: int) -> Any:
+        await gate.wait()
+        return {"b": key}
+
+    tasks = [task_of("a", many, ordered=ordered, buffer=1), task_of("b", slow, 1, ordered=ordered, buffer=100)]
+    with consumed(chained(tasks, batches_of(1, 1))) as came:
+        wait_for(lambda: gate.waiting == 100)
+        settled(lambda: (len(asked), len(read["b"])))
+        assert asked == [0]
+        gate.open()
+    assert len(came) == rows + 1
+
+
 def settled(value: Callable[[], Any]) -> None:
     """Wait until nothing changes any more for a tenth of a second."""
     before, since = value(), time.monotonic()
