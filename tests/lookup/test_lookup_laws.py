@@ -395,6 +395,33 @@ async def test_R5_a_failed_lookup_is_made_again() -> None:
     assert (len(enricher.calls), now()) == (3, 5.0)
 
 
+@pytest.mark.parametrize("max_batch", [1, 10])
+@pytest.mark.parametrize("empty", [None, []])
+@virtual
+async def test_R5_a_miss_is_asked_again_if_if_result_says_so_and_is_a_miss_when_attempts_run_out(
+    empty: Any, max_batch: int
+) -> None:
+    rows = {1: {"x": 1}, 3: [{"x": 3}, {"x": 30}], 4: {"x": 4}}
+    came = iter([empty, {"x": 6}])
+
+    async def answer(key: Any) -> Any:
+        if isinstance(key, list):
+            return [await answer(one) for one in key]
+        return next(came) if key == 6 else rows.get(key, empty)
+
+    enricher = Recorded(answer, max_batch)
+    policy = Retry(3, FixedBackoff(1.0), if_result=lambda found: not found)
+    async with Lookup(enricher, retry=policy, cache=Cache()) as lookup:
+        found = await asyncio.gather(*map(lookup.get, range(1, 7)))
+        assert found == [rows.get(1), None, rows.get(3), rows.get(4), None, {"x": 6}]
+        calls = [key for call in enricher.calls for key in (call if isinstance(call, list) else [call])]
+        assert [calls.count(key) for key in range(1, 7)] == [1, 3, 1, 1, 3, 2]
+        assert 2 <= now() < 2.1
+        made = len(enricher.calls)
+        assert await asyncio.gather(*map(lookup.get, range(1, 7))) == found
+        assert len(enricher.calls) == made
+
+
 @virtual
 async def test_R1_the_timeout_is_over_all_attempts() -> None:
     async with Lookup(Recorded(failing(9)), retry=Retry(9, FixedBackoff(1.0)), timeout=4.5) as lookup:
@@ -461,6 +488,19 @@ async def test_it_opens_and_closes_the_enricher_once_and_may_be_opened_again() -
         with pytest.raises(StateError, match="not open"):
             await lookup.get(1)
     assert enricher.steps == ["open", "close"] * 2
+
+
+@virtual
+async def test_O8_closing_a_lookup_that_was_never_opened_does_nothing() -> None:
+    enricher = Recorded(slowly)
+    lookup = Lookup(enricher)
+    await lookup.close()
+    async with lookup:
+        assert await lookup.get(1) == {"x": 1}
+        await lookup.close()
+        await lookup.close()
+    with pytest.raises(StateError, match="not open"):
+        await lookup.get(1)
 
 
 @virtual

@@ -85,6 +85,27 @@ def test_T1_a_deleted_timer_does_not_fire(world):
     assert world.take() == [(kind, at, "a", None) for kind, at in (("event", 2), ("event", 3), *PROCESSED)]
 
 
+def test_T1_a_deleted_timer_leaves_those_of_other_keys_and_namespaces(world):
+    service = world.service
+    for key in ("a", "b"):
+        service.current_key = key
+        for namespace in ("v", "w"):
+            service.register_event_time_timer(10, namespace)
+            service.register_processing_time_timer(10, namespace)
+    assert len(list(service.event_time_timers("v"))) == len(list(service.processing_time_timers("w"))) == 2
+    for key, namespace in (("a", "w"), ("b", "v")):
+        service.current_key = key
+        service.delete_event_time_timer(10, namespace)
+        service.delete_processing_time_timer(10, namespace)
+    world.clock.set(0.01)
+    service.advance_watermark(10)
+    service.advance_processing_time()
+    left = [(10, "a", "v"), (10, "b", "w")]
+    fired = world.take()
+    assert sorted(fired) == [(kind, *timer) for kind in ("event", "processing") for timer in left]
+    assert not [*service.event_time_timers(), *service.processing_time_timers()]
+
+
 def test_T2_the_watermark_is_set_first_and_timers_fire_in_order(world):
     service = world.service
     for timestamp, key in [(30, "a"), (-10, "b"), (20, "c"), (40, "d"), (-(2**63), "e")]:
@@ -171,6 +192,19 @@ def test_T4_what_a_callback_registers_and_is_due_fires_in_the_same_pass(world):
     assert [at for _, at, _, _ in world.take()] == [2000]
 
 
+def test_T4_a_timer_that_a_callback_registers_is_the_next_waking_time(world):
+    service = world.service
+    world.react = lambda kind, timer: service.register_processing_time_timer(timer.timestamp + 10)
+    service.current_key = "a"
+    service.register_processing_time_timer(10)
+    for milliseconds in (10, 20, 30):
+        assert service.next_processing_time() == milliseconds
+        world.clock.set(milliseconds / 1000)
+        service.advance_processing_time()
+        assert [timer.timestamp for timer in service.processing_time_timers()] == [milliseconds + 10]
+    assert [at for _, at, _, _ in world.take()] == [10, 20, 30]
+
+
 def test_T4_a_pass_has_one_time_so_a_periodic_timer_lets_it_end(world):
     service = world.service
 
@@ -230,6 +264,30 @@ def test_T5_after_a_rescale_each_timer_fires_once_where_its_key_lives(make_queue
         world.service.advance_watermark(10)
         world.service.advance_watermark(1000)
         assert [key for kind, _, key, space in world.take() if kind == "event" and space == "w"] == fired
+
+
+@pytest.mark.parametrize(
+    ("groups", "max_parallelism"),
+    [(KeyGroupRange(10, 32766), 32767), (KeyGroupRange(2, 5), 6)],
+    ids=["most", "few"],
+)
+def test_T5_a_snapshot_of_a_key_group_has_its_timers_whatever_the_range(groups, max_parallelism, make_queues):
+    service = InternalTimerService(queues=make_queues(groups, max_parallelism))
+    keys = [key for key in range(40) if key_group(key, max_parallelism) in groups]
+    for key in keys:
+        service.current_key = key
+        service.register_event_time_timer(key, "event")
+        service.register_processing_time_timer(key, "processing")
+    middle = (groups.start + groups.end) // 2
+    for half in (KeyGroupRange(groups.start, middle), KeyGroupRange(middle + 1, groups.end)):
+        world = Fixture(make_queues(half, max_parallelism))
+        inside = [key for key in keys if key_group(key, max_parallelism) in half]
+        for group in {key_group(key, max_parallelism) for key in inside} | {half.start, half.end}:
+            world.service.restore(group, service.snapshot(group))
+        world.clock.set(1)
+        world.service.advance_watermark(1000)
+        world.service.advance_processing_time()
+        assert world.take() == [(kind, key, key, kind) for kind in ("event", "processing") for key in inside]
 
 
 def test_T5_groups_and_data_that_do_not_belong_are_refused(make_queues):

@@ -1,0 +1,223 @@
+"""Time to live of every kind of state over snapshots, restores and rescales: E1 to E8 together with S9."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import pytest
+
+from asyncio_operator.state import (
+    AggregatingStateDescriptor,
+    CleanupFullSnapshot,
+    CleanupInCompaction,
+    CleanupIncrementally,
+    KeyGroupRange,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateTtlConfig,
+    StateVisibility,
+    UpdateType,
+    ValueStateDescriptor,
+)
+from asyncio_operator.testing.time import ManualClock
+
+TTL = 0.1
+RETURN_EXPIRED = StateVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP
+EMPTY: tuple[Any, ...] = (None, [], None, None, None)
+
+
+class Total:
+    """Adds numbers up in place. Its result is a text, so the accumulator is not taken for it."""
+
+    def create_accumulator(self):
+        return [0]
+
+    def add(self, value, accumulator):
+        accumulator[0] += value
+        return accumulator
+
+    def get_result(self, accumulator):
+        return str(accumulator[0])
+
+    def merge(self, a, b):
+        return [a[0] + b[0]]
+
+
+class World:
+    """A backend with a state of every kind, which can move into another backend by way of a snapshot."""
+
+    def __init__(self, make, **options):
+        self.make = make
+        self.clock = ManualClock()
+        self.ttl = StateTtlConfig(TTL, **{"cleanup": (), **options})
+        self.open(make(clock=self.clock))
+
+    def open(self, backend):
+        self.backend = backend
+        self.value = backend.value_state(ValueStateDescriptor("value", ttl=self.ttl))
+        self.items = backend.list_state(ListStateDescriptor("list", ttl=self.ttl))
+        self.entries = backend.map_state(MapStateDescriptor("map", ttl=self.ttl))
+        self.reduced = backend.reducing_state(ReducingStateDescriptor("sum", operator.add, ttl=self.ttl))
+        self.total = backend.aggregating_state(AggregatingStateDescriptor("total", Total(), ttl=self.ttl))
+
+    def move(self):
+        snapshot = self.backend.snapshot()
+        self.backend.close()
+        self.restore(snapshot)
+
+    def restore(self, snapshot, **options):
+        backend = self.make(clock=self.clock, **options)
+        backend.restore([snapshot])
+        self.open(backend)
+
+    def at(self, milliseconds, key=None, namespace=None):
+        self.clock.set(milliseconds / 1000)
+        self.backend.set_current_namespace(namespace)
+        self.backend.set_current_key(key or "key")
+        return self
+
+    def write(self, number):
+        self.value.update(number)
+        self.items.update([number])
+        self.entries.put("x", number)
+        self.reduced.add(number)
+        self.total.add(number)
+
+    def read(self):
+        return (
+            self.value.value(),
+            self.items.get(),
+            self.entries.get("x"),
+            self.reduced.get(),
+            self.total.get(),
+        )
+
+
+def holds(last, total):
+    return last, [last], last, total, str(total)
+
+
+def test_E1_E8_a_write_expires_at_its_time_whatever_restores_come_between(make):
+    world = World(make)
+    world.at(0).write(1)
+    world.move()
+    assert world.at(20).read() == holds(1, 1)
+    world.at(50).write(2)
+    world.move()
+    assert world.at(120).read() == holds(2, 3)
+    world.at(170).write(4)
+    world.move()
+    assert world.at(269).read() == holds(4, 4)
+    assert world.at(270).read() == EMPTY
+    assert world.backend.num_entries() == 0
+
+
+def test_E2_E8_a_read_that_refreshes_is_in_the_next_snapshot(make):
+    world = World(make, update_type=UpdateType.ON_READ_AND_WRITE)
+    world.at(0).write(1)
+    for milliseconds in (50, 120, 219):
+        assert world.at(milliseconds).read() == holds(1, 1)
+    world.move()
+    assert world.at(318).read() == holds(1, 1)
+    world.move()
+    assert world.at(418).read() == EMPTY
+    assert world.backend.num_entries() == 0
+
+
+@pytest.mark.parametrize("update_type", UpdateType)
+def test_E3_E8_what_expired_before_a_restore_is_returned_once(update_type, make):
+    world = World(make, update_type=update_type, visibility=RETURN_EXPIRED)
+    world.at(0).write(1)
+    world.move()
+    assert world.at(120).read() == holds(1, 1)
+    assert world.backend.num_entries() == 0
+    assert world.read() == EMPTY
+
+
+def test_S4_None_clears_a_value_with_time_to_live(make):
+    world = World(make, visibility=RETURN_EXPIRED)
+    world.at(0).value.update(1)
+    assert world.value.value() == 1
+    world.value.update(None)
+    assert world.value.value() is None
+    assert world.backend.num_entries() == 0
+
+
+@pytest.mark.parametrize(("what", "cleanup"), [("key", CleanupFullSnapshot()), ("namespace", ())], ids=["full", "none"])
+def test_E6_keys_and_namespaces_expire_each_at_their_own_time_across_restores(what, cleanup, make):
+    """What a full snapshot left out does not come back when the clock goes back."""
+    world = World(make, cleanup=cleanup)
+    back = bool(cleanup)
+    world.at(0, **{what: "b"}).write(1)
+    world.at(50, **{what: "a"}).write(1)
+    world.at(50, **{what: "b"}).write(2)
+    world.clock.set(0.12)
+    world.move()
+    assert world.at(120, **{what: "a"}).read() == holds(1, 1)
+    assert world.at(120, **{what: "b"}).read() == holds(2, 3)
+    world.at(170, **{what: "b"}).write(4)
+    world.clock.set(0.23)
+    world.move()
+    then = 149 if back else 230
+    assert world.at(then, **{what: "a"}).read() == EMPTY
+    assert world.at(230, **{what: "b"}).read() == holds(4, 4)
+    world.clock.set(0.3)
+    world.move()
+    assert world.at(230 if back else 300, **{what: "b"}).read() == EMPTY
+    assert world.backend.num_entries() == 0
+
+
+def test_S9_E8_a_restore_takes_back_later_writes_and_their_times(make):
+    world = World(make)
+    world.at(0, "a").write(1)
+    world.at(50, "a").write(2)
+    world.at(100, "b").write(1)
+    snapshot = world.backend.snapshot()
+    world.at(170, "a").write(4)
+    world.at(170, "b").write(4)
+    world.restore(snapshot)
+    assert world.at(180, "a").read() == EMPTY
+    assert world.at(180, "b").read() == holds(1, 1)
+
+
+def test_S9_E5_cleaning_up_changes_no_snapshot(make):
+    world = World(make, cleanup=CleanupIncrementally(5, every_record=True))
+    for key in range(40):
+        world.at(0, f"key {key}").write(1)
+    snapshot = world.backend.snapshot()
+    for _ in range(40):
+        world.at(120, "another").read()
+    assert world.backend.num_entries() == 0
+    world.clock.set(0.05)
+    world.restore(snapshot)
+    for key in range(40):
+        assert world.at(50, f"key {key}").read() == holds(1, 1)
+
+
+def test_E7_compaction_after_a_rescale_drops_what_is_over_and_nothing_else(make):
+    world = World(make, cleanup=CleanupInCompaction(), visibility=RETURN_EXPIRED)
+    for key in range(20):
+        world.at(50 if key % 2 else 0, key + 1).write(key)
+    world.clock.set(0.08)
+    snapshot = world.backend.snapshot()
+    world.backend.close()
+    halves = []
+    for groups in (KeyGroupRange(0, 63), KeyGroupRange(64, 127)):
+        world.restore(snapshot, key_groups=groups)
+        world.backend.compact()
+        halves.append(world.backend)
+    assert sum(half.num_entries() for half in halves) == 20 * 5
+    world.clock.set(0.12)
+    for half in halves:
+        half.compact()
+    assert sum(half.num_entries() for half in halves) == 10 * 5
+    for half in halves:
+        world.open(half)
+        for key in set(half.keys("value")):
+            assert world.at(120, key).read() == holds(key - 1, key - 1)
+    world.clock.set(0.15)
+    for half in halves:
+        half.compact()
+        assert half.num_entries() == 0
