@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from math import frexp, inf
 from typing import Any, TypeVar
@@ -184,6 +185,7 @@ class Database:
         if self._engine is not None and self._made_of == (url, arguments):
             return self._engine
         self.url, self.secrets = url, secrets_of(url, arguments)
+        _check_file(url)
         try:
             self._engine = create_async_engine(
                 url, connect_args=dict(arguments), poolclass=NullPool, hide_parameters=True
@@ -233,6 +235,19 @@ class Database:
                 await asyncio.wait([asked])
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(connection.close(), CLOSE_TIMEOUT)
+
+
+def _check_file(url: str) -> None:
+    """Raise if a file of SQLite does not exist: SQLite would make an empty one there."""
+    parsed = sa.make_url(url)
+    name = parsed.database or ""
+    if parsed.get_backend_name() != "sqlite" or name in ("", ":memory:") or name.startswith("file:"):
+        return
+    if not os.path.exists(name):
+        raise ConfigurationError(
+            f"url: there is no file {name!r} on this machine, in {os.getcwd()!r}; a path from the root has four "
+            "slashes, as in sqlite+aiosqlite:////data/shop.db"
+        )
 
 
 class Connections:

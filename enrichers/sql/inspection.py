@@ -83,12 +83,8 @@ def _inspected(connection: sa.Connection, wanted: Wanted, secrets: Secrets) -> S
         return inspector.get_columns(table, schema=schema)
     except exc.NoSuchTableError:
         names = _tables(inspector, schema)
-        nothing = "the database has no tables"
-        if inspector.dialect.name == "sqlite":
-            nothing += "; SQLite makes an empty file where there is none, so check the path"
-        problem = ConfigurationError(
-            f"{wanted.subject}: there is no such table; {did_you_mean(table, names) if names else nothing}"
-        )
+        there = did_you_mean(table, names) if names else "the database has no tables"
+        problem = ConfigurationError(f"{wanted.subject}: there is no such table; {there}")
     except Exception as error:
         problem = source_error(error, wanted.subject, secrets)
     raise problem

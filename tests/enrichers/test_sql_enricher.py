@@ -257,10 +257,17 @@ async def test_a_wrong_statement_or_table_is_an_error_that_names_what_there_is(p
         with pytest.raises(ConfigurationError, match=says) as raised:
             SqlEnricher(url, **({"key": "id"} | options)).schema()
         assert "sqlalche.me" not in "".join(traceback.format_exception(raised.value))
+
+
+def test_a_wrong_path_is_an_error_and_makes_no_file(path: Path, url: str, capfd: pytest.CaptureFixture[str]) -> None:
+    for wrong in ("sqlite+aiosqlite:////no/such/directory/x.db", f"{url}.wrong", "sqlite+aiosqlite:///no.db"):
+        with pytest.raises(ConfigurationError, match=r"there is no file '.*' on this machine, in .* has four slashes"):
+            SqlEnricher(wrong, table="planes", key="id").schema()
+    assert not Path(f"{path}.wrong").exists()
+    # What is no database cannot be opened, and no thread of the driver says more.
     with pytest.raises(ConfigurationError, match="file of the database cannot be opened"):
-        SqlEnricher("sqlite+aiosqlite:////no/such/directory/x.db", table="t", key="id").schema()
-    with pytest.raises(ConfigurationError, match=r"has no tables; SQLite makes an empty file .* check the path"):
-        SqlEnricher(f"{url}.wrong", table="planes", key="id").schema()
+        SqlEnricher(f"sqlite+aiosqlite:///{path.parent}", table="t", key="id").schema()
+    assert capfd.readouterr().err == ""
 
 
 async def test_a_query_that_changes_its_keys_is_an_error(path: Path, url: str) -> None:
