@@ -7,10 +7,11 @@ their causes are searched too. Of Spark, this module knows only the remedies.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from asyncio_operator.errors import ConfigurationError
 
@@ -88,6 +89,36 @@ def _raised_by_environ(error: KeyError) -> bool:
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next  # The innermost frame is the one that raised.
     return frame is not None and frame.tb_frame.f_code is type(os.environ).__getitem__.__code__
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def named_options(face: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Makes a function say which option was meant, if it is called with one that it does not have.
+
+    Args:
+        face: what the user calls.
+
+    Raises:
+        ConfigurationError: by the function, for such an option.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        known = function.__code__.co_varnames[: function.__code__.co_argcount + function.__code__.co_kwonlyargcount]
+
+        @functools.wraps(function)
+        def called(*arguments: P.args, **options: P.kwargs) -> R:
+            for name in options:
+                if name not in known:
+                    offered = [other for other in known if other != "self"]
+                    raise ConfigurationError(f"{name!r} is not an option of {face}; {did_you_mean(name, offered)}")
+            return function(*arguments, **options)
+
+        return called
+
+    return decorate
 
 
 SHOWN = 30

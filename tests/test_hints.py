@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from asyncio_operator import AsyncWaitOperator, ConfigurationError
 from asyncio_operator.enricher import did_you_mean, failed_import, missing_here
 from asyncio_operator.hints import SHOWN, Missing
+from asyncio_operator.lookup import Lookup
+from asyncio_operator.spark import enrich, plan
+from asyncio_operator.testing import FakeEnricher
 
 
 def caught(action: Callable[[], Any]) -> BaseException:
@@ -86,3 +91,18 @@ def test_the_nearest_names_or_all(name: str, names: list[str], expected: str) ->
 def test_a_long_list_is_cut() -> None:
     said = did_you_mean("zzz", (f"c{i}" for i in range(SHOWN + 10)))
     assert said.endswith(f"c{SHOWN - 1}, and 10 more")
+
+
+def test_a_wrong_name_of_an_option_says_which_one_was_meant() -> None:
+    async def fetch(number: int) -> int:
+        return number
+
+    with pytest.raises(ConfigurationError, match=r"'tiemout' is not an option of AsyncWaitOperator; did you mean 'tim"):
+        AsyncWaitOperator(fetch, tiemout=1.0)  # type: ignore[call-arg]
+    with pytest.raises(ConfigurationError, match=r"'cash' is not an option of Lookup; did you mean 'cache'\?"):
+        Lookup(FakeEnricher({1: {"x": 1}}), cash=True)  # type: ignore[call-arg]
+    with pytest.raises(ConfigurationError, match=r"'metric' is not an option of enrich; did you mean 'metrics'\?"):
+        enrich(None, None, on="id", metric=None)  # type: ignore[call-arg, arg-type]
+    with pytest.raises(ConfigurationError, match=r"'chache' is not an option of plan; did you mean 'cache'\?"):
+        plan(None, None, on="id", chache=None)  # type: ignore[call-arg, arg-type]
+    assert list(inspect.signature(AsyncWaitOperator).parameters)[:2] == ["function", "mode"]

@@ -30,6 +30,7 @@ from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher, Found, require_enricher
 from asyncio_operator.errors import ConfigurationError, EnricherError, ResultError, StateError, describe, describe_error
 from asyncio_operator.fingerprint import fingerprint
+from asyncio_operator.hints import named_options
 from asyncio_operator.lookup.answers import AnswerCheck
 from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import cache_owner, open_own_cache
@@ -85,6 +86,7 @@ class Lookup:
         ConfigurationError: an argument is wrong.
     """
 
+    @named_options("Lookup")
     def __init__(
         self,
         enricher: Enricher,

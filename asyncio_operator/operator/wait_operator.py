@@ -29,6 +29,7 @@ from asyncio_operator.engine.inputs import as_input
 from asyncio_operator.engine.options import calls_among, check_hedge
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.function import BatchAsyncFunction, as_async_function
+from asyncio_operator.hints import named_options
 from asyncio_operator.metrics import OperatorStatistics
 from asyncio_operator.operator.options import MODES, Mode, OnError, RunOptions, checked_batching, checked_key
 from asyncio_operator.operator.outputs import Outputs
@@ -89,6 +90,7 @@ class AsyncWaitOperator:
         ConfigurationError: an option is wrong.
     """
 
+    @named_options("AsyncWaitOperator")
     def __init__(
         self,
         function: Any,

@@ -19,6 +19,7 @@ from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import Duration
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError
+from asyncio_operator.hints import named_options
 from asyncio_operator.journal.options import Journal
 from asyncio_operator.lookup.options import DefaultRetry
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
@@ -50,6 +51,7 @@ from asyncio_operator.spark.worker.links import ChainTask
 from asyncio_operator.trace import Trace
 
 
+@named_options("enrich")
 def enrich(
     df: DataFrame,
     enricher: Enricher,

@@ -24,6 +24,7 @@ from asyncio_operator.checks import Duration, positive_duration, positive_int
 from asyncio_operator.engine.budgeted import overridden
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
+from asyncio_operator.hints import named_options
 from asyncio_operator.journal.options import Journal
 from asyncio_operator.lookup.memory import MOST_KEYS
 from asyncio_operator.lookup.options import DefaultRetry
@@ -193,6 +194,7 @@ def _duration(taken: float | None) -> str:
     return "" if taken is None else f", {taken:,.2f} s"
 
 
+@named_options("plan")
 def plan(
     df: DataFrame,
     enricher: Enricher,
