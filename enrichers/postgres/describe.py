@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import asyncpg
@@ -27,6 +28,11 @@ _TYPE = """
             THEN t.typelem ELSE 0 END AS element
     FROM pg_catalog.pg_type AS t JOIN pg_catalog.pg_namespace AS n ON n.oid = t.typnamespace
     WHERE t.oid = $1
+"""
+
+_COLUMNS = """
+    SELECT attname, atttypid, atttypmod FROM pg_catalog.pg_attribute
+    WHERE attrelid = pg_catalog.to_regclass($1) AND attnum > 0 AND NOT attisdropped
 """
 
 _TABLES = """
@@ -90,7 +96,8 @@ class _Described:
 
 async def _describe(connection: asyncpg.Connection, sql: str, wanted: Wanted) -> _Described:
     problem: ConfigurationError
-    with Listener(connection) as listener:
+    # The catalog has the modifiers of a table. Those of a query are in its description alone.
+    with Listener(connection) if wanted.table is None else nullcontext() as listener:
         try:
             prepared = await connection.prepare(sql, name="")
         except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError) as error:
@@ -100,8 +107,13 @@ async def _describe(connection: asyncpg.Connection, sql: str, wanted: Wanted) ->
             problem = several or source_error(error, wanted.subject, wanted.dsn, _foreign_parameter(error, sql))
         else:
             attributes = prepared.get_attributes()
-            modifiers = listener.modifiers(len(attributes))
-            columns = [(a.name, a.type.oid, modifier) for a, modifier in zip(attributes, modifiers, strict=True)]
+            if listener is None:
+                catalog = await connection.fetch(_COLUMNS, identifier(*wanted.table or ()))
+                known = {name: (oid, modifier) for name, oid, modifier in catalog}
+                columns = [(a.name, *known.get(a.name, (a.type.oid, -1))) for a in attributes]
+            else:
+                modifiers = listener.modifiers(len(attributes))
+                columns = [(a.name, a.type.oid, modifier) for a, modifier in zip(attributes, modifiers, strict=True)]
             return _Described(columns, [parameter.oid for parameter in prepared.get_parameters()])
     raise problem
 

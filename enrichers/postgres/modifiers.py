@@ -1,4 +1,4 @@
-"""Type modifiers of a statement's result: the 10 and 2 of ``numeric(10,2)``.
+"""Type modifiers of a query's result: the 10 and 2 of ``numeric(10,2)``. Those of a table are in the catalog.
 
 The server sends them with the description of a statement, and asyncpg ignores them. While the statement is prepared, a
 `Listener` is between the connection's transport and its protocol, and reads them from the bytes. That uses two private

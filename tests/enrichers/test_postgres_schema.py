@@ -327,9 +327,14 @@ async def test_an_asyncpg_that_does_not_show_modifiers_costs_precision_and_break
             self.prepare, self.fetch, self.fetchrow = connection.prepare, connection.fetch, connection.fetchrow
 
     await database.execute("CREATE TABLE t (id int, n numeric(10,2), v text)")
-    wanted = Wanted(("t",), None, ("id",), None, "t", database.dsn)
+    of_table = Wanted(("t",), None, ("id",), None, "t", database.dsn)
+    of_query = Wanted(None, "SELECT * FROM t WHERE id = ANY ($1)", ("id",), None, "query", database.dsn)
     connection = await asyncpg.connect(database.dsn)
-    statement = await describe(Opaque(connection), wanted)
+    known = await describe(Opaque(connection), of_table)
+    # The catalog has those of a table.
+    assert known.schema.types == [pa.decimal128(10, 2), pa.string()]
+    assert "precision" not in caplog.text
+    statement = await describe(Opaque(connection), of_query)
     await connection.close()
     assert statement.schema.types == [pa.decimal128(38, 18), pa.string()]
     assert statement.guarded
