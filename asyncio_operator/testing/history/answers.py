@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterator
+from itertools import takewhile
 from math import inf
 from typing import Any, NamedTuple
 
@@ -14,6 +15,9 @@ from asyncio_operator.testing.history.report import Finding
 
 CACHE_CLOCK = 0.001
 """Seconds: caches measure ages in whole milliseconds."""
+
+FARTHEST = 100
+"""Answers that are looked at for one that was surely taken: where there is none, none of more is either."""
 
 REMEMBERED = 100_000
 """Keys that a task remembers."""
@@ -53,10 +57,11 @@ class Scope:
         for answers in self.by_key.values():
             answers.sort(key=lambda answer: answer.at)
 
-    def answers(self, key: Hashable, until: float = inf) -> list[Answer]:
-        """The answers for a key that came until a time, in the order of time."""
+    def answers(self, key: Hashable, until: float = inf) -> Iterator[Answer]:
+        """The answers for a key that came until a time, the latest first."""
         found = self.by_key.get(key, [])
-        return found[: bisect_right(found, until, key=lambda answer: answer.at)]
+        for place in range(bisect_right(found, until, key=lambda answer: answer.at) - 1, -1, -1):
+            yield found[place]
 
     def latest(self, key: Hashable, at: float) -> Answer | None:
         """The latest answer for a key that came until a time."""
@@ -69,7 +74,7 @@ class Scope:
         found = self.by_key.get(key, [])
         stop = bisect_right(found, end, key=lambda answer: answer.at)
         start = bisect_left(found, begin, hi=stop, key=lambda answer: answer.at)
-        while start > 0:
+        for _ in range(min(start, FARTHEST)):
             start -= 1
             if found[start].taken:
                 break
@@ -78,6 +83,13 @@ class Scope:
 
 def scopes(book: Book) -> list[Scope]:
     """The scopes of lookups, in the order of their first runs."""
+    made: list[Scope] = book.made.setdefault("scopes", [])
+    if not made:
+        made += _made_scopes(book)
+    return made
+
+
+def _made_scopes(book: Book) -> list[Scope]:
     groups: dict[tuple[object, ...], list[Run]] = {}
     for run in book.runs:
         if run.of_rows:
@@ -196,22 +208,26 @@ def law_l2_all_who_wait_get_the_answer(book: Book, found: Finding) -> None:
             if out.source == "shared" and ("journal" in run.setting or not scope.heap):
                 found.undecided("a row may share an answer of the journal, or of a cache that workers share")
                 continue
-            answers = [
-                answer
-                for answer in scope.answers(row.key, out.at + book.moment)
-                if answer.at >= begin and answer.call.run is run
-            ]
-            _judge_answer(run, row, out, answers, found)
+            answers = takewhile(lambda one: one.at >= begin, scope.answers(row.key, out.at + book.moment))  # noqa: B023
+            _judge_answer(run, row, out, (one for one in answers if one.call.run is run), found)
 
 
-def _judge_answer(run: Run, row: Row, out: Out, answers: list[Answer], found: Finding) -> None:
-    if out.answer is None or not answers or any(answer.value is None for answer in answers):
-        found.undecided("answers are not recorded")
-        return
-    found.decided()
-    if all(answer.value != out.answer for answer in answers):
-        what = f"row {row.row} of {run.name} has an answer that no call gave then for key {text_of(row.key)}"
-        found.broken(what, out.at, row.event, out.event, *(answer.call.end_event or 0 for answer in answers[-3:]))
+def _judge_answer(run: Run, row: Row, out: Out, answers: Iterator[Answer], found: Finding) -> None:
+    seen: list[int] = []
+    for answer in answers:
+        if answer.value is None:
+            break
+        if answer.value == out.answer:
+            found.decided()
+            return
+        seen.append(answer.call.end_event or 0)
+    else:
+        if seen and out.answer is not None:
+            found.decided()
+            what = f"row {row.row} of {run.name} has an answer that no call gave then for key {text_of(row.key)}"
+            found.broken(what, out.at, row.event, out.event, *seen[:3])
+            return
+    found.undecided("answers are not recorded")
 
 
 def law_l3_an_error_is_no_miss(book: Book, found: Finding) -> None:

@@ -41,15 +41,13 @@ class Book:
         self.slack = 0.0
         self.drift = 0.0
         self.end = 0.0
+        self.made: dict[str, Any] = {}
+        """What several laws make of the history, made once."""
         self._open: dict[Any, Call] = {}
-        self._dropped: tuple[int, int] | None = None
         for number, event in enumerate(events):
             self._READERS[event["event"]](self, number, event)
             self.end = event.get("at", self.end)
         self.moment = MOMENT + 2 * self.slack
-        if self._dropped is not None:
-            number, count = self._dropped
-            raise wrong(number, f"{count} events were dropped when the history was recorded; record it whole")
         for call in self.calls:
             if call.stopped == inf and call.run.task.outcome == "killed":
                 call.stopped = max(call.start, call.run.task.end)
@@ -70,7 +68,9 @@ class Book:
         self.drift = float(event.get("drift", 0.0))
         self.consumer_ready = event.get("consumer") == "ready"
         if event.get("dropped"):
-            self._dropped = (number, event["dropped"])
+            raise wrong(
+                number, f"{event['dropped']} events were dropped when the history was recorded; record it whole"
+            )
 
     def _setting(self, number: int, event: Event) -> None:
         lookup = event.get("lookup", 0)

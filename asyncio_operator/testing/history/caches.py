@@ -132,7 +132,7 @@ def law_l6_an_old_answer_is_refreshed(book: Book, found: Finding) -> None:
                 continue
             # A call that runs brings a new answer too.
             called = run.calls_of.get(row.key, [])
-            if not called or (called[-1].start < latest.at and max(call.stopped for call in called) < row.at):
+            if not called or (called[-1].start < latest.at and max(call.stopped for call in called[-100:]) < row.at):
                 what = f"row {row.row} of {run.name} has an answer for key {text_of(row.key)} that is"
                 what = f"{what} {row.at - latest.at:.6f} s old, and it was not refreshed after {after}"
                 found.broken(what, out.at, *latest.call.events, row.event, out.event)

@@ -8,6 +8,7 @@ doubt: the calls have their `attempt`, the run calls a function with rows, or on
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Hashable, Iterator
 
 from asyncio_operator.testing.history.parts import Attempt, Call, Flight, Row, Run
@@ -25,6 +26,9 @@ def splits(call: Call) -> bool:
         and call.error not in NEVER_SPLIT
     )
 
+
+MOST_ROWS = 200
+"""Rows with one key, from the last one that was read, that are looked at for those that wait for one flight."""
 
 NEVER_SPLIT = frozenset(
     ("CircuitOpenError", "ElementTimeoutError", "TimeoutError", "BudgetExceeded", "CoordinatorError", "ResultError")
@@ -96,9 +100,8 @@ def _with_rows(flight: Flight, rows: list[Row]) -> Flight:
         flight.rows = rows
     elif flight.sure:
         end = max(attempt.stopped for attempt in flight.attempts)
-        flight.rows = [
-            row
-            for row in rows
-            if row.at <= end and (row.left is None or row.left >= flight.attempts[-1].calls[0].start)
-        ]
+        start = flight.attempts[-1].start
+        stop = bisect_right(rows, end, key=lambda row: row.at)
+        some = rows[max(0, stop - MOST_ROWS) : stop]
+        flight.rows = [row for row in some if row.left is None or row.left >= start]
     return flight

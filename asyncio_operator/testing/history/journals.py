@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Hashable
 from typing import Any
 
-from asyncio_operator.testing.history.answers import Answer
+from asyncio_operator.testing.history.answers import FARTHEST, Answer
 from asyncio_operator.testing.history.book import Book
 from asyncio_operator.testing.history.keys import text_of
 from asyncio_operator.testing.history.parts import Call, Run, is_invalid
@@ -25,8 +26,21 @@ class Kept:
         self.runs: list[Run] = []
         self.answers: dict[Hashable, list[Answer]] = {}
 
+    def until(self, key: Hashable, at: float) -> list[Answer]:
+        """The latest answers for a key that came until a time, the last one last."""
+        found = self.answers.get(key, [])
+        stop = bisect_right(found, at, key=lambda answer: answer.at)
+        return found[max(0, stop - FARTHEST) : stop]
+
 
 def _journals(book: Book) -> list[Kept]:
+    made: list[Kept] = book.made.setdefault("journals", [])
+    if not made:
+        made += _made_journals(book)
+    return made
+
+
+def _made_journals(book: Book) -> list[Kept]:
     found: dict[Any, Kept] = {}
     for run in book.runs:
         if "journal" in run.setting and not run.of_rows:
@@ -44,7 +58,7 @@ def _journals(book: Book) -> list[Kept]:
     return list(found.values())
 
 
-def _acknowledged(answer: Answer, book: Book) -> float | None:
+def _acknowledged(answer: Answer) -> float | None:
     """When the journal surely held an answer; None: perhaps never."""
     run = answer.call.run
     options, task = run.setting["journal"], run.task
@@ -67,25 +81,19 @@ def _asked_again(book: Book, found: Finding, *, killed: bool) -> None:
 
 def _judge_call(kept: Kept, call: Call, key: Hashable, killed: bool, book: Book, found: Finding) -> None:
     run = call.run
-    for answer in kept.answers.get(key, ()):
-        other = answer.call.run.task
-        if answer.at > run.task.start:
-            break
-        if other is run.task or (other.outcome == "killed") is not killed:
-            continue
-        written = _acknowledged(answer, book)
-        expires = _lifetime(answer.call.run, run)
-        if written is None or written > run.task.start - book.moment:
-            continue
-        if expires is not None and call.start >= answer.at + expires - book.near(expires):
-            continue
-        if _refreshes(call, answer):
-            continue
-        found.decided()
-        what = f"call {call.id!r} of {run.name} asks for key {text_of(key)}, which task {other.name} has paid for"
-        found.broken(f"{what} {call.start - answer.at:.6f} s before", call.start, *answer.call.events, call.event)
-        return
     found.decided()
+    for answer in reversed(kept.until(key, run.task.start)):
+        other = answer.call.run.task
+        expires = _lifetime(answer.call.run, run)
+        if expires is not None and call.start >= answer.at + expires - book.near(expires):
+            return
+        if other is run.task or (other.outcome == "killed") is not killed or _refreshes(call, answer):
+            continue
+        written = _acknowledged(answer)
+        if written is not None and written <= run.task.start - book.moment:
+            what = f"call {call.id!r} of {run.name} asks for key {text_of(key)}, which task {other.name} has paid for"
+            found.broken(f"{what} {call.start - answer.at:.6f} s before", call.start, *answer.call.events, call.event)
+            return
 
 
 def _refreshes(call: Call, answer: Answer) -> bool:
@@ -123,7 +131,7 @@ def law_j4_every_row_gets_the_latest_answer(book: Book, found: Finding) -> None:
                 if not row.outs or row.outs[0].source != "journal":
                     continue
                 out = row.outs[0]
-                answers = [one for one in kept.answers.get(row.key, ()) if one.at <= out.at + book.moment]
+                answers = kept.until(row.key, out.at + book.moment)
                 if not answers:
                     found.undecided("an answer in the journal is older than the history")
                     continue
@@ -140,7 +148,7 @@ def law_j4_every_row_gets_the_latest_answer(book: Book, found: Finding) -> None:
 
 
 def _is_held(answer: Answer, run: Run, book: Book) -> bool:
-    written = _acknowledged(answer, book)
+    written = _acknowledged(answer)
     return written is not None and written <= run.task.start - book.moment
 
 
@@ -152,7 +160,7 @@ def law_j7_an_expired_answer_is_not_used(book: Book, found: Finding) -> None:
                 if not row.outs or row.outs[0].source != "journal":
                     continue
                 out = row.outs[0]
-                answers = [one for one in kept.answers.get(row.key, ()) if one.at <= out.at + book.moment]
+                answers = kept.until(row.key, out.at + book.moment)
                 ages = [(_lifetime(one.call.run, run), run.task.start - one.at) for one in answers]
                 if not answers or any(life is None for life, _ in ages):
                     continue
