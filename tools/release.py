@@ -1,5 +1,7 @@
-"""Figures of a release: sizes of the wheel and the sdist, and what importing the library costs. `make release-check`
-prints them.
+"""Checks the wheel and the sdist with twine, and prints figures of a release. `make release-check` runs it.
+
+The figures are their sizes, and what importing the library costs.
+twine has an environment of its own in build/twine: it needs two dozen packages that nothing else here needs.
 
 Times are those of whole processes, in turns with one that does nothing, so that a busy machine falls on both; the least
 of each is taken. Nothing is asserted here: the target is 150 ms for an import. Names are
@@ -12,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,6 +26,22 @@ IMPORTS = (
     "from asyncio_operator.state import *",
     "from asyncio_operator.testing import FakeEnricher",
 )
+
+
+TWINE = "twine==7.0.0"
+
+
+def check(files: list[Path]) -> None:
+    """Let twine read the metadata and render the description of what would be uploaded; it ends the program if they are
+    wrong."""
+    place = ROOT / "build" / "twine"
+    stamp = place / "stamp"
+    if not stamp.exists() or stamp.read_text(encoding="utf-8") != TWINE:
+        venv.create(place, clear=True, with_pip=True)
+        install = [place / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", TWINE]
+        subprocess.run(install, check=True)
+        stamp.write_text(TWINE, encoding="utf-8")
+    subprocess.run([place / "bin" / "python", "-m", "twine", "check", "--strict", *files], check=True)
 
 
 def seconds(statement: str) -> float:
@@ -37,7 +56,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-t", "wheel", "-d", directory]
         subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-        for path in sorted(Path(directory).iterdir()):
+        files = sorted(Path(directory).iterdir())
+        check(files)
+        for path in files:
             print(f"{path.name}: {path.stat().st_size / 1000:.0f} kB")
     statements = ["pass", *IMPORTS]
     turns = [[seconds(statement) for statement in statements] for _ in range(TURNS)]
