@@ -38,10 +38,18 @@ def check(files: list[Path]) -> None:
     stamp = place / "stamp"
     if not stamp.exists() or stamp.read_text(encoding="utf-8") != TWINE:
         venv.create(place, clear=True, with_pip=True)
-        install = [place / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", TWINE]
+        install = [
+            str(place / "bin" / "python"),
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            TWINE,
+        ]
         subprocess.run(install, check=True)
         stamp.write_text(TWINE, encoding="utf-8")
-    subprocess.run([place / "bin" / "python", "-m", "twine", "check", "--strict", *files], check=True)
+    subprocess.run([str(place / "bin" / "python"), "-m", "twine", "check", "--strict", *map(str, files)], check=True)
 
 
 def seconds(statement: str) -> float:
