@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test mutants faults loops soak simulate bench bench-peers bench-growth pictures docs dist release-check compat check lint format types clean java venv
+.PHONY: help demo test mutants faults chaos loops soak simulate bench bench-peers bench-growth pictures docs dist release-check compat check lint format types clean java venv
 
 # The Python that .venv is made with; empty: the first of python3, python3.13, python3.12, python3.11 that will do.
 PYTHON ?=
@@ -30,6 +30,7 @@ help:
 	@echo "make test    run the tests, JOBS=2 at a time (ARGS=... goes to pytest)"
 	@echo "make bench   run the benchmarks (ARGS=... goes to them)"
 	@echo "make faults  break what a job depends on, in every way, and see what comes of it"
+	@echo "make chaos   jobs on a cluster of two executors, each with one fault at a random moment (ARGS=\"--times 3\": fewer)"
 	@echo "make loops   test the operator in asyncio's debug mode, and with eager tasks (Python 3.12)"
 	@echo "make soak    20 minutes of a stream with faults at random"
 	@echo "make mutants plant bugs in the core one by one, and print the test that catches each (ARGS: laws, files, names)"
@@ -64,6 +65,10 @@ bench-growth: java venv
 
 faults: java venv loops
 	@$(BIN)/python -m pytest -m faults $(ARGS)
+
+# Law Y3.
+chaos: java venv
+	@$(BIN)/python -m tests.chaos $(ARGS)
 
 # Law O18, with Python 3.12 or newer: make PYTHON=python3.12 loops
 loops: venv

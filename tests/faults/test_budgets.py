@@ -9,11 +9,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,13 +19,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.faults.programs import end_program, line_of, spark_program
 from tests.redis_service import RedisServer, needs_redis
 from tests.services import PostgresServer
 from tests.spark.helpers import python_workers, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
-
-ROOT = Path(__file__).resolve().parents[2]
 
 RATE, PER = 40, 1.0
 
@@ -45,7 +41,7 @@ from asyncio_operator import Budget, Limit
 from asyncio_operator.spark import enrich
 from enrichers import FunctionEnricher
 
-job = json.loads(sys.argv[1])
+[job] = json.loads(sys.argv[1])
 builder = SparkSession.builder.master(job["master"])
 for name, value in job["settings"].items():
     builder = builder.config(name, value)
@@ -114,24 +110,17 @@ class Job:
             "per": PER,
             "in_flight": None,
             "latency": 0.02,
-            "slow": [],
+            "copies": 1,
             "at": at,
             **more,
         }
         self.rows = rows
         self.log = log
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, json.dumps(spec)],
-            cwd=ROOT,
-            env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+        self._program = spark_program(PROGRAM, spec)
+        self.process = self._program.__enter__()
         self.outcome: Any = None
         self._reading = threading.Thread(target=self._read)
-        assert self._line() == "ready"
+        assert line_of(self.process) == "ready"
 
     def start(self) -> None:
         assert self.process.stdin is not None
@@ -147,17 +136,11 @@ class Job:
     def close(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGCONT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.communicate("\n", timeout=30)
-        self.process.kill()
-        self.process.wait()
+        end_program(self.process)
+        self._program.__exit__(None, None, None)
 
     def _read(self) -> None:
-        self.outcome = json.loads(self._line())
-
-    def _line(self) -> str:
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().rstrip("\n")
+        self.outcome = json.loads(line_of(self.process))
 
 
 @contextlib.contextmanager

@@ -14,8 +14,8 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -31,11 +31,10 @@ from asyncio_operator.spark import enrich
 from asyncio_operator.testing import FakeRequest, FakeService
 from enrichers import HttpEnricher
 from examples.cluster import executors, options, standalone
+from tests.faults.programs import Kill, kill_family, line_of, spark_program
 from tests.spark.helpers import in_background, python_workers, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600)]
-
-ROOT = Path(__file__).resolve().parents[2]
 
 KILLS = int(os.environ.get("JOURNAL_KILLS", "100"))
 
@@ -76,13 +75,6 @@ class Ask(NamedTuple):
 
     came: float
     answered: float
-
-
-class Kill(NamedTuple):
-    """Before and after the processes were killed."""
-
-    begun: float
-    ended: float
 
 
 class Service:
@@ -127,44 +119,16 @@ def _more(service: Service, asked: int, over: threading.Event | None = None) -> 
     return service.asked() > asked or (over is not None and over.is_set())
 
 
-@contextmanager
-def job(service: Service, journal: Path, keys: int, **settings: str) -> Iterator[subprocess.Popen[str]]:
-    """The program, in a process group whose processes are gone at the end."""
-    import json
-
-    arguments = [settings, str(service.service.url), str(journal), FLUSH_EVERY, keys]
-    with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, json.dumps(arguments)],
-        cwd=ROOT,
-        env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as program:
-        try:
-            yield program
-        finally:
-            kill_family(program.pid)
-
-
-def kill_family(process: int) -> Kill:
-    """Kill a process and all that it has started, as a machine that fails does."""
-    begun = monotonic()
-    with suppress(psutil.NoSuchProcess):
-        top = psutil.Process(process)
-        for one in [top, *top.children(recursive=True)]:
-            with suppress(psutil.NoSuchProcess):
-                one.kill()
-    return Kill(begun, monotonic())
+def job(service: Service, journal: Path, keys: int, **settings: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    """The program."""
+    return spark_program(PROGRAM, settings, str(service.service.url), str(journal), FLUSH_EVERY, keys)
 
 
 def finished(program: subprocess.Popen[str], service: Service) -> None:
     """The two jobs of a program end, with all rows, and the second makes no call."""
-    assert program.stdout is not None
-    assert program.stdout.readline() == "good\n"
+    assert line_of(program) == "good"
     asked = service.asked()
-    assert program.stdout.readline() == "good\n"
+    assert line_of(program) == "good"
     assert service.asked() == asked, "a finished job that runs again makes calls"
 
 

@@ -6,28 +6,23 @@ attempt, as in ``local[2]``, the job fails of one clear error. test_cluster.py d
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import signal
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from asyncio_operator.spark import enrich
 from tests.faults.outsides import CAPACITY, RETRY, Outside, expected, leaves_nothing, numbers, over_http
+from tests.faults.programs import end_program, line_of, spark_program
 from tests.spark.helpers import GONE, in_background, python_workers, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
 CLEAR = "Python worker exited unexpectedly|crashed|Connection reset"
 """What Spark says of a task whose worker is gone."""
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -65,15 +60,16 @@ def gives_all_rows(out: DataFrame) -> bool:
 
 
 PROGRAM = """
-import sys
+import json, sys
 from pyspark.sql import SparkSession
 from asyncio_operator.spark import enrich
 from enrichers import HttpEnricher
 
+[url] = json.loads(sys.argv[1])
 builder = SparkSession.builder.master("local[2,1000]").config("spark.ui.enabled", "false")
 spark = builder.config("spark.excludeOnFailure.enabled", "false").getOrCreate()
 spark.sparkContext.setLogLevel("OFF")
-enricher = HttpEnricher(sys.argv[1] + "/v/{key}", schema="v long, filler string")
+enricher = HttpEnricher(url + "/v/{key}", schema="v long, filler string")
 rows = spark.range(0, 12_000, numPartitions=12)
 out = enrich(rows, enricher, on="id", capacity=20, timeout=60).select("id", "v")
 print("ready", flush=True)
@@ -88,29 +84,18 @@ def test_workers_killed_at_random_moments_cost_no_row_where_spark_makes_tasks_ag
     drawn, killed, lines = random.Random(seed), 0, []
     with (
         over_http(latency=0.02) as outside,
-        subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, f"http://{outside.proxy.host}:{outside.proxy.port}"],
-            cwd=ROOT,
-            env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as program,
+        spark_program(PROGRAM, f"http://{outside.proxy.host}:{outside.proxy.port}") as program,
     ):
-        assert program.stdout is not None
-        try:
-            assert program.stdout.readline() == "ready\n"
-            result = threading.Thread(target=lambda: lines.append(program.stdout.readline()))  # type: ignore[union-attr]
-            result.start()
-            while result.is_alive() and killed < 8:
-                result.join(drawn.uniform(0.1, 1.0))
-                for worker in drawn.sample(found := python_workers(program.pid), min(1, len(found))):
-                    worker.send_signal(signal.SIGKILL)
-                    killed += 1
-            result.join(90)
-            assert lines == ["True\n"], f"rows are lost or wrong; seed {seed}, {killed} kills"
-            assert killed >= 3
-            wait_until(lambda: outside.proxy.open <= 2 * 20, GONE, "no connection of a killed worker is left")
-            program.communicate("\n", timeout=60)
-        finally:
-            program.kill()
+        assert line_of(program) == "ready"
+        result = threading.Thread(target=lambda: lines.append(line_of(program)))
+        result.start()
+        while result.is_alive() and killed < 8:
+            result.join(drawn.uniform(0.1, 1.0))
+            for worker in drawn.sample(found := python_workers(program.pid), min(1, len(found))):
+                worker.send_signal(signal.SIGKILL)
+                killed += 1
+        result.join(90)
+        assert lines == ["True"], f"rows are lost or wrong; seed {seed}, {killed} kills"
+        assert killed >= 3
+        wait_until(lambda: outside.proxy.open <= 2 * 20, GONE, "no connection of a killed worker is left")
+        end_program(program, 60)
