@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator import AsyncWaitOperator, FunctionError, Record, Watermark
-from tests.operator.attempts import Act, Script, retry, stop
+from asyncio_operator import AsyncWaitOperator, Batching, FunctionError, Record, Watermark
+from tests.operator.attempts import Act, Batches, Script, retry, stop
 from tests.operator.helpers import Life, collect, forever, late, now, process, same, virtual
 
 
@@ -93,6 +93,29 @@ async def test_O13_each_value_goes_once_through_a_chain_with_its_timestamp():
     assert sorted(got, key=lambda record: record.value) == [Record(22 + 4 * n, n) for n in range(5)]
     assert first.events[0] == second.events[0] == "open"
     assert first.events[-1] == second.events[-1] == "close"
+
+
+@pytest.mark.parametrize("max_size", [1, 2, 3])
+@virtual
+async def test_B1_Q5_batches_that_return_in_reverse_leave_in_the_order_of_the_input(max_size):
+    async def later_ones_sooner(values: list[Any], number: int) -> list[Any]:
+        await asyncio.sleep(20 - number)
+        return values
+
+    batches = Batches(later_ones_sooner)
+    batching = Batching(max_size=max_size, linger=0.1)
+    got = await process(batches, range(20), mode="ordered", capacity=20, batching=batching)
+    assert got == list(range(20))
+    assert [len(call) for call in batches.calls] == [max_size] * (20 // max_size) + [20 % max_size] * (
+        20 % max_size > 0
+    )
+
+
+@virtual
+async def test_B1_no_batch_is_called_without_input(mode):
+    batches = Batches()
+    assert await process(batches, [], mode=mode, batching=Batching(max_size=3)) == []
+    assert batches.calls == []
 
 
 @pytest.mark.parametrize("capacity", [1, 2, 3, 9])

@@ -154,6 +154,17 @@ def test_P3_sets_keep_one_of_equal_elements(queue_set):
     assert queue_set.is_empty()
 
 
+def test_P3_elements_that_are_added_in_bulk_are_inside_once_in_a_set_and_each_in_the_plain_queue(queue):
+    elements = [(number, 1) for number in range(10)]
+    twice = [(number, 1) for number in range(10) for _ in range(2)]
+    queue.add_all(twice)
+    queue.add_all(elements)
+    times = 3 if isinstance(queue, HeapPriorityQueue) else 1
+    assert len(queue) == times * 10
+    assert sorted(queue) == sorted(elements * times)
+    assert drain(queue) == sorted(elements * times)
+
+
 def test_P3_elements_of_keys_that_python_calls_equal_are_different():
     for kind in HEAP_SETS:
         queue = make_queue(kind, None)

@@ -1,0 +1,51 @@
+"""The page of Flink's tests names tests of ours that exist, and counts them right."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from asyncio_operator.testing.state_contract.check import LAWS
+from tests.pages import DOCS
+
+TESTS = DOCS.parent / "tests"
+PAGE = (DOCS / "flink-tests.md").read_text(encoding="utf-8")
+
+ROW = re.compile(r"^\| (`test\w+`.*|`\w+\.test\w+`.*) \| (.+) \| (.+) \|$", re.MULTILINE)
+NAMED = re.compile(r"`([\w/]+\.py)::(\w+)(?:\[(\w+)\])?`")
+
+
+def rows() -> Iterator[tuple[list[str], str, str]]:
+    """Flink's tests of a row, what they check, and what is said of them here."""
+    for names, checks, here in ROW.findall(PAGE):
+        yield re.findall(r"`([\w.]+)`", names), checks, here
+
+
+def test_every_row_is_read_and_names_a_test_or_a_reason() -> None:
+    found = list(rows())
+    titles = PAGE.count("| Flink's test |")
+    assert len(found) == PAGE.count("\n| ") - 2 * titles
+    assert titles == PAGE.count("\n### ")
+    assert [
+        names for names, _, here in found if not NAMED.search(here) and not here.startswith("not applicable: ")
+    ] == []
+
+
+def test_every_test_that_it_names_exists() -> None:
+    texts: dict[str, str] = {}
+    laws = {law.__name__ for law in LAWS}
+    absent = []
+    for file, name, law in NAMED.findall(PAGE):
+        if file not in texts:
+            texts[file] = (TESTS / file).read_text(encoding="utf-8") if (TESTS / file).exists() else ""
+        if not re.search(rf"^(?:async )?def {name}\(", texts[file], re.MULTILINE) or (law and law not in laws):
+            absent.append(f"{file}::{name}{law and f'[{law}]'}")
+    assert absent == []
+    assert len(texts) > 20
+
+
+def test_the_counts_are_those_of_the_rows() -> None:
+    apart = [len(names) for names, _, here in rows() if here.startswith("not applicable: ")]
+    every = sum(len(names) for names, _, _ in rows())
+    says = f"Of {every} tests of Flink, {every - sum(apart)} are checked here, {sum(apart)} are not applicable"
+    assert says in PAGE
