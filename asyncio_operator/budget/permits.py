@@ -148,6 +148,15 @@ class Permits:
         """The error for a call that no window can ever hold, however long it waits; None for others."""
         return misfit(self._budget.name, self._stocks, weights)
 
+    def part(self, weights: Mapping[str, float]) -> float:
+        """The largest part of a limit that a call takes; 1 if there are no limits of units."""
+        largest = 0.0
+        for stock in self._stocks:
+            part = (weights.get(stock.unit) or stock.default) / stock.most
+            if part > largest:
+                largest = part
+        return largest or 1.0
+
     def hint(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
         """A source has said this: what is left, by unit, or that nothing may start for `retry_after` seconds.
 

@@ -1,8 +1,12 @@
 """What the runs of this process may take of a budget: it asks the budget's coordinator, and wakes runs that wait.
 
 There is one `Share` for each budget and event loop (`engine.shares`). It drives `Permits`, which decide: at most one
-message is on its way at a time, each with a time limit, and none is sent while nothing runs. Runs that wait are served
-in the order in which they began to wait; a run that does not take its turn loses it.
+message is on its way at a time, each with a time limit, and none is sent while nothing runs.
+
+Runs that wait get equal parts of the limits, as workers do, however many calls that is. Each run has a place, which
+each of its calls moves on by the part of a limit that it takes, and of those that wait the lowest goes next. A run that
+wanted little may be behind by `BEHIND`, and not save up more. One that does not take its turn loses it. Source:
+P. Goyal, H. Vin, H. Cheng, "Start-time Fair Queueing", SIGCOMM 1996.
 
 If no reply comes for the budget's `patience`, every call that waits then fails with an error that names the coordinator
 (law G7), and so do later ones until a reply comes. A coordinator that has the budget with other limits ends all runs.
@@ -37,6 +41,9 @@ A_TURN = 0.01
 """Seconds that a woken run has for asking again, before runs behind it go first."""
 
 
+BEHIND = 0.5
+"""The part of a limit that a run may take before others because it has used less than they."""
+
 LAST_WAIT = 1.0
 """Seconds that the end of the last run of a loop waits, so that what it held is given back before the loop ends."""
 
@@ -68,6 +75,7 @@ class Share:
         self._seats: dict[Seat, None] = {}
         # In the order in which they began to wait. True: woken, and not heard of since.
         self._waiting: dict[Seat, bool] = {}
+        self._served = 0.0
         self._exchange: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._leaving = False
@@ -112,15 +120,25 @@ class Share:
         if self._waiting.pop(seat, None) is not None:
             self._tell()
 
-    def turn(self, seat: Seat, start: float, now: float) -> float:
+    def turn(self, seat: Seat, weights: Weights, start: float, now: float) -> float:
         """When a run may start its call, where a call may start at `start` as far as permits go."""
         waiting = self._waiting
         if start <= now:
-            if not waiting or next(iter(waiting)) is seat:
-                if waiting.pop(seat, None) is not None:
+            if len(self._seats) == 1:
+                waiting.pop(seat, None)
+                return now
+            place = seat.place = max(seat.place, self._served - BEHIND)
+            first = min(waiting, key=_place) if waiting else seat
+            if first is seat or place < first.place:
+                self._served = max(self._served, place)
+                seat.place = place + self.permits.part(weights)
+                waiting.pop(seat, None)
+                if waiting:
+                    # Its next call may come before theirs, and asks soon if there is one.
+                    waiting[seat] = True
                     self._tell()
                 return now
-            # Another run has waited for longer, perhaps for a heavier call.
+            # It is the turn of another run, perhaps of a heavier call.
             start = math.inf
         elif self._gone is not None:
             self.drop(seat)
@@ -293,12 +311,16 @@ class Seat:
 
     Args:
         share: returns the share, when the run makes its first call. A share that rests may be closed before that.
+
+    Attributes:
+        place: among the runs that wait; see the head of this module.
     """
 
-    __slots__ = ("_find", "_joined", "_permits", "_share", "fail", "news")
+    __slots__ = ("_find", "_joined", "_permits", "_share", "fail", "news", "place")
 
     def __init__(self, share: Callable[[], Share]) -> None:
         self._find = share
+        self.place = 0.0
         self._joined = False
         self._share: Share
         self._permits: Permits
@@ -326,7 +348,7 @@ class Seat:
         except AsyncOperatorError:
             self._share.drop(self)
             raise
-        return self._share.turn(self, start, now)
+        return self._share.turn(self, weights, start, now)
 
     def started(self, weights: Weights, now: float) -> None:
         self._permits.started(weights, now)
@@ -336,3 +358,7 @@ class Seat:
 
     def hint(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
         self._share.hint(limits, retry_after, now)
+
+
+def _place(seat: Seat) -> float:
+    return seat.place

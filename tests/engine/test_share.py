@@ -205,20 +205,60 @@ async def test_G8_equal_budgets_have_one_share_and_others_their_own():
 # -- runs that wait
 
 
+class Weighs(AsyncFunction):
+    """Counts its calls, each of one weight."""
+
+    def __init__(self, **weights: float) -> None:
+        self.weights = weights
+        self.calls = 0
+
+    def weigh(self, values: Any) -> dict[str, float]:
+        return self.weights
+
+    async def invoke(self, value: int) -> int:
+        self.calls += 1
+        await asyncio.sleep(0.1)
+        return value
+
+
+async def at_once(limits: list[Limit], functions: list[Weighs], seconds: float) -> list[int]:
+    """The calls of runs that have work all the time."""
+    before = [function.calls for function in functions]
+    spec = budget(*limits, name=f"turns {id(limits)}")
+    runs = [
+        asyncio.ensure_future(collect(AsyncWaitOperator(function, budget=spec, capacity=200).process(range(100_000))))
+        for function in functions
+    ]
+    await asyncio.sleep(seconds)
+    for run in runs:
+        run.cancel()
+    await asyncio.wait(runs)
+    return [function.calls - count for function, count in zip(functions, before, strict=True)]
+
+
 @virtual
-async def test_G3_runs_that_wait_are_served_in_turn_also_if_one_needs_more():
-    share = Share(budget(Limit(100, per=10.0, unit="tokens")), Coordinator(), 0.0)
-    heavy, light = Run(share, tokens=60.0), Run(share, tokens=1.0)
-    tasks = [asyncio.ensure_future(run.calls(1000)) for run in (light, heavy)]
-    await asyncio.sleep(200)
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
-    # The light one, for which there is always enough, does not keep the heavy one from starting.
-    assert len(heavy.times) >= 18
-    assert len(light.times) >= 18
-    for run in (heavy, light):
-        run.seat.leave()
+async def test_G3_runs_that_wait_get_equal_parts_of_the_units_whatever_their_calls_weigh():
+    """The light one, for which there is always enough, does not keep the heavy one from starting, nor the reverse."""
+    light, heavy = await at_once([Limit(100, per=10.0, unit="tokens")], [Weighs(tokens=1.0), Weighs(tokens=10.0)], 200)
+    assert light + 10 * heavy >= 0.97 * 2000
+    assert light == pytest.approx(1000, rel=0.1)
+    assert 10 * heavy == pytest.approx(1000, rel=0.1)
+
+
+@virtual
+async def test_G3_runs_of_equal_calls_take_turns():
+    calls = await at_once([Limit(100, per=10.0)], [Weighs() for _ in range(3)], 200)
+    assert max(calls) - min(calls) <= 30
+    assert sum(calls) >= 0.97 * 2000
+
+
+@virtual
+async def test_G3_what_limits_a_call_most_counts_where_there_are_several_limits():
+    """Short texts are limited by their calls, long ones by their tokens: each gets the same part of what limits it."""
+    limits = [Limit(100, per=10.0), Limit(10_000, per=10.0, unit="tokens")]
+    short, long = await at_once(limits, [Weighs(tokens=10.0), Weighs(tokens=500.0)], 200)
+    assert short / 100 == pytest.approx(long * 500 / 10_000, rel=0.15)
+    assert short + long >= 0.95 * 2000 or 10 * short + 500 * long >= 0.9 * 200_000
 
 
 @virtual
