@@ -89,6 +89,7 @@ simulate: venv
 
 pictures: java venv
 	@$(BIN)/python tools/diagrams.py
+	@PYTHONPATH=. $(BIN)/python tools/live_picture.py
 	@$(BIN)/python tools/picture.py $(ARGS)
 
 docs: venv

@@ -30,6 +30,8 @@ def test_a_diagram_is_the_one_that_the_program_draws(name: str, tmp_path: Path) 
 def test_a_picture_is_used_by_a_page_and_fetches_nothing(path: Path) -> None:
     pages = [DOCS.parent / "README.md", *DOCS.rglob("*.md")]
     assert any(f"pictures/{path.name})" in page.read_text(encoding="utf-8") for page in pages)
+    if path.suffix == ".png":
+        return
     for part in ElementTree.parse(path).iter():
         assert part.tag != f"{SPACE}image"
         assert part.get(LINK, part.get("href", "#")).startswith("#")
