@@ -34,7 +34,7 @@ help:
 	@echo "make loops   test the operator in asyncio's debug mode, and with eager tasks (Python 3.12)"
 	@echo "make soak    20 minutes of a stream with faults at random"
 	@echo "make mutants plant bugs in the core one by one, and print the test that catches each (ARGS: laws, files, names)"
-	@echo "make simulate ARGS=budget  1,000 workers that share a budget, on virtual time"
+	@echo "make simulate  10,000 simulated jobs with faults, each from a seed (ARGS='--seeds 1000000'; ARGS=budget: 1,000 workers)"
 	@echo "make bench-peers, make bench-growth  against other libraries (installs 2.4 GB); how cost grows"
 	@echo "make pictures  draw the diagrams of the pages, and the picture of the README from a run of Spark"
 	@echo "make docs    build the documentation site into site/"

@@ -1,21 +1,31 @@
-"""`make simulate ARGS=budget`: runs the simulations that are named, or all, and fails if one does not hold."""
+"""`make simulate`: simulations of `enrich` from seeds; `make simulate ARGS=budget`: of budgets. Fails if one fails."""
 
 from __future__ import annotations
 
+import argparse
+import os
 import sys
 
-from benchmarks.simulate import budget
+from benchmarks.simulate import budget, seeds
 
 SIMULATIONS = {"budget": budget.main}
 
 
 def main() -> None:
     """Run them; the exit code says whether all hold."""
-    names = sys.argv[1:] or [*SIMULATIONS]
-    for name in names:
+    parser = argparse.ArgumentParser(prog="make simulate")
+    parser.add_argument("names", nargs="*", help=f"other simulations: {', '.join(SIMULATIONS)}")
+    parser.add_argument("--seeds", type=int, default=10_000, help="how many")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="processes")
+    given = parser.parse_args()
+    for name in given.names:
         if name not in SIMULATIONS:
             sys.exit(f"{name} is no simulation; there are: {', '.join(SIMULATIONS)}")
-    good = [SIMULATIONS[name]() for name in names]
+    if given.names:
+        good = [SIMULATIONS[name]() for name in given.names]
+    else:
+        good = [seeds.main(given.seeds, given.first, given.jobs)]
     sys.exit(not all(good))
 
 

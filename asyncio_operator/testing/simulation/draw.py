@@ -33,6 +33,8 @@ def drawn(seed: int, fixed: Mapping[str, Any] | None = None) -> Scenario:
     kind = given.pop("kind", None) or source.choice(("long", "string"))
     rows: Mapping[Any, Any] | None = given.pop("rows", None)
     count = source.choice((1, 1, 1, 2, 2, 3))
+    if rows is not None:
+        kind, count = "string" if any(type(key) is str for key in rows) else "long", 1
     budget = _budget(source)
     lookups = given.pop("lookups", None)
     if not isinstance(lookups, tuple):
@@ -208,7 +210,8 @@ def _tasks(source: random.Random, count: int, kind: str, rows: Mapping[Any, Any]
     most = source.choice((3, 10, 40))
     pool: list[Any] = [f"k{number}" if kind == "string" else number for number in range(most)]
     if rows is not None:
-        pool = [*rows, *pool[:2]] if all(type(one) is type(pool[0]) for one in rows) else [*rows]
+        # With two keys that the service does not have.
+        pool = [*rows, *pool[:2]]
     skew = source.choice((0.0, 1.0, 2.0))
     weights = [1 / (1 + number) ** skew for number in range(len(pool))]
     nulls = source.choice((0.0, 0.0, 0.1))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-from asyncio_operator.testing.history.format import Event, History
+from asyncio_operator.testing.history.format import VERSION, Event, History
 
 attempt_of: ContextVar[str] = ContextVar("attempt_of")
 """The attempt of a task to which the running code belongs."""
@@ -36,6 +36,10 @@ class Notes:
         if self.open:
             self._events.append(noted)
         return noted
+
+    def begin(self, **values: Any) -> None:
+        """Note what the history is."""
+        self._events.append({"event": "history", "version": VERSION, **values})
 
     def setting(self, **values: Any) -> None:
         """Note an option of the user."""

@@ -48,14 +48,18 @@ class ObservedLink:
 
     async def run(self, source: Input, deliver: Callable[[KeyBatch, int], None]) -> None:
         """See `Link`."""
-        await self._link.run(source, deliver)
+        await self._link.run(ObservedInput(source, self._read), deliver)
 
     def keys_of(self, batch: pa.RecordBatch) -> KeyBatch:
         """See `Link`."""
+        return self._link.keys_of(batch)
+
+    def _read(self, keys: KeyBatch) -> None:
+        """The link has read a batch."""
+        batch = keys.payload.batch
         columns = [batch.column(place).to_pylist() for place in self._keys]
         for row, *key in zip(batch.column(ROW).to_pylist(), *columns, strict=True):
             self._notes.add("row_in", task=self._attempt, lookup=self._number, row=row, key=key[0])
-        return self._link.keys_of(batch)
 
     def leaving(
         self, batch: KeyBatch, ready: int, ended: bool
@@ -93,3 +97,37 @@ class ObservedLink:
             answer=answer,
         )
         parts.append(event)
+
+
+class ObservedInput:
+    """An `Input` whose batches are noted when they are read."""
+
+    def __init__(self, source: Input, note: Callable[[KeyBatch], None]) -> None:
+        self._source = source
+        self._note = note
+        self.instant = source.instant
+
+    async def ready(self) -> bool:
+        """See `Input`."""
+        return await self._source.ready()
+
+    def has_some(self) -> bool:
+        """See `Input`."""
+        return self._source.has_some()
+
+    def read_ahead(self) -> list[Any]:
+        """See `Input`."""
+        return self._source.read_ahead()
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._source:
+            self._note(batch)
+            yield batch
+
+    def exhausted(self) -> None:
+        """See `Input`."""
+        self._source.exhausted()
+
+    async def release(self) -> None:
+        """See `Input`."""
+        await self._source.release()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.enricher import Enricher, Found, as_schema, settle
+from asyncio_operator.clock import time_left
+from asyncio_operator.enricher import Enricher, Found, settle
 from asyncio_operator.errors import said
 from asyncio_operator.policies.retry import Retry, asked_wait
 from asyncio_operator.testing.history.format import Event
 from asyncio_operator.testing.simulation.notes import Notes, attempt_of
 from asyncio_operator.testing.simulation.service import SimulatedService, as_rows
+from asyncio_operator.testing.simulation.world import ROUNDING
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +33,7 @@ class SimulatedEnricher(Enricher):
 
     def schema(self) -> pa.Schema:
         """See `Enricher`."""
-        return as_schema(self._service.schema)
+        return self._service.schema
 
     async def open(self) -> None:
         """See `Enricher`."""
@@ -118,12 +121,14 @@ class RecordedEnricher(Enricher):
         weights = dict(self.weigh(keys)) or None
         notes.add("call_started", keys=keys, copy_of=copied, weights=weights, **about)
         ended: dict[str, Any] = {"outcome": "result"}
+        now, left = asyncio.get_running_loop().time, time_left()
+        limit = inf if left is None else now() + left
         try:
             answer = await ask()
-            ended["answers"] = [digest(one, self._columns) for one in each(answer)]
+            ended = self._judged([digest(one, self._columns) for one in each(answer)])
             return answer
         except asyncio.CancelledError:
-            ended["outcome"] = "cancelled"
+            ended["outcome"] = "timed_out" if now() >= limit - ROUNDING else "cancelled"
             raise
         except BaseException as error:
             ended = {"outcome": "error", **facts_of(error)}
@@ -133,6 +138,12 @@ class RecordedEnricher(Enricher):
                 del self._running[same]
             if task not in notes.killed:
                 notes.add("call_ended", **about, **ended)
+
+    def _judged(self, answers: list[Any]) -> Event:
+        """How a call with these answers ends. An invalid answer is an error; a service lies for all keys of a call."""
+        if any(type(one) is dict for one in answers):
+            return {"outcome": "error", "error": "ResultError", "retryable": False}
+        return {"outcome": "result", "answers": answers}
 
 
 def facts_of(error: BaseException) -> Event:
@@ -150,7 +161,7 @@ def digest(answer: Any, columns: Sequence[str]) -> Any:
     """An answer as plain data: for each row its values in the order of the columns. Equal answers have equal ones."""
     try:
         rows = as_rows(answer)
-        if any(not set(row) & set(columns) for row in rows if row):
+        if any(not set(row) & set(columns) or any(type(one) is list for one in row.values()) for row in rows if row):
             return {"invalid": repr(answer)}
         return [[plain(row.get(name)) for name in columns] for row in rows]
     except Exception:

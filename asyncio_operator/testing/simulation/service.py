@@ -12,6 +12,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
+
+from asyncio_operator.enricher import as_schema
 from asyncio_operator.errors import EnricherError
 from asyncio_operator.testing.simulation.scenario import Key
 from asyncio_operator.testing.simulation.scenario import Service as Behaviour
@@ -51,9 +54,13 @@ class SimulatedService:
         self._known: dict[Key, Rows] = {}
 
     @property
-    def schema(self) -> str:
-        """The columns of a row, as Spark writes them: its number, and the key of the next lookup."""
-        return f"v{self._number} string, k{self._number} {self._kind}"
+    def schema(self) -> pa.Schema:
+        """The columns of its rows. Of drawn rows: a text, and a key for the next lookup."""
+        if self._rows is None:
+            return as_schema(f"v{self._number} string, k{self._number} {self._kind}")
+        rows = [row for found in self._rows.values() for row in as_rows(found)]
+        names = {name: None for row in rows for name in row}
+        return pa.schema([(name, pa.array([row.get(name) for row in rows]).type) for name in names])
 
     def rows_of(self, key: Key) -> Rows:
         """What it has for a key: the truth."""
@@ -144,9 +151,9 @@ class SimulatedService:
             case "long":
                 return [*answers, None]
             case "misspelt":
-                answers[0] = {f"w{self._number}": "misspelt"}
+                return [{f"w{self._number}": "misspelt"} for _ in answers]
             case "typed":
-                answers[0] = {f"v{self._number}": 7, f"k{self._number}": [source.random()]}
+                return [{f"v{self._number}": 7, f"k{self._number}": [source.random()]} for _ in answers]
         return answers
 
     async def _go_on(self) -> None:

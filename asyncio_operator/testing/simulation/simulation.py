@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Self
 
+from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.testing.history.format import History
 from asyncio_operator.testing.simulation.draw import drawn
 from asyncio_operator.testing.simulation.judge import broken
+from asyncio_operator.testing.simulation.program import program_of
 from asyncio_operator.testing.simulation.runs import MakeEnricher, Outcome, outcome_of
 from asyncio_operator.testing.simulation.scenario import Scenario
+from asyncio_operator.testing.simulation.shrink import shrunk
 
 
 class SimulationFailed(AssertionError):  # noqa: N818
@@ -71,4 +74,32 @@ class Simulation:
         """
         found = self.violations()
         if found:
-            raise SimulationFailed(f"{len(found)} violations, the first: {found[0]}")
+            small = self.shrunk()
+            raise SimulationFailed(
+                f"{found[0]}\n({len(found)} violations.) A short program that fails alone, with: "
+                f"{small.violations()[0]}\n\n{small.program()}"
+            )
+
+    def shrunk(self) -> Simulation:
+        """A smaller simulation that breaks the same law; this one, if it breaks none or nothing can go."""
+        broken_laws = {_law(one) for one in self.violations()}
+        if not broken_laws:
+            return self
+
+        def fails(scenario: Scenario) -> bool:
+            try:
+                found = Simulation.from_scenario(scenario, self._make).violations()
+            except ConfigurationError:
+                # What is left contradicts itself.
+                return False
+            return bool(broken_laws & set(map(_law, found)))
+
+        return Simulation.from_scenario(shrunk(self.scenario, fails), self._make)
+
+    def program(self) -> str:
+        """A program that runs this simulation."""
+        return program_of(self.scenario, enricher=self._make is not None)
+
+
+def _law(violation: str) -> str:
+    return violation.replace(" ", ":", 1).partition(":")[0]

@@ -1,0 +1,151 @@
+"""Makes a failing scenario small: fewer tasks, keys, lookups, faults and options, one step after the other, as long as
+it fails in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, fields, is_dataclass, replace
+from typing import Any
+
+from asyncio_operator.testing.simulation.scenario import Coordinator, Lookup, Scenario, Service, Task
+
+MOST_RUNS = 600
+"""Scenarios that are tried."""
+
+
+def shrunk(scenario: Scenario, fails: Callable[[Scenario], bool], runs: int = MOST_RUNS) -> Scenario:
+    """The smallest scenario that was found. Each step takes the first smaller one that fails.
+
+    Args:
+        fails: whether a scenario fails in the same way.
+        runs: how many are tried at most.
+    """
+    left = runs
+    again = True
+    while again and left > 0:
+        again = False
+        for smaller in _smaller(scenario):
+            left -= 1
+            if left < 0:
+                break
+            if fails(smaller):
+                scenario, again = smaller, True
+                break
+    return scenario
+
+
+def _smaller(scenario: Scenario) -> Iterator[Scenario]:
+    yield from _fewer(scenario, "tasks", 1)
+    yield from _without_lookups(scenario)
+    yield from _fewer(scenario, "kills", 0)
+    yield from _at_defaults(scenario, ("clocks", "coordinator", "rows"))
+    if scenario.budget is not None:
+        yield _without_budget(scenario)
+        yield from (replace(scenario, budget=one) for one in _smaller_budget(scenario))
+    for place, task in enumerate(scenario.tasks):
+        yield from (_with(scenario, "tasks", place, one) for one in _smaller_task(task))
+    for place, lookup in enumerate(scenario.lookups):
+        yield from (_with(scenario, "lookups", place, one) for one in _smaller_lookup(lookup))
+    yield from (replace(scenario, coordinator=one) for one in _at_defaults(scenario.coordinator))
+    if scenario.kind != "long":
+        numbers = {key: place for place, key in enumerate(sorted({k for t in scenario.tasks for k in t.keys if k}))}
+        tasks = (replace(task, keys=tuple(numbers.get(key) for key in task.keys)) for task in scenario.tasks)
+        yield replace(scenario, kind="long", tasks=tuple(tasks))
+
+
+def _with(scenario: Scenario, name: str, place: int, value: Any) -> Scenario:
+    parts = [*getattr(scenario, name)]
+    parts[place] = value
+    changed: dict[str, Any] = {name: tuple(parts)}
+    return replace(scenario, **changed)
+
+
+def _fewer(whole: Any, name: str, least: int) -> Iterator[Any]:
+    """The same with fewer parts: halves first, then all but one."""
+    parts = getattr(whole, name)
+    size = len(parts) // 2
+    while size >= 1:
+        for start in range(0, len(parts), size):
+            left = parts[:start] + parts[start + size :]
+            if len(left) >= least:
+                yield replace(whole, **{name: left})
+        size //= 2
+
+
+def _at_defaults(value: Any, names: tuple[str, ...] = ()) -> Iterator[Any]:
+    """The same with one field at its default."""
+    for field in fields(value):
+        default = field.default if field.default_factory is MISSING else field.default_factory()
+        if (not names or field.name in names) and default is not MISSING and getattr(value, field.name) != default:
+            try:
+                yield replace(value, **{field.name: default})
+            except ValueError:
+                # Two options contradict each other.
+                continue
+
+
+def _without_lookups(scenario: Scenario) -> Iterator[Scenario]:
+    for place in range(len(scenario.lookups)):
+        left = [*scenario.lookups[:place], *scenario.lookups[place + 1 :]]
+        if left:
+            # A key may have come from the lookup that is gone.
+            left[0] = replace(left[0], from_before=False)
+            yield replace(scenario, lookups=tuple(left))
+
+
+def _without_budget(scenario: Scenario) -> Scenario:
+    lookups = (
+        replace(one, options={name: value for name, value in one.options.items() if name != "budget"})
+        for one in scenario.lookups
+    )
+    return replace(scenario, budget=None, coordinator=Coordinator(), lookups=tuple(lookups))
+
+
+def _smaller_budget(scenario: Scenario) -> Iterator[Any]:
+    budget = scenario.budget
+    assert budget is not None
+    kind = type(budget)
+    for place in range(len(budget.limits)):
+        limits = [*budget.limits[:place], *budget.limits[place + 1 :]]
+        if limits or budget.in_flight:
+            yield kind(budget.name, *limits, in_flight=budget.in_flight, patience=budget.patience)
+    if budget.in_flight is not None and budget.limits:
+        yield kind(budget.name, *budget.limits, patience=budget.patience)
+
+
+def _smaller_task(task: Task) -> Iterator[Task]:
+    yield from _fewer(task, "keys", 0)
+    yield from _at_defaults(task, ("worker", "starts", "batch", "pause", "slow", "closed_after"))
+
+
+def _smaller_lookup(lookup: Lookup) -> Iterator[Lookup]:
+    if lookup.journal is not None:
+        yield replace(lookup, journal=None)
+        for name in lookup.journal:
+            if name != "flush_every":
+                yield replace(lookup, journal={key: value for key, value in lookup.journal.items() if key != name})
+    for name in lookup.options:
+        left = {key: value for key, value in lookup.options.items() if key != name}
+        if name == "status_column" and lookup.options.get("on_error", "fail") != "fail":
+            # Without it a failed row looks like a miss.
+            continue
+        # The defaults of the two are not "nothing".
+        if name == "timeout" and lookup.options[name] is not None:
+            left[name] = None
+        yield replace(lookup, options=left)
+    for name, value in lookup.options.items():
+        if is_dataclass(value) and not isinstance(value, type):
+            yield from (replace(lookup, options={**lookup.options, name: one}) for one in _at_defaults(value))
+    yield from (replace(lookup, service=one) for one in _smaller_service(lookup.service))
+    if lookup.batches > 1:
+        left = {key: value for key, value in lookup.options.items() if key != "batching"}
+        yield replace(lookup, batches=1, options=left)
+    if lookup.from_before:
+        yield replace(lookup, from_before=False)
+
+
+def _smaller_service(service: Service) -> Iterator[Service]:
+    yield from _at_defaults(service)
+    for begin, end in service.outages:
+        if begin:
+            yield replace(service, outages=((0.0, end),))
