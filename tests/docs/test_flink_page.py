@@ -11,7 +11,7 @@ from tests.pages import DOCS
 TESTS = DOCS.parent / "tests"
 PAGE = (DOCS / "flink-tests.md").read_text(encoding="utf-8")
 
-ROW = re.compile(r"^\| (`test\w+`.*|`\w+\.test\w+`.*) \| (.+) \| (.+) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| (`[\w.`, ]+`) \| (.+) \| (.+) \|$", re.MULTILINE)
 NAMED = re.compile(r"`([\w/]+\.py)::(\w+)(?:\[(\w+)\])?`")
 
 

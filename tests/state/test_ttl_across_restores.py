@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import operator
+import random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from asyncio_operator.state import (
     AggregatingStateDescriptor,
     CleanupFullSnapshot,
     CleanupInCompaction,
     CleanupIncrementally,
+    HeapStateBackend,
     KeyGroupRange,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -221,3 +225,74 @@ def test_E7_compaction_after_a_rescale_drops_what_is_over_and_nothing_else(make)
     for half in halves:
         half.compact()
         assert half.num_entries() == 0
+
+
+class Writes:
+    """The writes of one key, each with its time in milliseconds, and what they leave of each kind of state."""
+
+    def __init__(self):
+        self.all = []
+
+    def leave(self, now):
+        living = [(number, at) for number, at in self.all if at + 1000 * TTL > now]
+        last = self.all[-1:]
+        folded: Any = None
+        before = float("-inf")
+        for number, at in self.all:
+            folded = number + (folded if before + 1000 * TTL > at else 0)
+            before = at
+        folded = folded if living and last == living[-1:] else None
+        entries = {number % 3: (number, at) for number, at in self.all}
+        return (
+            last[0][0] if last == living[-1:] and last else None,
+            [number for number, _ in living],
+            {sub: number for sub, (number, at) in sorted(entries.items()) if at + 1000 * TTL > now},
+            folded,
+            None if folded is None else str(folded),
+        )
+
+
+def verify(world, steps):
+    """Reads every state before and after each write, and compares it with what the writes say."""
+    keys = {key: Writes() for key in ("a", "b")}
+    now = 0
+
+    def check():
+        for key, writes in keys.items():
+            world.at(now, key)
+            entries = dict(world.entries.items())
+            found = (world.value.value(), world.items.get(), entries, world.reduced.get(), world.total.get())
+            assert found == writes.leave(now)
+
+    for number, (later, key, move) in enumerate(steps):
+        now += later
+        check()
+        world.at(now, key)
+        world.value.update(number)
+        world.items.add(number)
+        world.entries.put(number % 3, number)
+        world.reduced.add(number)
+        world.total.add(number)
+        keys[key].all.append((number, now))
+        check()
+        if move:
+            world.move()
+    check()
+
+
+CLEANUPS = [(), CleanupIncrementally(2, every_record=True), (CleanupFullSnapshot(), CleanupInCompaction())]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([0, 1, 30, 99, 100, 101]), st.sampled_from("ab"), st.booleans()), max_size=15),
+    st.sampled_from(CLEANUPS),
+)
+def test_E1_E8_every_state_is_what_its_writes_say(steps, cleanup):
+    verify(World(HeapStateBackend, cleanup=cleanup), steps)
+
+
+@pytest.mark.parametrize("cleanup", CLEANUPS[1:], ids=["incremental", "snapshot"])
+def test_E1_E8_every_state_on_disk_is_what_its_writes_say(cleanup, make):
+    dice = random.Random(11)
+    steps = [(dice.choice([0, 1, 30, 99, 100]), dice.choice("ab"), number in (20, 40)) for number in range(60)]
+    verify(World(make, cleanup=cleanup), steps)
