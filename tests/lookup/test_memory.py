@@ -59,6 +59,14 @@ def test_L12_a_key_that_has_waited_for_room_gets_no_answer_that_is_too_old() -> 
     assert memory.recall_one("b", absent) is absent
 
 
+def test_L12_a_key_that_has_waited_for_room_gets_a_shared_answer() -> None:
+    memory = Memory(60, True, ManualClock())
+    memory.note("a", Answer({"x": 1}, "call", 2, 0.5))
+    found = memory.recall_one("a", None)
+    assert (found.answer, found.source, found.attempts, found.latency) == ({"x": 1}, "shared", 2, 0.5)
+    assert memory.recall_one("b", None) is None
+
+
 def test_L12_errors_are_not_remembered() -> None:
     memory = Memory(60, False, ManualClock())
     memory.learn(["a", "b", "c"], [{}, Failure(ValueError(), 0.0), None])
@@ -71,6 +79,8 @@ def test_L12_errors_are_not_remembered() -> None:
         pytest.param(250_000, None, module.MOST_KEYS, id="keys"),
         pytest.param(2_000, {"x": "x" * 2**17}, 500, id="bytes"),
         pytest.param(20, {"x": "x" * 2**24}, 3, id="bytes of few"),
+        pytest.param(2_000, {"x": {"y": ["x" * 2**17]}}, 500, id="bytes of nested values"),
+        pytest.param(2_000, [{"x": "x" * 2**16}] * 2, 500, id="bytes of several rows"),
     ],
 )
 def test_L12_of_more_answers_than_are_remembered_the_last_ones_are(count: int, answer: Any, remembered: int) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncio_operator.policies.circuit_breaker import SLICES, Breaker, CircuitBreaker
+from asyncio_operator.policies.circuit_breaker import SLICES, Breaker, CircuitBreaker, _Window
 
 SPEC = CircuitBreaker(failure_ratio=0.5, window=30.0, minimum_calls=4, open_for=10.0)
 
@@ -86,6 +87,24 @@ def test_R10_it_does_what_a_simple_model_does(steps, ratio, minimum_calls, open_
             (breaker.failed if fails else breaker.succeeded)(now, now)
             model.ended(now, fails)
             assert breaker.state == model.state
+
+
+@given(st.lists(st.tuples(st.sampled_from([0, 0, 0.5, 1, 2, 7, 29, 30, 31]), st.booleans()), max_size=60))
+def test_R10_its_window_counts_the_calls_of_the_last_slices(outcomes):
+    """A breaker that opens forgets its counts, so the model above seldom sees a window that slides."""
+    window, kept, now = _Window(1.0), [], 100.0
+    for gap, fails in outcomes:
+        now += gap
+        kept.append((math.floor(now), fails))
+        recent = [bad for begun, bad in kept if begun > math.floor(now) - SLICES]
+        assert window.count(now, int(fails)) == (len(recent), sum(recent))
+
+
+def test_R10_a_call_that_started_at_the_moment_at_which_it_opened_is_not_the_probe():
+    breaker = opened(5.0)
+    assert breaker.allow(15.0)
+    breaker.succeeded(16.0, started=5.0)
+    assert breaker.state == "half_open"
 
 
 def test_R10_it_opens_when_enough_calls_and_too_many_of_them_failed():
