@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -43,6 +46,44 @@ async def test_R2_a_late_result_or_error_after_a_timeout_result_is_dropped(any_m
     script = Script(lambda value, attempt: Act(10.0, deaf=1.0, error=ValueError() if value % 2 else None))
     got = await process(script, range(6), capacity=6, timeout=2.0, on_timeout=late, **any_mode)
     assert sorted(got) == [("late", value) for value in range(6)]
+
+
+@virtual
+async def test_R2_an_element_that_has_left_is_held_by_no_deadline_or_timer(any_mode):
+    class Value:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def __mod__(self, other: int) -> int:
+            return self.number % other
+
+    alive: weakref.WeakSet[Value] = weakref.WeakSet()
+
+    def values() -> Iterator[Value]:
+        for number in range(50):
+            value = Value(number)
+            alive.add(value)
+            yield value
+            del value
+
+    async def call(value: Value) -> int:
+        await asyncio.sleep(1 if value.number < 49 else 100)
+        return value.number
+
+    operator = AsyncWaitOperator(call, capacity=50, timeout=3600.0, retry=retry(3, 1.0), **any_mode)
+    run = operator.process(values())
+    for _ in range(49):
+        await anext(run)
+    step = asyncio.ensure_future(anext(run))
+    await asyncio.sleep(1)
+    gc.collect()
+    # The run may hold the element that left last.
+    assert {49} <= {value.number for value in alive} <= {48, 49}
+    assert await step == 49
+    assert await collect(run) == []
+    gc.collect()
+    assert not alive
+    assert now() < 3600
 
 
 @virtual
