@@ -1,11 +1,13 @@
 """`history_of_trace`: the history of a run that a `Trace` recorded, for `check_history`.
 
 A trace knows elements and their attempts. So the rows of the history are the elements, and each attempt and each copy
-is a call for one row. Of batches it knows no calls, so laws that count calls are then undecided.
+is a call for one row. Of an `enrich`, elements are the keys that were called, and each task of Spark is a task of the
+history. Of batches a trace knows no calls, so laws that count calls are then undecided.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Any
 
 from asyncio_operator.testing.history.format import History
@@ -24,7 +26,7 @@ def history_of_trace(
 
     Args:
         trace: of an operator, or of an `enrich`, where elements are keys that were called.
-        task: the name of the task.
+        task: the name of the task, of an operator.
         consumer: "ready" if the output was read at once, always.
         slack: seconds by which events may be recorded late; 0 on virtual time.
         setting: the options of the run, named as the format of histories names them (`testing.history.format`).
@@ -37,9 +39,12 @@ def history_of_trace(
     history = History()
     history.add("history", version=1, consumer=consumer, slack=slack, source="trace", dropped=trace.dropped or None)
     history.add("setting", lookup=0, **setting)
-    history.add("task_started", at=0.0, task=task)
     events = trace.events()
-    reader = _Reader(history, task, _returns(events))
+    parts = trace.parts
+    named = {first: f"{name} ({number})" for number, (first, name) in enumerate(parts)} or {0: task}
+    # The text of a long key is cut, so two of them may look the same.
+    keyed = bool(parts) and not any((event.value or "").endswith("...") for event in events)
+    reader = _Reader(history, named, keyed, _returns(events))
     for number, event in enumerate(events):
         reader.read(number, event)
     return history
@@ -63,16 +68,20 @@ def _returns(events: list[Event]) -> dict[int, int]:
 class _Reader:
     """Writes the events of a trace into a history."""
 
-    def __init__(self, history: History, task: str, returns: dict[int, int]) -> None:
+    def __init__(self, history: History, tasks: dict[int, str], keyed: bool, returns: dict[int, int]) -> None:
         self._history = history
-        self._task = task
+        self._tasks = tasks
+        self._firsts = sorted(tasks)
+        self._keyed = keyed
         self._returns = returns
         self._returning = frozenset(returns.values())
         self._number = 0
         self._watermarks: dict[int, int] = {}
         self._status: dict[int, str] = {}
-        self._inside: set[int] = set()
-        self._failed = False
+        self._keys: dict[int, str | None] = {}
+        # By task, the elements inside, and those that failed.
+        self._inside: dict[str, set[int]] = {}
+        self._failed: set[str] = set()
         # The calls that run, by element, and those that were cut, by the event that says so.
         self._running: dict[int, str] = {}
         self._copies: dict[int, str] = {}
@@ -99,17 +108,28 @@ class _Reader:
             case "emitted":
                 self._emitted(event)
             case "ended":
-                outcome = "finished" if not self._inside else "failed" if self._failed else "closed"
-                self._add("task_ended", event, outcome=outcome)
+                for task, inside in self._inside.items():
+                    outcome = "finished" if not inside else "failed" if task in self._failed else "closed"
+                    self._history.add("task_ended", at=max(0.0, event.time), task=task, outcome=outcome)
+
+    def _task(self, event: Event) -> str:
+        """The task of an element. It starts when it is seen first."""
+        task = self._tasks[self._firsts[bisect_right(self._firsts, _element(event)) - 1]]
+        if task not in self._inside:
+            self._inside[task] = set()
+            self._history.add("task_started", at=max(0.0, event.time), task=task)
+        return task
 
     def _add(self, kind: str, event: Event, **fields: Any) -> None:
-        self._history.add(kind, at=max(0.0, event.time), task=self._task, **fields)
+        task = self._task(event)
+        self._history.add(kind, at=max(0.0, event.time), task=task, **fields)
 
     def _admitted(self, event: Event) -> None:
-        # A long key is cut, so two of them may look the same.
-        key = None if event.key is None or event.key.endswith("...") else event.key
-        self._inside.add(_element(event))
-        self._add("row_in", event, row=event.element, key=key)
+        element = _element(event)
+        key = event.value if self._keyed else event.key
+        self._keys[element] = None if key is None or key.endswith("...") else key
+        self._inside[self._task(event)].add(element)
+        self._add("row_in", event, row=element, key=self._keys[element])
 
     def _watermark(self, event: Event) -> None:
         assert event.timestamp is not None
@@ -121,10 +141,13 @@ class _Reader:
         name = first = f"{element}.{event.attempt}"
         if event.kind == "copy_started":
             name = self._copies[element] = f"{first}.copy"
-            self._add("call_started", event, call=name, rows=[element], attempt=event.attempt, copy_of=first)
+            self._add("call_started", event, call=name, attempt=event.attempt, copy_of=first, **self._about(element))
         else:
             self._running[element] = name
-            self._add("call_started", event, call=name, rows=[element], attempt=event.attempt)
+            self._add("call_started", event, call=name, attempt=event.attempt, **self._about(element))
+
+    def _about(self, element: int) -> dict[str, Any]:
+        return {"keys": [self._keys[element]]} if self._keyed else {"rows": [element]}
 
     def _ended(self, name: str | None, event: Event) -> None:
         if name is None or event.outcome is None:
@@ -145,14 +168,15 @@ class _Reader:
     def _completed(self, event: Event) -> None:
         assert event.outcome is not None
         self._status[_element(event)] = STATUS[event.outcome]
-        self._failed = self._failed or event.outcome == "failed"
+        if event.outcome == "failed":
+            self._failed.add(self._task(event))
 
     def _emitted(self, event: Event) -> None:
         element = _element(event)
         if element in self._watermarks:
             self._add("watermark_out", event, timestamp=self._watermarks[element])
             return
-        self._inside.discard(element)
+        self._inside[self._task(event)].discard(element)
         self._add("row_out", event, row=element, status=self._status.get(element, "skipped"))
 
 

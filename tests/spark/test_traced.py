@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from asyncio_operator import ConfigurationError, FixedBackoff, Retry
 from asyncio_operator.spark import enrich
+from asyncio_operator.testing import check_history, history_of_trace
 from asyncio_operator.trace import Trace
 from enrichers import FunctionEnricher
 
@@ -85,3 +86,19 @@ def test_tasks_that_do_not_fit_any_more_are_left_out_as_a_whole(spark: SparkSess
 def test_X4_what_is_no_trace_is_told(spark: SparkSession) -> None:
     with pytest.raises(ConfigurationError, match="trace is True; it must be a Trace"):
         enrich(spark.range(1), enricher(), on="id", trace=True)  # type: ignore[arg-type]
+
+
+@pytest.mark.spark
+def test_Y2_the_tasks_of_a_traced_enrichment_keep_the_laws(spark: SparkSession) -> None:
+    trace = Trace()
+    rows = spark.range(0, 200, 1, 3).selectExpr("id", "id % 50 AS key")
+    retry = Retry(3, FixedBackoff(0.01))
+    assert enrich(rows, enricher(), on="key", retry=retry, capacity=4, trace=trace).count() == 200
+    # Wall clocks: what is measured in a worker and what is recorded may differ by some milliseconds.
+    history = history_of_trace(
+        trace, mode="unordered", capacity=4, max_attempts=3, delay=0.01, remember=60.0, slack=0.005
+    )
+    assert sum(event["event"] == "task_started" for event in history) == 3
+    report = check_history(history)
+    report.raise_if_broken()
+    assert {"O1", "O4", "O9", "O18", "R5", "R7", "L1", "L2", "L12"} <= report.held.keys()
