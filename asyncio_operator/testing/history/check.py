@@ -24,6 +24,7 @@ from asyncio_operator.testing.history import (
     order,
     rows,
     snapshots,
+    usage,
 )
 from asyncio_operator.testing.history.book import Book
 from asyncio_operator.testing.history.format import History
@@ -38,7 +39,7 @@ def _laws_of(module: ModuleType) -> list[tuple[str, Law]]:
     return [(found[1].upper(), value) for name, value in vars(module).items() if (found := NAME.match(name))]
 
 
-MODULES = (rows, order, snapshots, attempts, batches, limits, answers, caches, journals)
+MODULES = (rows, order, snapshots, attempts, batches, limits, usage, answers, caches, journals)
 
 LAWS: list[tuple[str, Law]] = sorted(
     (law for module in MODULES for law in _laws_of(module)),

@@ -58,7 +58,7 @@ class Shared:
         ]
 
 
-def _budgets(book: Book) -> list[Shared]:
+def budgets(book: Book) -> list[Shared]:
     """The budgets of the history, each with its calls."""
     found: dict[Any, Shared] = {}
     for call in book.calls:
@@ -106,7 +106,7 @@ def law_r10_a_rate_limit_holds_in_every_window(book: Book, found: Finding) -> No
 
 def law_g1_a_budget_has_the_same_limits_everywhere(book: Book, found: Finding) -> None:
     """All that name one budget have the same limits."""
-    for shared in _budgets(book):
+    for shared in budgets(book):
         terms = _terms(shared.setting)
         for run in book.runs:
             if run.setting.get("budget") == shared.setting["budget"]:
@@ -122,7 +122,7 @@ def _terms(setting: Event) -> tuple[Any, ...]:
 
 def law_g1_at_most_in_flight_calls_run(book: Book, found: Finding) -> None:
     """At most `in_flight` calls of a budget run, over all of its tasks; a call runs until it has returned."""
-    for shared in _budgets(book):
+    for shared in budgets(book):
         most = shared.setting.get("in_flight")
         if most is None:
             continue
@@ -135,13 +135,13 @@ def law_g1_at_most_in_flight_calls_run(book: Book, found: Finding) -> None:
 
 def law_g2_a_limit_holds_in_every_window(book: Book, found: Finding) -> None:
     """In every window of `per` seconds at most `rate` units start, plus `burst`, whatever tasks start, end or die."""
-    for shared in _budgets(book):
+    for shared in budgets(book):
         _judge_windows(shared, book, found)
 
 
 def law_g2_a_burst_is_paid_back(book: Book, found: Finding) -> None:
     """In any time T at most ``rate * T / per + rate + burst`` units start."""
-    for shared in _budgets(book):
+    for shared in budgets(book):
         for limit in shared.limits:
             starts = [(call.start, call.weight(limit.unit)) for call in shared.calls]
             found.decided(len(starts))
@@ -152,15 +152,9 @@ def law_g2_a_burst_is_paid_back(book: Book, found: Finding) -> None:
                 found.broken(f"{what} {limit}", starts[last][0], shared.calls[first].event, shared.calls[last].event)
 
 
-def law_g3_a_limit_is_used(book: Book, found: Finding) -> None:
-    """At least 97 % of a limit is used while there is work for it."""
-    if _budgets(book):
-        found.undecided("whether there was work for a limit all the time is not recorded")
-
-
 def law_g4_a_debt_is_paid_from_the_next_windows(book: Book, found: Finding) -> None:
     """What calls weighed above their estimates is paid: later calls wait until the limit has room for it."""
-    for shared in _budgets(book):
+    for shared in budgets(book):
         for limit in shared.limits:
             if limit.unit != "calls" and any(limit.unit in call.settled for call in shared.calls):
                 _judge_debts(shared, limit, book, found)
@@ -200,7 +194,7 @@ def _judge_debts(shared: Shared, limit: Limit, book: Book, found: Finding) -> No
 
 def law_g5_all_tasks_believe_the_source(book: Book, found: Finding) -> None:
     """Within 0.5 s all tasks of a budget obey what the source says: a wait, or how much is left until a reset."""
-    for shared in _budgets(book):
+    for shared in budgets(book):
         hints = [(number, event) for number, event in book.said if _concerns(event, shared, book)]
         if hints:
             _judge_waits(shared, hints, book, found)
@@ -266,7 +260,7 @@ def _judge_remaining(shared: Shared, hints: list[tuple[int, Event]], book: Book,
 
 def law_g6_a_spend_limit_is_not_passed(book: Book, found: Finding) -> None:
     """No call starts that would pass the spend limit, by what is spent and what running calls may cost."""
-    for shared in _budgets(book):
+    for shared in budgets(book):
         for unit, most in shared.setting.get("spend", {}).items():
             changes: list[tuple[float, int, float, Call]] = []
             for call in shared.calls:
@@ -286,7 +280,7 @@ def law_g6_a_spend_limit_is_not_passed(book: Book, found: Finding) -> None:
 
 def law_g7_nothing_starts_without_a_coordinator(book: Book, found: Finding) -> None:
     """From a second after the coordinator cannot be reached no call starts, until it is back."""
-    for shared in _budgets(book):
+    for shared in budgets(book):
         for begin, end, number in _outages(shared, book):
             found.decided()
             for call in shared.calls:

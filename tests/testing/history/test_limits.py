@@ -85,6 +85,24 @@ def test_Y2_a_call_of_a_killed_task_runs_until_the_kill() -> None:
     assert broken(story(0.9)) == {"G1"}
 
 
+def working(rate_used: int, **setting: Any) -> Story:
+    """A hundred seconds in which a row always waits, with this number of calls in each."""
+    story = (
+        Story(mode="unordered", capacity=50, budget="b", **limit(10), **setting).task(end=200).task(end=200, task="u")
+    )
+    for row in range(100 * rate_used):
+        at = row / rate_used
+        story.row(0, at, row, key=row, source="call").call(at, at, [row])
+    return story
+
+
+def test_Y2_a_limit_that_is_not_used_is_seen() -> None:
+    assert judged(working(10), "G3")
+    assert broken(working(9)) == {"G3"}
+    # What else may hold a call leaves it undecided.
+    assert "G3" in working(9, hedge={"after": 1.0}).report().undecided
+
+
 def debts(last: float, settled: float = 300.0) -> Story:
     story = Story(budget="b", limits=[{"unit": "tokens", "rate": 100.0, "per": 1.0}]).task()
     for row, at in enumerate((0.0, last)):
