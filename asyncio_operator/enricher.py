@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any
 from asyncio_operator.budget.usage import Hint, hint, settle
 from asyncio_operator.checks import duration, flag, gives_coroutines, natural, plain_function, positive_int, takes
 from asyncio_operator.clock import time_left
-from asyncio_operator.errors import ConfigurationError, describe, function_name
+from asyncio_operator.errors import ConfigurationError, ResultError, describe, function_name
 from asyncio_operator.hints import did_you_mean, failed_import, missing_here, not_installed
 from asyncio_operator.lazy import lazy
 from asyncio_operator.policies.retry import Retry
@@ -160,8 +160,17 @@ class Enricher(ABC):
 
         Raises:
             EnricherError: the source could not answer.
+            ResultError: `lookup_many` gave no sequence of one answer.
         """
-        return (await self.lookup_many([key]))[0]
+        answers = await self.lookup_many([key])
+        try:
+            [answer] = answers
+        except (TypeError, ValueError) as error:
+            given = len(answers) if isinstance(answers, Sequence) else describe(answers)
+            raise ResultError(
+                f"{describe(self)}.lookup_many gave {given} for 1 key; it must give a sequence with one answer for each"
+            ) from error
+        return answer
 
     async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
         """The answers for up to `max_batch` keys, aligned with them. By default it runs one `lookup` per key, all at

@@ -822,3 +822,23 @@ async def test_a_lookup_that_is_closed_by_what_a_call_has_started_is_closed_for_
         with pytest.raises(StateError, match="the lookup was closed"):
             await lookup.get(1)
         await asyncio.gather(*started)
+
+
+@virtual
+@pytest.mark.parametrize("answers", [[], [None, None], None])
+async def test_B3_one_answer_of_another_length_is_a_ResultError_and_is_not_retried(answers: Any) -> None:
+    class Short(Enricher):
+        calls = 0
+
+        def schema(self) -> pa.Schema:
+            return pa.schema([("name", pa.string())])
+
+        async def lookup_many(self, keys: Any) -> Any:
+            self.calls += 1
+            return answers
+
+    enricher = Short()
+    async with Lookup(enricher, retry=3) as lookup:
+        with pytest.raises(ResultError, match="for 1 key"):
+            await lookup.get(1)
+    assert enricher.calls == 1

@@ -31,13 +31,24 @@ def broken(scenario: Scenario, outcome: Outcome) -> list[str]:
 
 
 def _is_doubtful(scenario: Scenario, violation: Violation) -> bool:
-    """Whether the checker may be wrong, because it does not see everything: that an answer of a journal was shared,
-    that a call refreshed an answer that a journal has, and which of two uses of a cache at one moment came first."""
+    """Whether the checker may be wrong, because it does not see everything, or sees it another way.
+
+    It does not know that an answer of a journal was shared, or refreshed while another call for its key ran, which of
+    two uses of a cache at one moment came first, and whose clock says that an answer has expired. It does not give back
+    what a call weighed less than its estimate.
+    """
     law, lookups = violation.law, scenario.lookups
     journal = any(lookup.journal is not None for lookup in lookups)
     refreshes = any(getattr(lookup.options.get("cache"), "refresh_after", None) is not None for lookup in lookups)
-    shared = law == "L1" and "'shared'" in violation.what
-    return law == "L4" or (journal and shared) or (journal and refreshes and law == "J1")
+    return (
+        law == "L4"
+        or (refreshes and law == "L6")
+        or (journal and (law == "L3" or (law == "L1" and "'shared'" in violation.what)))
+        or (journal and refreshes and law == "J1")
+        # Answers expire by the clock of who reads them.
+        or (law == "J7" and bool(scenario.clocks))
+        or (law == "G2" and any(lookup.service.settles for lookup in lookups))
+    )
 
 
 def _is_explained(scenario: Scenario, error: BaseException) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,10 @@ from asyncio_operator.testing.simulation.world import ROUNDING
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+settled_of: ContextVar[dict[str, float]] = ContextVar("settled_of")
+"""What the running call has said that it weighed."""
 
 
 class SimulatedEnricher(Enricher):
@@ -49,7 +54,9 @@ class SimulatedEnricher(Enricher):
         """See `Enricher`."""
         answers = await self._service.ask(keys)
         if self._service.behaviour.settles:
-            settle({"tokens": self._service.behaviour.tokens * len(keys) * 0.8})
+            weights = {"tokens": self._service.behaviour.tokens * len(keys) * 0.8}
+            settle(weights)
+            settled_of.get({}).update(weights)
         return answers
 
 
@@ -66,7 +73,7 @@ class RecordedEnricher(Enricher):
         self._notes = notes
         self._name = name
         self._hedged = hedged
-        self._running: dict[tuple[str, str], str] = {}
+        self._running: dict[tuple[str, str], tuple[str, asyncio.Task[Any] | None]] = {}
         self._columns: tuple[str, ...] = ()
         self.max_batch = inner.max_batch
         self.default_retry: Retry | None = inner.default_retry
@@ -115,17 +122,20 @@ class RecordedEnricher(Enricher):
         notes.counts["calls"] += 1
         call = f"{self._number}.{notes.counts['calls']}"
         same = task, repr(keys)
-        copied = self._running.get(same) if self._hedged else None
-        self._running.setdefault(same, call)
+        copied = self._copied(same)
+        running = self._running.setdefault(same, (call, asyncio.current_task()))
         about = {"task": task, "lookup": self._number, "call": call}
         weights = dict(self.weigh(keys)) or None
         notes.add("call_started", keys=keys, copy_of=copied, weights=weights, **about)
         ended: dict[str, Any] = {"outcome": "result"}
+        settled: dict[str, float] = {}
+        settled_of.set(settled)
         now, left = asyncio.get_running_loop().time, time_left()
         limit = inf if left is None else now() + left
         try:
             answer = await ask()
             ended = self._judged([digest(one, self._columns) for one in each(answer)])
+            ended["settled"] = settled or None
             return answer
         except asyncio.CancelledError:
             ended["outcome"] = "timed_out" if now() >= limit - ROUNDING else "cancelled"
@@ -134,10 +144,18 @@ class RecordedEnricher(Enricher):
             ended = {"outcome": "error", **facts_of(error)}
             raise
         finally:
-            if self._running.get(same) == call:
+            if self._running.get(same) is running and running[0] == call:
                 del self._running[same]
             if task not in notes.killed:
                 notes.add("call_ended", **about, **ended)
+
+    def _copied(self, same: tuple[str, str]) -> str | None:
+        """The running call that a call for the same keys repeats. A call that was cancelled is not repeated."""
+        call, task = self._running.get(same, (None, None))
+        if task is not None and task.cancelling():
+            del self._running[same]
+            return None
+        return call if self._hedged else None
 
     def _judged(self, answers: list[Any]) -> Event:
         """How a call with these answers ends. An invalid answer is an error; a service lies for all keys of a call."""

@@ -34,6 +34,13 @@ class ProcessLoop(VirtualTimeLoop):
     def _write_to_self(self) -> None:
         """Nothing is asleep: there is one thread."""
 
+    def _run_once(self) -> None:
+        timers = self._timers()
+        # Such a timer runs now. What it calls must see that its time has come, or it would wait for it again.
+        if timers and 0 < timers[0].when() - self.time() < ROUNDING:
+            self._go_to(timers[0].when())
+        super()._run_once()  # type: ignore[misc]
+
     def _jump(self, timeout: float | None) -> bool:
         """Stop, unless the next timer is due now but for a rounding error."""
         if timeout is not None and timeout < ROUNDING:
