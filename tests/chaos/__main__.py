@@ -10,12 +10,12 @@ from pathlib import Path
 from examples.stage import Stage, positive, run, workspace
 from tests.chaos.faults import FAULTS
 from tests.chaos.report import Report
-from tests.chaos.runs import Runs
+from tests.chaos.runs import DRIVER, Runs
 from tests.chaos.service import CountingService
 
 ARTIFACTS = Path(__file__).resolve().parents[2] / "artifacts"
 
-KINDS = tuple(FAULTS)
+KINDS = (*FAULTS, DRIVER)
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -38,9 +38,10 @@ def chaos(stage: Stage, chosen: argparse.Namespace) -> None:
     stage.enter(service.service)
     runs = stage.enter(Runs(directory, service, ARTIFACTS / "chaos"))
     began = time.monotonic()
-    for seed in seeds:
-        for kind in kinds:
-            report.add(runs.run(kind, seed))
+    plan = [(kind, seed) for seed in seeds for kind in kinds if kind != DRIVER]
+    plan += [(DRIVER, seed) for seed in seeds if DRIVER in kinds]
+    for kind, seed in plan:
+        report.add(runs.run(kind, seed))
     report.finish(time.monotonic() - began)
     if report.failed:
         sys.exit(1)

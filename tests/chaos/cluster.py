@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 from pyspark.sql import SparkSession
 
-from examples.cluster import HOSTS, executors, options, standalone
+from examples.cluster import HOSTS, executors, options
 from examples.stage import local_spark
-from tests.spark.helpers import DAEMON, DAEMONS, GONE, wait_until
+from tests.spark.helpers import DAEMON, DAEMONS, wait_until
 
 READY = 60.0
 """Seconds in which an executor that has ended must have a successor."""
@@ -100,15 +100,22 @@ class Log:
 
     def lines(self) -> list[str]:
         """The new lines of all logs in the directory. A line that is not complete is left for the next reading."""
-        found: list[str] = []
+        return [line for lines in self.by_file() for line in lines]
+
+    def by_file(self) -> list[list[str]]:
+        """The new lines of each log that has new ones, the oldest log first."""
+        found: list[list[str]] = []
+        # Their names begin with the time and the number of the application.
         for path in sorted(self._directory.iterdir()):
             with path.open("rb") as file:
                 file.seek(begin := self._read.get(path, 0))
                 new = file.read()
             end = new.rfind(b"\n") + 1
             self._read[path] = begin + end
-            found += new[:end].decode("utf-8", "replace").splitlines()
-        return [line for line in found if line.startswith("{")]
+            if end:
+                lines = new[:end].decode("utf-8", "replace").splitlines()
+                found.append([line for line in lines if line.startswith("{")])
+        return found
 
 
 class Executor:
@@ -186,13 +193,3 @@ def session(directory: Path, master: str) -> Iterator[Cluster]:
     with local_spark(directory, **settings(directory, master)) as spark:
         spark.sparkContext.setLogLevel("OFF")
         yield Cluster(directory, master, spark)
-
-
-def connections(port: int, processes: Iterable[psutil.Process]) -> int:
-    """Connections to a service at `port` that are not of these processes, nor of this one."""
-    known = {one.pid for one in processes} | {os.getpid()}
-    open_ones = [one for one in psutil.net_connections("tcp") if one.raddr and one.raddr.port == port]
-    return sum(one.status == psutil.CONN_ESTABLISHED and one.pid not in known for one in open_ones)
-
-
-__all__ = ["GONE", "Cluster", "Executor", "Log", "Task", "connections", "session", "settings", "standalone", "tasks_of"]

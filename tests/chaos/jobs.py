@@ -93,7 +93,7 @@ class Job:
         """Rows with columns `id` and `key`, enriched."""
         found = enrich(rows, _source(url, 0, "v long"), on="key", **self._options(directory, 0))
         if self.shuffle:
-            found = found.repartition(SHUFFLED, "id")
+            found = found.repartition(SHUFFLED, "key")
         if self.lookups == 2:
             return enrich(found, _source(url, 1, "w long"), on="v", **self._options(directory, 1))
         return found.withColumn("w", F.expr("cast(null as long)"))

@@ -27,7 +27,7 @@ SLACK = 0.05
 ENDED = 5.0
 """Seconds after the end of a task in which nothing of it may be left (law X7)."""
 
-OUTCOMES = {"Success": "finished", "TaskKilled": "closed"}
+OUTCOMES = {"Success": "finished", "TaskKilled": "closed", "Killed": "killed"}
 
 
 def history_of(job: Job, tasks: Mapping[int, Task], calls: Sequence[Call], strikes: Sequence[Strike]) -> History:
@@ -76,8 +76,14 @@ def end_of(task: Task, strikes: Iterable[Strike]) -> tuple[float, str] | None:
     return None if task.end is None else (task.end, OUTCOMES.get(task.reason or "", "failed"))
 
 
-def wrong_calls(job: Job, tasks: Mapping[int, Task], calls: Sequence[Call], history: History) -> list[str]:
-    """What is wrong with the calls of a run."""
+def wrong_calls(
+    job: Job, tasks: Mapping[int, Task], calls: Sequence[Call], history: History, *, places: bool = True
+) -> list[str]:
+    """What is wrong with the calls of a run.
+
+    Args:
+        places: whether all rows of a key are in the same partition, whatever was done again.
+    """
     found = [str(violation) for violation in check_history(history)]
     unknown = {call.task for call in calls} - tasks.keys()
     if unknown:
@@ -87,12 +93,12 @@ def wrong_calls(job: Job, tasks: Mapping[int, Task], calls: Sequence[Call], hist
     twice = [one for one, times in asked.items() if times > 1]
     if twice:
         found.append(f"{len(twice)} keys were asked for twice in one attempt of a task: {twice[:5]}")
-    places: dict[tuple[int, int], set[int]] = defaultdict(set)
+    partitions: dict[tuple[int, int], set[int]] = defaultdict(set)
     for call in calls:
-        places[call.lookup, call.key].add(tasks[call.task].partition)
-    if strays := [key for key, partitions in places.items() if len(partitions) > 1]:
+        partitions[call.lookup, call.key].add(tasks[call.task].partition)
+    if places and (strays := [key for key, several in partitions.items() if len(several) > 1]):
         found.append(f"{len(strays)} keys were asked for in several partitions: {strays[:5]}")
-    if missing := job.calls - len(places):
+    if missing := job.calls - len(partitions):
         found.append(f"{missing} keys were never asked for")
     return found
 

@@ -79,8 +79,9 @@ class CountingService:
         return sum(call.outcome == "result" and lookup in (None, call.lookup) for call in list(calls))
 
     def forget(self, run: str) -> None:
-        """Drop what is recorded of a run."""
-        self._calls.pop(run, None)
+        """Drop what is recorded of a run, and of its parts."""
+        for name in [name for name in self._calls if name == run or name.startswith(f"{run}-")]:
+            del self._calls[name]
         self.service.requests.clear()
 
     def release(self) -> None:
