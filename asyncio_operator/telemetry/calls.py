@@ -6,12 +6,16 @@ OpenTelemetry: a provider can only be set by code that has done so.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from asyncio_operator.errors import describe_error
 from asyncio_operator.telemetry.notes import Attributes
+
+logger = logging.getLogger("asyncio_operator.telemetry")
 
 Invoke = Callable[[Any], Awaitable[Any]]
 
@@ -24,8 +28,17 @@ def providers() -> list[Any]:
 
     The API has providers of its own, which do nothing.
     """
-    loaded = [(api, getattr(sys.modules[api], get)) for api, get in APIS.items() if api in sys.modules]
-    return [one for api, get in loaded if not type(one := get()).__module__.startswith(api)]
+    found: list[Any] = []
+    for api, get in APIS.items():
+        if api in sys.modules:
+            try:
+                one = getattr(sys.modules[api], get)()
+            except Exception as error:
+                # A variable of the environment names a provider that cannot be loaded: no reason to fail a run.
+                logger.warning("OpenTelemetry has no provider for %s: %s", api, describe_error(error))
+            else:
+                found += [] if type(one).__module__.startswith(api) else [one]
+    return found
 
 
 def observed(invoke: Invoke, name: str, attributes: Callable[[], Attributes] = dict, *, many: bool = False) -> Invoke:

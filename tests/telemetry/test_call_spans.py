@@ -60,6 +60,14 @@ def test_V4_without_a_provider_a_run_calls_its_own_function() -> None:
     assert observed(fetch, "fetch") is fetch
 
 
+def test_V4_a_provider_of_the_environment_that_cannot_be_loaded_fails_no_run(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_PYTHON_TRACER_PROVIDER", "no_such_provider")
+    assert run_of(AsyncWaitOperator(fetch), [1]) == [2]
+    assert "OpenTelemetry has no provider for opentelemetry.trace" in caplog.text
+
+
 def test_V4_nothing_of_it_is_imported_by_runs_lookups_and_enrichers() -> None:
     program = """
 import asyncio, sys
