@@ -81,7 +81,9 @@ def law_l5_an_answer_expires(book: Book, found: Finding) -> None:
             if latest is None:
                 continue
             found.decided()
-            _judge(run, row, out, latest.at, written, "expire_after_write", latest.call, book, found)
+            # A miss has a time of its own, if one is given (L3).
+            ttl = None if out.status == "missing" and scope.cache.get("missing_ttl") else written
+            _judge(run, row, out, latest.at, ttl, "expire_after_write", latest.call, book, found)
             if scope.heap:
                 last = max(latest.at, uses.get(row.key, latest.at))
                 _judge(run, row, out, last, used, "expire_after_access", latest.call, book, found)

@@ -165,6 +165,8 @@ def test_Y2_a_cached_miss_past_its_time_or_that_must_not_be_is_seen() -> None:
     assert judged(story(5.999, missing_ttl=5.0), "L3")
     assert broken(story(6.002, missing_ttl=5.0)) == {"L3"}
     assert broken(story(2.0, cache_missing=False)) == {"L3"}
+    # The time of misses goes before that of other answers.
+    assert judged(story(5.999, missing_ttl=5.0, expire_after_write=1.0), "L3")
 
 
 def test_Y2_an_answer_that_is_not_the_current_one_is_seen() -> None:
