@@ -141,6 +141,36 @@ def test_G6_no_more_is_spent_than_allowed(workers: int, lost: float, dies: float
         assert cluster.refusals
 
 
+@settings(max_examples=6)
+@given(
+    workers=st.sampled_from([2, 6]),
+    in_flight=st.sampled_from([3, 8]),
+    usd=st.sampled_from([0.5, 50.0]),
+    lost=st.sampled_from([0.0, 0.1]),
+    dies=st.sampled_from([0.1, 0.4]),
+    seed=st.integers(0, 10_000),
+)
+def test_G2_G6_limits_of_several_units_slots_and_a_spend_limit_hold_together(
+    workers: int, in_flight: int, usd: float, lost: float, dies: float, seed: int
+) -> None:
+    """Workers die while they hold permits, slots and amounts."""
+    cluster = Cluster(
+        Budget("b", Limit(20, 1.0), Limit(1500.0, 2.0, "tokens"), in_flight=in_flight, spend={"usd": usd}),
+        workers,
+        work=lambda worker, now: True,
+        weigh=lambda source: {"tokens": source.choice([1.0, 50.0, 400.0]), "usd": source.choice([0.01, 0.05])},
+        latency=0.2,
+        network=Network(lost=lost, dies=dies),
+        seed=seed,
+    )
+    cluster.run(5.0)
+    check(cluster)
+    assert 0 < cluster.most_in_flight <= in_flight
+    assert sum(weights["usd"] for _, weights in cluster.starts) <= usd + 1e-6
+    # Something starts as long as there is something to spend.
+    assert cluster.refusals or cluster.starts[-1][0] > 2.0
+
+
 def test_G2_what_a_killed_worker_held_comes_back_within_five_seconds() -> None:
     cluster = Cluster(Budget("b", in_flight=10), 2, work=lambda worker, now: worker.place == 0, latency=1e6, seed=3)
     cluster.run(1.0)
