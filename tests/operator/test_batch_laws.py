@@ -16,7 +16,7 @@ from asyncio_operator import (
     Watermark,
 )
 from tests.operator.attempts import Batches, retry
-from tests.operator.helpers import Source, collect, collect_timed, forever, late, now, process, virtual
+from tests.operator.helpers import Source, block, collect, collect_timed, forever, late, now, process, virtual
 
 
 def by(max_size: int = 1000, linger: float = 1.0) -> Batching:
@@ -304,3 +304,32 @@ async def test_B2_with_flatten_each_result_is_an_iterable_of_outputs(mode):
     batches = Batches(lambda values, number: [[1], "text", [3]])
     assert await process(batches, range(3), on_error="skip", **options) == [1, 3]
     assert len(batches.calls) == 1
+
+
+@virtual
+async def test_R3_no_call_starts_for_an_element_whose_deadline_passes_while_a_batch_reads_its_input():
+    calls: list[tuple[float, list[str]]] = []
+
+    class Half(BatchAsyncFunction[str, str]):
+        async def invoke_batch(self, values):
+            calls.append((now(), list(values)))
+            if "a" in values:
+                raise ValueError("a")
+            return values
+
+    def slowly():
+        yield from "ab"
+        # The batch of the second attempt waits here, and the loop with it.
+        block(10.0)
+        yield "c"
+
+    operator = AsyncWaitOperator(
+        Half(),
+        batching=Batching(max_size=2, linger=1.0),
+        retry=retry(delay=0.0),
+        timeout=5.0,
+        on_timeout=late,
+        capacity=1,
+    )
+    assert sorted(await collect(operator.process(slowly())), key=str) == [("late", "a"), "b", "c"]
+    assert [values for began, values in calls if began > 5.0] == [["c"]]

@@ -13,7 +13,14 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from asyncio_operator import AsyncWaitOperator, Latency, OperatorStatistics, Retry
+from asyncio_operator import (
+    AsyncWaitOperator,
+    BatchAsyncFunction,
+    Batching,
+    Latency,
+    OperatorStatistics,
+    Retry,
+)
 from asyncio_operator.metrics import MANY_SAMPLES, Histogram
 from tests.operator.helpers import virtual
 
@@ -178,3 +185,20 @@ def test_statistics_are_frozen_and_zero_to_begin_with():
     assert statistics.latency == Latency()
     with pytest.raises(AttributeError):
         statistics.admitted = 1  # type: ignore[misc]
+
+
+@virtual
+async def test_O14_the_latency_of_an_element_runs_from_its_admission_and_that_of_a_call_from_its_start():
+    class Slow(BatchAsyncFunction[int, int]):
+        async def invoke_batch(self, values):
+            await asyncio.sleep(1)
+            return values
+
+    async def one():
+        yield 1
+        await asyncio.sleep(10)
+
+    operator = AsyncWaitOperator(Slow(), batching=Batching(max_size=5, linger=2.0), capacity=1)
+    assert [output async for output in operator.process(one())] == [1]
+    assert operator.metrics.latency.p50 == pytest.approx(3.0, rel=0.032)
+    assert operator.metrics.attempt_latency.p50 == pytest.approx(1.0, rel=0.032)
