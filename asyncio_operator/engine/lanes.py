@@ -142,6 +142,10 @@ class Lanes:
             self._finished.set_result(None)
             self.stop()
 
+    def when_failed(self, call: Callable[[], None]) -> None:
+        """Call it in the turn after the run has failed. Its calls may take longer to end."""
+        self._finished.add_done_callback(lambda _: call() if self.failed else None)
+
     def _cancelled(self) -> None:
         """The task that waits for the end is cancelled here and now: by its own caller, or by what a call has started.
 

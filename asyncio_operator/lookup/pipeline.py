@@ -318,12 +318,17 @@ class LookupPipeline:
         """Durations of calls, in seconds."""
         return self._lanes.latency
 
-    async def run(self) -> None:
+    async def run(self, failing: Callable[[], None] | None = None) -> None:
         """Run until the source has ended and everything is delivered.
+
+        Args:
+            failing: called when the run has failed, before its calls have ended.
 
         Raises:
             FunctionError: a lookup failed and ``options.fail`` is set, or it raised an error that is no `Exception`.
         """
+        if failing is not None:
+            self._lanes.when_failed(failing)
         try:
             with counted(self._name, self._figures):
                 await self._lanes.run()

@@ -107,24 +107,35 @@ class Link:
         if self._pipeline is not None:
             self._pipeline.forget(key)
 
-    async def run(self, source: Input, deliver: Deliver) -> None:
-        """Look up the keys of the input, until it has ended and all of it is delivered."""
+    async def run(self, source: Input, deliver: Deliver, failing: Callable[[], None] | None = None) -> None:
+        """Look up the keys of the input, until it has ended and all of it is delivered.
+
+        Args:
+            failing: see `LookupPipeline.run`.
+        """
         task, options, process = self.task, self.task.options, self._process
         clients, caches = process.clients, process.caches
         enricher = await clients.lease(task.fingerprint, task.enricher)
         try:
             if options.cache is None:
-                await self._run(enricher, None, source, deliver)
+                await self._run(enricher, None, source, deliver, failing)
                 return
             cache = await caches.lease(task.owner, options.cache, task.answers)
             try:
-                await self._run(enricher, cache, source, deliver)
+                await self._run(enricher, cache, source, deliver, failing)
             finally:
                 caches.release(task.owner, options.cache)
         finally:
             clients.release(task.fingerprint)
 
-    async def _run(self, enricher: Enricher, cache: LookupCache | None, source: Input, deliver: Deliver) -> None:
+    async def _run(
+        self,
+        enricher: Enricher,
+        cache: LookupCache | None,
+        source: Input,
+        deliver: Deliver,
+        failing: Callable[[], None] | None,
+    ) -> None:
         task, process = self.task, self._process
         check = AnswerCheck(task.answers)
         trace = None if task.tracing is None else Trace(task.tracing.limit)
@@ -151,7 +162,7 @@ class Link:
             if self._reporter is not None:
                 self._reporter.running()
             try:
-                await self._pipeline.run()
+                await self._pipeline.run(failing)
             finally:
                 if trace is not None:
                     trace.shift(process.wall() - clock_of(asyncio.get_running_loop())())

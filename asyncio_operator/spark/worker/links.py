@@ -134,34 +134,51 @@ async def run(links: Sequence[Link], source: ToLoop, sink: FromLoop) -> None:
         return
     hops = [Hop(*pair) for pair in pairwise(links)]
 
-    async def run_one(number: int) -> None:
+    async def run_one(number: int, failing: Callable[[], None]) -> None:
         link, inputs = links[number], source if number == 0 else hops[number - 1]
         if link is links[-1]:
-            await link.run(inputs, deliver)
+            await link.run(inputs, deliver, failing)
         else:
-            await link.run(inputs, hops[number].deliver)
+            await link.run(inputs, hops[number].deliver, failing)
             hops[number].end()
 
     await _together([link.name for link in links], [partial(run_one, number) for number in range(len(links))])
 
 
-async def _together(names: Sequence[str], works: Sequence[Callable[[], Awaitable[None]]]) -> None:
-    """Do works side by side. The first error cancels the others, and is raised when all have ended."""
-    tasks = [start_task(error_of(work)) for work in works]
+async def _together(names: Sequence[str], works: Sequence[Callable[[Callable[[], None]], Awaitable[None]]]) -> None:
+    """Do works side by side. The first error cancels the others, and is raised when all have ended.
+
+    Args:
+        works: each gets a function to call when it has failed: what it has begun may take longer to end.
+    """
+    failed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def fail(number: int) -> None:
+        if not failed.done():
+            failed.set_result(number)
+
+    tasks = [start_task(error_of(partial(work, partial(fail, number)))) for number, work in enumerate(works)]
     running, error = set(tasks), None
     try:
-        while running and error is None:
-            ended, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        while running and error is None and not failed.done():
+            either: list[asyncio.Future[Any]] = [*running, failed]
+            ended, _ = await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            running = {task for task in running if task not in ended}
             errors = [_error(task, name) for task, name in zip(tasks, names, strict=True) if task in ended]
             error = next(filter(None, errors), None)
     except asyncio.CancelledError as cancelled:
         error = cancelled
+    first = failed.result() if failed.done() and error is None else None
     # All at once, so that the times in which they may ignore their cancellation run side by side.
-    for task in tasks:
-        if task in running:
+    for number, task in enumerate(tasks):
+        if task in running and number != first:
             task.cancel()
     if running:
         await wait_through(start_task(asyncio.wait(running)), TASK_END)
+    if first is not None:
+        # It has ended the calls that it could, and says why it failed.
+        await asyncio.wait([tasks[first]])
+        error = _error(tasks[first], names[first])
     if isinstance(error, asyncio.CancelledError):
         # A work that was cancelled by code of its own says so.
         own = [task.result() for task in tasks if task.done() and not task.cancelled()]

@@ -46,9 +46,11 @@ class ObservedLink:
         """See `Link`."""
         self._link.emitted(keys, batch)
 
-    async def run(self, source: Input, deliver: Callable[[KeyBatch, int], None]) -> None:
+    async def run(
+        self, source: Input, deliver: Callable[[KeyBatch, int], None], failing: Callable[[], None] | None = None
+    ) -> None:
         """See `Link`."""
-        await self._link.run(ObservedInput(source, self._read), deliver)
+        await self._link.run(ObservedInput(source, self._read), deliver, failing)
 
     def keys_of(self, batch: pa.RecordBatch) -> KeyBatch:
         """See `Link`."""

@@ -103,3 +103,14 @@ def test_Y1_a_killed_worker_is_followed_by_another_that_finishes_its_tasks() -> 
     history = Simulation.from_scenario(Scenario(1, (lookup,), (Task((1, 2, 3)),), kills=(Kill(0, 0.15),))).run()
     ends = [(event["task"], event["outcome"]) for event in history if event["event"] == "task_ended"]
     assert ends == [("0.0", "killed"), ("0.1", "finished")]
+
+
+@pytest.mark.parametrize("last_fails", [False, True])
+def test_C4_O6_no_call_of_another_lookup_starts_while_a_failed_one_waits_for_its_calls(last_fails: bool) -> None:
+    quick = Lookup({"capacity": 1}, Service(mean=0.01))
+    fails = Lookup({"capacity": 3}, Service(latency="uniform", mean=0.03, bad=0.2, ignores=0.3))
+    for seed in range(6):
+        lookups = (quick, fails) if last_fails else (fails, quick)
+        simulation = Simulation.from_scenario(Scenario(seed, lookups, (Task(tuple(range(30)), batch=1),)))
+        assert simulation.violations() == []
+        assert simulation.outcome().attempts[0].outcome == "failed"
