@@ -225,3 +225,20 @@ def test_J3_the_columns_of_the_format_are_those_of_its_docstring() -> None:
         for line in (module.__doc__ or "").splitlines()
         if line.startswith("    _") and "/" not in line.split()[0]
     ] == ABOUT.names
+
+
+def test_J4_J7_a_clock_that_goes_back_loses_no_answer_and_deletes_no_file_that_is_needed(tmp_path: Path) -> None:
+    place = LocalPlace(str(tmp_path))
+    description = described(place)
+    write(place, description, batch({1: ["ahead"], 2: ["ahead"]}, NOW + 3600), clock=lambda: NOW + 3600)
+    write(place, description, batch({2: ["later"], 3: ["later"]}, NOW), clock=lambda: NOW)
+    expected = {1: ["ahead"], 2: ["ahead"], 3: ["later"]}
+    assert read(place, description, [1, 2, 3], clock=lambda: NOW) == expected
+    compact(place, description, clock=lambda: NOW + 3600)
+    for moment in (NOW, NOW - 86_400 * 365):
+        compact(place, description, clock=lambda moment=moment: moment)  # type: ignore[misc]
+        assert read(place, description, [1, 2, 3], clock=lambda: NOW) == expected
+    assert len(list_journal(place).files) == 3, "the record is younger than the grace"
+    write(place, description, batch({4: ["last"]}, NOW - 3600), clock=lambda: NOW - 3600)
+    compact(place, description, grace=0, clock=lambda: NOW + 7200)
+    assert read(place, description, [1, 2, 3, 4], clock=lambda: NOW) == expected | {4: ["last"]}
