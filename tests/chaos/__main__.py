@@ -25,6 +25,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--times", type=positive, default=100, help="runs of each kind (default: 100)")
     parser.add_argument("--seed", type=positive, help="only the run of this seed, of each kind")
     parser.add_argument("--first", type=positive, default=1, help="the seed of the first run (default: 1)")
+    parser.add_argument("--keep", action="store_true", help="write the histories of runs that are right, too")
     return parser.parse_args(arguments)
 
 
@@ -36,7 +37,7 @@ def chaos(stage: Stage, chosen: argparse.Namespace) -> None:
     directory = stage.enter(workspace("chaos"))
     service = CountingService()
     stage.enter(service.service)
-    runs = stage.enter(Runs(directory, service, ARTIFACTS / "chaos"))
+    runs = stage.enter(Runs(directory, service, ARTIFACTS / "chaos", keep_all=chosen.keep))
     began = time.monotonic()
     plan = [(kind, seed) for seed in seeds for kind in kinds if kind != DRIVER]
     plan += [(DRIVER, seed) for seed in seeds if DRIVER in kinds]

@@ -92,39 +92,39 @@ def tasks_of(lines: Iterable[str]) -> dict[int, Task]:
 
 
 class Log:
-    """Reads a growing event log, from where the last reading ended."""
+    """Reads growing event logs, each from where the last reading ended."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._read: dict[Path, int] = {}
+        self._read: dict[str, int] = {}
 
-    def lines(self) -> list[str]:
-        """The new lines of all logs in the directory. A line that is not complete is left for the next reading."""
-        return [line for lines in self.by_file() for line in lines]
-
-    def by_file(self) -> list[list[str]]:
-        """The new lines of each log that has new ones, the oldest log first."""
-        found: list[list[str]] = []
-        # Their names begin with the time and the number of the application.
-        for path in sorted(self._directory.iterdir()):
+    def lines(self, application: str) -> list[str]:
+        """The new lines of an application. A line that is not complete is left for the next reading."""
+        # The name ends with ".inprogress" until the application has ended.
+        for path in self._directory.glob(f"{application}*"):
             with path.open("rb") as file:
-                file.seek(begin := self._read.get(path, 0))
+                file.seek(begin := self._read.get(application, 0))
                 new = file.read()
             end = new.rfind(b"\n") + 1
-            self._read[path] = begin + end
-            if end:
-                lines = new[:end].decode("utf-8", "replace").splitlines()
-                found.append([line for line in lines if line.startswith("{")])
-        return found
+            self._read[application] = begin + end
+            lines = new[:end].decode("utf-8", "replace").splitlines()
+            return [line for line in lines if line.startswith("{")]
+        return []
 
 
 class Executor:
-    """A running executor."""
+    """A running executor.
+
+    Attributes:
+        name: its number in its application.
+        application: the identifier of its application.
+    """
 
     def __init__(self, process: psutil.Process) -> None:
         self.process = process
         command = process.cmdline()
         self.name = command[command.index("--executor-id") + 1]
+        self.application = command[command.index("--app-id") + 1]
 
     def family(self) -> list[psutil.Process]:
         """The JVM and all that it has started."""
@@ -156,19 +156,24 @@ class Cluster:
         self.directory = directory
         self.master = master
         self.spark = spark
-        self.log = Log(directory / "events")
+        self.application: str = spark.sparkContext.applicationId
+        self._log = Log(directory / "events")
 
     def executors(self) -> list[Executor]:
         """The executors that live, in the order of their names."""
-        return sorted(living(self.directory), key=lambda one: int(one.name))
+        return sorted(living(self.directory, self.application), key=lambda one: int(one.name))
+
+    def events(self) -> list[str]:
+        """The new lines of the event log."""
+        return self._log.lines(self.application)
 
     def wait_until_ready(self) -> None:
         """Wait until both executors are there, and the driver knows them."""
-        tracker = self.spark.sparkContext._jsc.sc().statusTracker()
+        context = self.spark.sparkContext._jsc.sc()
 
         def ready() -> bool:
-            # The driver is in the list, too.
-            return len(self.executors()) == len(HOSTS) and len(tracker.getExecutorInfos()) == len(HOSTS) + 1
+            known = set(context.getExecutorIds().mkString(" ").split())
+            return len(known) == len(HOSTS) and known == {one.name for one in self.executors()}
 
         wait_until(ready, READY, "both executors are there")
 
@@ -178,12 +183,14 @@ class Cluster:
             self.spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
 
 
-def living(directory: Path) -> Iterator[Executor]:
-    """The executors of a cluster."""
+def living(directory: Path, application: str | None = None) -> Iterator[Executor]:
+    """The executors of a cluster, or those of one application."""
     for process in executors(directory):
         with contextlib.suppress(psutil.Error, ValueError):
             if process.status() != psutil.STATUS_ZOMBIE:
-                yield Executor(process)
+                executor = Executor(process)
+                if application in (None, executor.application):
+                    yield executor
 
 
 @contextmanager

@@ -29,27 +29,28 @@ class Left:
 
     def note(self) -> None:
         """Note what runs now."""
-        self._noted |= self._family()
+        self._noted |= self._family(None)
 
-    def behind(self, files: Path, parts: int) -> list[str]:
+    def behind(self, application: str, files: Path, parts: int) -> list[str]:
         """What is left in the end, of the time that it has to end.
 
         Args:
+            application: the one whose executors may live.
             files: the directory of journals.
             parts: half-written files that kills may have left there.
         """
         deadline = time.monotonic() + GONE
-        while found := self._remains(files, parts):
+        while found := self._remains(application, files, parts):
             if time.monotonic() > deadline:
                 return found
             time.sleep(0.05)
         return []
 
-    def _family(self) -> set[psutil.Process]:
-        return {one for executor in living(self._cluster) for one in executor.family()}
+    def _family(self, application: str | None) -> set[psutil.Process]:
+        return {one for executor in living(self._cluster, application) for one in executor.family()}
 
-    def _remains(self, files: Path, parts: int) -> list[str]:
-        family = self._family()
+    def _remains(self, application: str, files: Path, parts: int) -> list[str]:
+        family = self._family(application)
         found = [f"a process of no executor: {one.pid}" for one in self._noted - family if _lives(one)]
         if self._service.running:
             found.append(f"{self._service.running} requests run")

@@ -20,7 +20,7 @@ from tests.chaos.judge import asked_again, history_of, wrong_calls
 from tests.chaos.left import Left
 from tests.chaos.report import Outcome
 from tests.chaos.service import LATENCY, RUN, CountingService
-from tests.chaos.streams import StreamRun
+from tests.chaos.streams import Drivers, StreamRun
 from tests.spark.helpers import in_background
 
 DRIVER = "driver"
@@ -36,17 +36,20 @@ class Runs:
     Args:
         directory: of the cluster.
         artifacts: gets the histories of runs that were wrong.
+        keep_all: whether it gets those of all runs.
     """
 
-    def __init__(self, directory: Path, service: CountingService, artifacts: Path) -> None:
+    def __init__(self, directory: Path, service: CountingService, artifacts: Path, *, keep_all: bool = False) -> None:
         self._directory = directory
         self._service = service
         self._artifacts = artifacts
+        self._keep_all = keep_all
         self._stack = ExitStack()
         self._session = ExitStack()
         self._numbers = itertools.count(1)
         self._master: str | None = None
         self._cluster: Cluster | None = None
+        self._drivers: Drivers | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -64,7 +67,7 @@ class Runs:
         if kind == DRIVER:
             # The drivers of the stream need the cores.
             self._end_session()
-            one = StreamRun(self._directory, master, self._service, seed, name)
+            one = StreamRun(self._drivers_of(master), self._service, seed, name)
         else:
             if self._cluster is None:
                 self._cluster = self._session.enter_context(session(self._directory, master))
@@ -74,7 +77,7 @@ class Runs:
             outcome.wrong = tuple(one.play(outcome))
         except AssertionError as error:
             outcome.wrong = (str(error),)
-        if outcome.wrong and one.history is not None:
+        if (outcome.wrong or self._keep_all) and one.history is not None:
             self._artifacts.mkdir(parents=True, exist_ok=True)
             one.history.dump(self._artifacts / f"{kind}-{seed}.jsonl")
         self._service.forget(name)
@@ -86,6 +89,11 @@ class Runs:
         if self._master is None:
             self._master = self._stack.enter_context(standalone(self._directory))
         return self._master
+
+    def _drivers_of(self, master: str) -> Drivers:
+        if self._drivers is None:
+            self._drivers = self._stack.enter_context(Drivers(self._directory, master))
+        return self._drivers
 
     def _end_session(self) -> None:
         self._cluster = None
@@ -111,7 +119,7 @@ class Run:
         cluster, service = self._cluster, self._service
         cluster.wait_until_ready()
         began = time.monotonic()
-        cluster.log.lines()
+        cluster.events()
         self._directory.mkdir()
         self._left.note()
         frame = self.job.frame(cluster.spark, service.url, self._directory)
@@ -138,7 +146,7 @@ class Run:
         if self.job.journal and not wrong:
             wrong += self._again(frame)
         strikes = [] if strike is None else [strike]
-        wrong += self._left.behind(self._directory, sum(len(one.killed) for one in strikes))
+        wrong += self._left.behind(cluster.application, self._directory, sum(len(one.killed) for one in strikes))
         wrong += self._judge_calls(strikes, outcome)
         outcome.seconds = round(time.monotonic() - began, 2)
         return wrong
@@ -180,11 +188,11 @@ class Run:
 
     def _judge_calls(self, strikes: list[Strike], outcome: Outcome) -> list[str]:
         self._cluster.wait_for_events()
-        tasks: dict[int, Task] = tasks_of(self._cluster.log.lines())
+        tasks: dict[int, Task] = tasks_of(self._cluster.events())
         calls = self._service.calls(self._name)
         if {call.task for call in calls} - tasks.keys():
             self._cluster.spark.range(1).count()  # The log is written to disk at the end of a job.
-            tasks |= tasks_of(self._cluster.log.lines())
+            tasks |= tasks_of(self._cluster.events())
         self.history = history_of(self.job, tasks, calls, strikes)
         outcome.calls, outcome.again = len(calls), asked_again(calls)
         outcome.attempts = len({call.task for call in calls})

@@ -1,8 +1,8 @@
 """The driver of a stream is killed at a random moment, and another one goes on from the checkpoint.
 
-The drivers are processes of their own. The stream reads files of numbered rows, two for each micro-batch, and writes
-Parquet files. The event log of a killed driver lacks the latest tasks: they begin with their first call, and end with
-the kill.
+The drivers are processes of their own; the one that ends a stream begins the next one. The stream reads files of
+numbered rows, two for each micro-batch, and writes Parquet files. The event log of a killed driver lacks the latest
+tasks: they begin with their first call, and end with the kill.
 """
 
 from __future__ import annotations
@@ -13,8 +13,12 @@ import random
 import subprocess
 import threading
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -27,7 +31,8 @@ from tests.chaos.judge import asked_again, history_of, wrong_calls
 from tests.chaos.left import Left
 from tests.chaos.report import Outcome
 from tests.chaos.service import LATENCY, Call, CountingService
-from tests.faults.programs import end_program, kill_family, line_of, spark_program
+from tests.faults.programs import kill_family, line_of, spark_program
+from tests.spark.helpers import wait_until
 
 FILES = 8
 
@@ -47,59 +52,139 @@ from pyspark.sql import SparkSession
 from tests.chaos.jobs import Job
 from tests.chaos.service import RUN
 
-settings, url, run, directory, job, in_batch = json.loads(sys.argv[1])
+[settings] = json.loads(sys.argv[1])
 builder = SparkSession.builder.config("spark.ui.enabled", "false")
 for name, value in settings.items():
     builder = builder.config(name, value)
 spark = builder.getOrCreate()
 spark.sparkContext.setLogLevel("OFF")
-spark.sparkContext.setLocalProperty(RUN, run)
-place = Path(directory)
-rows = spark.readStream.schema("id long, key long").option("maxFilesPerTrigger", in_batch).parquet(str(place / "in"))
-out = Job(**job).enriched(rows, url, place).writeStream.format("parquet").trigger(availableNow=True)
-try:
-    query = out.option("checkpointLocation", str(place / "checkpoint")).option("path", str(place / "out")).start()
-    query.awaitTermination()
-    found = spark.read.parquet(str(place / "out")).select("id", "key", "v", "w").collect()
-    (place / "rows.json").write_text(json.dumps([tuple(row) for row in found]))
-    print("done", flush=True)
-except Exception as error:
-    print(json.dumps(str(error)[:600]), flush=True)
-sys.stdin.readline()
+print(spark.sparkContext.applicationId, flush=True)
+for line in sys.stdin:
+    if not line.strip():
+        break
+    url, run, directory, job, in_batch = json.loads(line)
+    spark.sparkContext.setLocalProperty(RUN, run)
+    place = Path(directory)
+    files = spark.readStream.schema("id long, key long").option("maxFilesPerTrigger", in_batch)
+    found = Job(**job).enriched(files.parquet(str(place / "in")), url, place)
+    out = found.writeStream.format("parquet").trigger(availableNow=True)
+    try:
+        query = out.option("checkpointLocation", str(place / "checkpoint")).option("path", str(place / "out")).start()
+        query.awaitTermination()
+        rows = spark.read.parquet(str(place / "out")).select("id", "key", "v", "w").collect()
+        (place / "rows.json").write_text(json.dumps([tuple(row) for row in rows]))
+        print("done", flush=True)
+    except Exception as error:
+        print(json.dumps(str(error)[:600]), flush=True)
 spark.stop()
 """
+
+
+class Driver:
+    """A driver, which runs streams one after another.
+
+    Attributes:
+        application: the identifier of its application.
+        lines: what it has printed since its last stream was started.
+    """
+
+    def __init__(self, program: subprocess.Popen[str]) -> None:
+        self.application = line_of(program)
+        self.lines: list[str] = []
+        self._program = program
+
+    def start(self, *stream: object) -> None:
+        """Start a stream. A line says how it has ended."""
+        lines = self.lines = []
+        assert self._program.stdin is not None
+        self._program.stdin.write(json.dumps(stream) + "\n")
+        self._program.stdin.flush()
+        threading.Thread(target=lambda: lines.append(line_of(self._program)), daemon=True).start()
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        """Wait until a condition holds, or the stream has ended.
+
+        Raises:
+            AssertionError: the driver hangs.
+        """
+        wait_until(lambda: bool(self.lines) or until(), HANGS, "the stream has ended")
+
+    def kill(self) -> None:
+        """Kill it, with its JVM."""
+        kill_family(self._program.pid)
+
+
+class Drivers:
+    """The driver of the streams, as a context manager. A driver that was killed has a successor.
+
+    Args:
+        cluster: the directory of the cluster.
+        master: its URL.
+    """
+
+    def __init__(self, cluster: Path, master: str) -> None:
+        self.cluster = cluster
+        self.log = Log(cluster / "events")
+        self._settings = settings(cluster, master)
+        self._stack = ExitStack()
+        self._driver: Driver | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.drop()
+
+    def driver(self) -> Driver:
+        """The driver; a new one if there is none."""
+        if self._driver is None:
+            self._driver = Driver(self._stack.enter_context(spark_program(PROGRAM, self._settings)))
+        return self._driver
+
+    def drop(self) -> None:
+        """Kill the driver, with all that it has started."""
+        self._driver = None
+        self._stack.close()
 
 
 class StreamRun:
     """A stream whose driver is killed once.
 
     Args:
-        cluster: the directory of the cluster.
         name: of the run; it is also a directory.
     """
 
-    def __init__(self, cluster: Path, master: str, service: CountingService, seed: int, name: str) -> None:
+    def __init__(self, drivers: Drivers, service: CountingService, seed: int, name: str) -> None:
         self.history: History | None = None
         self._drawn = random.Random(f"driver {seed}")
         self.job = replace(Job.drawn(self._drawn), ordered=False)
-        self._master = master
-        self._cluster = cluster
+        self._drivers = drivers
         self._service = service
         self._name = name
-        self._directory = cluster / name
-        self._left = Left(cluster, service)
+        self._directory = drivers.cluster / name
+        self._left = Left(drivers.cluster, service)
 
     def play(self, outcome: Outcome) -> list[str]:
         """Run it. Returns what is wrong, and fills the figures of the outcome."""
+        first = self._drivers.driver()
         began = time.monotonic()
-        log = Log(self._cluster / "events")
-        log.lines()
+        self._drivers.log.lines(first.application)
         self._write_input()
-        strike, early = self._until_it_is_killed(outcome)
-        text = early or self._until_the_end()
-        wrong = self._judge_rows(text, outcome)
-        wrong += self._left.behind(self._directory, 2)
-        wrong += self._judge_calls(log, strike, outcome)
+        try:
+            strike = self._until_it_is_killed(first, outcome)
+            second = self._drivers.driver()
+            if strike is not None:
+                second.start(*self._stream(1))
+                second.wait(lambda: False)
+            self._left.note()
+        except AssertionError:
+            self._drivers.drop()
+            raise
+        wrong = self._judge_rows(second.lines[0], outcome)
+        wrong += self._left.behind(second.application, self._directory, 2)
+        wrong += self._judge_calls([first.application, second.application], strike, outcome)
         outcome.seconds = round(time.monotonic() - began, 2)
         return wrong
 
@@ -113,48 +198,29 @@ class StreamRun:
             parquet.write_table(table, path)
             os.utime(path, (number + 1, number + 1))
 
-    def _driver(self, number: int) -> tuple[object, ...]:
-        """The arguments of a driver."""
-        chosen = settings(self._cluster, self._master)
-        job = asdict(self.job)
-        return chosen, self._service.url, self._run(number), str(self._directory), job, IN_BATCH
+    def _stream(self, number: int) -> tuple[object, ...]:
+        """What a driver gets."""
+        return self._service.url, self._run(number), str(self._directory), asdict(self.job), IN_BATCH
 
     def _run(self, number: int) -> str:
         return f"{self._name}-{number}"
 
-    def _until_it_is_killed(self, outcome: Outcome) -> tuple[Strike | None, str]:
-        """The first driver. Returns its kill, or what it has printed if it had ended before."""
-        part, later = self._drawn.uniform(0.0, 0.98), self._drawn.uniform(0.0, 2 * LATENCY)
-        with spark_program(PROGRAM, *self._driver(0)) as program:
-            lines = _lines_of(program)
-            deadline = time.monotonic() + HANGS
-            while not lines and self._service.count(self._run(0)) <= part * self.job.calls:
-                if time.monotonic() > deadline:
-                    return None, "the first driver hangs"
-                time.sleep(0.005)
-            time.sleep(later)
-            outcome.moment = self._service.count(self._run(0))
-            self._left.note()
-            if lines:
-                end_program(program)
-                return None, lines[0]
-            begun = time.time()
-            kill_family(program.pid)
-            outcome.fault = "driver killed"
-            return Strike("driver killed", begun, time.time()), ""
-
-    def _until_the_end(self) -> str:
-        """The second driver. Returns what it prints."""
-        with spark_program(PROGRAM, *self._driver(1)) as program:
-            lines = _lines_of(program)
-            deadline = time.monotonic() + HANGS
-            while not lines:
-                if time.monotonic() > deadline:
-                    return "the second driver hangs"
-                time.sleep(0.02)
-            self._left.note()
-            end_program(program)
-        return lines[0]
+    def _until_it_is_killed(self, driver: Driver, outcome: Outcome) -> Strike | None:
+        """The first driver. Returns its kill, or None if the stream had ended before."""
+        until, later = self._drawn.uniform(0.0, 0.98) * self.job.calls, self._drawn.uniform(0.0, 2 * LATENCY)
+        driver.start(*self._stream(0))
+        driver.wait(lambda: self._service.count(self._run(0)) > until)
+        time.sleep(later)
+        outcome.moment = self._service.count(self._run(0))
+        self._left.note()
+        if driver.lines:
+            return None
+        begun = time.time()
+        driver.kill()
+        strike = Strike("driver killed", begun, time.time())
+        self._drivers.drop()
+        outcome.fault = strike.what
+        return strike
 
     def _judge_rows(self, text: str, outcome: Outcome) -> list[str]:
         if text != "done":
@@ -163,17 +229,14 @@ class StreamRun:
         outcome.rows = len(rows)
         return [] if self.job.are_right(rows) else ["the rows are not those of a run without faults"]
 
-    def _judge_calls(self, log: Log, strike: Strike | None, outcome: Outcome) -> list[str]:
+    def _judge_calls(self, applications: list[str], strike: Strike | None, outcome: Outcome) -> list[str]:
         calls: list[Call] = []
         tasks: dict[int, Task] = {}
-        logs = log.by_file()
-        for number in range(2):
-            some = self._service.calls(self._run(number))
+        for number, application in enumerate(applications):
             first = OF_A_DRIVER * number
-            lines = logs[number] if number < len(logs) else []
-            for name, task in tasks_of(lines).items():
+            for name, task in tasks_of(self._drivers.log.lines(application)).items():
                 tasks[first + name] = replace(task, name=first + name)
-            calls += [replace(call, task=first + call.task) for call in some]
+            calls += [replace(call, task=first + call.task) for call in self._service.calls(self._run(number))]
         if strike is not None:
             _complete(tasks, calls, strike)
         self.history = history_of(self.job, tasks, calls, [] if strike is None else [strike])
@@ -184,13 +247,6 @@ class StreamRun:
         if outcome.again > most:
             wrong.append(f"{outcome.again} keys were asked for again, and a micro-batch has {most}")
         return wrong
-
-
-def _lines_of(program: subprocess.Popen[str]) -> list[str]:
-    """A list that gets the first line that a program prints."""
-    lines: list[str] = []
-    threading.Thread(target=lambda: lines.append(line_of(program)), daemon=True).start()
-    return lines
 
 
 def _complete(tasks: dict[int, Task], calls: list[Call], strike: Strike) -> None:

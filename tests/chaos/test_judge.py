@@ -1,0 +1,81 @@
+"""What the verdict of `make chaos` is worth: runs that break a law are wrong, and those that do not are right."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from tests.chaos.cluster import Task, tasks_of
+from tests.chaos.faults import Strike
+from tests.chaos.jobs import KEYS, PARTITIONS, Job
+from tests.chaos.judge import asked_again, history_of, wrong_calls
+from tests.chaos.service import Call
+
+OF_A_TASK = KEYS // PARTITIONS
+
+PLAIN, PAID = Job(), Job(journal=True)
+
+
+def tasks(*killed: int) -> dict[int, Task]:
+    """A task of 10 seconds for each partition. Those of killed ones fail, and are made again 20 seconds later."""
+    first = {number: Task(number, "0", 1, 0, number, 1.0, False, 11.0, "Success") for number in range(PARTITIONS)}
+    for number in killed:
+        first[number] = replace(first[number], end=6.0, reason="ExecutorLostFailure")
+        first[10 + number] = replace(first[number], name=10 + number, start=20.0, end=31.0, reason="Success")
+    return first
+
+
+def calls(task: Task, first: int = 0, last: int = OF_A_TASK) -> list[Call]:
+    """The calls of a task for some of its keys, one after another, in the first 8 seconds of it."""
+    begin = OF_A_TASK * task.partition
+    times = {key: task.start + 0.02 * (key - begin) for key in range(begin + first, begin + last)}
+    return [Call("run", task.name, 0, key, at, at + 0.01, "result") for key, at in times.items()]
+
+
+def verdict(job: Job, made: dict[int, Task], asked: list[Call], *strikes: Strike) -> list[str]:
+    return wrong_calls(job, made, asked, history_of(job, made, asked, strikes))
+
+
+def test_Y3_a_run_without_a_fault_is_right() -> None:
+    made = tasks()
+    asked = [call for task in made.values() for call in calls(task)]
+    assert verdict(PLAIN, made, asked) == []
+    assert asked_again(asked) == 0
+
+
+def test_Y3_a_key_that_is_never_asked_for_is_wrong() -> None:
+    made = tasks()
+    asked = [call for task in made.values() for call in calls(task)][1:]
+    assert verdict(PLAIN, made, asked) == ["1 keys were never asked for"]
+
+
+def test_Y3_an_attempt_that_asks_twice_is_wrong() -> None:
+    made = tasks()
+    asked = [call for task in made.values() for call in calls(task)]
+    asked.append(replace(asked[0], start=10.0, end=10.01))
+    assert any("twice in one attempt" in text for text in verdict(PLAIN, made, asked))
+
+
+def test_Y3_without_a_journal_a_task_that_was_killed_asks_for_its_keys_again() -> None:
+    made, kill = tasks(2), Strike("kill", 6.0, 6.0, ("0",))
+    asked = [call for number in (0, 1, 3, 12) for call in calls(made[number])] + calls(made[2], 0, 200)
+    assert verdict(PLAIN, made, asked, kill) == []
+    assert asked_again(asked) == 200
+
+
+def test_Y3_with_a_journal_only_what_came_shortly_before_the_kill_is_asked_for_again() -> None:
+    made, kill = tasks(2), Strike("kill", 6.0, 6.0, ("0",))
+    others = [call for number in (0, 1, 3) for call in calls(made[number])]
+    asked = others + calls(made[2], 0, 250)
+    assert verdict(PAID, made, asked + calls(made[12], 200), kill) == []
+    assert any(text.startswith("J2") for text in verdict(PAID, made, asked + calls(made[12], 100), kill))
+
+
+def test_Y3_the_event_log_tells_attempts_and_their_ends() -> None:
+    info = {"Task ID": 7, "Executor ID": "1", "Partition ID": 3, "Launch Time": 1500, "Speculative": True}
+    start = {"Event": "SparkListenerTaskStart", "Stage ID": 2, "Stage Attempt ID": 1, "Task Info": info}
+    end = {"Event": "SparkListenerTaskEnd", "Task Info": {**info, "Finish Time": 2500}}
+    end["Task End Reason"] = {"Reason": "TaskKilled"}
+    stray = {**end, "Task Info": {**info, "Task ID": 8}}
+    found = tasks_of(map(json.dumps, (start, end, stray)))
+    assert found == {7: Task(7, "1", 2, 1, 3, 1.5, True, 2.5, "TaskKilled")}
