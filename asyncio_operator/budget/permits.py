@@ -190,7 +190,7 @@ class Permits:
     def message(self, now: float) -> Json:
         """The message to send now. `answered` or `lost` must follow before the next."""
         self._look(now)
-        horizon = self._terms.ahead(self._again, self._round_trip)
+        horizon = self._terms.ahead(self._again, self._round_trip, self._usual_round_trip)
         elapsed = min(max(now - self._asked_at, 1e-3), 1.0)
         recent = now - self._last_start < 1.0 and not self._rests
         if self._rests:

@@ -51,11 +51,16 @@ class Terms(NamedTuple):
     shortest: float
     longest: float
 
-    def ahead(self, interval: float, round_trip: float) -> float:
+    def ahead(self, interval: float, longest: float, usual: float) -> float:
         """The horizon of a worker: it must last until the reply to the next message but one. What a killed worker
-        holds is lost, so it is not longer; and what begins so late that the lease has ended by then is of no use."""
-        useful = self.lease - round_trip - SPARE
-        return min(self.horizon, 2 * (interval + round_trip) + SPARE, max(SPARE, useful))
+        holds is lost, so it is not longer; and what begins so late that the lease has ended by then is of no use.
+
+        Args:
+            interval: seconds from one message to the next.
+            longest, usual: round trips of late.
+        """
+        useful = max(self.horizon / 2, self.lease - usual - SPARE)
+        return min(self.horizon, 2 * (interval + longest) + SPARE, useful)
 
     def interval(self, workers: int) -> float:
         """The time from one message of a worker to its next, if there are that many workers."""
