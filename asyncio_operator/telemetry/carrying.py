@@ -7,9 +7,9 @@ fails no task.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ def set_up(function: Callable[[], object]) -> None:
     global _chosen
     plain_function("function", function, "a function that sets the providers of OpenTelemetry")
     function()
-    _chosen = SetUp(function, uuid.uuid4().hex)
+    _chosen = SetUp(function, os.urandom(16).hex())
     _done.add(_chosen.name)
 
 
