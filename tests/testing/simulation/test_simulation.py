@@ -21,7 +21,7 @@ HASH = """
 import hashlib
 from asyncio_operator.testing import Simulation
 whole = hashlib.sha256()
-for seed in range(30, 36):
+for seed in range(30, 34):
     whole.update(Simulation(seed).run().to_bytes())
 print(whole.hexdigest())
 """
@@ -43,8 +43,8 @@ def test_Y1_simulations_obey_the_laws_and_give_the_rows_of_a_join(seeds: range) 
 
 
 def test_Y1_the_same_seed_has_the_same_history_in_every_process() -> None:
-    here = digest(range(30, 36))
-    assert digest(range(30, 36)) == here
+    here = digest(range(30, 34))
+    assert digest(range(30, 34)) == here
     environment = {**os.environ, "PYTHONHASHSEED": "7"}
     there = subprocess.run([sys.executable, "-c", HASH], env=environment, capture_output=True, text=True, check=True)
     assert there.stdout.strip() == here
@@ -114,3 +114,10 @@ def test_C4_O6_no_call_of_another_lookup_starts_while_a_failed_one_waits_for_its
         simulation = Simulation.from_scenario(Scenario(seed, lookups, (Task(tuple(range(30)), batch=1),)))
         assert simulation.violations() == []
         assert simulation.outcome().attempts[0].outcome == "failed"
+
+
+def test_O6_no_row_leaves_while_a_failed_lookup_waits_for_its_calls() -> None:
+    fails = Lookup({"mode": "unordered", "capacity": 3}, Service(latency="uniform", mean=0.03, bad=0.2, ignores=0.3))
+    for seed in range(6):
+        simulation = Simulation.from_scenario(Scenario(seed, (fails,), (Task(tuple(range(30))),)))
+        assert simulation.violations() == []
