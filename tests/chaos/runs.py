@@ -75,8 +75,10 @@ class Runs:
         outcome = Outcome(kind, seed, str(one.job), expected=one.job.calls)
         try:
             outcome.wrong = tuple(one.play(outcome))
-        except AssertionError as error:
-            outcome.wrong = (str(error),)
+        except Exception as error:
+            # One failure must not end hours of runs. The next run has a new session.
+            outcome.wrong = (f"{type(error).__name__}: {error}"[:600],)
+            self._end_session()
         if (outcome.wrong or self._keep_all) and one.history is not None:
             self._artifacts.mkdir(parents=True, exist_ok=True)
             one.history.dump(self._artifacts / f"{kind}-{seed}.jsonl")
@@ -140,8 +142,7 @@ class Run:
         thread.join(max(0.0, HANGS - (time.monotonic() - began)))
         service.release()
         if not results:
-            cluster.spark.sparkContext.cancelAllJobs()
-            return ["the job hangs"]
+            raise TimeoutError(f"the job hangs: it has not ended in {HANGS:.0f} s")
         wrong = self._judge_rows(results[0], outcome)
         if self.job.journal and not wrong:
             wrong += self._again(frame)
