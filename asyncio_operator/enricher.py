@@ -44,7 +44,7 @@ from asyncio_operator.hints import did_you_mean, failed_import, missing_here, no
 from asyncio_operator.lazy import lazy
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import CANCEL_TIMEOUT, CLOSE_TIMEOUT
-from asyncio_operator.telemetry.notes import Attributes, annotate
+from asyncio_operator.telemetry.annotations import Attributes, annotate
 
 if TYPE_CHECKING:
     import pyarrow as pa

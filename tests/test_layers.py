@@ -47,7 +47,7 @@ LAYERS = (
     core("policies", "asyncio random"),
     core(
         "budget.account budget.amounts budget.clock_bounds budget.caps budget.in_flight budget.permits "
-        "budget.registry budget.reports budget.sharing budget.spec budget.statistics budget.stock "
+        "budget.registry budget.worker_reports budget.sharing budget.spec budget.statistics budget.stock "
         "budget.terms budget.usage budget.workers",
         "asyncio random",
     ),

@@ -17,11 +17,11 @@ from collections.abc import Mapping
 
 from asyncio_operator.budget.amounts import Amount, overspent
 from asyncio_operator.budget.clock_bounds import ClockBounds
-from asyncio_operator.budget.reports import Reports
 from asyncio_operator.budget.spec import Budget, definition
 from asyncio_operator.budget.stock import SMOOTHING, Slots, Stock, misfit
 from asyncio_operator.budget.terms import ENOUGH, VERSION, Json, terms_of
 from asyncio_operator.budget.usage import Hint
+from asyncio_operator.budget.worker_reports import Reports
 from asyncio_operator.errors import BudgetExceeded, ConfigurationError
 
 EAGER = 0.1

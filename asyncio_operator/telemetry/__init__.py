@@ -3,11 +3,11 @@
 Nothing here imports OpenTelemetry unless the program has done so, or a task brings a function for `set_up`. Where no
 provider is set, runs call their function directly: there is nothing to pay.
 
-    notes      what an enricher says about its running call
-    calls      the one seam: puts a span around each call of a run
-    spans      the span and the metrics of a call            (imports OpenTelemetry)
-    figures    cache hits, retries and the like as metrics   (imports OpenTelemetry)
-    carrying   what a task brings from the driver: its trace context, and the function that sets up a worker
+    annotations  what an enricher says about its running call
+    calls        the one seam: puts a span around each call of a run
+    spans        the span and the metrics of a call            (imports OpenTelemetry)
+    run_metrics  cache hits, retries and the like as metrics   (imports OpenTelemetry)
+    carrying     what a task brings from the driver: its trace context, and the function that sets up a worker
 """
 
 from asyncio_operator.telemetry.carrying import set_up

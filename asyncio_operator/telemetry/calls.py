@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from asyncio_operator.errors import describe_error
-from asyncio_operator.telemetry.notes import Attributes
+from asyncio_operator.telemetry.annotations import Attributes
 
 logger = logging.getLogger("asyncio_operator.telemetry")
 
@@ -61,10 +61,10 @@ def counted(name: str, read: Callable[[], Mapping[str, int]]) -> AbstractContext
 
     Args:
         name: of what is called.
-        read: returns the figures so far, by the names in `figures.FIGURES`. Called on any thread.
+        read: returns the figures so far, by the names in `run_metrics.FIGURES`. Called on any thread.
     """
     if not providers():
         return nullcontext()
-    from asyncio_operator.telemetry.figures import running
+    from asyncio_operator.telemetry.run_metrics import running
 
     return running(name, read)

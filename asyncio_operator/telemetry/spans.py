@@ -18,7 +18,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from asyncio_operator.clock import monotonic, time_left
 from asyncio_operator.errors import EnricherError, describe
-from asyncio_operator.telemetry.notes import Attributes, noted
+from asyncio_operator.telemetry.annotations import Attributes, noted
 
 SCOPE = "asyncio_operator"
 """The name of the instrumentation, and the beginning of the names of its metrics."""

@@ -12,8 +12,8 @@ from asyncio_operator.lazy import lazy
 if TYPE_CHECKING:
     from asyncio_operator.testing.fake_enricher import FakeCall, FakeEnricher, check_enricher
     from asyncio_operator.testing.fake_service import ExceededWindow, FakeAnswer, FakeRequest, FakeService
-    from asyncio_operator.testing.history.check import check_history, history_laws
-    from asyncio_operator.testing.history.format import History
+    from asyncio_operator.testing.history.checker import check_history, history_laws
+    from asyncio_operator.testing.history.event_format import History
     from asyncio_operator.testing.queue_contract import check_element_queue
     from asyncio_operator.testing.simulation.simulation import Simulation, SimulationFailed
     from asyncio_operator.testing.state_contract.check import check_state_backend
@@ -45,8 +45,8 @@ if not TYPE_CHECKING:
         __name__,
         {
             "asyncio_operator.testing.fake_enricher": "FakeCall FakeEnricher check_enricher",
-            "asyncio_operator.testing.history.check": "check_history history_laws",
-            "asyncio_operator.testing.history.format": "History",
+            "asyncio_operator.testing.history.checker": "check_history history_laws",
+            "asyncio_operator.testing.history.event_format": "History",
             "asyncio_operator.testing.queue_contract": "check_element_queue",
             "asyncio_operator.testing.fake_service": "ExceededWindow FakeAnswer FakeRequest FakeService",
             "asyncio_operator.testing.simulation.simulation": "Simulation SimulationFailed",

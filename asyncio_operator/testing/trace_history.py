@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any
 
-from asyncio_operator.testing.history.format import History
+from asyncio_operator.testing.history.event_format import History
 from asyncio_operator.trace import Event, Trace
 
 STATUS = {"result": "found", "timeout": "timed_out", "failed": "failed", "skipped": "skipped"}

@@ -12,7 +12,7 @@ from math import inf
 from typing import Any
 
 from asyncio_operator.testing import History
-from asyncio_operator.testing.history.check import check_history
+from asyncio_operator.testing.history.checker import check_history
 from tests.chaos.cluster import Task
 from tests.chaos.faults import Strike
 from tests.chaos.jobs import Job

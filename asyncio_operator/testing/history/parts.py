@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from math import inf
 from typing import Any
 
-from asyncio_operator.testing.history.format import Event, wrong
+from asyncio_operator.testing.history.event_format import Event, wrong
 
 
 def is_invalid(answer: Any) -> bool:

@@ -5,12 +5,12 @@
 | `scenario` | what happens in a simulation, as plain data |
 | `draw` | draws a scenario from a seed |
 | `world` | the time, and processes whose loops run in turn on one thread |
-| `workers` | what a simulated Python worker gives to its tasks |
+| `simulated_workers` | what a simulated Python worker gives to its tasks |
 | `tasks` | a task: what feeds it, and what takes its rows |
-| `service` | what is asked, with latency, errors, throttling, lies and outages |
+| `simulated_service` | what is asked, with latency, errors, throttling, lies and outages |
 | `recorded` | an enricher whose calls are written down |
-| `coordinator` | a coordinator of budgets that is elsewhere |
-| `notes` | the history while it is written |
+| `distant_coordinator` | a coordinator of budgets that is elsewhere |
+| `writing` | the history while it is written |
 | `runs` | runs a scenario |
 | `judge` | whether the rows are those of a join, and the history keeps the laws |
 | `shrink` | makes a failing scenario small |

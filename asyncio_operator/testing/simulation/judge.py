@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from asyncio_operator.testing.history.check import check_history
+from asyncio_operator.testing.history.checker import check_history
 from asyncio_operator.testing.history.report import Violation
 from asyncio_operator.testing.simulation.observed import ROW
 from asyncio_operator.testing.simulation.scenario import Lookup, Scenario
-from asyncio_operator.testing.simulation.service import SimulatedService
+from asyncio_operator.testing.simulation.simulated_service import SimulatedService
 
 if TYPE_CHECKING:
     from asyncio_operator.testing.simulation.runs import Outcome

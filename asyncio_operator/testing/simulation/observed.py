@@ -10,9 +10,9 @@ import pyarrow as pa
 from asyncio_operator.engine.contracts import Input
 from asyncio_operator.lookup.key_batch import KeyBatch
 from asyncio_operator.spark.worker.link import Link
-from asyncio_operator.testing.history.format import Event
-from asyncio_operator.testing.simulation.notes import Notes
+from asyncio_operator.testing.history.event_format import Event
 from asyncio_operator.testing.simulation.recorded import plain
+from asyncio_operator.testing.simulation.writing import Notes
 
 ROW = "row"
 """The column with the number of a row in its partition."""

@@ -12,10 +12,10 @@ from asyncio_operator.clock import time_left
 from asyncio_operator.enricher import Enricher, Found, settle
 from asyncio_operator.errors import said
 from asyncio_operator.policies.retry import Retry, asked_wait
-from asyncio_operator.testing.history.format import Event
-from asyncio_operator.testing.simulation.notes import Notes, attempt_of
-from asyncio_operator.testing.simulation.service import SimulatedService, as_rows
+from asyncio_operator.testing.history.event_format import Event
+from asyncio_operator.testing.simulation.simulated_service import SimulatedService, as_rows
 from asyncio_operator.testing.simulation.world import ROUNDING
+from asyncio_operator.testing.simulation.writing import Notes, attempt_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

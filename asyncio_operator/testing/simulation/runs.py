@@ -26,17 +26,17 @@ from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task,
 from asyncio_operator.spark.driver.columns import spark_schema
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.task_journal import JournalTask
-from asyncio_operator.testing.history.format import History
-from asyncio_operator.testing.simulation.coordinator import SimulatedCoordinator
-from asyncio_operator.testing.simulation.notes import Notes
+from asyncio_operator.testing.history.event_format import History
+from asyncio_operator.testing.simulation.distant_coordinator import SimulatedCoordinator
+from asyncio_operator.testing.simulation.lookup_settings import setting
 from asyncio_operator.testing.simulation.observed import ROW
 from asyncio_operator.testing.simulation.recorded import RecordedEnricher, SimulatedEnricher
 from asyncio_operator.testing.simulation.scenario import Kill, Lookup, Scenario
-from asyncio_operator.testing.simulation.service import SimulatedService
-from asyncio_operator.testing.simulation.settings import setting
+from asyncio_operator.testing.simulation.simulated_service import SimulatedService
+from asyncio_operator.testing.simulation.simulated_workers import Worker
 from asyncio_operator.testing.simulation.tasks import Attempt
-from asyncio_operator.testing.simulation.workers import Worker
 from asyncio_operator.testing.simulation.world import World
+from asyncio_operator.testing.simulation.writing import Notes
 
 LONGEST = 3600.0
 """Seconds of the simulated world after which it hangs."""

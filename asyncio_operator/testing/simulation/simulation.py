@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from asyncio_operator.errors import ConfigurationError
-from asyncio_operator.testing.history.format import History
+from asyncio_operator.testing.history.event_format import History
 from asyncio_operator.testing.simulation.draw import drawn
 from asyncio_operator.testing.simulation.judge import broken
 from asyncio_operator.testing.simulation.program import program_of

@@ -19,12 +19,12 @@ from asyncio_operator.policies.shutdown import TASK_END
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.links import end_with, keyed, links_of, run
 from asyncio_operator.spark.worker.task_frame import READ_AHEAD
-from asyncio_operator.testing.simulation.notes import Notes, attempt_of
 from asyncio_operator.testing.simulation.observed import ObservedLink
 from asyncio_operator.testing.simulation.scenario import Task
+from asyncio_operator.testing.simulation.writing import Notes, attempt_of
 
 if TYPE_CHECKING:
-    from asyncio_operator.testing.simulation.workers import Worker
+    from asyncio_operator.testing.simulation.simulated_workers import Worker
 
 
 class WouldWait(Exception):  # noqa: N818

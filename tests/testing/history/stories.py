@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from asyncio_operator.testing.history.check import check_history
-from asyncio_operator.testing.history.format import Event
+from asyncio_operator.testing.history.checker import check_history
+from asyncio_operator.testing.history.event_format import Event
 from asyncio_operator.testing.history.report import Report
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator.testing.history.keys import canonical
+from asyncio_operator.testing.history.same_keys import canonical
 from tests.testing.history.stories import Story, broken, judged
 
 

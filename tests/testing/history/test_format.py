@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from asyncio_operator.testing.history.format import History
+from asyncio_operator.testing.history.event_format import History
 
 
 def a_history() -> History:

@@ -6,10 +6,10 @@ from collections.abc import Hashable
 from math import inf
 
 from asyncio_operator.testing.history.book import Book
-from asyncio_operator.testing.history.flights import NEVER_SPLIT, number_of, splits
-from asyncio_operator.testing.history.keys import text_of
+from asyncio_operator.testing.history.key_flights import NEVER_SPLIT, number_of, splits
 from asyncio_operator.testing.history.parts import Call, Run
 from asyncio_operator.testing.history.report import Finding
+from asyncio_operator.testing.history.same_keys import text_of
 
 
 def law_b1_a_batch_has_at_most_max_size_keys(book: Book, found: Finding) -> None:

@@ -6,11 +6,11 @@ from bisect import bisect_right
 from collections.abc import Hashable
 from typing import Any
 
-from asyncio_operator.testing.history.answers import FARTHEST, Answer
+from asyncio_operator.testing.history.answer_laws import FARTHEST, Answer
 from asyncio_operator.testing.history.book import Book
-from asyncio_operator.testing.history.keys import text_of
 from asyncio_operator.testing.history.parts import Call, Run, is_invalid
 from asyncio_operator.testing.history.report import Finding
+from asyncio_operator.testing.history.same_keys import text_of
 
 FLUSH = 1.0
 """Seconds: the default of `flush_every`."""

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from math import inf
 
 from asyncio_operator.testing.history.book import Book
-from asyncio_operator.testing.history.keys import text_of
 from asyncio_operator.testing.history.parts import Attempt, Call, Flight, Out, Row, Run, is_invalid
 from asyncio_operator.testing.history.report import Finding
+from asyncio_operator.testing.history.same_keys import text_of
 
 TIMER = 0.002
 """Seconds by which a timer of a loop may be late: a millisecond for each of two."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from asyncio_operator.testing.history.book import Book
-from asyncio_operator.testing.history.keys import text_of
 from asyncio_operator.testing.history.parts import Call, Row, Run
 from asyncio_operator.testing.history.report import Finding
+from asyncio_operator.testing.history.same_keys import text_of
 
 
 def law_x1_rows_of_a_left_join_are_one_each(book: Book, found: Finding) -> None:

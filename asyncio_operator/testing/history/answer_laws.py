@@ -9,9 +9,9 @@ from math import inf
 from typing import Any, NamedTuple
 
 from asyncio_operator.testing.history.book import Book
-from asyncio_operator.testing.history.keys import text_of
 from asyncio_operator.testing.history.parts import Call, Out, Row, Run, is_invalid
 from asyncio_operator.testing.history.report import Finding
+from asyncio_operator.testing.history.same_keys import text_of
 
 CACHE_CLOCK = 0.001
 """Seconds: caches measure ages in whole milliseconds."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-from asyncio_operator.testing.history.format import VERSION, Event, History
+from asyncio_operator.testing.history.event_format import VERSION, Event, History
 
 attempt_of: ContextVar[str] = ContextVar("attempt_of")
 """The attempt of a task to which the running code belongs."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from asyncio_operator.testing.history.answers import CACHE_CLOCK, Scope, scopes
+from asyncio_operator.testing.history.answer_laws import CACHE_CLOCK, Scope, scopes
 from asyncio_operator.testing.history.book import Book
-from asyncio_operator.testing.history.keys import text_of
 from asyncio_operator.testing.history.parts import Call, Out, Row, Run
 from asyncio_operator.testing.history.report import Finding
+from asyncio_operator.testing.history.same_keys import text_of
 from asyncio_operator.testing.history.sweeps import distinct_between
 
 

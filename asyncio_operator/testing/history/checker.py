@@ -15,19 +15,19 @@ from types import ModuleType
 from typing import Any
 
 from asyncio_operator.testing.history import (
-    answers,
-    attempts,
-    batches,
-    caches,
-    journals,
-    limits,
-    order,
-    rows,
-    snapshots,
-    usage,
+    answer_laws,
+    attempt_laws,
+    batch_laws,
+    cache_laws,
+    journal_laws,
+    limit_laws,
+    order_laws,
+    row_laws,
+    snapshot_laws,
+    usage_laws,
 )
 from asyncio_operator.testing.history.book import Book
-from asyncio_operator.testing.history.format import History
+from asyncio_operator.testing.history.event_format import History
 from asyncio_operator.testing.history.report import Finding, Report
 
 Law = Callable[[Book, Finding], None]
@@ -39,7 +39,18 @@ def _laws_of(module: ModuleType) -> list[tuple[str, Law]]:
     return [(found[1].upper(), value) for name, value in vars(module).items() if (found := NAME.match(name))]
 
 
-MODULES = (rows, order, snapshots, attempts, batches, limits, usage, answers, caches, journals)
+MODULES = (
+    row_laws,
+    order_laws,
+    snapshot_laws,
+    attempt_laws,
+    batch_laws,
+    limit_laws,
+    usage_laws,
+    answer_laws,
+    cache_laws,
+    journal_laws,
+)
 
 LAWS: list[tuple[str, Law]] = sorted(
     (law for module in MODULES for law in _laws_of(module)),

@@ -6,7 +6,7 @@ from collections import Counter
 from math import inf
 
 from asyncio_operator.testing.history.book import MOMENT, Book
-from asyncio_operator.testing.history.flights import splits
+from asyncio_operator.testing.history.key_flights import splits
 from asyncio_operator.testing.history.parts import Call, Row, Run, Task, is_invalid
 from asyncio_operator.testing.history.report import Finding
 from asyncio_operator.testing.history.sweeps import at_once

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from math import inf
 
 from asyncio_operator.testing.history.book import Book
-from asyncio_operator.testing.history.limits import Limit, Shared, budgets
+from asyncio_operator.testing.history.limit_laws import Limit, Shared, budgets
 from asyncio_operator.testing.history.parts import Run
 from asyncio_operator.testing.history.report import Finding
 

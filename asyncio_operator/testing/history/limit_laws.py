@@ -11,7 +11,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from asyncio_operator.testing.history.book import Book
-from asyncio_operator.testing.history.format import Event
+from asyncio_operator.testing.history.event_format import Event
 from asyncio_operator.testing.history.parts import Call, Run
 from asyncio_operator.testing.history.report import Finding
 from asyncio_operator.testing.history.sweeps import at_once, over_long_run, over_window
