@@ -7,9 +7,9 @@ remembered. A cache, which also outlives the task, takes its place where one is 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain, compress, repeat
+from itertools import chain, compress, filterfalse, repeat
 from sys import getsizeof
 from typing import Any, Final
 
@@ -67,6 +67,7 @@ class Memory:
         self._clock = clock
         self._known: dict[Any, Any] = {}
         self._blocks: deque[Block] = deque()
+        self._forgotten: Counter[Any] = Counter()  # keys by the number of blocks that still list them for nothing
         self._bytes = 0
         self.noted: dict[Any, Any] = {}
         self._since = self._until = 0.0
@@ -116,6 +117,7 @@ class Memory:
         self._known.clear()
         self.noted.clear()
         self._blocks.clear()
+        self._forgotten.clear()
 
     def _learn_noted(self) -> None:
         noted, self.noted = self.noted, {}
@@ -149,9 +151,10 @@ class Memory:
 
     def forget(self, key: Any) -> None:
         """Ask for this key again: its answer is of no use."""
-        # It stays in its block, and forgetting the block passes over it.
         self.noted.pop(key, None)
-        self._known.pop(key, None)
+        if self._known.pop(key, PENDING) is not PENDING:
+            # It stays in its block, which must not take a later answer with it.
+            self._forgotten[key] += 1
 
     def _is_over(self) -> bool:
         # Without its oldest block it would still remember enough.
@@ -164,7 +167,17 @@ class Memory:
     def _forget(self) -> None:
         block = self._blocks.popleft()
         self._bytes -= block.bytes
-        deque(map(self._known.pop, block.keys, repeat(None)), maxlen=0)
+        keys = filterfalse(self._is_forgotten, block.keys) if self._forgotten else block.keys
+        deque(map(self._known.pop, keys, repeat(None)), maxlen=0)
+
+    def _is_forgotten(self, key: Any) -> bool:
+        """Whether a key of the oldest block was forgotten by itself, which is then settled."""
+        left = self._forgotten[key]
+        if left > 1:
+            self._forgotten[key] = left - 1
+        else:
+            del self._forgotten[key]
+        return left > 0
 
 
 def size_of(outcomes: Sequence[Any]) -> int:

@@ -136,6 +136,21 @@ def test_L12_an_answer_of_no_use_is_asked_again() -> None:
     assert recalled(memory, "a", "b") == [PENDING, PENDING]
 
 
+def test_L12_a_later_answer_outlives_the_answer_that_was_of_no_use() -> None:
+    clock = ManualClock()
+    memory = Memory(60, False, clock)
+    for answer in ({}, {}, {"x": 1}):
+        memory.learn(["a", "b"], [answer, {"x": 2}])
+        if not answer:
+            memory.forget("a")
+        clock.advance(20)
+    # Two blocks have been forgotten by now, which list the key for nothing.
+    clock.advance(39)
+    assert recalled(memory, "a") == [{"x": 1}]
+    clock.advance(1)
+    assert recalled(memory, "a") == [PENDING]
+
+
 def test_L12_nothing_is_remembered_for_0_seconds() -> None:
     memory = Memory(0, False, ManualClock())
     memory.learn(["a"], [{}])
