@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from math import frexp, inf
@@ -38,6 +39,9 @@ logger = logging.getLogger("asyncio_operator.sql")
 
 QUESTION_TIMEOUT = 30.0
 """Seconds for one question about names and types. It takes longer only if a lock is held on the table."""
+
+INTERRUPT_EVERY = 0.05
+"""Seconds between two interruptions of a statement that does not end."""
 
 LONGEST = 2.0**20
 """From this number of seconds on, statements are not limited."""
@@ -102,9 +106,12 @@ class Session:
         """End the statement of a cancelled lookup, and the connection with it."""
         running = self._running
         if running is not None and not running.done():
-            await _interrupt(self._connection)
-            running.cancel()
-            await asyncio.wait([running])
+            if not _is_threaded(self._connection):
+                running.cancel()
+            # SQLite runs in a thread, which may not have begun the statement that is to be interrupted.
+            while not running.done():
+                await _interrupt(self._connection)
+                await asyncio.wait([running], timeout=INTERRUPT_EVERY)
         self.terminate()
 
     def terminate(self) -> None:
@@ -117,6 +124,8 @@ class Session:
         inner = self._connection.sync_connection
         with contextlib.suppress(Exception):
             if inner is not None:
+                if _is_threaded(self._connection):
+                    _stop_thread(inner)
                 if not inner.invalidated:
                     inner.invalidate()
                 inner.close()
@@ -135,9 +144,20 @@ def _seen(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
+def _is_threaded(connection: AsyncConnection) -> bool:
+    """Whether statements run in a thread: cancelling does not reach them. Other drivers stop when they are cancelled."""
+    return _dialect(connection) == "sqlite"
+
+
+def _stop_thread(connection: sa.Connection) -> None:
+    """Have the thread of aiosqlite end. Asked on a loop, it would report its end there, when the loop may be closed."""
+    asker = threading.Thread(target=connection.connection.driver_connection.stop)  # type: ignore[union-attr]
+    asker.start()
+    asker.join()
+
+
 async def _interrupt(connection: AsyncConnection) -> None:
-    """Stop SQLite, which runs in a thread: cancelling does not reach it. Other drivers stop when they are cancelled."""
-    if _dialect(connection) != "sqlite":
+    if not _is_threaded(connection):
         return
     with contextlib.suppress(Exception):
         raw = await connection.get_raw_connection()

@@ -465,3 +465,19 @@ def test_wrong_arguments_are_configuration_errors(arguments: Any, says: str) -> 
 async def test_a_driver_that_is_not_installed_is_named() -> None:
     with pytest.raises(ConfigurationError, match=r"the driver of 'mssql\+aioodbc' is not installed"):
         SqlEnricher("mssql+aioodbc://u:s3cret@h/x", table="t", key="id").schema()
+
+
+def test_L8_a_connection_that_is_cut_says_nothing_to_a_loop_that_is_closed(path: Path, url: str) -> None:
+    """pytest raises what the thread of a connection raises."""
+    execute(path, "CREATE TABLE t (id TEXT, v INTEGER)")
+
+    async def connect_and_cut() -> None:
+        session = await connections.Database(url, None, 10.0).connect()
+        session.terminate()
+
+    for _ in range(10):
+        asyncio.run(connect_and_cut())
+    for thread in threading.enumerate():
+        if "_connection_worker_thread" in thread.name:
+            thread.join(10)
+            assert not thread.is_alive()

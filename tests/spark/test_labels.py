@@ -41,7 +41,8 @@ def test_the_lookups_of_a_stage_are_a_table_until_another_operation_ends_it(spar
 def descriptions(spark: SparkSession) -> set[str]:
     """What Spark's own UI says about the jobs."""
     jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
-    return {str(jobs.apply(i).description().getOrElse(None)) for i in range(jobs.size())}
+    texts = [jobs.apply(i).description() for i in range(jobs.size())]
+    return {text.get() for text in texts if text.isDefined()}
 
 
 def test_jobs_of_the_library_have_a_description_unless_the_user_has_set_one(spark: SparkSession) -> None:

@@ -244,6 +244,7 @@ def law_l3_an_error_is_no_miss(book: Book, found: Finding) -> None:
                     calls
                     and all(call.outcome in ("error", "timed_out") for call in calls)
                     and "journal" not in run.setting
+                    and not (out.source == "shared" and _may_be_stale(scope, row, out, book))
                 ):
                     what = f"row {row.row} of {run.name} is a miss, and every call for key {text_of(row.key)} failed"
                     found.broken(what, out.at, *calls[-1].events, out.event)
@@ -254,6 +255,11 @@ def law_l3_an_error_is_no_miss(book: Book, found: Finding) -> None:
                     found.broken(what, out.at, row.event, out.event)
                 elif ttl is not None:
                     _judge_age(scope, run, row, out, ttl, "missing_ttl", book, found)
+
+
+def _may_be_stale(scope: Scope, row: Row, out: Out, book: Book) -> bool:
+    """Whether a row may share an older answer that was served because the call failed."""
+    return bool(scope.cache.get("stale_if_error")) and scope.latest(row.key, out.at + book.moment) is not None
 
 
 def _judge_age(scope: Scope, run: Run, row: Row, out: Out, ttl: float, name: str, book: Book, found: Finding) -> None:

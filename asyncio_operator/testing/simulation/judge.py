@@ -50,9 +50,13 @@ def _is_doubtful(scenario: Scenario, violation: Violation) -> bool:
         or (journal and (law == "L3" or (law == "L1" and "'shared'" in violation.what)))
         or (journal and refreshes and law == "J1")
         # Answers expire by the clock of who reads them.
-        or (law == "J7" and bool(scenario.clocks))
+        or (law in ("J1", "J7") and bool(scenario.clocks) and any(map(_may_expire, lookups)))
         or (law == "G2" and any(lookup.service.settles for lookup in lookups))
     )
+
+
+def _may_expire(lookup: Lookup) -> bool:
+    return lookup.journal is not None and lookup.journal.get("expire_after") is not None
 
 
 def _is_explained(scenario: Scenario, error: BaseException) -> bool:
