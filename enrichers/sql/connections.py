@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import threading
 import os
+import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from math import frexp, inf
 from typing import Any, TypeVar
@@ -145,7 +145,7 @@ def _seen(task: asyncio.Task[Any]) -> None:
 
 
 def _is_threaded(connection: AsyncConnection) -> bool:
-    """Whether statements run in a thread: cancelling does not reach them. Other drivers stop when they are cancelled."""
+    """Whether statements run in a thread, which a cancellation does not reach. Other drivers stop when cancelled."""
     return _dialect(connection) == "sqlite"
 
 
