@@ -442,7 +442,14 @@ def silent_for_a_while(server: PostgresServer) -> None:
     server.resume()
 
 
-@pytest.mark.parametrize("trouble", [killed_and_started, connections_cut, silent_for_a_while])
+# Each takes five seconds. `make faults` runs the others.
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        killed_and_started,
+        *(pytest.param(one, marks=pytest.mark.faults) for one in (connections_cut, silent_for_a_while)),
+    ],
+)
 def test_R5_a_server_in_trouble_loses_no_row(
     alone: SparkSession, own_postgres: PostgresServer, tmp_path: Path, trouble: Callable[[PostgresServer], None]
 ) -> None:

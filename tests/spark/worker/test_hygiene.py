@@ -179,7 +179,9 @@ def test_X7_a_failed_lookup_leaves_no_request(spark: SparkSession, outside: Outs
     assert_clean(spark, outside)
 
 
-@pytest.mark.parametrize("interrupt", [False, True], ids=["told", "interrupted"])
+@pytest.mark.parametrize(
+    "interrupt", [False, pytest.param(True, marks=pytest.mark.faults)], ids=["told", "interrupted"]
+)
 def test_X7_a_cancelled_job_group_leaves_no_request(spark: SparkSession, outside: Outside, interrupt: bool) -> None:
     def job() -> Any:
         spark.sparkContext.setJobGroup("hygiene", "to be cancelled", interruptOnCancel=interrupt)
@@ -246,7 +248,7 @@ def test_X7_a_worker_that_has_fallen_silent_is_ended_by_spark_and_leaves_no_conn
 
 
 @FROM_4_1
-@pytest.mark.parametrize("face", ["enrich", "async_udf"])
+@pytest.mark.parametrize("face", ["enrich", pytest.param("async_udf", marks=pytest.mark.faults)])
 def test_X7_a_worker_that_waits_for_slow_answers_is_not_silent(spark: SparkSession, face: str) -> None:
     async def slow(key: int) -> Any:
         await asyncio.sleep(4 if key == 0 else 0)
