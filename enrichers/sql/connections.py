@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import sqlite3
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from math import frexp, inf
@@ -258,7 +259,8 @@ class Database:
 
 
 def _check_file(url: str) -> None:
-    """Raise if a file of SQLite does not exist: SQLite would make an empty one there."""
+    """Raise if a file of SQLite does not exist, where SQLite would make an empty one, or cannot be opened, where
+    the thread of aiosqlite would report its end to a loop that may be closed."""
     parsed = sa.make_url(url)
     name = parsed.database or ""
     if parsed.get_backend_name() != "sqlite" or name in ("", ":memory:") or name.startswith("file:"):
@@ -268,6 +270,13 @@ def _check_file(url: str) -> None:
             f"url: there is no file {name!r} on this machine, in {os.getcwd()!r}; a path from the root has four "
             "slashes, as in sqlite+aiosqlite:////data/shop.db"
         )
+    try:
+        sqlite3.connect(name).close()
+    except sqlite3.OperationalError as error:
+        problem = ConfigurationError(f"url: the file of the database cannot be opened: {name!r} ({error})")
+    else:
+        return
+    raise problem
 
 
 class Connections:

@@ -149,7 +149,7 @@ columns = st.lists(
 
 
 @pytest.mark.spark
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ddl=columns)
 def test_it_gives_what_spark_gives_for_any_text(spark_schema: Any, ddl: str) -> None:
     assert as_schema(ddl).equals(spark_schema(ddl), check_metadata=False)

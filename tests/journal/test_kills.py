@@ -111,7 +111,7 @@ def check(place: Place, description: Description, first: int, acknowledged: int)
     return there
 
 
-@pytest.fixture(params=["disk", "store"])
+@pytest.fixture(params=["disk", pytest.param("store", marks=pytest.mark.faults)])
 def path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     if request.param == "disk":
         yield str(tmp_path / "journal")

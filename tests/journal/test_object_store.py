@@ -81,7 +81,7 @@ def test_J2_one_small_file_is_one_request(place: Place, store: ObjectStore) -> N
 
 
 @pytest.mark.parametrize("failure", ["refuse", "cut", "lose"])
-@pytest.mark.parametrize("times", [1, 7])
+@pytest.mark.parametrize("times", [1, pytest.param(7, marks=pytest.mark.faults)])
 def test_J2_a_store_that_fails_for_a_while_loses_and_doubles_nothing(
     place: Place, store: ObjectStore, failure: str, times: int
 ) -> None:

@@ -218,7 +218,7 @@ def program(face: str, level: str) -> None:
         job(spark, name, enricher, breaks)
     if (face, level) == ("classic", "info"):
         stream(spark, directory)
-    sql(spark, chosen)
+    sql(spark, chosen[:3])
     spark.stop()
 
 

@@ -467,7 +467,7 @@ def test_S15_a_flipped_bit_in_a_checkpoint_of_rocksdb_is_an_error_or_changes_not
     for path in sorted((tmp_path / "checkpoint" / "state").iterdir()):
         whole = path.read_bytes()
         path.unlink()  # It is a hard link to a file of the backend.
-        for place in range(0, len(whole), len(whole) // 8 + 1):
+        for place in range(0, len(whole), len(whole) // 4 + 1):
             path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
             again = new("heap")
             try:
