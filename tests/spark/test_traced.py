@@ -101,4 +101,5 @@ def test_Y2_the_tasks_of_a_traced_enrichment_keep_the_laws(spark: SparkSession) 
     assert sum(event["event"] == "task_started" for event in history) == 3
     report = check_history(history)
     report.raise_if_broken()
-    assert {"O1", "O4", "O9", "O18", "R5", "R7", "L1", "L2", "L12"} <= report.held.keys()
+    # R7 is decided only where the times are sure.
+    assert {"O1", "O4", "O9", "O18", "R5", "L1", "L2", "L12"} <= report.held.keys()
