@@ -17,9 +17,7 @@ from typing import NamedTuple
 from asyncio_operator.budget.terms import Json
 from asyncio_operator.budget.usage import LARGEST_AMOUNT, Hint
 from asyncio_operator.errors import describe
-
-LONGEST_RESET = 3600.0
-"""Seconds. A source that asks for more is not believed, unless the budget has a longer window of the unit."""
+from asyncio_operator.policies.retry import LONGEST_WAIT
 
 SHORTEST_REFILL = 1e-3
 """Seconds. A shorter one is none."""
@@ -68,7 +66,7 @@ def is_known(hint: Json, own: Iterable[Own], now: float) -> bool:
     return False
 
 
-def problem(hint: Hint, longest: float = LONGEST_RESET) -> str | None:
+def problem(hint: Hint, longest: float = LONGEST_WAIT) -> str | None:
     """Why a hint cannot be right, or None."""
     for name in ("limit", "remaining", "reset_after", "per"):
         value = getattr(hint, name)

@@ -21,7 +21,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from asyncio_operator.budget.caps import LONGEST_RESET, problem
+from asyncio_operator.budget.caps import problem
 from asyncio_operator.budget.coordinator import ASK_TIMEOUT, Coordinator
 from asyncio_operator.budget.permits import Permits
 from asyncio_operator.budget.spec import Budget
@@ -30,6 +30,7 @@ from asyncio_operator.checks import seconds
 from asyncio_operator.engine.ending import close_within
 from asyncio_operator.engine.timing import Alarm, clock_of, start_task
 from asyncio_operator.errors import AsyncOperatorError, ConfigurationError, CoordinatorError, describe_error
+from asyncio_operator.policies.retry import LONGEST_WAIT
 from asyncio_operator.policies.shutdown import CLOSE_TIMEOUT
 
 logger = logging.getLogger("asyncio_operator.budget")
@@ -69,7 +70,7 @@ class Share:
         self._name = budget.name
         self._patience = seconds(budget.patience)
         self._slotted = budget.in_flight is not None or bool(budget.spend)
-        self._longest = {limit.unit: max(LONGEST_RESET, seconds(limit.per)) for limit in budget.limits}
+        self._longest = {limit.unit: max(LONGEST_WAIT, seconds(limit.per)) for limit in budget.limits}
         self._coordinator = coordinator
         self._idle = idle
         self._seats: dict[Seat, None] = {}
@@ -165,8 +166,8 @@ class Share:
         self._arrange()
 
     def _is_believed(self, unit: str, said: Hint) -> bool:
-        longest = max(self._longest.values(), default=LONGEST_RESET)
-        wrong = problem(said, self._longest.get(unit, LONGEST_RESET if unit != "retry_after" else longest))
+        longest = max(self._longest.values(), default=LONGEST_WAIT)
+        wrong = problem(said, self._longest.get(unit, LONGEST_WAIT if unit != "retry_after" else longest))
         if wrong is not None and unit not in self._ignored:
             self._ignored.add(unit)
             logger.warning("the budget %r ignores what its source says about %s: %s", self._name, unit, wrong)

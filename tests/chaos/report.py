@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
         moment: calls that were answered before the fault.

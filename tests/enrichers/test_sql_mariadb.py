@@ -196,7 +196,7 @@ async def test_X7_a_server_that_hangs_is_left_at_the_deadline(mariadb: MariadbSe
                 with pytest.raises(TimeoutError):
                     async with asyncio.timeout(0.05):
                         await enricher.lookup(1)
-        # Nobody takes the late answers.
+        # No lookup waits for the late answers.
         assert await enricher.lookup(3) == {"v": 4}
 
 

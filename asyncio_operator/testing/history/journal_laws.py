@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 from asyncio_operator.testing.history.answer_laws import FARTHEST, Answer
 from asyncio_operator.testing.history.book import Book
-from asyncio_operator.testing.history.parts import Call, Run, is_invalid
+from asyncio_operator.testing.history.parts import Call, Out, Row, Run, is_invalid
 from asyncio_operator.testing.history.report import Finding
 from asyncio_operator.testing.history.same_keys import text_of
 
@@ -123,28 +123,31 @@ def law_j2_a_kill_costs_what_was_not_yet_written(book: Book, found: Finding) -> 
         _asked_again(book, found, killed=True)
 
 
-def law_j4_every_row_gets_the_latest_answer(book: Book, found: Finding) -> None:
-    """A row from the journal has the latest answer for its key that the journal held when the task started."""
+def _from_journals(book: Book) -> Iterator[tuple[Run, Row, Out, list[Answer]]]:
+    """Rows that came from a journal, with the answers that it had for their keys by then."""
     for kept in _journals(book):
         for run in kept.runs:
             for row in run.rows.values():
-                if not row.outs or row.outs[0].source != "journal":
-                    continue
-                out = row.outs[0]
-                answers = kept.until(row.key, out.at + book.moment)
-                if not answers:
-                    found.undecided("an answer in the journal is older than the history")
-                    continue
-                certain = [i for i, one in enumerate(answers) if _is_held(one, run, book)]
-                answers = answers[certain[-1] if certain else 0 :]
-                if out.answer is None or any(one.value is None for one in answers):
-                    found.undecided("answers are not recorded")
-                    continue
-                found.decided()
-                if all(one.value != out.answer for one in answers):
-                    what = f"row {row.row} of {run.name} does not have the latest answer in the journal for key"
-                    events = [one.call.end_event or 0 for one in answers[-3:]]
-                    found.broken(f"{what} {text_of(row.key)}", out.at, *events, row.event, out.event)
+                if row.outs and row.outs[0].source == "journal":
+                    yield run, row, row.outs[0], kept.until(row.key, row.outs[0].at + book.moment)
+
+
+def law_j4_every_row_gets_the_latest_answer(book: Book, found: Finding) -> None:
+    """A row from the journal has the latest answer for its key that the journal held when the task started."""
+    for run, row, out, answers in _from_journals(book):
+        if not answers:
+            found.undecided("an answer in the journal is older than the history")
+            continue
+        certain = [i for i, one in enumerate(answers) if _is_held(one, run, book)]
+        answers = answers[certain[-1] if certain else 0 :]
+        if out.answer is None or any(one.value is None for one in answers):
+            found.undecided("answers are not recorded")
+            continue
+        found.decided()
+        if all(one.value != out.answer for one in answers):
+            what = f"row {row.row} of {run.name} does not have the latest answer in the journal for key"
+            events = [one.call.end_event or 0 for one in answers[-3:]]
+            found.broken(f"{what} {text_of(row.key)}", out.at, *events, row.event, out.event)
 
 
 def _is_held(answer: Answer, run: Run, book: Book) -> bool:
@@ -154,20 +157,14 @@ def _is_held(answer: Answer, run: Run, book: Book) -> bool:
 
 def law_j7_an_expired_answer_is_not_used(book: Book, found: Finding) -> None:
     """A row from the journal has no answer that had expired when its task started."""
-    for kept in _journals(book):
-        for run in kept.runs:
-            for row in run.rows.values():
-                if not row.outs or row.outs[0].source != "journal":
-                    continue
-                out = row.outs[0]
-                answers = kept.until(row.key, out.at + book.moment)
-                ages = [(_lifetime(one.call.run, run), run.task.start - one.at) for one in answers]
-                if not answers or any(life is None for life, _ in ages):
-                    continue
-                found.decided()
-                if all(age >= (life or 0.0) + 0.001 + book.moment for life, age in ages):
-                    what = f"row {row.row} of {run.name} has an answer from the journal for key {text_of(row.key)} that"
-                    found.broken(f"{what} had expired", out.at, *answers[-1].call.events, row.event, out.event)
+    for run, row, out, answers in _from_journals(book):
+        ages = [(_lifetime(one.call.run, run), run.task.start - one.at) for one in answers]
+        if not answers or any(life is None for life, _ in ages):
+            continue
+        found.decided()
+        if all(age >= (life or 0.0) + 0.001 + book.moment for life, age in ages):
+            what = f"row {row.row} of {run.name} has an answer from the journal for key {text_of(row.key)} that"
+            found.broken(f"{what} had expired", out.at, *answers[-1].call.events, row.event, out.event)
 
 
 def law_j9_a_journal_hit_costs_nothing(book: Book, found: Finding) -> None:

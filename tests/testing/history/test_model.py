@@ -214,7 +214,7 @@ def test_Y2_a_damaged_history_is_refused_or_judged(plan: Plan, data: st.DataObje
 
 
 def judged_or_refused(events: list[Event]) -> str:
-    """The report of a history, or why it is none. Nothing else may come of it."""
+    """The report of a history, or why it is none. No other error may be raised."""
     try:
         report = check_history(events)
     except ValueError as error:
