@@ -77,5 +77,9 @@ class ClusterConnections(Connections):
         async with self._client.redis.pipeline() as pipeline:
             for command in commands:
                 pipeline.execute_command(*command)
-            answers: list[Any] = await pipeline.execute(raise_on_error=False)
+            try:
+                answers: list[Any] = await pipeline.execute(raise_on_error=False)
+            except AttributeError as error:
+                # Another batch has cut a connection before this one wrote to it: redis-py then has no writer.
+                return [exceptions.ConnectionError(f"the connection was cut: {error}")]
             return answers

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from redis.asyncio.cluster import ClusterPipeline
 from redis.asyncio.connection import SSLConnection
 from redis.crc import key_slot
 
@@ -98,6 +99,30 @@ async def test_slots_that_move_are_followed(cluster: RedisCluster) -> None:
         for node in (here, there):
             node.command("CLUSTER", "SETSLOT", slot, "NODE", cluster.identity(here))
         assert await enricher.lookup("moving") is None
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_connection_that_is_cut_before_its_first_write_is_lost_and_no_key_is_to_blame(
+    cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """redis-py then raises what this raises: seen with a node that was restarted while 20 batches were on their way."""
+    execute, errors = (
+        ClusterPipeline.execute,
+        [AttributeError("'NoneType' object has no attribute 'writelines'")] * times,
+    )
+
+    async def cut(*args: Any, **options: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return await execute(*args, **options)
+
+    async with opened(cluster) as enricher:
+        monkeypatch.setattr(ClusterPipeline, "execute", cut)
+        if times == 1:
+            assert await enricher.lookup_many(["any"]) == [None]
+        else:
+            error = await failure(enricher, "any")
+            assert (error.retryable, error.any_key) == (True, True)
 
 
 @pytest.mark.faults
