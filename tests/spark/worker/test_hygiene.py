@@ -136,7 +136,7 @@ def http() -> Iterator[Http]:
         yield Http(squares)
 
 
-@pytest.fixture(params=["http", "postgres"])
+@pytest.fixture(params=["postgres", pytest.param("http", marks=pytest.mark.faults)])
 def outside(request: pytest.FixtureRequest) -> Outside:
     server = request.getfixturevalue(request.param)
     made: Outside = server if isinstance(server, Http) else Postgres(server)
