@@ -288,20 +288,30 @@ def _judge_due(run: Run, book: Book, found: Finding) -> None:
 def law_r10_an_open_circuit_refuses_calls(book: Book, found: Finding) -> None:
     """A row that a circuit breaker refused came after enough calls that failed, or were cut."""
     for run in book.runs:
-        breaker = run.setting.get("circuit_breaker")
-        if breaker is None:
+        if "circuit_breaker" not in run.setting:
             continue
-        # A call that was cut failed before it returned, so what counts is when it started.
-        failures = sorted(call.start for call in run.calls if call.outcome != "result" or _malformed(call))
-        ratio, fewest = breaker.get("failure_ratio", 0.5), breaker.get("minimum_calls", 20)
-        needed = max(1, int(ratio * fewest))
+        needed, enough = _failures(run)
         for number, at, row, out in run.emitted:
             if row is None or out.error != "CircuitOpenError":
                 continue
             found.decided()
-            if len(failures) < needed or failures[needed - 1] > at + book.moment:
+            if enough > at + book.moment:
                 what = f"row {row.row} of {run.name} was refused by the circuit breaker before {needed} calls failed"
                 found.broken(what, at, number)
+
+
+def may_be_refused(run: Run, at: float) -> bool:
+    """Whether a circuit breaker may have refused a row until a time."""
+    return "circuit_breaker" in run.setting and _failures(run)[1] <= at
+
+
+def _failures(run: Run) -> tuple[int, float]:
+    """How many calls of a run must fail before its circuit breaker opens, and when they had: infinity for never."""
+    breaker = run.setting["circuit_breaker"]
+    needed = max(1, int(breaker.get("failure_ratio", 0.5) * breaker.get("minimum_calls", 20)))
+    # A call that was cut failed before it returned, so what counts is when it started.
+    failures = sorted(call.start for call in run.calls if call.outcome != "result" or _malformed(call))
+    return needed, failures[needed - 1] if len(failures) >= needed else inf
 
 
 def _malformed(call: Call) -> bool:

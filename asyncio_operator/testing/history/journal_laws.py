@@ -33,7 +33,8 @@ class Kept:
         return found[max(0, stop - FARTHEST) : stop]
 
 
-def _journals(book: Book) -> list[Kept]:
+def journals(book: Book) -> list[Kept]:
+    """The journals of the history."""
     made: list[Kept] = book.made.setdefault("journals", [])
     if not made:
         made += _made_journals(book)
@@ -72,7 +73,7 @@ def _acknowledged(answer: Answer) -> float | None:
 
 
 def _asked_again(book: Book, found: Finding, *, killed: bool) -> None:
-    for kept in _journals(book):
+    for kept in journals(book):
         for run in kept.runs:
             for call in run.calls:
                 for key in call.keys:
@@ -125,7 +126,7 @@ def law_j2_a_kill_costs_what_was_not_yet_written(book: Book, found: Finding) -> 
 
 def _from_journals(book: Book) -> Iterator[tuple[Run, Row, Out, list[Answer]]]:
     """Rows that came from a journal, with the answers that it had for their keys by then."""
-    for kept in _journals(book):
+    for kept in journals(book):
         for run in kept.runs:
             for row in run.rows.values():
                 if row.outs and row.outs[0].source == "journal":

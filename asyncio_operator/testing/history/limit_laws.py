@@ -88,14 +88,23 @@ def _own_limits(book: Book) -> list[Shared]:
 
 def _judge_windows(shared: Shared, book: Book, found: Finding) -> None:
     for limit in shared.limits:
-        starts = [(call.start, call.weight(limit.unit)) for call in shared.calls]
+        unit, most = limit.unit, limit.rate + limit.burst
+        starts = [(call.start, call.weight(unit)) for call in shared.calls]
+        less = [(call.stopped, place, _too_high(call, unit)) for place, call in enumerate(shared.calls)]
+        freed = sorted(one for one in less if one[2])
         found.decided(len(starts))
-        for first, last, units in over_window(starts, limit.rate + limit.burst, limit.per, book.near(limit.per)):
+        for first, last, units in over_window(starts, most, limit.per, book.near(limit.per), freed):
             found.broken(
                 f"{units:g} {limit.unit} of {shared.name} start within {limit.per:g} s, and the limit is {limit}",
                 starts[last][0],
                 *(call.event for call in (*shared.calls[first : first + 3], *shared.calls[last - 1 : last + 1])),
             )
+
+
+def _too_high(call: Call, unit: str) -> float:
+    """What the estimate of a call was too high: it is free again when the call has returned."""
+    estimate = call.weight(unit)
+    return max(0.0, estimate - call.settled.get(unit, estimate))
 
 
 def law_r10_a_rate_limit_holds_in_every_window(book: Book, found: Finding) -> None:
@@ -140,10 +149,11 @@ def law_g2_a_limit_holds_in_every_window(book: Book, found: Finding) -> None:
 
 
 def law_g2_a_burst_is_paid_back(book: Book, found: Finding) -> None:
-    """In any time T at most ``rate * T / per + rate + burst`` units start."""
+    """In any time T at most ``rate * T / per + rate + burst`` units start, by what they weighed in the end."""
     for shared in budgets(book):
         for limit in shared.limits:
-            starts = [(call.start, call.weight(limit.unit)) for call in shared.calls]
+            unit = limit.unit
+            starts = [(call.start, call.weight(unit) - _too_high(call, unit)) for call in shared.calls]
             found.decided(len(starts))
             most = limit.rate + limit.burst
             for first, last, above in over_long_run(starts, limit.rate, limit.per, most, book.near(book.end)):
@@ -163,14 +173,15 @@ def law_g4_a_debt_is_paid_from_the_next_windows(book: Book, found: Finding) -> N
 def _judge_debts(shared: Shared, limit: Limit, book: Book, found: Finding) -> None:
     """A level that falls by `rate` units in `per` seconds, and rises with every start and with every debt.
 
-    A call may start if it fits below ``rate + burst``; debts that others have just made need not be known yet.
+    A call may start if it fits below ``rate + burst``; debts that others have just made need not be known yet. What an
+    estimate was too high is free again, while the start is in the window.
     """
     changes: list[tuple[float, int, float, Call]] = []
     for call in shared.calls:
         estimate = call.weight(limit.unit)
         changes.append((call.start, 1, estimate, call))
         debt = call.settled.get(limit.unit, estimate) - estimate
-        if debt > 0:
+        if debt > 0 or (debt < 0 and call.stopped < call.start + limit.per):
             changes.append((call.stopped, 0, debt, call))
     changes.sort(key=lambda change: (change[0], change[1]))
     most, speed = limit.rate + limit.burst, limit.rate / limit.per
@@ -178,7 +189,9 @@ def _judge_debts(shared: Shared, limit: Limit, book: Book, found: Finding) -> No
     level, before, recent = 0.0, 0.0, 0.0
     young: deque[tuple[float, float]] = deque()
     for at, starts, units, call in changes:
-        level, before = max(0.0, level - speed * (at - before)) + units, at
+        level, before = max(0.0, max(0.0, level - speed * (at - before)) + units), at
+        if not starts and units < 0:
+            continue
         if not starts:
             young.append((at, units))
             recent += units

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from math import inf
 
+from asyncio_operator.testing.history.answer_laws import CACHE_CLOCK, Answer, scopes
+from asyncio_operator.testing.history.attempt_laws import may_be_refused
 from asyncio_operator.testing.history.book import MOMENT, Book
+from asyncio_operator.testing.history.journal_laws import journals
 from asyncio_operator.testing.history.key_flights import splits
 from asyncio_operator.testing.history.parts import Call, Row, Run, Task, is_invalid
 from asyncio_operator.testing.history.report import Finding
@@ -87,10 +91,10 @@ def law_o4_every_row_ends_once(book: Book, found: Finding) -> None:
                     *(out.event for out in row.outs),
                 )
             if not row.outs and run.task.outcome == "finished":
-                _judge_removed(run, row, found)
+                _judge_removed(book, run, row, found)
 
 
-def _judge_removed(run: Run, row: Row, found: Finding) -> None:
+def _judge_removed(book: Book, run: Run, row: Row, found: Finding) -> None:
     """A row without output. The calls for it show whether there is a reason; without calls any answer is possible."""
     how, on_error = run.setting.get("how", "left"), run.setting.get("on_error", "fail")
     misses, errors = how == "inner", on_error in ("drop", "skip")
@@ -105,12 +109,15 @@ def _judge_removed(run: Run, row: Row, found: Finding) -> None:
         found.undecided("a row was removed, and the answer for it was not recorded")
         return
     answers = [call.answer_of(call.keys.index(row.row if run.of_rows else row.key)) for call in calls]
-    if (misses and [] in answers) or (
+    others = [answer.value for answer in _answers_of_others(book, run, row)] if misses and not run.of_rows else []
+    if (misses and ([] in answers or [] in others)) or (
         errors and (any(call.outcome != "result" for call in calls) or any(map(is_invalid, answers)))
     ):
         found.decided()
-    elif errors and "timeout" in run.setting:
-        found.undecided("a row was removed, perhaps at its deadline")
+    elif None in others:
+        found.undecided("a row was removed, and an answer of another task for it was not recorded")
+    elif errors and (_may_be_late(book, run, row) or may_be_refused(run, run.task.end + book.moment)):
+        found.undecided("a row was removed, perhaps at its deadline, or by a circuit breaker")
     else:
         found.broken(
             f"row {row.row} of {run.name} was never emitted, and no miss and no error removed it",
@@ -118,6 +125,30 @@ def _judge_removed(run: Run, row: Row, found: Finding) -> None:
             row.event,
             *(call.event for call in calls),
         )
+
+
+def _answers_of_others(book: Book, run: Run, row: Row) -> Iterator[Answer]:
+    """Answers for the key of a row that were in a cache or a journal while the row was inside."""
+    for scope in scopes(book) if "cache" in run.setting else ():
+        cache, begin = scope.cache, row.at - book.moment
+        if run not in scope.runs:
+            continue
+        ttl = cache.get("missing_ttl") or cache.get("expire_after_write")
+        for answer in scope.candidates(row.key, begin if scope.heap else 0.0, run.task.end):
+            old = ttl is not None and row.at - answer.at >= ttl + CACHE_CLOCK + book.near(ttl)
+            if old and not cache.get("stale_if_error"):
+                continue
+            if answer.value != [] or cache.get("cache_missing", True):
+                yield answer
+    for kept in journals(book) if "journal" in run.setting else ():
+        if run in kept.runs:
+            yield from kept.until(row.key, run.task.start + book.moment)
+
+
+def _may_be_late(book: Book, run: Run, row: Row) -> bool:
+    """Whether a limit may have ended the row, or an attempt for it."""
+    limits = [run.setting[name] for name in ("timeout", "attempt_timeout") if run.setting.get(name)]
+    return any(run.task.end >= row.at + limit - book.near(limit) for limit in limits)
 
 
 def _certain(call: Call) -> bool:

@@ -12,6 +12,9 @@ T = TypeVar("T")
 Start = tuple[float, float]
 """When something started, and its weight."""
 
+Freed = tuple[float, int, float]
+"""From when on a start weighs less, its position, and by how much."""
+
 
 Span = tuple[float, int, float, int | None, T]
 """Start, its event, end, its event (None: it was not seen), and what it is."""
@@ -36,20 +39,29 @@ def at_once(spans: Iterable[Span[T]], moment: float) -> Iterator[tuple[T, int]]:
             yield what, running
 
 
-def over_window(starts: Sequence[Start], most: float, per: float, moment: float) -> Iterator[tuple[int, int, float]]:
+def over_window(
+    starts: Sequence[Start], most: float, per: float, moment: float, freed: Sequence[Freed] = ()
+) -> Iterator[tuple[int, int, float]]:
     """Windows of `per` seconds in which more than `most` starts: positions of their first and last start, and the sum.
 
     Args:
         starts: in the order of time.
         moment: starts that are `per` less this time apart are in no common window.
+        freed: what starts weigh less from a later time on, in the order of time.
     """
-    first, inside = 0, 0.0
+    first, inside, place = 0, 0.0, 0
+    weights = [weight for _, weight in starts]
     tolerance = most * 1e-9
     for last, (at, weight) in enumerate(starts):
         while at - starts[first][0] >= per - moment:
-            inside -= starts[first][1]
+            inside -= weights[first]
             first += 1
-        inside += weight
+        while place < len(freed) and freed[place][0] <= at + moment:
+            _, start, units = freed[place]
+            weights[start] -= units
+            inside -= units if first <= start < last else 0.0
+            place += 1
+        inside += weights[last]
         if inside > most + tolerance and weight > 0:
             yield first, last, inside
 

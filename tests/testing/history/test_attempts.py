@@ -186,6 +186,17 @@ def test_Y2_a_batch_that_waits_longer_than_linger_is_seen() -> None:
     assert broken(story(2.11)) == {"B1"}
 
 
+def test_Y2_a_row_that_has_left_waits_for_no_call() -> None:
+    def story(left: float) -> Story:
+        story = Story(batch={"max_size": 4, "linger": 0.1}, capacity=2, cache={"expire_after_access": 1.0})
+        story.task().task(end=1.5, task="u").row(1, 1.4, 0, key=1, task="u").call(1, 1.4, [1], task="u")
+        story.row(0, 1, 0, key=0, source="call").call(0, 1, [0])
+        return story.row(2, left, 1, key=1).row(3.1, 4, 2, key=1).call(3.2, 4, [1])
+
+    assert broken(story(2)) == set()
+    assert broken(story(4)) == {"B1"}
+
+
 def test_Y2_an_answer_of_another_length_that_is_used_or_retried_is_seen() -> None:
     def story(status: str, *more: list[int]) -> Story:
         story = Story(batch={"max_size": 4, "linger": 0}, on_error="null", max_attempts=3, delay=0.0).task()

@@ -118,6 +118,32 @@ def test_Y2_a_debt_that_is_not_paid_is_seen() -> None:
     assert broken(debts(1.0, settled=100.0)) == set()
 
 
+def estimated(end: float, last: float, settled: float = 80.0, **more: Any) -> Story:
+    """A call that fills a window by its estimate and weighs less, and one of 20 later."""
+    story = Story(budget="b", limits=[{"unit": "tokens", "rate": 100.0, "per": 1.0, **more}]).task()
+    story.row(0, 50, 0, key=0).call(0.0, end, [0], weights={"tokens": 100.0}, settled={"tokens": settled})
+    return story.row(0, 50, 1, key=1).call(last, 40, [1], weights={"tokens": 20.0})
+
+
+def test_Y2_what_a_call_weighed_less_is_free_when_it_has_returned() -> None:
+    assert judged(estimated(0.05, 0.06), "G2")
+    assert judged(estimated(0.05, 0.06), "G4")
+    assert broken(estimated(0.07, 0.06)) == {"G2", "G4"}
+    assert broken(estimated(0.05, 0.06, settled=80.1)) == {"G2"}
+    assert broken(estimated(0.05, 0.06, settled=95.0)) == {"G2", "G4"}
+
+
+def test_Y2_what_is_free_again_is_free_in_its_own_window() -> None:
+    def story(*later: float) -> Story:
+        story = estimated(0.9, 1.0)
+        for row, at in enumerate(later, start=2):
+            story.row(0, 50, row, key=row).call(at, 40, [row], weights={"tokens": 40.0})
+        return story
+
+    assert broken(story(1.1, 1.1)) == set()
+    assert broken(story(1.1, 1.1, 1.1)) == {"G2", "G4"}
+
+
 def hinted(start: float, **hint: Any) -> Story:
     story = starts(0.0, start, budget="b", **limit(100))
     return story.add("said", 0.1, task="t", **hint)

@@ -69,6 +69,51 @@ def test_Y2_a_removed_row_needs_a_reason() -> None:
     assert "O4" in story(None, how="inner").report().undecided
 
 
+@pytest.mark.parametrize(
+    ("setting", "laws"),
+    [
+        ({"cache": {}}, set()),
+        ({"cache": {"cache_missing": False}}, {"O4"}),
+        ({"cache": {"missing_ttl": 2.0}}, {"O4"}),
+        ({"cache": {"missing_ttl": 2.0, "stale_if_error": True}}, set()),
+        # The journal may have given the miss, and so the other row's call is one too many.
+        ({"journal": {"name": "j"}}, {"J1"}),
+        ({}, {"O4"}),
+    ],
+)
+def test_Y2_a_row_may_be_removed_by_a_miss_of_another_task(setting: dict[str, object], laws: set[str]) -> None:
+    story = Story(how="inner", on_error="null", **setting).task(end=1, task="u")
+    story.row(0, None, 0, key=1, task="u").call(0, 0.5, [1], answers=[[]], task="u")
+    story.task(2).row(3, 3.5, 0, key=1, status="failed", source="call").call(3, 3.5, [1], "error")
+    assert broken(story.row(3.4, None, 1, key=1)) == laws
+
+
+def test_Y2_a_later_miss_of_another_task_removes_no_row() -> None:
+    story = Story(how="inner", on_error="null", cache={}).task(end=2)
+    story.row(0, 0.5, 0, key=1, status="failed", source="call").call(0, 0.5, [1], "error").row(0.1, None, 1, key=1)
+    story.task(3, task="u").row(3, None, 0, key=1, task="u").call(3, 4, [1], answers=[[]], task="u")
+    assert broken(story) == {"O4"}
+
+
+@pytest.mark.parametrize(("failures", "laws"), [(1, {"O4"}), (2, set())])
+def test_Y2_a_circuit_breaker_may_refuse_a_row_after_enough_failures(failures: int, laws: set[str]) -> None:
+    breaker = {"failure_ratio": 0.5, "minimum_calls": 4}
+    story = Story(on_error="drop", circuit_breaker=breaker).task()
+    story.row(0, 1, 0, key=0, source="call").call(0, 1, [0], answers=[[1]])
+    for key in range(1, failures + 1):
+        story.row(2, None, key, key=key).call(2, 3, [key], "error")
+    assert broken(story.row(4, None, 9, key=0)) == laws
+
+
+def test_Y2_a_row_is_not_removed_before_its_deadline() -> None:
+    def story(end: float) -> Story:
+        story = Story(on_error="drop", timeout=2.0).task(end=end)
+        return story.row(0, None, 0, key=0).call(0, 0.5, [0], answers=[[1]])
+
+    assert "O4" in story(2.0).report().undecided
+    assert broken(story(1.9)) == {"O4"}
+
+
 def failing(late: float) -> Story:
     story = Story(on_error="fail").task(end=2.0, outcome="failed")
     story.row(0, 0.5, 0, key=0).call(0, 0.5, [0]).row(0, None, 1, key=1).call(0, 1.0, [1], "error")
