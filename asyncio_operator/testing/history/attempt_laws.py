@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from asyncio_operator.testing.history.book import Book
+from asyncio_operator.testing.history.book import MOMENT, Book
+from asyncio_operator.testing.history.key_flights import splits
 from asyncio_operator.testing.history.parts import Attempt, Call, Flight, Out, Row, Run, is_invalid
 from asyncio_operator.testing.history.report import Finding
 from asyncio_operator.testing.history.same_keys import text_of
@@ -49,7 +50,7 @@ def law_r1_an_attempt_ends_at_its_timeout(book: Book, found: Finding) -> None:
             found.decided()
             call = attempt.decisive
             end = attempt.start + limit
-            if call.outcome == "timed_out" and call.stopped < min(end, flight.deadline) - book.near(limit):
+            if call.outcome == "timed_out" and call.stopped < min(end, _earliest_deadline(flight)) - book.near(limit):
                 what = f"call {call.id!r} for {_name(flight)} was cut after {call.stopped - call.start:.6f} s"
                 found.broken(f"{what}, and attempt_timeout is {limit}", call.stopped, *call.events)
         last = flight.attempts[-1]
@@ -73,7 +74,7 @@ def law_r2_an_element_ends_at_its_deadline(book: Book, found: Finding) -> None:
                 found.broken(f"{what} the deadline at {flight.deadline:.6f}", out.at, *decisive.events, out.event)
             elif (
                 out.status == "timed_out"
-                and out.at < flight.deadline - book.near(flight.timeout)
+                and out.at < _earliest_deadline(flight) - book.near(flight.timeout)
                 and not _early(flight)
             ):
                 what = f"row {row.row} timed out before the deadline of {_name(flight)} at {flight.deadline:.6f}"
@@ -85,6 +86,13 @@ def law_r2_an_element_ends_at_its_deadline(book: Book, found: Finding) -> None:
             ):
                 what = f"row {row.row} left after the deadline of {_name(flight)} at {flight.deadline:.6f}"
                 found.broken(what, out.at, *flight.events, out.event)
+
+
+def _earliest_deadline(flight: Flight) -> float:
+    """A flight whose first attempts a circuit breaker refused began before its first call."""
+    if "circuit_breaker" not in flight.run.setting or not flight.timeout:
+        return flight.deadline
+    return min([flight.start, *(row.at for row in flight.rows)]) + flight.timeout
 
 
 def _early(flight: Flight) -> bool:
@@ -164,7 +172,7 @@ def _judge_attempts(flight: Flight, most: int, book: Book, found: Finding) -> No
         events = (*call.events, after.event)
         if call.outcome == "result" and not call.retryable and after.start >= call.stopped and not _late(flight, call):
             found.broken(f"{_name(flight)} is called again after a result", after.start, *events)
-        elif call.outcome == "error" and call.retryable is False:
+        elif call.outcome == "error" and call.retryable is False and not _cut_between(flight, attempt, after):
             what = f"{_name(flight)} is called again after {call.error or 'an error'}, which is not to be retried"
             found.broken(what, after.start, *events)
     last = flight.attempts[-1].decisive
@@ -181,6 +189,12 @@ def _judge_attempts(flight: Flight, most: int, book: Book, found: Finding) -> No
 def _counts_more(flight: Flight) -> bool:
     """Whether attempts are more than calls: a refusal of a circuit breaker is one. Copies are for law H3."""
     return "circuit_breaker" in flight.run.setting or flight.calls > len(flight.attempts)
+
+
+def _cut_between(flight: Flight, attempt: Attempt, after: Call) -> bool:
+    """Whether the attempt may have been cut before a half of its batch could start."""
+    limit = flight.run.setting.get("attempt_timeout") or inf
+    return splits(attempt.decisive) and after.start >= attempt.start + limit - MOMENT
 
 
 def _late(flight: Flight, call: Call) -> bool:

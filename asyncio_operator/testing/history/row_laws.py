@@ -142,7 +142,9 @@ def _answers_of_others(book: Book, run: Run, row: Row) -> Iterator[Answer]:
                 yield answer
     for kept in journals(book) if "journal" in run.setting else ():
         if run in kept.runs:
-            yield from kept.until(row.key, run.task.start + book.moment)
+            # Tasks put what they have from a journal into the cache that they share.
+            until = run.task.end if "cache" in run.setting else run.task.start
+            yield from kept.until(row.key, until + book.moment)
 
 
 def _may_be_late(book: Book, run: Run, row: Row) -> bool:

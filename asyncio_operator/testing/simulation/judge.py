@@ -33,18 +33,15 @@ def broken(scenario: Scenario, outcome: Outcome) -> list[str]:
 def _is_doubtful(scenario: Scenario, violation: Violation) -> bool:
     """Whether the checker may be wrong, because it does not see everything, or sees it another way.
 
-    It does not know that an answer of a journal was shared, or refreshed while another call for its key ran, which of
-    two uses of a cache at one moment came first, and whose clock says that an answer has ended. A task looks at the
-    types of an answer when it builds its columns, which is later than its call has ended.
+    It does not know that an answer of a journal was refreshed while another call for its key ran, and whose clock says
+    that an answer has ended. A task looks at the types of an answer when it builds its columns, which is later than its
+    call has ended.
     """
     law, lookups = violation.law, scenario.lookups
     journal = any(lookup.journal is not None for lookup in lookups)
     refreshes = any(getattr(lookup.options.get("cache"), "refresh_after", None) is not None for lookup in lookups)
     return (
-        law == "L4"
-        or (law == "O6" and any(lookup.service.lie in ("typed", "misspelt") for lookup in lookups))
-        or (refreshes and law == "L6")
-        or (journal and (law == "L3" or (law == "L1" and "'shared'" in violation.what)))
+        (law == "O6" and any(lookup.service.lie in ("typed", "misspelt") for lookup in lookups))
         or (journal and refreshes and law == "J1")
         # Answers expire by the clock of who reads them.
         or (law in ("J1", "J7") and bool(scenario.clocks) and any(map(_may_expire, lookups)))

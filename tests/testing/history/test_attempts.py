@@ -186,6 +186,22 @@ def test_Y2_a_batch_that_waits_longer_than_linger_is_seen() -> None:
     assert broken(story(2.11)) == {"B1"}
 
 
+@pytest.mark.parametrize(("breaker", "laws"), [({"minimum_calls": 2}, set()), (None, {"R1"})])
+def test_Y2_an_attempt_that_a_circuit_breaker_refused_begins_the_time_of_a_row(breaker: Any, laws: set[str]) -> None:
+    story = Story(timeout=1.0, attempt_timeout=5.0, on_error="null", max_attempts=2, circuit_breaker=breaker).task()
+    story.row(0, 1.0, 0, key=0, source="call", status="timed_out")
+    assert broken(story.call(0.5, 1.0, [0], "timed_out")) == laws
+
+
+@pytest.mark.parametrize(("again", "laws"), [(1.2, set()), (0.7, {"R5"})])
+def test_Y2_a_batch_may_be_cut_before_a_half_of_it_starts(again: float, laws: set[str]) -> None:
+    story = Story(attempt_timeout=1.0, max_attempts=2, delay=0.1, on_error="null", batch={"max_size": 2}).task()
+    story.row(0, 9, 0, key=0, source="call").row(0, 9, 1, key=1, source="call")
+    story.call(0, 0.5, [0, 1], "error", retryable=False)
+    assert broken(story.call(again, 1.4, [0, 1])) >= laws
+    assert ("R5" in broken(story)) is bool(laws)
+
+
 def test_Y2_a_row_that_has_left_waits_for_no_call() -> None:
     def story(left: float) -> Story:
         story = Story(batch={"max_size": 4, "linger": 0.1}, capacity=2, cache={"expire_after_access": 1.0})

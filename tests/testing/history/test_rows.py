@@ -88,6 +88,17 @@ def test_Y2_a_row_may_be_removed_by_a_miss_of_another_task(setting: dict[str, ob
     assert broken(story.row(3.4, None, 1, key=1)) == laws
 
 
+def test_Y2_a_miss_of_a_journal_may_come_from_a_cache() -> None:
+    def story(**setting: object) -> Story:
+        story = Story(how="inner", on_error="null", journal={"name": "j"}, **setting).task(end=9)
+        story.row(0, 1, 0, key=1, status="failed", source="call").call(0, 1, [1], "error")
+        story.task(end=3, task="u", worker="w").row(2, None, 0, key=1, task="u")
+        return story.call(2, 3, [1], answers=[[]], task="u").row(6, None, 1, key=1)
+
+    assert broken(story(cache={})) == set()
+    assert broken(story()) == {"O4"}
+
+
 def test_Y2_a_later_miss_of_another_task_removes_no_row() -> None:
     story = Story(how="inner", on_error="null", cache={}).task(end=2)
     story.row(0, 0.5, 0, key=1, status="failed", source="call").call(0, 0.5, [1], "error").row(0.1, None, 1, key=1)
