@@ -91,6 +91,11 @@ def _is_half(call: Call, attempt: Attempt, key: Hashable) -> bool:
         return False
     if (number := number_of(call, key)) is not None and number != number_of(last, key):
         return False
+    setting = call.run.setting
+    limit = setting.get("attempt_timeout")
+    # The attempt had ended before a half could start: this is the next one, of the keys that are left.
+    if number is None and limit and setting.get("max_attempts", 1) > 1 and call.start >= attempt.start + limit:
+        return False
     return set(call.keys) <= set(last.keys)
 
 

@@ -193,6 +193,17 @@ def test_Y2_an_attempt_that_a_circuit_breaker_refused_begins_the_time_of_a_row(b
     assert broken(story.call(0.5, 1.0, [0], "timed_out")) == laws
 
 
+def test_Y2_a_call_after_the_attempt_of_a_batch_is_no_half_of_it() -> None:
+    def story(again: float, end: float) -> Story:
+        story = Story(attempt_timeout=1.0, max_attempts=2, delay=0.1, on_error="null", batch={"max_size": 2}).task()
+        story.row(0, end, 0, key=0, source="call", attempts=2).row(0, 9, 1, key=1, status="timed_out", source="call")
+        return story.call(0, 0.5, [0, 1], "error").call(again, end, [0])
+
+    assert broken(story(1.1, 1.9)) == set()
+    assert "R1" in broken(story(1.1, 2.2))
+    assert "R5" in broken(story(0.6, 0.9))
+
+
 @pytest.mark.parametrize(("again", "laws"), [(1.2, set()), (0.7, {"R5"})])
 def test_Y2_a_batch_may_be_cut_before_a_half_of_it_starts(again: float, laws: set[str]) -> None:
     story = Story(attempt_timeout=1.0, max_attempts=2, delay=0.1, on_error="null", batch={"max_size": 2}).task()
