@@ -17,12 +17,14 @@ class KnownAnswers(Protocol):
 
     Attributes:
         source: what the outcomes say of where they came from.
-        most: the maximum number of keys in one question.
+        most: the maximum number of keys in the next question.
         keeps: a name for where it keeps answers of caches too; None: it does not.
     """
 
     source: str
-    most: int
+
+    @property
+    def most(self) -> int: ...
 
     @property
     def keeps(self) -> str | None: ...

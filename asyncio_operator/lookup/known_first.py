@@ -28,7 +28,8 @@ QUESTIONS = 2
 """Groups that are asked for at a time: the next one is on its way while an answer is read."""
 
 ENOUGH = 100
-"""Keys that wait for a call. While there are more, no further key is asked for: the calls decide the pace."""
+"""Keys that wait for a call, at most those of one group. While there are more, no further key is asked for: the calls
+decide the pace."""
 
 
 class KnownFirst:
@@ -93,8 +94,11 @@ class KnownFirst:
         self._answered(waiting)
 
     def prepare(self, now: float) -> None:
-        while len(self._questions) < QUESTIONS and len(self._unknown) < ENOUGH:
-            flights = self._group(now)
+        while len(self._questions) < QUESTIONS:
+            most = min([one.most for one in self._known])
+            if len(self._unknown) >= min(most, ENOUGH):
+                return
+            flights = self._group(now, most)
             if not flights:
                 return
             self._flights.update(flights)
@@ -133,10 +137,9 @@ class KnownFirst:
 
     # -- questions
 
-    def _group(self, now: float) -> list[PendingKey]:
+    def _group(self, now: float, most: int) -> list[PendingKey]:
         """Keys for the next questions."""
         flights: list[PendingKey] = []
-        most = min([one.most for one in self._known])
         while len(flights) < most and (flight := self._source.take(now)) is not None:
             flights.append(cast("PendingKey", flight))
         return flights

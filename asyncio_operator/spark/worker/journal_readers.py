@@ -32,6 +32,13 @@ LIST_AGAIN = 1.0
 MOST_LISTING = 50
 """It looks after this many times the time that the last look took: looking takes at most 2 % of a task."""
 
+FEWEST, MOST = 10, 10_000
+"""Keys of one question."""
+
+AHEAD = 0.5
+"""Seconds for which the keys of one question last: files that come later have answers for the others. If questions take
+long they are for more keys, so that they take at most about 4 % of a task."""
+
 MOST_READERS = 4
 """That no task uses now. Each has at most 64 MB of keys. The one that was returned first is dropped."""
 
@@ -47,12 +54,18 @@ class LaterAnswers:
 
     Attributes:
         place: what the reader reads.
+        most: the number of keys that the next question should ask for.
     """
 
     def __init__(self, reader: JournalReader, name: Name, place: WatchedPlace, clock: Clock) -> None:
         self.name = name
         self._now = clock
         self.place = place
+        self.most = FEWEST
+        # Answers and the time in which they came: the pace of the task. And the seconds of the last question.
+        self._done = 0.0
+        self._since = clock()
+        self._took = 0.0
         self._reader = reader
         self._lock = threading.Lock()
         self._next = 0.0
@@ -61,6 +74,21 @@ class LaterAnswers:
     def begin(self) -> None:
         """A task begins: it has to see the files that existed when it began."""
         self._next = 0.0
+        self._since, self._done = self._now(), 0.0
+
+    def count(self, answers: int) -> None:
+        """The task got answers of calls, or of this. Called on the loop."""
+        self._done += answers
+
+    def pace(self) -> None:
+        """Set `most`, before a question. Called on the loop."""
+        lasted, ahead = self._now() - self._since, max(AHEAD, AHEAD * MOST_LISTING * self._took)
+        if lasted > 0 and self._done:
+            self.most = min(max(FEWEST, round(ahead * self._done / lasted)), MOST)
+        if lasted > 4 * ahead:
+            # The pace of long ago counts less and less.
+            self._since += lasted / 2
+            self._done /= 2
 
     def is_due(self) -> bool:
         """Whether there may be files that were not listed yet."""
@@ -77,7 +105,10 @@ class LaterAnswers:
             try:
                 if is_due:
                     self.has_files = self._reader.refresh() > 0
-                return self._reader.read(keys)
+                listed = self._now()
+                read = self._reader.read(keys)
+                self._took = self._now() - listed
+                return read
             except (OSError, pa.ArrowException) as error:
                 raise JournalError(
                     f"the journal {self.name[0]} cannot be read ({describe_error(error)}): its answers would be "

@@ -37,7 +37,7 @@ from asyncio_operator.journal.writer import JournalWriter
 from asyncio_operator.lookup.key_batch import Answer, KeyBatch
 from asyncio_operator.lookup.memory import ENTRY, SAMPLED, size_of
 from asyncio_operator.policies.shutdown import TASK_END, TASK_GRACE_PERIOD
-from asyncio_operator.spark.worker.journal_readers import LaterAnswers
+from asyncio_operator.spark.worker.journal_readers import FEWEST, LaterAnswers
 from asyncio_operator.state.cells import ABSENT
 
 if TYPE_CHECKING:
@@ -96,8 +96,6 @@ class TaskJournal:
     """
 
     source = "journal"
-    # One question for many keys: files beyond the memory of their keys are searched for each question.
-    most = 10_000
 
     def __init__(self, task: JournalTask, found: pa.Schema, timed: bool, label: str, process: WorkerProcess) -> None:
         self.column = task.column
@@ -162,6 +160,11 @@ class TaskJournal:
 
     # -- answers of later files
 
+    @property
+    def most(self) -> int:
+        """See `KnownAnswers`."""
+        return FEWEST if self._reader is None else self._reader.most
+
     async def find(self, keys: Sequence[Any]) -> Sequence[Any]:
         """See `KnownAnswers`."""
         if self._reader is None:
@@ -169,14 +172,18 @@ class TaskJournal:
             self._reader = self._process.readers().lend(
                 task.location, task.description, task.seen, task.expire_after, task.keep_missing
             )
-        if not self._reader.has_files and not self._reader.is_due():
+        reader = self._reader
+        reader.pace()
+        if not reader.has_files and not reader.is_due():
             return [ABSENT] * len(keys)
         try:
-            return await _in_thread(self._process, partial(self._read, keys, self._reader), self._reader.place)
+            answers = await _in_thread(self._process, partial(self._read, keys, reader), reader.place)
         except JournalError:
             # The next task begins anew: a thread that hangs would hold this one.
             self._reader = None
             raise
+        reader.count(len(answers) - answers.count(ABSENT))
+        return answers
 
     def _read(self, keys: Sequence[Any], reader: LaterAnswers) -> Sequence[Any]:
         kinds = self._task.description.keys.types
@@ -238,6 +245,8 @@ class TaskJournal:
             self._timer = None
         noted, self._noted = self._noted, []
         if noted:
+            if self._reader is not None:
+                self._reader.count(len(noted))
             size = len(noted) * ENTRY + SAMPLED * size_of([one[1] for one in noted[::SAMPLED]])
             try:
                 self._writer.append(NotedAnswers(noted, self._task.description, size))
