@@ -119,7 +119,8 @@ def law_r3_no_attempt_starts_after_the_deadline(book: Book, found: Finding) -> N
                     found.broken(what, call.start, flight.attempts[0].calls[0].event, call.event)
         last = flight.attempts[-1]
         wait = _least_wait(flight, last)
-        if wait is None or last.stopped + wait <= flight.deadline + book.near(flight.timeout):
+        # The halves of a batch wait for a place, and not for a back-off.
+        if wait is None or splits(last.decisive) or last.stopped + wait <= flight.deadline + book.near(flight.timeout):
             continue
         for row, out in _asked(flight):
             if out.status == "timed_out" and last.stopped < flight.deadline - book.near(flight.timeout):

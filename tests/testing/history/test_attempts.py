@@ -193,6 +193,14 @@ def test_Y2_an_attempt_that_a_circuit_breaker_refused_begins_the_time_of_a_row(b
     assert broken(story.call(0.5, 1.0, [0], "timed_out")) == laws
 
 
+@pytest.mark.parametrize(("keys", "laws"), [([0, 1], set()), ([0], {"R3"})])
+def test_Y2_halves_may_wait_for_a_place_until_the_deadline(keys: list[int], laws: set[str]) -> None:
+    story = Story(timeout=1.0, max_attempts=2, delay=0.9, on_error="null", batch={"max_size": 2}).task()
+    for key in keys:
+        story.row(0, 1.0, key, key=key, source="call", status="timed_out")
+    assert broken(story.call(0, 0.5, keys, "error")) == laws
+
+
 def test_Y2_a_call_after_the_attempt_of_a_batch_is_no_half_of_it() -> None:
     def story(again: float, end: float) -> Story:
         story = Story(attempt_timeout=1.0, max_attempts=2, delay=0.1, on_error="null", batch={"max_size": 2}).task()
