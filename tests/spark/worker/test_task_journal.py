@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -125,3 +126,22 @@ def test_J1_a_task_asks_for_the_keys_of_half_a_second_of_calls_because_answers_o
     assert most(2_000, 10) == 200 * AHEAD
     assert most(20, 100) == FEWEST, "what was long ago counts less"
     assert most(10_000_000, 100) == MOST
+
+
+def test_J1_a_warm_worker_reads_a_journal_that_was_deleted_and_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    asked: list[int] = []
+
+    async def look_up(key: int) -> Any:
+        asked.append(key)
+        return {"x": len(asked)}
+
+    source = FunctionEnricher(look_up, "x long")
+    first = rows(begun(journal_of(path), source, 0))
+    assert rows(begun(journal_of(path), source, 1)) == first
+    shutil.rmtree(path)
+    again = journal_of(path)
+    second = rows(begun(again, source, 2))
+    assert sorted(asked) == sorted(KEYS * 2), "the answers are gone with the files"
+    assert rows(begun(again, source, 3)) == second == known(again)
+    assert len(asked) == 2 * len(KEYS)
