@@ -6,6 +6,7 @@ would end the stream. There the tasks read all files themselves, in bounded memo
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -22,6 +23,10 @@ from asyncio_operator.spark.driver.journal_files import contents_of
 from asyncio_operator.spark.driver.known_answers import with_known
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.task_journal import JournalTask
+
+_begun: Counter[str] = Counter()
+"""How often journals were found empty, by place. Workers note which answers of their caches a journal has. One that was
+deleted and made again has none of them."""
 
 
 class Join(Protocol):
@@ -44,6 +49,8 @@ def with_journal(df: DataFrame, task: EnrichTask, journal: Journal) -> tuple[Enr
     spark = df.sparkSession
     contents = contents_of(spark, journal.location, _wanted(df, task, journal))
     joins = bool(contents.live) and not df.isStreaming
+    place = str(journal.location)
+    _begun[place] += not contents.seen
     expire_after = None if journal.expire_after is None else seconds(journal.expire_after)
     of_task = JournalTask(
         journal.location,
@@ -54,6 +61,7 @@ def with_journal(df: DataFrame, task: EnrichTask, journal: Journal) -> tuple[Enr
         seconds(journal.flush_every),
         expire_after,
         journal.keep_missing,
+        _begun[place],
     )
     join = partial(with_known, contents=contents, journal=journal, columns=task.layout.found.names)
     return replace(task, journal=of_task), join if joins else None
