@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,15 +104,10 @@ def test_J2_a_journal_gets_the_answers_of_a_warm_cache_and_the_next_application_
 def test_J2_a_journal_that_is_deleted_and_made_again_gets_the_answers_of_a_warm_cache_again(
     alone: SparkSession, tmp_path: Path
 ) -> None:
-    frame, source, journal = (
-        alone.range(0, 50, numPartitions=1),
-        counted(tmp_path / "calls"),
-        Journal(tmp_path / "here"),
-    )
+    frame, journal = alone.range(0, 50, numPartitions=1), Journal(tmp_path / "here")
+    found = partial(enrich, frame, counted(tmp_path / "calls"), on="id", cache=Cache(), journal=journal)
     for _ in range(2):
-        assert (
-            len(enrich(frame, source, on="id", cache=Cache(), journal=journal).select("id").distinct().collect()) == 50
-        )
+        assert found().select("id").distinct().count() == 50
         assert read_journal(alone, journal).select("id").distinct().count() == 50
         shutil.rmtree(journal.path)
 
