@@ -53,7 +53,7 @@ class Memory:
     """The answers of a task.
 
     Attributes:
-        noted: answers since the last `recall`, or the latest of them.
+        answered: whether anything was noted since the last `recall`.
 
     Args:
         seconds: how long an answer is remembered; 0: never.
@@ -69,12 +69,14 @@ class Memory:
         self._blocks: deque[Block] = deque()
         self._forgotten: Counter[Any] = Counter()  # keys by the number of blocks that still list them for nothing
         self._bytes = 0
-        self.noted: dict[Any, Any] = {}
+        self._noted: dict[Any, Any] = {}  # the latest answers, in no block yet
+        self.answered = False
         self._since = self._until = 0.0
 
     def recall(self, batch: KeyBatch) -> list[int] | None:
         """Set the outcomes of the keys that are remembered. Returns the positions of the others; None: of all keys."""
-        if self.noted:
+        self.answered = False
+        if self._noted:
             self._learn_noted()
         if self._blocks:
             self._forget_until(self._clock() - self._seconds)
@@ -89,12 +91,12 @@ class Memory:
     def recall_one(self, key: Any, absent: Any) -> Any:
         """The outcome of a key that is remembered, or `absent`: it may have been answered since its batch was read."""
         # Most keys are in neither, and need no more than this.
-        if key not in self.noted and key not in self._known:
+        if key not in self._noted and key not in self._known:
             return absent
-        if self.noted and self._clock() - self._since >= self._seconds:
+        if self._noted and self._clock() - self._since >= self._seconds:
             self._learn_noted()
         self._forget_until(self._clock() - self._seconds)
-        outcome = self.noted.get(key, absent)
+        outcome = self._noted.get(key, absent)
         if outcome is absent:
             outcome = self._known.get(key, absent)
         return outcome if outcome is absent or not self._timed else shared(outcome)
@@ -104,23 +106,24 @@ class Memory:
         if not self._seconds:
             return
         now = self._clock()
-        if not self.noted:
+        if not self._noted:
             self._since = now
         elif now - self._since > SPAN * self._seconds:
             self._learn_noted()
             self._since = now
-        self.noted[key] = outcome
+        self._noted[key] = outcome
         self._until = now
+        self.answered = True
 
     def clear(self) -> None:
         """Forget everything. The task has ended, and the objects of its run may wait for the garbage collector."""
         self._known.clear()
-        self.noted.clear()
+        self._noted.clear()
         self._blocks.clear()
         self._forgotten.clear()
 
     def _learn_noted(self) -> None:
-        noted, self.noted = self.noted, {}
+        noted, self._noted = self._noted, {}
         self._learn(list(noted), list(noted.values()), self._until)
 
     def learn(self, keys: Sequence[Any], outcomes: Sequence[Any]) -> None:
@@ -149,10 +152,15 @@ class Memory:
         while self._blocks and self._is_over():
             self._forget()
 
-    def forget(self, key: Any) -> None:
-        """Ask for this key again: its answer is of no use."""
-        self.noted.pop(key, None)
-        if self._known.pop(key, PENDING) is not PENDING:
+    def forget(self, key: Any, outcome: Any) -> None:
+        """Ask for this key again, if this outcome, which is of no use, is what is remembered for it.
+
+        It is found to be of no use when its columns are built, and the key may have a later answer by then.
+        """
+        if _answer(self._noted.get(key, PENDING)) is _answer(outcome):
+            del self._noted[key]
+        elif _answer(self._known.get(key, PENDING)) is _answer(outcome):
+            del self._known[key]
             # It stays in its block, which must not take a later answer with it.
             self._forgotten[key] += 1
 
@@ -178,6 +186,11 @@ class Memory:
         else:
             del self._forgotten[key]
         return left > 0
+
+
+def _answer(outcome: Any) -> Any:
+    """What a lookup returned. The object is the same for all who share it."""
+    return outcome.answer if type(outcome) is Answer else outcome
 
 
 def size_of(outcomes: Sequence[Any]) -> int:

@@ -173,9 +173,8 @@ class PendingKeys:
         """The cached or remembered outcome for a key, or ABSENT. Starts a refresh if one is due."""
         cache = self._cache
         if cache is None:
-            # `noted` is empty if nothing was answered since the batch was read.
             memory = self._memory
-            if memory is None or not memory.noted or (outcome := memory.recall_one(key, ABSENT)) is ABSENT:
+            if memory is None or not memory.answered or (outcome := memory.recall_one(key, ABSENT)) is ABSENT:
                 return ABSENT
             self.shared += 1
             return outcome

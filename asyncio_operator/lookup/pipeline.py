@@ -353,9 +353,9 @@ class LookupPipeline:
             return None
         return await self._known_first.close(self._options.grace_period)
 
-    def forget(self, key: Any) -> None:
-        """Ask for the key again in later batches: its answer is of no use."""
-        self._memory.forget(key)
+    def forget(self, key: Any, outcome: Any) -> None:
+        """Ask for the key again in later batches: this answer is of no use."""
+        self._memory.forget(key, outcome)
 
     def emitted(self, keys: int, batch: KeyBatch | None) -> None:
         """The consumer has passed on the rows of `keys` keys and, if `batch` is given, all of that batch."""

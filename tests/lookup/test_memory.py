@@ -129,10 +129,11 @@ def test_L12_answers_of_any_class_are_remembered(answer: Any) -> None:
 
 def test_L12_an_answer_of_no_use_is_asked_again() -> None:
     memory = Memory(60, False, ManualClock())
-    memory.learn(["a"], [{}])
-    memory.note("b", {})
-    memory.forget("a")
-    memory.forget("b")
+    useless: list[Any] = [{}, {}]
+    memory.learn(["a"], useless[:1])
+    memory.note("b", useless[1])
+    memory.forget("a", useless[0])
+    memory.forget("b", useless[1])
     assert recalled(memory, "a", "b") == [PENDING, PENDING]
 
 
@@ -142,13 +143,29 @@ def test_L12_a_later_answer_outlives_the_answer_that_was_of_no_use() -> None:
     for answer in ({}, {}, {"x": 1}):
         memory.learn(["a", "b"], [answer, {"x": 2}])
         if not answer:
-            memory.forget("a")
+            memory.forget("a", answer)
         clock.advance(20)
     # Two blocks have been forgotten by now, which list the key for nothing.
     clock.advance(39)
     assert recalled(memory, "a") == [{"x": 1}]
     clock.advance(1)
     assert recalled(memory, "a") == [PENDING]
+
+
+@pytest.mark.parametrize("timed", [False, True])
+@pytest.mark.parametrize("noted", [False, True])
+def test_L12_an_answer_of_no_use_that_is_found_late_leaves_a_later_answer(timed: bool, noted: bool) -> None:
+    clock = ManualClock()
+    memory = Memory(60, timed, clock)
+    useless, later = {"x": "text"}, {"x": 1}
+    remember = memory.note if noted else lambda key, outcome: memory.learn([key], [outcome])
+    remember("a", Answer(useless, "call", 1, 0.5) if timed else useless)
+    clock.advance(60)
+    assert recalled(memory, "a") == [PENDING]
+    remember("a", Answer(later, "call", 1, 0.5) if timed else later)
+    memory.forget("a", Answer(useless, "shared", 1, 0.5) if timed else useless)
+    [outcome] = recalled(memory, "a")
+    assert (outcome.answer if timed else outcome) == later
 
 
 def test_L12_nothing_is_remembered_for_0_seconds() -> None:
@@ -287,6 +304,28 @@ async def test_O1_remembered_keys_that_leave_first_make_no_room_beyond_the_buffe
 async def test_L12_a_key_that_was_answered_while_it_waited_for_room_is_not_asked_again(way: str) -> None:
     calls, _ = await asked([[1, 2, 3, 4], [5, 6, 7, 8, 4], [9, 4]], way, pause=0.0, buffer=5, capacity=10)
     assert sorted(calls) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+
+
+@virtual
+async def test_L12_a_key_that_waits_for_room_is_not_asked_again_for_another_answer_of_no_use() -> None:
+    useless: dict[str, Any] = {}
+
+    async def answer(key: int) -> Any:
+        await asyncio.sleep(key)
+        return useless if key == 2 else {"x": key}
+
+    enricher = Recorded(answer)
+    batches = [KeyBatch([2, 1], 2), KeyBatch([1], 1)]
+    consumer = Consumer(batches, True, 1.0)
+    options = LookupOptions(remember=60.0, buffer=2, timeout=None, **WAYS["managed"])
+    source = Trickle(batches, 0.0)
+    pipeline = consumer.pipeline = LookupPipeline(
+        enricher, source, consumer.deliver, options, None, lambda given: given
+    )
+    asyncio.get_running_loop().call_later(2.5, pipeline.forget, 2, useless)
+    await pipeline.run()
+    assert enricher.calls == [2, 1]
+    assert pipeline.shared == 1
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 FOUND, MISSING, FAILED = 0, 1, 2
 
-OnResultError = Callable[[Any, ResultError], Failure]
+OnResultError = Callable[[Any, Any, ResultError], Failure]
+"""Gets a key, its outcome and the error, and returns a failure, or raises."""
 
 
 @dataclass(slots=True)
@@ -109,7 +110,7 @@ def read_answers(
                     # Copied: reading a missing key of a defaultdict would invent a value.
                     several = [dict(row) for row in several]
             except ResultError as error:
-                answer = outcomes[i] = failure_of(outcome, on_result_error(keys[i], error))
+                answer = outcomes[i] = failure_of(outcome, on_result_error(keys[i], outcome, error))
         rows += several
         failed = type(answer) is Failure
         fates.append(FOUND if several else FAILED if failed else MISSING)

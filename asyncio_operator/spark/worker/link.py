@@ -95,17 +95,17 @@ class Link:
         else:
             yield from self._enrichment.answered(batch, ended)
 
-    def _on_result_error(self, key: Any, error: ResultError) -> Failure:
+    def _on_result_error(self, key: Any, outcome: Any, error: ResultError) -> Failure:
         options = self.task.options
         if options.fail:
             raise run_error(self.task.enricher, key, error, 1, options.remedy)
         # Errors are not remembered.
-        self._process.loop().call_soon_threadsafe(self._forget, key)
+        self._process.loop().call_soon_threadsafe(self._forget, key, outcome)
         return Failure(error, 0.0)
 
-    def _forget(self, key: Any) -> None:
+    def _forget(self, key: Any, outcome: Any) -> None:
         if self._pipeline is not None:
-            self._pipeline.forget(key)
+            self._pipeline.forget(key, outcome)
 
     async def run(self, source: Input, deliver: Deliver, failing: Callable[[], None] | None = None) -> None:
         """Look up the keys of the input, until it has ended and all of it is delivered.

@@ -16,8 +16,8 @@ import pyarrow as pa
 from asyncio_operator.arrow.columns import Column, check_row
 from asyncio_operator.arrow.key_arrays import ArrowKeys, Ints, distinct, distinct_keys, key_values
 from asyncio_operator.errors import MissingKeyError, ResultError
-from asyncio_operator.lookup.key_batch import PENDING, Failure, KeyBatch
-from asyncio_operator.spark.worker.answers import FOUND, MISSING, Answers, failure_of, read_answers
+from asyncio_operator.lookup.key_batch import PENDING, KeyBatch
+from asyncio_operator.spark.worker.answers import FOUND, MISSING, Answers, OnResultError, failure_of, read_answers
 from asyncio_operator.spark.worker.output_batches import cut, pick, places, row_bytes
 from asyncio_operator.spark.worker.segments import Gate, Mask, Segmenter
 from asyncio_operator.spark.worker.status import STATUS, statuses_of
@@ -86,7 +86,7 @@ class Enrichment:
     """Builds the output of one task, and counts its rows by outcome.
 
     Args:
-        on_result_error: handles a key with an invalid answer. It returns a `Failure`, or raises.
+        on_result_error: handles a key with an invalid answer.
         missing: makes the error for a key without a row, if the layout requires one.
         in_arrow: see `key_batch`.
     """
@@ -94,7 +94,7 @@ class Enrichment:
     def __init__(
         self,
         layout: Layout,
-        on_result_error: Callable[[Any, ResultError], Failure],
+        on_result_error: OnResultError,
         missing: Callable[[Any], Exception] = MissingKeyError,
         in_arrow: bool = False,
     ) -> None:
@@ -263,7 +263,7 @@ class Enrichment:
                 for row in answers.rows[start : start + copies]:
                     check_row(row, self.layout.found)
             except ResultError as error:
-                outcomes[i] = failure_of(outcomes[i], self._on_result_error(keys[i], error))
+                outcomes[i] = failure_of(outcomes[i], self._on_result_error(keys[i], outcomes[i], error))
                 misfits += 1
         return misfits
 

@@ -148,7 +148,7 @@ OUTCOME = st.one_of(ROW, st.lists(ROW, max_size=4), st.none(), st.just(FAILED), 
 
 
 def enrichment(**layout: Any) -> Enrichment:
-    return Enrichment(Layout((0,), FOUND, **layout), lambda key, error: Failure(error, 0.0))
+    return Enrichment(Layout((0,), FOUND, **layout), lambda key, _outcome, error: Failure(error, 0.0))
 
 
 def model(keys: list[Any], outcomes: dict[Any, Any], inner: bool, drop: bool) -> list[tuple[Any, ...]]:
@@ -316,7 +316,7 @@ def test_an_input_column_of_the_same_name_as_a_found_one_is_not_mixed_up_with_it
 def test_X5_an_answer_of_the_wrong_shape_is_a_result_error_for_its_key_only(answer: Any) -> None:
     errors = []
 
-    def on_result_error(key: Any, error: ResultError) -> Failure:
+    def on_result_error(key: Any, _outcome: Any, error: ResultError) -> Failure:
         errors.append((key, str(error)))
         return Failure(error, 0.0)
 
@@ -368,7 +368,7 @@ def test_X5_rows_that_fit_alone_and_not_together_are_all_found() -> None:
     layout = Layout((0,), pa.schema([("s", pa.struct([("x", pa.int64())]))]))
     keyed = key_batch(batch_of(k=[1, 2, 3, 4]), [0])
     keyed.outcomes = [{"s": {"x": 1}}, {"s": (2,)}, {"s": (2.5,)}, [{"s": [("x", 3)]}, {"s": {"x": 4}}]]
-    [part], _ = Enrichment(layout, lambda key, error: Failure(error, 0.0)).leading(keyed, 4)
+    [part], _ = Enrichment(layout, lambda key, _outcome, error: Failure(error, 0.0)).leading(keyed, 4)
     assert part.column(1).to_pylist() == [{"x": 1}, {"x": 2}, None, {"x": 3}, {"x": 4}]
 
 
@@ -403,7 +403,7 @@ def test_X6_inner_drops_misses_and_keeps_failures_unless_they_are_dropped() -> N
 
 
 def test_no_columns_at_all_tell_whether_there_is_a_row() -> None:
-    built = Enrichment(Layout((0,), pa.schema([]), inner=True), lambda key, error: Failure(error, 0.0))
+    built = Enrichment(Layout((0,), pa.schema([]), inner=True), lambda key, _outcome, error: Failure(error, 0.0))
     keyed = key_batch(batch_of(k=[1, 2, 3]), [0])
     keyed.outcomes = [{}, None, [{}, {}]]
     output, _ = built.leading(keyed, 3)
