@@ -93,8 +93,8 @@ class HttpEnricher(Enricher):
             token expires earlier.
         idempotency_header: the name of a header, such as ``Idempotency-Key``, which gets the same value each time the
             same request is sent. So a service can tell a retry from another request. It is not sent with GET.
-        idempotent: whether a request may be sent twice for one answer, as `hedge` does. None: yes, unless a request is
-            a POST or PATCH without an `idempotency_header`, which may cost money, or change something, each time.
+        idempotent: whether a request may be sent twice for one answer, as `hedge` does; True by default, because a
+            lookup changes nothing. False refuses `hedge`.
         redirects: "same_host" follows redirects within the host. "any" also follows them to other hosts, without
             credentials and never from https to http. "never" makes them errors.
         ssl: a file of the authorities to trust instead of the system's, or a function that returns an `ssl.SSLContext`,
@@ -140,7 +140,7 @@ class HttpEnricher(Enricher):
         connect_timeout: float | timedelta = 10.0,
         headers_max_age: float | timedelta = 300.0,
         idempotency_header: str | None = None,
-        idempotent: bool | None = None,
+        idempotent: bool = True,
         redirects: Literal["same_host", "any", "never"] = "same_host",
         ssl: str | os.PathLike[str] | Callable[[], SSLContext] | None = None,
         trust_env: bool = False,
@@ -168,10 +168,7 @@ class HttpEnricher(Enricher):
         self._connect_timeout = duration("connect_timeout", connect_timeout)
         self._headers_max_age = duration("headers_max_age", headers_max_age)
         self._idempotency_header = idempotency_header
-        # A batch with a body is sent by POST if the method is GET.
-        once = self._method in ("POST", "PATCH") or (self._method == "GET" and batch_json_body is not None)
-        repeatable = not once or idempotency_header is not None
-        self.idempotent = repeatable if idempotent is None else _switch("idempotent", idempotent)
+        self.idempotent = _switch("idempotent", idempotent)
         self._redirects = _one_of("redirects", redirects, REDIRECTS)
         self._tls = os.fspath(ssl) if isinstance(ssl, str | os.PathLike) else ssl
         self._trust_env = _switch("trust_env", trust_env)

@@ -150,18 +150,14 @@ def test_an_ssl_context_is_refused_because_it_cannot_travel() -> None:
     ("options", "idempotent"),
     [
         ({}, True),
-        ({"method": "PUT"}, True),
-        ({"method": "POST"}, False),
-        ({"method": "PATCH"}, False),
-        (BATCH, True),
-        (BATCH | {"batch_url": "https://api.example/all", "batch_json_body": ["{keys}"]}, False),
-        ({"method": "POST", "idempotency_header": "Idempotency-Key"}, True),
-        ({"method": "POST", "idempotent": True}, True),
+        ({"method": "POST"}, True),
+        (BATCH | {"batch_url": "https://api.example/all", "batch_json_body": ["{keys}"]}, True),
         ({"idempotent": False}, False),
+        ({"method": "POST", "idempotent": False}, False),
     ],
     ids=shown,
 )
-def test_H2_what_may_cost_money_twice_is_hedged_only_if_the_user_says_so(
+def test_H2_a_request_may_be_sent_twice_unless_the_user_says_otherwise(
     options: dict[str, Any], idempotent: bool
 ) -> None:
     made = make(**options)
