@@ -1,4 +1,4 @@
-"""Links in the README and in docs lead somewhere: to a file of the repository, and to a heading in it."""
+"""Links in the README and in docs lead somewhere: to a file of the repository, and to a heading in it; paths too."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+CORE = ROOT / "asyncio_operator"
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
@@ -29,3 +30,12 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         target = (page.parent / path).resolve() if path else page
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
+
+
+def test_every_path_that_the_page_of_the_architecture_names_exists() -> None:
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    assert len(page.splitlines()) <= 80
+    paths = re.findall(r"`([\w/]+(?:\.(?:py|html)|/))`", page)
+    assert len(paths) > 80
+    roots = [ROOT if path.startswith(("asyncio_operator/", "enrichers/", "tests/")) else CORE for path in paths]
+    assert [path for root, path in zip(roots, paths, strict=True) if not (root / path).exists()] == []
