@@ -150,6 +150,22 @@ def describe(value: object, limit: int = 200) -> str:
         return f"<{type(value).__name__}, whose repr raised {type(error).__name__}>"
 
 
+def function_error(
+    failed: str, says: str, *, unit: str = "element", element: str = "", attempts: int = 0, cause: BaseException | None
+) -> FunctionError:
+    """The one maker of `FunctionError`: what `failed`, for which `element` if there is one, and what follows (`says`).
+
+    Args:
+        unit: what an element is there: a key, or arguments.
+        element: the description of the element.
+        cause: the error that the function raised.
+    """
+    where = f" for {unit} {element}" if element else ""
+    error = FunctionError(f"{failed}{where}{says}", element=element, attempts=attempts)
+    error.__cause__ = cause
+    return error
+
+
 def function_name(function: object) -> str:
     """The name of a function for a message.
 

@@ -16,7 +16,7 @@ from math import inf
 from typing import Any
 
 from asyncio_operator.engine.contracts import Endings, Keys
-from asyncio_operator.engine.failures import attempt_timeout_error, ends_the_run, function_error, is_ordinary
+from asyncio_operator.engine.failures import attempt_timeout_error, element_error, ends_the_run, is_ordinary
 from asyncio_operator.engine.flights import SLACK, Flight
 from asyncio_operator.engine.recorder import Recorder
 from asyncio_operator.engine.schedule import Schedule
@@ -59,7 +59,7 @@ class Retries:
             again = self._context.copy().run(self._retry.unsatisfied, result)
         except BaseException as error:
             remedy = "make it return whether to try again"
-            raise function_error("retry.if_result", flight.value, error, remedy, flight.attempts + 1) from error
+            raise element_error("retry.if_result", flight.value, error, remedy, flight.attempts + 1) from error
         if not again:
             return None
         flight.attempts += 1

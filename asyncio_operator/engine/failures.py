@@ -19,6 +19,7 @@ from asyncio_operator.errors import (
     ResultError,
     describe,
     describe_error,
+    function_error,
 )
 
 
@@ -32,15 +33,11 @@ def ends_the_run(error: BaseException) -> bool:
     return isinstance(error, BudgetExceeded | CoordinatorError)
 
 
-def function_error(what: str, value: Any, error: BaseException, remedy: str, attempts: int) -> FunctionError:
-    """The error that ends a run because the function, or a hook, raised `error`. Raise it ``from error``."""
-    element = describe(value)
-    attempt = f" in attempt {attempts}" if attempts else ""
-    return FunctionError(
-        f"{what} failed for element {element}{attempt} with {describe_error(error)}; {remedy}",
-        element=element,
-        attempts=attempts,
-    )
+def element_error(what: str, value: Any, error: BaseException, remedy: str, attempts: int) -> FunctionError:
+    """The error that ends a run because the function, or a hook, raised `error`, which is its cause."""
+    tried = f" in attempt {attempts}" if attempts else ""
+    says = f"{tried} with {describe_error(error)}; {remedy}"
+    return function_error(f"{what} failed", says, element=describe(value), attempts=attempts, cause=error)
 
 
 def call_error(
@@ -56,10 +53,8 @@ def call_error(
         text: what the error says; None: its type and all of its text.
     """
     tried = f" in attempt {attempts}" if attempts > 1 else ""
-    message = f"{failed} for {unit} {element}{tried}: {text or describe_error(error)}{remedy}"
-    failure = FunctionError(message, element=element, attempts=attempts)
-    failure.__cause__ = error
-    return failure
+    says = f"{tried}: {text or describe_error(error)}{remedy}"
+    return function_error(failed, says, unit=unit, element=element, attempts=attempts, cause=error)
 
 
 def timeout_error(value: Any, timeout: float | None) -> ElementTimeoutError:
@@ -106,11 +101,12 @@ def aligned(result: Any, count: int, method: str) -> Sequence[Any]:
 
 def stray_cancellation(what: str, element: str = "") -> FunctionError:
     """The error that ends a run when outside code cancels the run's own tasks; `element` names the call that it hit."""
-    call = f" in the call for element {element}" if element else ""
-    return FunctionError(
-        f"{what}{call}; a function may cancel only tasks that it has started itself, and leave no timer or task behind "
+    return function_error(
+        f"{what} in the call" if element else what,
+        "; a function may cancel only tasks that it has started itself, and leave no timer or task behind "
         "that cancels others: asyncio.all_tasks() returns the tasks of all code on the event loop",
         element=element,
+        cause=None,
     )
 
 

@@ -15,7 +15,7 @@ from contextvars import copy_context
 from typing import Any
 
 from asyncio_operator.elements import Record, Watermark
-from asyncio_operator.engine.failures import function_error
+from asyncio_operator.engine.failures import element_error
 from asyncio_operator.engine.flights import Flight
 from asyncio_operator.engine.inputs import NOTHING, Reader
 from asyncio_operator.engine.recorder import Recorder
@@ -173,7 +173,7 @@ class ElementSource:
             entry = self._context.copy().run(self._buffer.queue.put, element)
         except BaseException as error:
             remedy = "it is called with the value (of a Record: its value), and must give a key that can be hashed"
-            raise function_error("key", value, error, remedy, attempts) from error
+            raise element_error("key", value, error, remedy, attempts) from error
         self._next.popleft()
         return entry
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.checks import FUNCTION, not_awaited, plain_result
 from asyncio_operator.elements import Record
-from asyncio_operator.engine.failures import ends_the_run, function_error, is_ordinary, timeout_error
+from asyncio_operator.engine.failures import element_error, ends_the_run, is_ordinary, timeout_error
 from asyncio_operator.errors import ResultError, describe
 from asyncio_operator.function import AsyncFunction
 from asyncio_operator.operator.buffer import Buffer
@@ -80,7 +80,7 @@ class Outcomes:
         if ends_the_run(error):
             raise error
         if not is_ordinary(error):
-            raise function_error(what, value, error, "it asks the process to end", attempts) from error
+            raise element_error(what, value, error, "it asks the process to end", attempts) from error
         if on_error == "skip":
             self.skipped += 1
         elif callable(on_error):
@@ -90,12 +90,12 @@ class Outcomes:
                 outputs = own.run(outputs_of, result) if self._flatten else (result,)
             except BaseException as hook_error:
                 remedy = "make it return a result"
-                raise function_error("on_error", value, hook_error, remedy, attempts) from hook_error
+                raise element_error("on_error", value, hook_error, remedy, attempts) from hook_error
         else:
             retry = self._options.retry
             if retry is not None and what == FUNCTION and remedy == GO_ON and (why := retry.refusal(error, attempts)):
                 remedy = f"{why}; {remedy}"
-            raise function_error(what, value, error, remedy, attempts) from error
+            raise element_error(what, value, error, remedy, attempts) from error
         entry.complete(outputs)
         self._buffer.completed()
         return "skipped" if on_error == "skip" else "result"

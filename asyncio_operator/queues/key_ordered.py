@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from asyncio_operator.elements import Record, Watermark
-from asyncio_operator.errors import FunctionError, describe, describe_error
+from asyncio_operator.errors import describe, describe_error, function_error
 from asyncio_operator.queues.base import Entry, StreamElementQueue
 from asyncio_operator.queues.unordered import UnorderedStreamElementQueue
 from asyncio_operator.state.heap_queue import HeapPriorityQueue
@@ -116,11 +116,8 @@ class KeyOrderedStreamElementQueue(StreamElementQueue):
                 raise KeyError(entry.key)  # The changed key is equal to another one.
         except BaseException as error:
             element = describe(entry.element.value if type(entry.element) is Record else entry.element)
-            raise FunctionError(
-                f"key failed for element {element} with {describe_error(error)}; it must return a key whose hash "
-                "and equality do not change",
-                element=element,
-            ) from error
+            says = f" with {describe_error(error)}; it must return a key whose hash and equality do not change"
+            raise function_error("key failed", says, element=element, cause=error) from error
 
     def put_watermark(self, watermark: Watermark) -> Entry:
         return self._queue.put_watermark(watermark)

@@ -29,7 +29,7 @@ from asyncio_operator.clock import monotonic
 from asyncio_operator.engine.ending import close_within
 from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher
-from asyncio_operator.errors import FunctionError, describe, describe_error
+from asyncio_operator.errors import describe, describe_error, function_error
 from asyncio_operator.hints import remedy
 from asyncio_operator.policies.hedge import Hedge, Hedger
 from asyncio_operator.policies.rate_limit import RateLimit, RateWindow
@@ -81,9 +81,8 @@ class Client:
         """
         error = await asyncio.shield(self._opening)
         if error is not None:
-            raise FunctionError(
-                f"{describe(self.enricher)} could not be opened: {describe_error(error)}{remedy(error)}", attempts=1
-            ) from error
+            says = f": {describe_error(error)}{remedy(error)}"
+            raise function_error(f"{describe(self.enricher)} could not be opened", says, attempts=1, cause=error)
 
     async def close(self) -> None:
         """Close it, within `CLIENT_CLOSE_TIMEOUT` seconds. Errors are logged."""
