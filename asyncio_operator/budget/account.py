@@ -76,6 +76,8 @@ LOST = (
 
 def answer(state: Json | None, message: Json, now: float) -> tuple[Json, Json]:
     """The new state and the reply. See the head of this module."""
+    if state and (error := _other_state(state)):
+        return state, {"error": error, "now": now, "seq": message.get("seq")}
     if not state:
         state = _new(message, now, now + RECOVERY if state is None else now)
     before = state["time"]
@@ -217,6 +219,16 @@ def _other_version(message: Json) -> str | None:
     if version == VERSION:
         return None
     return f"this worker speaks version {version} of the protocol of budgets, and its coordinator version {VERSION}"
+
+
+def _other_state(state: Json) -> str | None:
+    version = state.get("version")
+    if version == VERSION:
+        return None
+    return (
+        f"its coordinator holds a state of version {version}, and this worker knows version {VERSION} only; use one "
+        "version of asyncio-operator everywhere, or another name for the budget"
+    )
 
 
 def _since(window: RateWindow, peak: list[float], begin: float) -> float:

@@ -12,7 +12,7 @@ import contextlib
 import json
 from typing import Any
 
-from asyncio_operator.budget.coordinator import ASK_TIMEOUT, CHECK_SERVER, Answer
+from asyncio_operator.budget.coordinator import ASK_TIMEOUT, CHECK_SERVER, Answer, stored_state
 from asyncio_operator.budget.terms import Json
 from asyncio_operator.clock import monotonic
 from asyncio_operator.errors import CoordinatorError, shown_address
@@ -74,6 +74,9 @@ class PostgresCoordinator:
         try:
             async with asyncio.timeout(ASK_TIMEOUT):
                 return await self._with_table(message)
+        except CoordinatorError:
+            self._drop()
+            raise
         except Exception as error:
             if getattr(error, "sqlstate", None) in LOST_STATEMENTS:
                 self._prepares = False
@@ -114,7 +117,9 @@ class PostgresCoordinator:
         if row is None:
             await connection.execute(INSERT, self._name)
             row = await connection.fetchrow(LOCK, self._name)
-        state, reply = self._answer(json.loads(row["state"]) if row["state"] else None, message, row["now"])
+        place = f"the row {self._name!r} of asyncio_operator_budgets"
+        before = stored_state(row["state"], self.shown, place) if row["state"] else None
+        state, reply = self._answer(before, message, row["now"])
         await connection.execute(UPDATE, self._name, json.dumps(state, separators=(",", ":")))
         await connection.execute("COMMIT")
         return {**reply, "sent": sent}

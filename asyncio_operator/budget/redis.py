@@ -15,7 +15,7 @@ import json
 import secrets
 from typing import Any
 
-from asyncio_operator.budget.coordinator import ASK_TIMEOUT, CHECK_SERVER, Answer
+from asyncio_operator.budget.coordinator import ASK_TIMEOUT, CHECK_SERVER, Answer, stored_state
 from asyncio_operator.budget.terms import Json
 from asyncio_operator.clock import monotonic
 from asyncio_operator.errors import CoordinatorError, shown_address
@@ -75,8 +75,12 @@ class RedisCoordinator:
         try:
             async with asyncio.timeout(ASK_TIMEOUT):
                 return await self._ask(message)
+        except CoordinatorError:
+            raise
         except Exception as error:
             problem = self._problem(error)
+        # The address may lead to another server by now, as after a failover.
+        await self.close()
         raise problem
 
     async def _ask(self, message: Json) -> Json:
@@ -88,8 +92,10 @@ class RedisCoordinator:
         found, now = await self._read()
         pause = PAUSE
         while True:
-            version = b"" if found is None else found[:VERSION]
-            state, reply = self._answer(None if found is None else json.loads(found[VERSION:]), message, _seconds(now))
+            version, state = b"", None
+            if found is not None:
+                version, state = found[:VERSION], stored_state(found[VERSION:], self.shown, f"the key {self._key!r}")
+            state, reply = self._answer(state, message, _seconds(now))
             text = secrets.token_hex(VERSION // 2) + json.dumps(state, separators=(",", ":"))
             next_sent = monotonic()
             swapped = await self._client.redis.eval(SWAP, 1, self._key, version, text, self._milliseconds)

@@ -24,7 +24,7 @@ from asyncio_operator.checks import (
     seconds,
     takes,
 )
-from asyncio_operator.errors import ConfigurationError, describe, function_name, shown_address
+from asyncio_operator.errors import ConfigurationError, CoordinatorError, describe, function_name, shown_address
 from asyncio_operator.lazy import member
 from asyncio_operator.policies.rate_limit import RateLimit
 
@@ -168,6 +168,8 @@ class Budget:
         # Asking needs more than a specification may know, and is loaded when it is needed.
         ask_once = member("asyncio_operator.budget.addresses", "ask_once")
         reply = ask_once(self, {"kind": "statistics", "budget": definition(self)})
+        if "error" in reply:
+            raise CoordinatorError(f"the budget {self.name!r}: {reply['error']}", lasting=True)
         return BudgetStatistics.of(reply["statistics"])
 
 

@@ -31,6 +31,7 @@ NEEDLESS = Cause(
 CLUSTER = Cause("the server is one of a cluster: set cluster=True, or ask the cluster's own endpoint")
 NO_CLUSTER = Cause("the server is not one of a cluster, or its user may not run CLUSTER SLOTS: leave out cluster=True")
 WAITING = Cause("the server cannot answer yet", retryable=True)
+NO_WRITES = Cause("the server takes no writes now", retryable=True)
 
 CAUSES: tuple[tuple[type[BaseException], Cause], ...] = (
     (ConfigurationError, Cause("there is no URL", retryable=None)),
@@ -64,8 +65,13 @@ CODES = {
 
 CERTIFICATE = Cause("the certificate of the server does not verify")
 
-# Versions of redis-py map error codes to different classes. The server's words are the same in all versions.
+# Versions of redis-py map error codes to different classes, and servers wrap the errors of scripts in different ways.
+# The server's words are the same in all versions.
 WORDS = {
+    "READONLY ": NO_WRITES,
+    "OOM command not allowed": NO_WRITES,
+    "MISCONF ": NO_WRITES,
+    "NOREPLICAS ": NO_WRITES,
     "called with the client already authenticated": NO_PASSWORD,
     "Authentication required": NO_PASSWORD,
     "without any password configured": NEEDLESS,

@@ -62,6 +62,10 @@ class Place:
     def coordinator(self, name: str = NAME) -> Coordinator:
         raise NotImplementedError
 
+    def store(self, name: str, text: str) -> bool:
+        """Put a text where a state is stored; False if states are in the memory of a process."""
+        return False
+
     def restart(self) -> None:
         """Start it again; its memory is lost."""
 
@@ -139,6 +143,10 @@ class Redis(Place):
     def coordinator(self, name: str = NAME) -> RedisCoordinator:
         return RedisCoordinator(self.server.url, name, count, expire_after=self.expire_after)
 
+    def store(self, name: str, text: str) -> bool:
+        self.server.command("SET", PREFIX + name, "0123456789abcdef" + text)
+        return True
+
     def restart(self) -> None:
         self.server.restart()
 
@@ -166,6 +174,14 @@ class Postgres(Place):
 
     def coordinator(self, name: str = NAME) -> PostgresCoordinator:
         return PostgresCoordinator(self.server.tcp_dsn(), name, count)
+
+    def store(self, name: str, text: str) -> bool:
+        self.server.fetch(CREATE)
+        self.server.fetch(
+            f"INSERT INTO asyncio_operator_budgets VALUES ('{name}', '{text}') "
+            "ON CONFLICT (name) DO UPDATE SET state = excluded.state"
+        )
+        return True
 
     def restart(self) -> None:
         self.server.restart()
@@ -373,6 +389,43 @@ async def test_redis_takes_a_user_with_the_rights_that_are_documented_and_says_w
         error = await refusal(wrong, "wr0ng")
         assert "refuses the credentials" in str(error)
         assert error.lasting
+
+
+async def test_G7_redis_that_takes_no_writes_for_now_is_waited_for(redis: Redis) -> None:
+    server, coordinator = redis.server, redis.coordinator()
+    refuses = [("REPLICAOF", "127.0.0.1 1", "NO ONE"), ("CONFIG", "SET maxmemory 1", "SET maxmemory 0")]
+    async with asking(coordinator):
+        await coordinator.ask({"add": 1, "who": ""})
+        for command, begin, end in refuses:
+            server.command(command, *begin.split())
+            error = await refusal(coordinator, redis.secret)
+            assert "takes no writes" in str(error)
+            assert not error.lasting
+            server.command(command, *end.split())
+            assert (await coordinator.ask({"add": 0, "who": ""}))["count"] == 1
+
+
+async def test_redis_that_has_failed_over_is_connected_to_again(redis: Redis) -> None:
+    with RedisServer(password=redis.secret) as other:
+        places = [redis.server.url, other.url]
+        coordinator = RedisCoordinator(lambda: places[0], NAME, count, expire_after=None)
+        async with asking(coordinator):
+            await coordinator.ask({"add": 1, "who": ""})
+            redis.server.command("REPLICAOF", "127.0.0.1", "1")
+            places.reverse()
+            await refusal(coordinator, redis.secret)
+            assert (await coordinator.ask({"add": 1, "who": ""}))["recovering"]
+
+
+async def test_what_is_stored_and_no_state_is_left_alone_and_named(place: Place) -> None:
+    coordinator = place.coordinator("foreign")
+    async with asking(coordinator):
+        for text in ("x", "null", "[]", '"a"', "\N{SNOWMAN}{"):
+            if await asyncio.to_thread(place.store, "foreign", text):
+                for _ in range(2):
+                    error = await refusal(coordinator, place.secret)
+                    assert "is not the state of a budget" in str(error)
+                    assert error.lasting
 
 
 async def test_redis_over_tls(tmp_path: Any) -> None:

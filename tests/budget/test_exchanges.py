@@ -334,6 +334,20 @@ def test_G1_other_limits_may_follow_when_no_worker_is_left(rests: bool) -> None:
     assert coordinator.statistics(Budget("b", Limit(20)), now)["units"]["calls"]["used"] == 1
 
 
+def test_G1_a_state_of_another_version_is_an_error_and_is_not_changed() -> None:
+    coordinator, permits = Coordinator(), Permits(Budget("b", Limit(10)), "w")
+    exchange(coordinator, permits, 0.0)
+    written = {**json.loads(coordinator.text), "version": 2}
+    for kind in ("ask", "check", "statistics"):
+        coordinator.text = json.dumps(written)
+        message = {**permits.message(1.0), "kind": kind}
+        reply = coordinator.ask(message, 1.0)
+        assert "its coordinator holds a state of version 2" in reply["error"]
+        assert json.loads(coordinator.text) == written
+        with pytest.raises(ConfigurationError):
+            permits.answered(reply, 1.0, 1.0)
+
+
 def test_G1_another_version_of_the_protocol_is_an_error() -> None:
     coordinator, permits = Coordinator(), Permits(Budget("b", Limit(10)), "w")
     message = permits.message(0.0)
