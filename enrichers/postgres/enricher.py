@@ -14,20 +14,20 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from asyncio_operator import ConfigurationError, Enricher, EnricherError
+from asyncio_operator import ConfigurationError, EnricherError
 from asyncio_operator.enricher import Found, duration, function_name, natural, positive_int
 from asyncio_operator.enricher import describe as shown
 from asyncio_operator.services.causes import TooLargeError
 from asyncio_operator.services.postgres_causes import lookup_error, source_error
 from asyncio_operator.services.postgres_dsn import DSN, Dsn, location
 from asyncio_operator.services.span_attributes import database
+from enrichers.database import DatabaseEnricher, check_table_or_query, shown_columns, shown_query
 from enrichers.names import names_of, shown_keys
 from enrichers.postgres.arrow_keys import AskedKeys, asked_keys
 from enrichers.postgres.columns import AmbiguousError, UnfitError, from_rows, key_at, unpack
 from enrichers.postgres.connections import Connections, ask
 from enrichers.postgres.describe import Wanted, describe
 from enrichers.postgres.statement import Collect, Statement, identifier, make_collect
-from enrichers.threads import run_in_thread
 
 MOST_AS_ROWS = 50
 """The number of keys up to which an answer in columns is made of rows. Up to then that takes less time: client and
@@ -35,7 +35,7 @@ server together need the same for some 40 keys with 40 columns, and for some 100
 
 
 @dataclass(frozen=True, repr=False)
-class PostgresEnricher(Enricher):
+class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
     """Rows from PostgreSQL.
 
     Args:
@@ -61,6 +61,8 @@ class PostgresEnricher(Enricher):
             does not have the table or a column.
     """
 
+    _kind = "PostgresEnricher"
+
     dsn: Dsn
     _: KW_ONLY
     table: str | Sequence[str] | None = None
@@ -71,17 +73,12 @@ class PostgresEnricher(Enricher):
     max_batch: int = 1000
     connect_timeout: float | timedelta = 10.0
     statement_cache_size: int = 100
-    _statement: Statement | None = field(default=None, init=False, compare=False)
+    _description: Statement | None = field(default=None, init=False, compare=False)
     _runtime: tuple[Connections, Collect] | None = field(default=None, init=False, compare=False)
 
     def __post_init__(self) -> None:
         DSN.check_source(self.dsn)
-        if (self.table is None) == (self.query is None):
-            raise ConfigurationError(
-                f"table is {shown(self.table)} and query is {shown(self.query)}; exactly one of them must be given"
-            )
-        if self.query is not None and not (isinstance(self.query, str) and self.query.strip()):
-            raise ConfigurationError(f"query is {shown(self.query)}; it must be SQL")
+        check_table_or_query(self.table, self.query)
         self._set("table", None if self.table is None else _table(self.table))
         self._set("key", names_of("key", self.key))
         self._set("columns", None if self.columns is None else names_of("columns", self.columns))
@@ -98,33 +95,9 @@ class PostgresEnricher(Enricher):
         """The key columns, in the order of a key's parts. The first call asks the server."""
         return self._described().key_schema
 
-    async def open(self) -> None:
-        """Make the pool. It connects at the first lookup.
-
-        Raises:
-            ConfigurationError: a function for the connection string returns none in this process.
-        """
-        await self._describe()
-        connections = Connections(
-            self.dsn,
-            self._subject(),
-            size=self.pool_size,
-            connect_timeout=self._connect_timeout(),
-            statement_cache_size=self.statement_cache_size,
-        )
-        await connections.open()
-        self._set("_runtime", (connections, make_collect(self._described())))
-
     def call_attributes(self) -> dict[str, str | int]:
         """With OpenTelemetry: the server, the database and the table."""
         return database("postgresql", self._opened()[0].dsn, "SELECT", ".".join(self.table or ()))
-
-    async def close(self) -> None:
-        """Close the connections, within seconds. Does nothing if none is open."""
-        runtime = self._runtime
-        self._set("_runtime", None)
-        if runtime is not None:
-            await runtime[0].close()
 
     async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
         """The answers for keys, aligned with them, from one statement.
@@ -174,7 +147,7 @@ class PostgresEnricher(Enricher):
         try:
             return asked_keys(keys, statement.key_schema, [part.column for part in statement.key])
         except ValueError as error:
-            problem = f"{self._subject()}: {error}; the key is {_shown_columns(statement.key_schema)}"
+            problem = f"{self._subject()}: {error}; the key is {shown_columns(statement.key_schema)}"
         raise EnricherError(problem, retryable=False, any_key=True)
 
     async def _in_columns(self, statement: Statement, asked: AskedKeys) -> pa.Table | None:
@@ -218,29 +191,11 @@ class PostgresEnricher(Enricher):
             self._refuse_strangers(strangers)
         raise EnricherError(f"{problem}; start the job again if a column has changed", retryable=False, any_key=True)
 
-    async def rows(self) -> Sequence[dict[str, Any]]:
-        """Every row of the table that has a key, with its key columns, from one statement: for a whole table in memory.
-
-        Raises:
-            ConfigurationError: the enricher has a query, which cannot run without keys.
-            EnricherError: see `lookup_many`.
-        """
+    async def _all_rows(self) -> dict[Any, Any]:
         connections, collect = self._opened()
-        statement = self._described()
-        if not statement.whole:
-            raise ConfigurationError(f"{self._subject()}: a query takes keys; to load all rows, name a table or a view")
         found: dict[Any, Any] = {}
-        collect(await self._fetch(connections, statement.whole, (), ()), found, self._refuse)
-        names = statement.key_schema.names
-        keyed = (
-            (dict(zip(names, key if len(names) > 1 else (key,), strict=True)), rows) for key, rows in found.items()
-        )
-        return [{**key, **row} for key, rows in keyed for row in (rows if isinstance(rows, list) else (rows,))]
-
-    def _opened(self) -> tuple[Connections, Collect]:
-        if self._runtime is None:
-            raise EnricherError(f"{self._subject()}: it is not open", retryable=False)
-        return self._runtime
+        collect(await self._fetch(connections, self._described().whole, (), ()), found, self._refuse)
+        return found
 
     def _canonical(self, statement: Statement, keys: Sequence[Any]) -> Sequence[Any]:
         """The canonical keys, aligned with `keys`. None for a key that no row can have."""
@@ -250,7 +205,7 @@ class PostgresEnricher(Enricher):
             columns = zip(*keys, strict=True) if keys else [()] * len(statement.key)
             parts = [part.column.canonical_many(values) for part, values in zip(statement.key, columns, strict=True)]
         except (TypeError, ValueError) as error:
-            problem = f"{self._about(keys)}: {error}; the key is {_shown_columns(statement.key_schema)}"
+            problem = f"{self._about(keys)}: {error}; the key is {shown_columns(statement.key_schema)}"
         else:
             return [None if None in key else key for key in zip(*parts, strict=True)]
         raise EnricherError(problem, retryable=False)
@@ -281,60 +236,37 @@ class PostgresEnricher(Enricher):
             retryable=False,
         )
 
-    def _described(self) -> Statement:
-        if self._statement is None:
-            # Its words say all; the frames of a loop in another thread would bury them.
-            self._settle(run_in_thread(self._asked, "postgres"))
-        return self._statement  # type: ignore[return-value]
-
-    async def _describe(self) -> None:
-        if self._statement is None:
-            self._settle(await self._asked())
-
-    def _settle(self, asked: Statement | ConfigurationError) -> None:
-        if isinstance(asked, ConfigurationError):
-            raise asked
-        self._set("_statement", asked)
-
-    async def _asked(self) -> Statement | ConfigurationError:
-        """What the server says about the table or the query, or an error without frames: they hold the dsn."""
-        try:
-            dsn = await DSN.get(self.dsn, self._connect_timeout())
-        except ConfigurationError as error:
-            return error.with_traceback(None)
+    async def _describe(self) -> Statement:
+        dsn = await DSN.get(self.dsn, self._connect_timeout())
         subject = f"{self._subject()} at {location(dsn)}"
         wanted = Wanted(self.table, self.query, self.key, self.columns, subject, dsn)  # type: ignore[arg-type]
         try:
             return await ask(dsn, self._connect_timeout(), lambda connection: describe(connection, wanted))
-        except ConfigurationError as error:
-            return error.with_traceback(None)
+        except ConfigurationError:
+            raise
         except Exception as error:
-            return source_error(error, subject, dsn)
+            problem = source_error(error, subject, dsn)
+        raise problem
+
+    async def _connect(self, description: Statement) -> tuple[Connections, Collect]:
+        connections = Connections(
+            self.dsn,
+            self._subject(),
+            size=self.pool_size,
+            connect_timeout=self._connect_timeout(),
+            statement_cache_size=self.statement_cache_size,
+        )
+        await connections.open()
+        return connections, make_collect(description)
 
     def _connect_timeout(self) -> float | None:
         return duration("connect_timeout", self.connect_timeout) or None
 
-    def _subject(self) -> str:
-        return f"PostgresEnricher({self._source()})"
-
     def _source(self) -> str:
-        if self.query is not None:
-            return f"query={shown(' '.join(self.query.split()), 80)}"
-        return f"table={identifier(*(self.table or ()))}"
-
-    def _about(self, keys: Sequence[Any]) -> str:
-        return f"{self._subject()}, {shown_keys(keys)}"
-
-    def _set(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_runtime": None}
+        return f"table={identifier(*(self.table or ()))}" if self.query is None else shown_query(self.query)
 
     def __repr__(self) -> str:
-        dsn = shown(location(self.dsn)) if isinstance(self.dsn, str) else function_name(self.dsn)
-        columns = "" if self.columns is None else f", columns={[*self.columns]!r}"
-        return f"PostgresEnricher({dsn}, {self._source()}, key={[*(self.key or ())]!r}{columns})"
+        return self._shown(shown(location(self.dsn)) if isinstance(self.dsn, str) else function_name(self.dsn))
 
 
 LONGEST_NAME = 63
@@ -352,7 +284,3 @@ def _table(table: object) -> tuple[str, ...]:
                 "and so take for another table: give the name as the server has it"
             )
     return names
-
-
-def _shown_columns(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)

@@ -15,22 +15,22 @@ from typing import Any, NoReturn
 import pyarrow as pa
 import sqlalchemy as sa
 
-from asyncio_operator import ConfigurationError, Enricher, EnricherError
+from asyncio_operator import ConfigurationError, EnricherError
 from asyncio_operator.enricher import Found, as_schema, duration, positive_int
 from asyncio_operator.enricher import describe as shown
 from asyncio_operator.services.span_attributes import database
 from asyncio_operator.services.sql_causes import lookup_error, source_error
 from asyncio_operator.services.sql_url import CONNECT_ARGS, URL, Arguments, Url, location, shown_source
+from enrichers.database import DatabaseEnricher, check_table_or_query, shown_columns, shown_query
 from enrichers.names import names_of, shown_keys
 from enrichers.sql.column_types import checked
 from enrichers.sql.connections import Connections, Database
 from enrichers.sql.inspection import Wanted, describe
 from enrichers.sql.key_select import KEYS, AbsentError, Described, Statement, StrangerError, UnfitError
-from enrichers.threads import run_in_thread
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class SqlEnricher(Enricher):
+class SqlEnricher(DatabaseEnricher[Described, Connections, Statement]):
     """Rows from any database that SQLAlchemy reaches through an asynchronous driver.
 
     Args:
@@ -57,6 +57,8 @@ class SqlEnricher(Enricher):
             or does not have the table or a column.
     """
 
+    _kind = "SqlEnricher"
+
     url: Url
     table: tuple[str, ...] | None
     key: tuple[str, ...]
@@ -67,7 +69,7 @@ class SqlEnricher(Enricher):
     max_batch: int
     connect_timeout: float
     _given: pa.Schema | None
-    _described: Described | None = field(compare=False)
+    _description: Described | None = field(compare=False)
     _runtime: tuple[Connections, Statement] | None = field(compare=False)
 
     def __init__(
@@ -87,10 +89,7 @@ class SqlEnricher(Enricher):
         URL.check_source(url)
         if connect_args is not None:
             CONNECT_ARGS.check_source(connect_args)
-        if (table is None) == (query is None):
-            raise ConfigurationError(
-                f"table is {shown(table)} and query is {shown(query)}; exactly one of them must be given"
-            )
+        check_table_or_query(table, query)
         if query is not None:
             _check_query(query, schema)
         values = {
@@ -104,7 +103,7 @@ class SqlEnricher(Enricher):
             "max_batch": positive_int("max_batch", max_batch),
             "connect_timeout": duration("connect_timeout", connect_timeout),
             "_given": None if schema is None else checked(as_schema(schema)),
-            "_described": None,
+            "_description": None,
             "_runtime": None,
         }
         for name, value in values.items():
@@ -113,35 +112,16 @@ class SqlEnricher(Enricher):
     def schema(self) -> pa.Schema:
         """The columns of a found row, with the types that docs/sql-databases.md lists. The first call asks the
         database."""
-        return self._source().schema
+        return self._described().schema
 
     def key_schema(self) -> pa.Schema:
         """The key columns, in the order of a key's parts. The first call asks the database."""
-        return self._source().key_schema
-
-    async def open(self) -> None:
-        """Make the pool. It connects at the first lookup.
-
-        Raises:
-            ConfigurationError: a function for the URL returns none in this process, or the driver is not installed.
-        """
-        if self._described is None:
-            self._settle(await self._asked())
-        connections = Connections(self._database(), self._subject(), self.pool_size)
-        await connections.open()
-        self._set("_runtime", (connections, Statement(self._source(), self.table, self.query)))
+        return self._described().key_schema
 
     def call_attributes(self) -> dict[str, str | int]:
         """With OpenTelemetry: the server, the database and the table."""
         url = self._opened()[0].url
         return database(sa.make_url(url).get_backend_name(), url, "SELECT", ".".join(self.table or ()))
-
-    async def close(self) -> None:
-        """Close the connections, within seconds. Does nothing if none is open."""
-        runtime = self._runtime
-        self._set("_runtime", None)
-        if runtime is not None:
-            await runtime[0].close()
 
     async def lookup_many(self, keys: Sequence[Any]) -> Sequence[Found]:
         """The answers for keys, aligned with them, from one statement, or from several if the dialect takes fewer
@@ -157,22 +137,9 @@ class SqlEnricher(Enricher):
             found |= await self._found(connections, statement, call, canonical, keys)
         return [*map(found.get, canonical)]
 
-    async def rows(self) -> Sequence[dict[str, Any]]:
-        """Every row of the table that has a key, with its key columns, from one statement: for a whole table in memory.
-
-        Raises:
-            ConfigurationError: the enricher has a query, which cannot run without keys.
-            EnricherError: see `lookup_many`.
-        """
+    async def _all_rows(self) -> dict[Any, Any]:
         connections, statement = self._opened()
-        if self.query is not None:
-            raise ConfigurationError(f"{self._subject()}: a query takes keys; to load all rows, name a table or a view")
-        found = await self._found(connections, statement, (statement.whole(), {}), None, ())
-        keyed = (
-            (dict(zip(self.key, key if len(self.key) > 1 else (key,), strict=True)), rows)
-            for key, rows in found.items()
-        )
-        return [{**key, **row} for key, rows in keyed for row in (rows if isinstance(rows, list) else (rows,))]
+        return await self._found(connections, statement, (statement.whole(), {}), None, ())
 
     async def _found(
         self,
@@ -217,71 +184,42 @@ class SqlEnricher(Enricher):
         ) from None
 
     def _canonical(self, keys: Sequence[Any]) -> Sequence[Any]:
-        source = self._source()
+        source = self._described()
         try:
             return source.canonical(keys)
         except (TypeError, ValueError) as error:
-            parts = ", ".join(f"{part.name} {part.type}" for part in source.key_schema)
-            problem = f"{self._subject()}, {shown_keys(keys)}: {error}; the key is {parts}"
+            problem = f"{self._about(keys)}: {error}; the key is {shown_columns(source.key_schema)}"
         raise EnricherError(problem, retryable=False)
 
-    def _opened(self) -> tuple[Connections, Statement]:
-        if self._runtime is None:
-            raise EnricherError(f"{self._subject()}: it is not open", retryable=False)
-        return self._runtime
-
-    def _source(self) -> Described:
-        if self._described is None:
-            # Its words say all; the frames of a loop in another thread would bury them.
-            self._settle(run_in_thread(self._asked, "sql"))
-        return self._described  # type: ignore[return-value]
-
-    def _settle(self, asked: Described | ConfigurationError) -> None:
-        if isinstance(asked, ConfigurationError):
-            raise asked
-        self._set("_described", asked)
-
-    async def _asked(self) -> Described | ConfigurationError:
-        """What the database says about the table or the query, or an error without frames: they hold the URL."""
+    async def _describe(self) -> Described:
         database = self._database()
-        try:
-            await database.engine()
-        except ConfigurationError as error:
-            return error.with_traceback(None)
+        await database.engine()
         subject = f"{self._subject()} at {location(database.url)}"
         wanted = Wanted(self.table, self.query, self.key, self.columns, self._given, subject)
         try:
             return await database.ask(lambda connection: describe(connection, wanted, database.secrets))
-        except ConfigurationError as error:
-            return error.with_traceback(None)
+        except ConfigurationError:
+            raise
         except Exception as error:
-            return source_error(error, subject, database.secrets)
+            problem = source_error(error, subject, database.secrets)
+        raise problem
+
+    async def _connect(self, description: Described) -> tuple[Connections, Statement]:
+        connections = Connections(self._database(), self._subject(), self.pool_size)
+        await connections.open()
+        return connections, Statement(description, self.table, self.query)
 
     def _database(self) -> Database:
         return Database(self.url, self.connect_args, self.connect_timeout or None)
 
-    def _subject(self) -> str:
-        return f"SqlEnricher({self._named()})"
-
-    def _named(self) -> str:
-        if self.query is not None:
-            return f"query={shown(' '.join(self.query.split()), 80)}"
-        return f"table={'.'.join(self.table or ())!r}"
-
-    def _set(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_runtime": None}
+    def _source(self) -> str:
+        return f"table={'.'.join(self.table or ())!r}" if self.query is None else shown_query(self.query)
 
     def __repr__(self) -> str:
-        columns = "" if self.columns is None else f", columns={[*self.columns]!r}"
-        return f"SqlEnricher({shown_source(self.url)}, {self._named()}, key={[*self.key]!r}{columns})"
+        return self._shown(shown_source(self.url))
 
 
-def _check_query(query: object, schema: object) -> None:
-    if not isinstance(query, str) or not query.strip():
-        raise ConfigurationError(f"query is {shown(query)}; it must be SQL")
+def _check_query(query: str, schema: object) -> None:
     parameters = [*sa.text(query).compile().params]
     if parameters != [KEYS]:
         found = ", ".join(f":{name}" for name in parameters) or "none"

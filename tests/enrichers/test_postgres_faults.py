@@ -216,7 +216,7 @@ async def test_too_many_connections_are_an_overload(server: PostgresServer, enri
     await connection.execute("CREATE ROLE poor LOGIN PASSWORD 'x'; GRANT SELECT ON t TO poor")
     others = [await asyncpg.connect(server.dsn) for _ in range(7)]
     crowded = PostgresEnricher(server.tcp_dsn(user="poor", password="x"), table="t", key="id")
-    object.__setattr__(crowded, "_statement", enricher._statement)
+    object.__setattr__(crowded, "_description", enricher._description)
     await crowded.open()
     error = await failure(crowded, 1)
     assert "too many connections" in str(error)
@@ -421,7 +421,7 @@ async def test_X5_a_wrong_password_in_a_worker_names_no_secret(
     server: PostgresServer, enricher: PostgresEnricher, caplog: pytest.LogCaptureFixture
 ) -> None:
     changed = PostgresEnricher(server.tcp_dsn(password="hunter3"), table="t", key="id")
-    object.__setattr__(changed, "_statement", enricher._statement)
+    object.__setattr__(changed, "_description", enricher._description)
     await changed.open()
     with caplog.at_level(logging.DEBUG):
         error = await failure(changed, 1)

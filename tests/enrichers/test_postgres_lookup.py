@@ -365,7 +365,7 @@ async def test_an_index_on_the_key_is_used(
     await database.execute("CREATE INDEX ON t (k); CREATE INDEX ON t (n, k); ANALYZE t")
     for key, asked in [("k", [*dict.fromkeys(keys)]), (["n", "k"], [*enumerate(keys)])]:
         async with database.enricher(table="t", key=key) as enricher:
-            statement = enricher._statement
+            statement = enricher._description
             assert statement is not None
             arrays = statement.arrays(enricher._canonical(statement, [*asked]))
             single = statement.call(enricher._canonical(statement, [next(iter(asked))]))

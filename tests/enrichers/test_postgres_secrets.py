@@ -195,7 +195,7 @@ async def test_X5_a_secret_reaches_no_pickle_no_repr_and_no_log_on_any_way_a_loo
                     assert expected in str(error), error  # noqa: PT017
                     spoken += [everything_of(error), repr(pickle.loads(pickle.dumps(error)))]
                 enricher = make(source, pool_size=1)
-                object.__setattr__(enricher, "_statement", _statement(right))
+                object.__setattr__(enricher, "_description", _statement(right))
                 await enricher.open()
                 spoken += [repr(enricher), str(enricher)]
                 for keys in ([1], ["no number"]):
@@ -228,7 +228,7 @@ def _giving_from_environment() -> str:
 def _statement(dsn: str) -> Any:
     enricher = make(dsn)
     enricher.schema()
-    return enricher._statement
+    return enricher._description
 
 
 async def test_X5_open_in_a_worker_shows_no_dsn_in_the_frames_of_its_error(postgres: PostgresServer) -> None:

@@ -169,7 +169,7 @@ async def test_wrong_credentials_and_privileges_are_not_retryable(mariadb: Maria
         (mariadb.url_with(name="nothing"), "no such database"),
     ):
         enricher = SqlEnricher(url, table="p", key="id", schema="id int, v int")
-        object.__setattr__(enricher, "_described", SqlEnricher(mariadb.url, table="p", key="id")._source())
+        object.__setattr__(enricher, "_description", SqlEnricher(mariadb.url, table="p", key="id")._described())
         await enricher.open()
         error = await failure(enricher, 1)
         assert (says in str(error), error.retryable, error.any_key) == (True, False, True), error

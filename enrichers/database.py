@@ -1,0 +1,157 @@
+"""`DatabaseEnricher`: what the enrichers of databases have in common.
+
+On the driver it asks the database once for the names and types of a table or a query. This description is sent to the
+workers, which need no such question. `open` makes the connections of a worker, which are never sent. For each batch
+nothing runs here but the look at what `open` has made.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+import pyarrow as pa
+
+from asyncio_operator import ConfigurationError, Enricher, EnricherError
+from asyncio_operator.enricher import describe as shown
+from enrichers.names import Keys, shown_keys
+from enrichers.threads import run_in_thread
+
+
+class Closable(Protocol):
+    """The connections of a worker."""
+
+    async def close(self) -> None: ...
+
+
+D = TypeVar("D")
+C = TypeVar("C", bound=Closable)
+L = TypeVar("L")
+
+
+class DatabaseEnricher(Enricher, Generic[D, C, L]):
+    """Rows of a table or a query.
+
+    Type arguments: the description; the connections of a worker; what else a lookup needs, made once by `open`.
+    """
+
+    _kind: ClassVar[str]
+    """The name of the class, in messages."""
+
+    table: Any
+    key: Any
+    columns: Any
+    query: str | None
+    _description: D | None
+    _runtime: tuple[C, L] | None
+
+    @abstractmethod
+    async def _describe(self) -> D:
+        """Ask the database. Every error is a `ConfigurationError`."""
+
+    @abstractmethod
+    async def _connect(self, description: D) -> tuple[C, L]:
+        """What the lookups of a worker need."""
+
+    @abstractmethod
+    async def _all_rows(self) -> Mapping[Any, Any]:
+        """The rows of the whole table by key: a row, or a list of rows."""
+
+    @abstractmethod
+    def _source(self) -> str:
+        """The table or the query, for messages."""
+
+    async def open(self) -> None:
+        """Make the pool. It connects at the first lookup.
+
+        Raises:
+            ConfigurationError: a function for the connection string or the URL returns none in this process, or the
+                driver is not installed.
+        """
+        if self._description is None:
+            self._settle(await self._asked())
+        self._set("_runtime", await self._connect(self._described()))
+
+    async def close(self) -> None:
+        """Close the connections, within seconds. Does nothing if none is open."""
+        runtime = self._runtime
+        self._set("_runtime", None)
+        if runtime is not None:
+            await runtime[0].close()
+
+    async def rows(self) -> Sequence[dict[str, Any]]:
+        """Every row of the table that has a key, with its key columns, from one statement: for a whole table in memory.
+
+        Raises:
+            ConfigurationError: the enricher has a query, which cannot run without keys.
+            EnricherError: see `lookup_many`.
+        """
+        self._opened()
+        if self.query is not None:
+            raise ConfigurationError(f"{self._subject()}: a query takes keys; to load all rows, name a table or a view")
+        found = await self._all_rows()
+        keyed = (
+            (dict(zip(self.key, key if len(self.key) > 1 else (key,), strict=True)), rows)
+            for key, rows in found.items()
+        )
+        return [{**key, **row} for key, rows in keyed for row in (rows if isinstance(rows, list) else (rows,))]
+
+    def _opened(self) -> tuple[C, L]:
+        if self._runtime is None:
+            raise EnricherError(f"{self._subject()}: it is not open", retryable=False)
+        return self._runtime
+
+    def _described(self) -> D:
+        if self._description is None:
+            # Its words say all; the frames of a loop in another thread would bury them.
+            self._settle(run_in_thread(self._asked, self._kind.removesuffix("Enricher").lower()))
+        return self._description  # type: ignore[return-value]
+
+    async def _asked(self) -> D | ConfigurationError:
+        """What the database says about the table or the query, or an error without frames: they hold secrets."""
+        try:
+            return await self._describe()
+        except ConfigurationError as error:
+            return error.with_traceback(None)
+
+    def _settle(self, asked: D | ConfigurationError) -> None:
+        if isinstance(asked, ConfigurationError):
+            raise asked
+        self._set("_description", asked)
+
+    def _subject(self) -> str:
+        return f"{self._kind}({self._source()})"
+
+    def _about(self, keys: Keys) -> str:
+        return f"{self._subject()}, {shown_keys(keys)}"
+
+    def _shown(self, address: str) -> str:
+        columns = "" if self.columns is None else f", columns={[*self.columns]!r}"
+        return f"{self._kind}({address}, {self._source()}, key={[*self.key]!r}{columns})"
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_runtime": None}
+
+
+def check_table_or_query(table: object, query: object) -> None:
+    """Check that one of them is given, and that a query is text."""
+    if (table is None) == (query is None):
+        raise ConfigurationError(
+            f"table is {shown(table)} and query is {shown(query)}; exactly one of them must be given"
+        )
+    if query is not None and not (isinstance(query, str) and query.strip()):
+        raise ConfigurationError(f"query is {shown(query)}; it must be SQL")
+
+
+def shown_query(query: str) -> str:
+    """A query for messages: on one line, cut."""
+    return f"query={shown(' '.join(query.split()), 80)}"
+
+
+def shown_columns(schema: pa.Schema) -> str:
+    """Names and types of columns, for messages."""
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
