@@ -41,7 +41,7 @@ def core(modules: str, must_not_know: str) -> Row:
 
 
 LAYERS = (
-    core("errors elements clock checks hints fingerprint lazy", "asyncio random"),
+    core("errors elements clock checks hints fingerprint lazy loop.forks", "asyncio random"),
     core("arrow view.tables", "asyncio random"),
     core("state", "asyncio random"),
     core("policies", "asyncio random"),

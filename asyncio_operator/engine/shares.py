@@ -20,6 +20,7 @@ from asyncio_operator.clock import monotonic
 from asyncio_operator.engine.share import Seat, Share
 from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.fingerprint import fingerprint
+from asyncio_operator.loop.forks import forget_in_child
 
 
 class Shares:
@@ -73,4 +74,4 @@ class Shares:
 
 shares = Shares()
 
-os.register_at_fork(after_in_child=shares.forget_all)
+forget_in_child(shares.forget_all)

@@ -35,6 +35,7 @@ from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.lazy import member
 from asyncio_operator.lookup.cache import DAMAGED, SPECIFICATION, LookupCache
 from asyncio_operator.lookup.order import OrderOnDisk
+from asyncio_operator.loop.forks import forget_in_child
 from asyncio_operator.policies.cache import Cache
 from asyncio_operator.state import HeapStateBackend
 from asyncio_operator.state.on_disk import rocksdb_class
@@ -334,7 +335,7 @@ def _after_fork() -> None:
     caches.forget_all()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+forget_in_child(_after_fork)
 
 
 # -- the cache of a `Lookup`, which no other shares

@@ -14,6 +14,7 @@ import logging
 import os
 import threading
 
+from asyncio_operator.loop.forks import forget_in_child
 from asyncio_operator.policies.shutdown import PROCESS_END
 
 logger = logging.getLogger("asyncio_operator.loop")
@@ -95,4 +96,4 @@ def _forget() -> None:
     _lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_forget)
+forget_in_child(_forget)

@@ -15,7 +15,6 @@ import asyncio
 import atexit
 import contextlib
 import logging
-import os
 import secrets
 import socket
 import threading
@@ -27,6 +26,7 @@ from pyspark.sql import SparkSession
 
 from asyncio_operator.budget.addresses import states
 from asyncio_operator.errors import ConfigurationError, describe_error
+from asyncio_operator.loop.forks import forget_in_child
 from asyncio_operator.policies.shutdown import PROCESS_END
 from asyncio_operator.spark.driver.ledger import ledgers
 from asyncio_operator.spark.driver.sessions import context_of
@@ -200,4 +200,4 @@ def _forget() -> None:
 
 
 atexit.register(_end)
-os.register_at_fork(after_in_child=_forget)
+forget_in_child(_forget)

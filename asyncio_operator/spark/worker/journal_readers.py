@@ -8,7 +8,6 @@ Law: a task sees all files that existed when it began. It looks for later ones i
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 
 import pyarrow as pa
@@ -21,6 +20,7 @@ from asyncio_operator.journal.later_answers import AnswersOfKeys, JournalReader
 from asyncio_operator.journal.locations import Location
 from asyncio_operator.journal.storage import open_place
 from asyncio_operator.journal.watched import WatchedPlace
+from asyncio_operator.loop.forks import forget_in_child
 from asyncio_operator.spark.worker.shared import IDLE
 
 Name = tuple[str, str, Seen, float | None, bool]
@@ -181,4 +181,4 @@ class Readers:
 
 readers = Readers()
 
-os.register_at_fork(after_in_child=readers.forget_all)
+forget_in_child(readers.forget_all)

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from asyncio_operator.clock import monotonic
 from asyncio_operator.engine.timing import start_task
 from asyncio_operator.errors import CoordinatorError
+from asyncio_operator.loop.forks import forget_in_child
 from asyncio_operator.loop.thread import loop_thread
 from asyncio_operator.spark.worker.driver_client import DriverClient
 from asyncio_operator.spark.worker.driver_wire import DriverAddress
@@ -168,4 +168,4 @@ class RunReport:
 
 
 # In a forked child the loop of the parent does not run.
-os.register_at_fork(after_in_child=_senders.clear)
+forget_in_child(_senders.clear)

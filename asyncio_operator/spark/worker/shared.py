@@ -21,7 +21,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,6 +30,7 @@ from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import describe, describe_error, function_error
 from asyncio_operator.hints import remedy
+from asyncio_operator.loop.forks import forget_in_child
 from asyncio_operator.policies.hedge import Hedge, Hedger
 from asyncio_operator.policies.rate_limit import RateLimit, RateWindow
 from asyncio_operator.policies.shutdown import CLIENT_CLOSE_TIMEOUT
@@ -81,8 +81,8 @@ class Client:
         """
         error = await asyncio.shield(self._opening)
         if error is not None:
-            says = f": {describe_error(error)}{remedy(error)}"
-            raise function_error(f"{describe(self.enricher)} could not be opened", says, attempts=1, cause=error)
+            failed = f"{describe(self.enricher)} could not be opened: {describe_error(error)}{remedy(error)}"
+            raise function_error(failed, "", attempts=1, cause=error)
 
     async def close(self) -> None:
         """Close it, within `CLIENT_CLOSE_TIMEOUT` seconds. Errors are logged."""
@@ -234,4 +234,4 @@ def _forget_all() -> None:
         pool.forget_all()
 
 
-os.register_at_fork(after_in_child=_forget_all)
+forget_in_child(_forget_all)

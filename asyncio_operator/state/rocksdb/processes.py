@@ -21,6 +21,7 @@ from typing import Protocol
 from weakref import WeakSet
 
 from asyncio_operator.errors import StateError
+from asyncio_operator.loop.forks import forget_in_child
 
 fcntl: ModuleType | None
 try:
@@ -91,7 +92,7 @@ def _end_without_destructors() -> None:
         library.on_exit(library._exit, None)
 
 
-os.register_at_fork(after_in_child=_after_fork)
+forget_in_child(_after_fork)
 
 
 class DirectoryLock:
