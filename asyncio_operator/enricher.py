@@ -13,7 +13,7 @@ An enricher needs only names of `asyncio_operator` and of this module:
 | `key_values` | the canonical keys of an Arrow column; loads pyarrow |
 | `KeyIndex` | finds the rows of a table by their keys, in columns; loads pyarrow and numpy |
 | `as_schema` | the columns, from a `pyarrow.Schema` or Spark DDL text; loads pyarrow on first use |
-| `positive_int`, `natural`, `duration` | check an option, with the same messages as all other options |
+| `positive_int`, `natural`, `duration`, `flag`, `one_of` | check an option, with the messages of all other options |
 | `gives_coroutines` | whether an object is a coroutine function, or its ``__call__`` is one |
 | `takes` | checks that a function accepts its arguments, which the message names |
 | `describe`, `did_you_mean` | for messages: a value, cut if it is long; the most similar of the existing names |
@@ -37,7 +37,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.budget.usage import Hint, hint, settle
-from asyncio_operator.checks import duration, flag, gives_coroutines, natural, plain_function, positive_int, takes
+from asyncio_operator.checks import (
+    duration,
+    flag,
+    gives_coroutines,
+    natural,
+    one_of,
+    plain_function,
+    positive_int,
+    takes,
+)
 from asyncio_operator.clock import time_left
 from asyncio_operator.errors import ConfigurationError, ResultError, describe, function_name
 from asyncio_operator.hints import did_you_mean, failed_import, missing_here, not_installed
@@ -69,6 +78,7 @@ __all__ = [
     "did_you_mean",
     "duration",
     "failed_import",
+    "flag",
     "function_name",
     "gives_coroutines",
     "hint",
@@ -76,6 +86,7 @@ __all__ = [
     "missing_here",
     "natural",
     "not_installed",
+    "one_of",
     "positive_int",
     "settle",
     "takes",

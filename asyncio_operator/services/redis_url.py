@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from redis.asyncio.connection import parse_url
 
-from asyncio_operator.errors import ConfigurationError, function_name
+from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.hints import did_you_mean
 from asyncio_operator.services.secret_source import SecretSource, checked_text
 from asyncio_operator.services.secrets import Secrets, of_url
@@ -106,17 +106,6 @@ def check_cluster_url(url: str) -> None:
         )
 
 
-def location(url: str) -> str:
-    """The server of a checked URL, for messages."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
 def secrets_of(url: str) -> Secrets:
     """The parts of a checked URL that must not be shown."""
     return of_url(url, _PUBLIC)
-
-
-def shown_source(source: Url) -> str:
-    """A URL without its secrets, or the name of the function that returns it."""
-    return repr(location(source)) if isinstance(source, str) else function_name(source)

@@ -13,6 +13,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+from urllib.parse import urlsplit
 
 from asyncio_operator.checks import gives_coroutines, takes
 from asyncio_operator.errors import ConfigurationError, function_name
@@ -105,6 +106,17 @@ class SecretSource(Generic[T]):
         except ConfigurationError as refusal:
             problem = ConfigurationError(f"{named} returned no usable {self.what}: {refusal}")
         raise problem
+
+
+def location(url: str) -> str:
+    """The server of a checked URL, and what it names there, for messages: ``mysql+aiomysql://host:port/database``."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def shown_source(source: str | Callable[[], str]) -> str:
+    """A URL without its secrets, or the name of the function that returns it."""
+    return repr(location(source)) if isinstance(source, str) else function_name(source)
 
 
 def checked_text(argument: str, text: object, problem: Callable[[str], str | None], form: str = "") -> str:

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
-from asyncio_operator.errors import ConfigurationError, function_name
+from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.services.secret_source import SecretSource, checked_text
 from asyncio_operator.services.secrets import Secrets, of_named, of_url
 
@@ -101,12 +101,6 @@ def _problem_of_driver(url: str) -> str | None:
     return f"the driver of {parsed.drivername!r} is not asynchronous; name one that is{remedy}"
 
 
-def location(url: str) -> str:
-    """The database of a checked URL, for messages: ``mysql+aiomysql://host:port/database``."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
 def secrets_of(url: str, arguments: Mapping[str, Any]) -> Secrets:
     """The parts of a checked URL, and of the arguments of the driver, that must not be shown."""
     known = of_url(url, _PUBLIC)
@@ -116,8 +110,3 @@ def secrets_of(url: str, arguments: Mapping[str, Any]) -> Secrets:
     parsed = urlsplit(url)
     password = parsed.netloc.rpartition("@")[0].partition(":")[2]
     return Secrets([*texts, url, password], [unquote(parsed.path[1:]), parsed.netloc.rpartition("@")[2]])
-
-
-def shown_source(source: Url) -> str:
-    """A URL without its secrets, or the name of the function that returns it."""
-    return repr(location(source)) if isinstance(source, str) else function_name(source)

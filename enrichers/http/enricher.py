@@ -23,7 +23,9 @@ from asyncio_operator.enricher import (
     as_schema,
     describe,
     duration,
+    flag,
     function_name,
+    one_of,
     positive_int,
     takes,
 )
@@ -151,14 +153,14 @@ class HttpEnricher(Enricher):
         self._url = url
         self._schema = as_schema(schema)
         self._parts = names_of("key", key, words=True, reserved=KEYS)
-        self._method = _one_of("method", method.upper() if isinstance(method, str) else method, METHODS)
+        self._method = one_of("method", method.upper() if isinstance(method, str) else method, METHODS)
         self._headers = _checked(headers)
         self._params = copy.deepcopy(params)
         self._json_body = copy.deepcopy(json_body)
         self._extract = extract
         self._missing_statuses = _statuses(missing_statuses)
-        self._empty_key = _one_of("empty_key", empty_key, EMPTY_KEYS)
-        self._coerce = _switch("coerce", coerce)
+        self._empty_key = one_of("empty_key", empty_key, EMPTY_KEYS)
+        self._coerce = flag("coerce", coerce)
         self._batch_url = batch_url
         self._batch_json_body = copy.deepcopy(batch_json_body)
         self._batch_extract = batch_extract
@@ -168,12 +170,12 @@ class HttpEnricher(Enricher):
         self._connect_timeout = duration("connect_timeout", connect_timeout)
         self._headers_max_age = duration("headers_max_age", headers_max_age)
         self._idempotency_header = idempotency_header
-        self.idempotent = _switch("idempotent", idempotent)
-        self._redirects = _one_of("redirects", redirects, REDIRECTS)
+        self.idempotent = flag("idempotent", idempotent)
+        self._redirects = one_of("redirects", redirects, REDIRECTS)
         self._tls = os.fspath(ssl) if isinstance(ssl, str | os.PathLike) else ssl
-        self._trust_env = _switch("trust_env", trust_env)
+        self._trust_env = flag("trust_env", trust_env)
         weigh_with(self, weigh)
-        self._hints = _switch("hints", hints)
+        self._hints = flag("hints", hints)
         self.max_batch = self._batch_size(max_batch)
         self._check(usage)
         self._plans: Plans | None = self._make_plans()
@@ -344,16 +346,3 @@ def _statuses(statuses: object) -> tuple[int, ...]:
     if not all(isinstance(status, int) and not isinstance(status, bool) and 200 <= status < 600 for status in given):
         raise ConfigurationError(f"missing_statuses is {describe(statuses)}; it must be a list of HTTP statuses")
     return tuple(sorted({*given}))
-
-
-def _one_of(name: str, value: object, allowed: Sequence[str]) -> str:
-    if not isinstance(value, str) or value not in allowed:
-        words = " | ".join(f'"{word}"' for word in allowed)
-        raise ConfigurationError(f"{name} is {describe(value)}; it must be {words}")
-    return value
-
-
-def _switch(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigurationError(f"{name} is {describe(value)}; it must be True or False")
-    return value

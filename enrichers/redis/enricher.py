@@ -14,9 +14,10 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from asyncio_operator import ConfigurationError, Enricher, EnricherError
-from asyncio_operator.enricher import Found, Row, as_schema, describe, duration, positive_int
+from asyncio_operator.enricher import Found, Row, as_schema, describe, duration, flag, one_of, positive_int
 from asyncio_operator.services.redis_causes import lookup_error
-from asyncio_operator.services.redis_url import URL, Url, check_cluster_url, secrets_of, shown_source
+from asyncio_operator.services.redis_url import URL, Url, check_cluster_url, secrets_of
+from asyncio_operator.services.secret_source import shown_source
 from asyncio_operator.services.span_attributes import database
 from enrichers.names import names_of
 from enrichers.redis.cluster import ClusterConnections
@@ -88,12 +89,9 @@ class RedisEnricher(Enricher):
         cluster: bool = False,
     ) -> None:
         URL.check_source(url)
-        if not isinstance(cluster, bool):
-            raise ConfigurationError(f"cluster is {describe(cluster)}; it must be True or False")
-        if cluster and isinstance(url, str):
+        if flag("cluster", cluster) and isinstance(url, str):
             check_cluster_url(url)
-        if kind not in KINDS:
-            raise ConfigurationError(f'kind is {describe(kind)}; it must be "json" | "hash" | "string"')
+        one_of("kind", kind, KINDS)
         columns = as_schema(schema)
         if kind == "string" and len(columns) != 1:
             raise ConfigurationError(f'schema has {len(columns)} columns; with kind="string" it must have one')

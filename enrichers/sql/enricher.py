@@ -18,9 +18,10 @@ import sqlalchemy as sa
 from asyncio_operator import ConfigurationError, EnricherError
 from asyncio_operator.enricher import Found, as_schema, duration, positive_int
 from asyncio_operator.enricher import describe as shown
+from asyncio_operator.services.secret_source import location, shown_source
 from asyncio_operator.services.span_attributes import database
 from asyncio_operator.services.sql_causes import lookup_error, source_error
-from asyncio_operator.services.sql_url import CONNECT_ARGS, URL, Arguments, Url, location, shown_source
+from asyncio_operator.services.sql_url import CONNECT_ARGS, URL, Arguments, Url
 from enrichers.database import DatabaseEnricher, check_table_or_query, shown_columns, shown_query
 from enrichers.names import names_of, shown_keys
 from enrichers.sql.column_types import checked
