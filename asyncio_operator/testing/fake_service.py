@@ -116,7 +116,8 @@ class FakeService:
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         rates = {"resets": resets, "truncated": truncated, "slow": slow, "garbage": garbage}
-        check_arguments(rows, latency, errors, rates, rate_limit, batch, handler)
+        waits = {"retry_after": retry_after, "slow_for": slow_for}
+        check_arguments(rows, latency, errors, rates, rate_limit, batch, handler, waits, retry_after_date)
         self._shares: dict[Any, float] = {**(errors or {}), **rates}
         self._faults: dict[Any, FakeAnswer] = {
             "resets": FakeAnswer(reset=True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from asyncio_operator.checks import number, one_of, plain_function, positive_int
+from asyncio_operator.checks import flag, number, one_of, plain_function, positive_int
 from asyncio_operator.errors import ConfigurationError, describe
 
 
@@ -16,11 +16,14 @@ def check_arguments(
     rate_limit: object,
     batch: object,
     handler: object,
+    waits: Mapping[str, object],
+    retry_after_date: object,
 ) -> None:
     """Check the arguments of a `FakeService`.
 
     Args:
         rates: shares of the faults that are no status, by their names.
+        waits: other seconds, by their names; None: none.
 
     Raises:
         ConfigurationError: an argument has the wrong type or value.
@@ -43,10 +46,31 @@ def check_arguments(
         number(fault, share, "between 0 and 1: how often it happens", lambda share: 0 <= share <= 1)
     if sum(shares.values()) > 1:
         raise ConfigurationError(f"the shares of faults are {shares}; their sum must be at most 1")
+    for name, wait in waits.items():
+        if wait is not None:
+            number(name, wait, "of seconds that is not negative", lambda seconds: seconds >= 0)
+    flag("retry_after_date", retry_after_date)
     one_of("batch", batch, ("map", "list"))
     if rate_limit is not None:
         positive_int("rate_limit", rate_limit, ", or None")
     if handler is not None and not callable(handler):
         raise ConfigurationError(
             f"handler is {describe(handler)}; it must be a function of a FakeRequest, which may be `async`"
+        )
+
+
+def check_paths(name: str, paths: object) -> None:
+    """Check a mapping from units to dotted paths, or None.
+
+    Raises:
+        ConfigurationError: it is something else; `name` is the argument.
+    """
+    if paths is None:
+        return
+    if not isinstance(paths, Mapping) or not all(
+        isinstance(one, str) and one for pair in paths.items() for one in pair
+    ):
+        raise ConfigurationError(
+            f"{name} is {describe(paths)}; it must be a mapping from units to paths into JSON, such as "
+            '{"tokens": "usage.total_tokens"}'
         )

@@ -14,9 +14,11 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from asyncio_operator.budget.spec import Limit, as_limit
+from asyncio_operator.budget.usage import LARGEST_AMOUNT
 from asyncio_operator.checks import number, one_of, seconds, takes
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.testing.service_checks import check_paths
 from asyncio_operator.testing.service_headers import STYLES, LimitState, Style
 from asyncio_operator.testing.service_messages import FakeAnswer, FakeRequest
 
@@ -72,7 +74,10 @@ class ServiceLimits:
         if headers is not None and not self._windows:
             raise ConfigurationError(f"headers is {headers!r}, but there are no limits to report; pass limits=")
         number("journey", journey, "of at least 0", lambda journey: journey >= 0)
-        if weigh is not None and not isinstance(weigh, Mapping):
+        check_paths("usage", usage)
+        if isinstance(weigh, Mapping):
+            check_paths("weigh", weigh)
+        elif weigh is not None:
             if not callable(weigh):
                 raise ConfigurationError(
                     f"weigh is {describe(weigh)}; it must be a function of a request that returns amounts by unit, or "
@@ -101,7 +106,7 @@ class ServiceLimits:
         if isinstance(self._weigh, Mapping):
             weights |= _amounts(self._weigh, request.body)
         elif self._weigh is not None:
-            weights |= self._weigh(request)
+            weights |= _checked(self._weigh(request))
         request.weights = weights
         self._requests.append(request)
 
@@ -226,8 +231,23 @@ def _listed(limits: object) -> Sequence[object]:
     return limits
 
 
+def _checked(weights: object) -> dict[str, float]:
+    """The weights that a function returned."""
+    if isinstance(weights, Mapping) and all(isinstance(one, str) and _is_amount(weights[one]) for one in weights):
+        return {unit: float(amount) for unit, amount in weights.items()}
+    raise ConfigurationError(
+        f"weigh returned {describe(weights)}; it must return amounts from 0 to {LARGEST_AMOUNT:g} by unit, such as "
+        '{"tokens": 1300}'
+    )
+
+
+def _is_amount(value: object) -> bool:
+    """Whether it is a number that can be a weight."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LARGEST_AMOUNT
+
+
 def _amounts(paths: Mapping[str, str], body: bytes) -> dict[str, float]:
-    """The numbers at dotted paths in a JSON text. What is not there is left out."""
+    """The amounts at dotted paths in a JSON text. What is not there, or can be no amount, is left out."""
     try:
         parsed = json.loads(body)
     except (ValueError, RecursionError):
@@ -237,6 +257,6 @@ def _amounts(paths: Mapping[str, str], body: bytes) -> dict[str, float]:
         value: Any = parsed
         for step in path.split("."):
             value = value.get(step) if isinstance(value, Mapping) else None
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if _is_amount(value):
             found[unit] = float(value)
     return found

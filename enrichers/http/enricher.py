@@ -273,6 +273,10 @@ class HttpEnricher(Enricher):
         if callable(self._tls):
             takes("ssl", self._tls)
         if self._idempotency_header is not None:
+            if not isinstance(self._idempotency_header, str):
+                raise ConfigurationError(
+                    f"idempotency_header is {describe(self._idempotency_header)}; it must be the name of a header"
+                )
             check_headers({self._idempotency_header: ""}, "idempotency_header")
             names = self._headers if isinstance(self._headers, Mapping) else ()
             if self._idempotency_header.lower() in {name.lower() for name in names}:

@@ -120,6 +120,7 @@ BATCH = {"batch_url": "https://api.example/airports?codes={keys}"}
         ({"connect_timeout": -1}, ["connect_timeout is -1"]),
         ({"headers_max_age": "1"}, ["headers_max_age is '1'"]),
         ({"idempotency_header": "Idempotency-Key"}, ["idempotency_header", "'GET'"]),
+        ({"idempotency_header": ["X-I"], "method": "POST"}, ["idempotency_header", "['X-I']"]),
         ({"idempotency_header": "a b", "method": "POST"}, ["idempotency_header", "'a b'"]),
         ({"idempotency_header": "X-I", "method": "POST", "headers": {"x-i": "1"}}, ["headers already contain X-I"]),
         ({"redirects": "yes"}, ["redirects is 'yes'", '"same_host"']),

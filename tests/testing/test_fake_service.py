@@ -6,6 +6,7 @@ import asyncio
 import email.utils
 import gc
 import json
+import math
 import random
 import urllib.request
 from collections.abc import Awaitable, Callable
@@ -272,6 +273,10 @@ def test_it_serves_synchronous_tests_from_a_thread_and_comes_back_at_its_place()
         ({"rate_limit": 0}, "rate_limit is 0"),
         ({"batch": "set"}, "'set'"),
         ({"handler": {"a": 1}}, "handler is {'a': 1}"),
+        ({"retry_after": math.nan}, "retry_after is nan"),
+        ({"retry_after": "1"}, "retry_after is '1'"),
+        ({"slow_for": -1}, "slow_for is -1"),
+        ({"retry_after_date": 1}, "retry_after_date is 1"),
     ],
 )
 def test_a_wrong_option_is_named(options: dict[str, Any], named: str) -> None:

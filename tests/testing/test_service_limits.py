@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -42,7 +43,7 @@ class Client:
     async def post(self, **body: Any) -> int:
         async with self.session.post(self.service.url + "/chat", json=body) as response:
             self.headers = response.headers
-            self.body = await response.json(content_type=None)
+            self.body = None if response.status == 500 else await response.json(content_type=None)
             return response.status
 
 
@@ -177,6 +178,29 @@ def test_journeys_may_differ_by_what_is_said() -> None:
         assert len(service.windows_exceeded()) == exceeded
 
 
+@pytest.mark.parametrize("amount", ["NaN", "-1000", "Infinity", "1e999", "1" + 400 * "0", '"5"', "true"])
+def test_what_can_be_no_amount_neither_frees_a_limit_nor_fills_it(amount: str) -> None:
+    statuses = []
+
+    async def work(client: Client) -> None:
+        for text in (amount, "5", "5", "1"):
+            async with client.session.post(client.service.url + "/chat", data=f'{{"max": {text}}}') as response:
+                statuses.append(response.status)
+
+    service = served(work, limits=[Limit(10, 1.0, "tokens")], weigh={"tokens": "max"})
+    assert statuses == [200, 200, 200, 429]
+    assert [window.used for window in service.windows_exceeded()] == [11]
+
+
+@pytest.mark.parametrize("weights", [None, {"tokens": math.nan}, {"tokens": -5}, {"tokens": "5"}, {5: 5.0}])
+def test_a_request_that_is_weighed_wrongly_fails(weights: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def work(client: Client) -> None:
+        assert await client.post(max=400) == 500
+
+    served(work, limits=[Limit(10, 1.0, "tokens")], weigh=lambda request: weights)
+    assert "weigh" in str(caplog.records[0].exc_info)
+
+
 def test_a_service_that_starts_again_has_forgotten() -> None:
     service = FakeService(handler=lambda request: {}, limits=[Limit(1)])
 
@@ -243,6 +267,9 @@ def test_durations_are_written_as_in_go(seconds: float, text: str) -> None:
         ({"limits": [Limit(5)], "weigh": 7}, "weigh is 7; it must be a function of a request"),
         ({"limits": [Limit(5)], "weigh": lambda: None}, "it must take one argument, the request"),
         ({"limits": [Limit(5)], "journey": -1}, "journey is -1"),
+        ({"limits": [Limit(5)], "usage": "tokens"}, "usage is 'tokens'; it must be a mapping from units to paths"),
+        ({"limits": [Limit(5)], "usage": {"tokens": ""}}, "usage is {'tokens': ''}"),
+        ({"limits": [Limit(5)], "weigh": {"tokens": 5}}, "weigh is {'tokens': 5}"),
     ],
 )
 def test_wrong_arguments_are_refused(options: dict[str, Any], problem: str) -> None:
