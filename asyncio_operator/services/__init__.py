@@ -5,6 +5,7 @@
 | `secrets` | secrets in texts, and how to hide them |
 | `secret_source` | a secret, or a function that returns it |
 | `causes` | what an error of a library means |
+| `closing` | how long closing a client may take |
 | `redis_url`, `redis_causes` | URLs and errors of Redis |
 | `sql_url`, `sql_causes` | URLs of SQLAlchemy, and errors of it and its drivers |
 | `postgres_dsn`, `postgres_refusals`, `postgres_causes` | connection strings and errors of PostgreSQL |

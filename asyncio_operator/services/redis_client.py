@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from typing import Any
 
 from redis.asyncio import ConnectionPool, Redis, RedisCluster
@@ -13,7 +11,7 @@ from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
 
 from asyncio_operator.errors import ConfigurationError
-from asyncio_operator.policies.shutdown import CLOSE_TIMEOUT
+from asyncio_operator.services.closing import closed_in_time
 from asyncio_operator.services.redis_url import URL, Url
 from asyncio_operator.services.secret_source import SecretSource
 
@@ -108,8 +106,7 @@ class RedisClient:
         """Close every connection."""
         client, self.redis = self.redis, None
         if client is not None:
-            with contextlib.suppress(Exception):
-                await asyncio.wait_for(client.aclose(), CLOSE_TIMEOUT)
+            await closed_in_time(client.aclose())
 
 
 class _Credentials(CredentialProvider):

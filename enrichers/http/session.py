@@ -9,7 +9,6 @@ read to its end, or its connection is closed, so that no connection is lost.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
@@ -19,7 +18,8 @@ import aiohttp
 from aiohttp.client import URL  # type: ignore[attr-defined]
 
 from asyncio_operator import ConfigurationError
-from asyncio_operator.enricher import CLOSE_TIMEOUT, describe
+from asyncio_operator.enricher import describe
+from asyncio_operator.services.closing import closed_in_time
 from enrichers.http.proxies import Proxy, proxy_for
 from enrichers.http.request_plan import Request
 
@@ -106,8 +106,7 @@ class Client:
         """Close every connection, within `CLOSE_TIMEOUT`."""
         session, self._session = self._session, None
         if session is not None:
-            with contextlib.suppress(Exception):
-                await asyncio.wait_for(session.close(), CLOSE_TIMEOUT)
+            await closed_in_time(session.close())
 
     async def fetch(self, request: Request, headers: Mapping[str, str]) -> Answer:
         """The answer to a request, after redirects.

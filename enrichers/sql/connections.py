@@ -27,8 +27,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import NullPool
 
 from asyncio_operator import ConfigurationError
-from asyncio_operator.enricher import CLOSE_TIMEOUT, time_left
+from asyncio_operator.enricher import time_left
 from asyncio_operator.services.causes import own_words
+from asyncio_operator.services.closing import closed_in_time
 from asyncio_operator.services.secrets import Secrets
 from asyncio_operator.services.sql_causes import cause_of, is_lost
 from asyncio_operator.services.sql_url import CONNECT_ARGS, URL, Arguments, Url, secrets_of
@@ -254,8 +255,7 @@ class Database:
                 await _interrupt(connection)
                 asked.cancel()
                 await asyncio.wait([asked])
-            with contextlib.suppress(Exception):
-                await asyncio.wait_for(connection.close(), CLOSE_TIMEOUT)
+            await closed_in_time(connection.close())
 
 
 def _check_file(url: str) -> None:
