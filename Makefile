@@ -104,7 +104,7 @@ release-check: venv
 
 compat: java venv
 	@tools/compat spark-4.0 $(ARGS)
-	@tools/compat oldest $(if $(ARGS),$(ARGS),-n $(JOBS) tests/arrow tests/budget tests/enrichers tests/journal tests/lookup tests/state tests/test_import.py)
+	@tools/compat oldest $(if $(ARGS),$(ARGS),-n $(JOBS) tests/arrow tests/budget tests/enrichers tests/journal tests/lookup tests/services tests/state tests/test_import.py)
 
 check: java lint types test
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-from tests.services import postgres
+from tests.servers import postgres
 from tools import classes
 
 if TYPE_CHECKING:

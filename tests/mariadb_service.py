@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.services import Server
+from tests.servers import Server
 
 BINARY = shutil.which("mariadbd") or shutil.which("mariadbd", path="/usr/sbin")
 TABLES = Path("/usr/share/mysql")

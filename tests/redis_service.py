@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.services import Server
+from tests.servers import Server
 
 
 def _binary() -> str | None:

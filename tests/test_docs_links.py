@@ -39,3 +39,9 @@ def test_every_path_that_the_page_of_the_architecture_names_exists() -> None:
     assert len(paths) > 80
     roots = [ROOT if path.startswith(("asyncio_operator/", "enrichers/", "tests/")) else CORE for path in paths]
     assert [path for root, path in zip(roots, paths, strict=True) if not (root / path).exists()] == []
+
+
+def test_every_test_that_a_page_names_exists() -> None:
+    for page in PAGES:
+        named = re.findall(r"`(tests/[\w/]+\.py)`", page.read_text(encoding="utf-8"))
+        assert [path for path in named if not (ROOT / path).exists()] == [], page.name

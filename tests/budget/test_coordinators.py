@@ -37,7 +37,7 @@ from asyncio_operator.spark.worker.driver_wire import LARGEST, DriverAddress, co
 from asyncio_operator.testing import ManualClock
 from tests.faults.proxy import Mode, Proxy
 from tests.redis_service import RedisServer, needs_redis
-from tests.services import PostgresServer
+from tests.servers import PostgresServer
 
 NAME = "a budget: 'x' \N{SNOWMAN}"
 

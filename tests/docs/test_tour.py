@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from asyncio_operator.spark import enrich
 from enrichers import FunctionEnricher
 from tests.pages import DOCS, programs_of
-from tests.services import PostgresServer
+from tests.servers import PostgresServer
 
 TEXT = (DOCS / "tour.md").read_text(encoding="utf-8")
 

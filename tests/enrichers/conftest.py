@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from enrichers.postgres import PostgresEnricher
-from tests.services import PostgresServer, postgres
+from tests.servers import PostgresServer, postgres
 
 __all__ = ["database", "postgres"]
 

@@ -23,7 +23,7 @@ from enrichers.postgres.enricher import MOST_AS_ROWS
 from tests.enrichers.conftest import Database
 from tests.enrichers.test_postgres_limits import sleeping
 from tests.enrichers.test_postgres_lookup import KEYS, TYPES, VALUES
-from tests.services import PostgresServer
+from tests.servers import PostgresServer
 
 MISSES = range(10**6, 10**6 + MOST_AS_ROWS + 1)
 """Integer keys without a row: with them a batch is too large to be asked for as rows."""

@@ -17,7 +17,7 @@ from asyncio_operator.services.postgres_causes import cause_of, lookup_error, so
 from enrichers import PostgresEnricher, pool
 from tests.enrichers.conftest import Database
 from tests.enrichers.helpers import failure, told
-from tests.services import PostgresServer
+from tests.servers import PostgresServer
 
 
 @pytest.fixture(scope="module")

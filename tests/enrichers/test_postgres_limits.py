@@ -17,7 +17,7 @@ import pytest
 
 from asyncio_operator import AsyncWaitOperator
 from enrichers import PostgresEnricher
-from tests.services import PostgresServer
+from tests.servers import PostgresServer
 
 ROOT = Path(__file__).parents[2]
 

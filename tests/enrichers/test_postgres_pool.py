@@ -17,7 +17,7 @@ from asyncio_operator.lookup import Lookup
 from asyncio_operator.services.postgres_causes import cause_of
 from enrichers import PostgresEnricher, pool
 from tests.enrichers.helpers import failure, opened
-from tests.services import PostgresServer
+from tests.servers import PostgresServer
 
 QUERY = "SELECT k AS id, -k AS v FROM unnest($1::int[]) AS k"
 

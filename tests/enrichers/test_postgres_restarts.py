@@ -14,7 +14,7 @@ from asyncio_operator import AsyncWaitOperator, EnricherError, FixedBackoff, Ret
 from enrichers import PostgresEnricher
 from tests.enrichers.conftest import Database
 from tests.enrichers.helpers import failure
-from tests.services import PostgresServer, Standby
+from tests.servers import PostgresServer, Standby
 
 ALIVE = "SELECT k AS id, -k AS v FROM unnest($1::int[]) AS k"
 WHO = """

@@ -18,7 +18,7 @@ from pyspark import cloudpickle
 
 from asyncio_operator import ConfigurationError, EnricherError
 from enrichers import PostgresEnricher
-from tests.services import PostgresServer
+from tests.servers import PostgresServer
 
 SECRET = "s3cret-Passw0rd"
 QUERY = "SELECT k AS id, pg_sleep(CASE WHEN k < 0 THEN 600 ELSE 0 END)::text AS v FROM unnest($1::int[]) AS k"

@@ -16,7 +16,7 @@ import pytest
 from asyncio_operator import AsyncWaitOperator, ConfigurationError, EnricherError
 from enrichers import PostgresEnricher
 from tests.enrichers.conftest import Database
-from tests.services import PostgresServer
+from tests.servers import PostgresServer
 
 trustme = pytest.importorskip("trustme", reason="makes the certificates of these tests")
 

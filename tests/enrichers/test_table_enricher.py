@@ -27,7 +27,7 @@ from asyncio_operator.testing import FakeEnricher, check_enricher
 from enrichers.postgres import PostgresEnricher
 from enrichers.table import TableEnricher
 from tests.arrow.test_key_identity import COLUMNS, rows_of
-from tests.services import PostgresServer
+from tests.servers import PostgresServer
 
 AIRPORTS = pa.table(
     {

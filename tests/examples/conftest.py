@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from examples.stage import Stage
 from tests.examples.programs import temporary_directory
-from tests.services import postgres
+from tests.servers import postgres
 
 __all__ = ["play", "postgres"]
 

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from examples.enrich_flights import DSN_VARIABLE
 from tests.examples.programs import frames
-from tests.services import PostgresServer
+from tests.servers import PostgresServer
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

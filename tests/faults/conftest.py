@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.outsides import Outside, over_http, over_postgres
-from tests.services import PostgresServer
+from tests.servers import PostgresServer
 
 
 @pytest.fixture(params=["http", "postgres"])

@@ -15,7 +15,7 @@ from asyncio_operator import Enricher, FixedBackoff, Retry
 from asyncio_operator.testing import FakeRequest, FakeService
 from enrichers import HttpEnricher, PostgresEnricher
 from tests.faults.proxy import Mode, Proxy
-from tests.services import PostgresServer
+from tests.servers import PostgresServer
 from tests.spark.helpers import BATCH_SIZE, GONE, assert_workers_are_clean, setting, wait_until
 
 FILLER = "x" * 100

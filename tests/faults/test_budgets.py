@@ -21,7 +21,7 @@ import pytest
 
 from tests.faults.programs import end_program, line_of, spark_program
 from tests.redis_service import RedisServer, needs_redis
-from tests.services import PostgresServer
+from tests.servers import PostgresServer
 from tests.spark.helpers import python_workers, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]

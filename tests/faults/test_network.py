@@ -26,7 +26,7 @@ from asyncio_operator.spark.worker.links import ChainTask
 from enrichers import HttpEnricher, PostgresEnricher
 from tests.faults.outsides import LASTING, PASSING, SILENT, Outside, row
 from tests.faults.proxy import Mode
-from tests.services import PostgresServer
+from tests.servers import PostgresServer
 from tests.spark.helpers import GONE, wait_until
 
 KEYS = 400

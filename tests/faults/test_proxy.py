@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from tests.faults.proxy import Mode, Proxy
-from tests.services import PostgresServer
+from tests.servers import PostgresServer
 
 Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from asyncio_operator import Cache, FixedBackoff, Retry
 from asyncio_operator.spark import enrich
 from enrichers import PostgresEnricher
-from tests.services import PostgresServer, Standby
+from tests.servers import PostgresServer, Standby
 from tests.spark.helpers import GONE, assert_workers_are_clean, in_background, wait_until
 
 pytestmark = pytest.mark.spark

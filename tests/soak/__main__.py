@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from asyncio_operator.testing import FakeService
 from tests.faults.proxy import Proxy
-from tests.services import PostgresServer
+from tests.servers import PostgresServer
 from tests.soak.trouble import Trouble
 from tests.soak.watch import STUCK, Sample, Watchdog, dump_stacks, grown, sample
 from tests.soak.work import ROWS, Work, service, session

@@ -9,7 +9,7 @@ import threading
 import psutil
 
 from tests.faults.proxy import Mode, Proxy
-from tests.services import PostgresServer
+from tests.servers import PostgresServer
 from tests.soak.work import Work
 from tests.spark.helpers import python_workers
 

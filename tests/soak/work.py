@@ -18,7 +18,7 @@ from asyncio_operator.spark import enrich
 from asyncio_operator.testing import FakeRequest, FakeService
 from enrichers import HttpEnricher, PostgresEnricher
 from tests.faults.proxy import Proxy
-from tests.services import PostgresServer
+from tests.servers import PostgresServer
 from tests.spark.helpers import local_session
 
 ROWS = 500

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.services import PostgresServer
+from tests.servers import PostgresServer
 from tests.spark.helpers import Hanging, kill_workers
 
 

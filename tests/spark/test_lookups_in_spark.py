@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from asyncio_operator import Cache, ConfigurationError, EnricherError, FixedBackoff, Retry
 from asyncio_operator.spark import EnrichmentMetrics, enrich
 from enrichers import FunctionEnricher, PostgresEnricher
-from tests.services import PostgresServer
+from tests.servers import PostgresServer
 from tests.spark.helpers import BATCH_SIZE, GONE, Hanging, in_partitions, kill_workers, setting, wait_until
 
 pytestmark = pytest.mark.spark

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.spark import EnrichmentMetrics, enrich
 from enrichers import PostgresEnricher
-from tests.services import PostgresServer
+from tests.servers import PostgresServer
 
 pytestmark = pytest.mark.spark
 

@@ -31,7 +31,7 @@ import pytest
 from asyncio_operator.testing import FakeAnswer, FakeRequest, FakeService
 from tests.redis_service import BINARY as REDIS
 from tests.redis_service import RedisServer
-from tests.services import PostgresServer
+from tests.servers import PostgresServer
 from tests.spark.helpers import DAEMON
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

@@ -25,7 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from asyncio_operator import Cache
 from asyncio_operator.spark import enrich
 from enrichers import FunctionEnricher, PostgresEnricher
-from tests.services import PostgresServer
+from tests.servers import PostgresServer
 from tests.spark.helpers import BATCH_SIZE, GONE, Hanging, hanging_from, setting, wait_until
 
 pytestmark = pytest.mark.spark

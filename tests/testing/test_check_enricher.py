@@ -17,7 +17,7 @@ from asyncio_operator.enricher import Found
 from asyncio_operator.testing import FakeEnricher, VirtualTimeLoop, check_enricher
 from asyncio_operator.testing.fake_enricher import RULES
 from enrichers import FunctionEnricher, PostgresEnricher, enricher
-from tests.services import PostgresServer
+from tests.servers import PostgresServer
 from tests.testing.broken_enrichers import (
     BROKEN,
     MISSING,

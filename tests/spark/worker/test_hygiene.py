@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from asyncio_operator import Enricher
 from asyncio_operator.spark import async_udf, enrich
 from enrichers import FunctionEnricher, HttpEnricher, PostgresEnricher
-from tests.services import PostgresServer
+from tests.servers import PostgresServer
 from tests.spark.helpers import DAEMONS, GONE, assert_workers_are_clean, in_background, setting, wait_until
 from tests.spark.test_cluster import Squares
 
