@@ -102,9 +102,12 @@ release-check: venv
 	@$(BIN)/python -m pytest tests/release tests/test_import.py $(ARGS)
 	@$(BIN)/python tools/release.py
 
+# Tests that import every package of the extras.
+OLDEST := $(addprefix tests/,arrow budget enrichers journal lookup operator policies services state telemetry trace test_import.py)
+
 compat: java venv
 	@tools/compat spark-4.0 $(ARGS)
-	@tools/compat oldest $(if $(ARGS),$(ARGS),-n $(JOBS) tests/arrow tests/budget tests/enrichers tests/journal tests/lookup tests/services tests/state tests/test_import.py)
+	@tools/compat oldest $(if $(ARGS),$(ARGS),-n $(JOBS) $(OLDEST))
 
 check: java lint types test
 

@@ -10,6 +10,10 @@ import zipfile
 from email.message import Message
 from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
 from asyncio_operator import __version__
 from tests.release.conftest import ROOT, Built, build
 
@@ -79,3 +83,20 @@ def test_the_sdist_holds_what_the_makefile_needs(built: Built) -> None:
     for folder in ("asyncio_operator", "enrichers", "tests", "examples", "benchmarks", "docs", "tools"):
         assert any(name.startswith(folder + "/") for name in names), folder
     assert not [name for name in names if "__pycache__" in name or name.startswith((".venv", "build", "dist"))]
+
+
+def test_every_lower_bound_is_what_make_compat_installs() -> None:
+    """Packages of the extras, at the oldest version that these allow."""
+    pins = (ROOT / "tools" / "compat-oldest.txt").read_text("utf-8")
+    found = re.findall(r"^([\w.-]+)==(\S+)$", pins, re.MULTILINE)
+    tested = {canonicalize_name(name): Version(version) for name, version in found}
+    extras = project()["optional-dependencies"]
+    allowed = {
+        canonicalize_name(wanted.name): Version(bound.version)
+        for extra in extras
+        if extra not in ("all", "dev")
+        for wanted in map(Requirement, extras[extra])
+        for bound in wanted.specifier
+        if bound.operator == ">="
+    }
+    assert {name: tested.get(name) for name in allowed} == allowed

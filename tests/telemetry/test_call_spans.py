@@ -251,5 +251,7 @@ async def test_V4_figures_are_metrics_while_a_lookup_is_open_and_afterwards(seen
 def test_V4_the_trace_of_a_call_is_an_exemplar_of_its_duration(seen: Seen) -> None:
     run_of(AsyncWaitOperator(fetch), [1])
     durations = seen.metric("asyncio_operator.call.duration")
+    if not hasattr(durations[0], "exemplars"):
+        pytest.skip("the SDK has exemplars since its version 1.28")
     spans = {span.context.span_id for span in seen.spans if span.context is not None}
     assert {one.span_id for point in durations for one in point.exemplars} == spans
