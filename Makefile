@@ -103,7 +103,7 @@ release-check: venv
 	@$(BIN)/python tools/release.py
 
 # Tests that import every package of the extras.
-OLDEST := $(addprefix tests/,arrow budget enrichers journal lookup operator policies services state telemetry trace test_import.py)
+OLDEST := $(addprefix tests/,arrow budget coordinators enrichers journal lookup operator policies services state telemetry trace test_import.py)
 
 compat: java venv
 	@tools/compat spark-4.0 $(ARGS)

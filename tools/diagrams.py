@@ -297,12 +297,21 @@ def house() -> str:
         ),
         (("lookup", "keys, memory, caches"), ("operator", "elements in, results out"), ("loop", "thread, channels")),
         (("engine", "calls in flight: lanes, deadlines, attempts, batches"),),
-        (("timers", "when"), ("trace", "pictures of runs"), ("function, enricher", "what users write")),
+        (("coordinators", "where budgets are kept"), ("function, enricher", "what users write")),
+        (
+            ("budget", "what is allowed"),
+            ("journal", "answers in files"),
+            ("services", "errors, secrets"),
+            ("timers", "when"),
+            ("trace", "pictures of runs"),
+            ("telemetry", "spans"),
+        ),
         (
             ("arrow", "keys, columns"),
             ("policies", "retries, limits"),
             ("state", "heap, RocksDB"),
             ("queues", "order"),
+            ("view", "tables"),
             ("metrics, watermarks", ""),
         ),
         (("errors, elements, clock, checks, hints, fingerprint, lazy", "what all others use"),),
@@ -311,7 +320,7 @@ def house() -> str:
     canvas = Canvas(
         980,
         len(floors) * height + 20,
-        "The folders of the package on eight floors, from the words that all use at the bottom to enrichers on top. "
+        "The folders of the package on nine floors, from the words that all use at the bottom to enrichers on top. "
         "A folder imports only what is below it.",
     )
     for floor, rooms in enumerate(floors):

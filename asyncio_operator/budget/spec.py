@@ -166,7 +166,7 @@ class Budget:
             CoordinatorError: the coordinator gave no answer.
         """
         # Asking needs more than a specification may know, and is loaded when it is needed.
-        ask_once = member("asyncio_operator.budget.addresses", "ask_once")
+        ask_once = member("asyncio_operator.coordinators.addresses", "ask_once")
         reply = ask_once(self, {"kind": "statistics", "budget": definition(self)})
         if "error" in reply:
             raise CoordinatorError(f"the budget {self.name!r}: {reply['error']}", lasting=True)

@@ -22,11 +22,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from asyncio_operator.budget.caps import problem
-from asyncio_operator.budget.coordinator import ASK_TIMEOUT, Coordinator
 from asyncio_operator.budget.permits import Permits
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.budget.usage import Hint, Weights
 from asyncio_operator.checks import seconds
+from asyncio_operator.coordinators.contract import ASK_TIMEOUT, Coordinator
 from asyncio_operator.engine.ending import close_within
 from asyncio_operator.engine.timing import Alarm, clock_of, start_task
 from asyncio_operator.errors import AsyncOperatorError, ConfigurationError, CoordinatorError, describe_error

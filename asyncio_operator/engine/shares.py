@@ -12,11 +12,11 @@ from collections.abc import Callable
 from functools import partial
 from weakref import WeakKeyDictionary
 
-from asyncio_operator.budget.addresses import answer, coordinator_of, states, unused
-from asyncio_operator.budget.coordinator import Coordinator, LocalCoordinator, States
 from asyncio_operator.budget.registry import Running, coordinators
 from asyncio_operator.budget.spec import Budget, definition
 from asyncio_operator.clock import monotonic
+from asyncio_operator.coordinators.addresses import answer, coordinator_of, states, unused
+from asyncio_operator.coordinators.contract import Coordinator, LocalCoordinator, States
 from asyncio_operator.engine.share import Seat, Share
 from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.fingerprint import fingerprint

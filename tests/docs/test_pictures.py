@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -48,6 +49,13 @@ def test_the_words_of_a_diagram_are_within_its_frame(name: str) -> None:
         assert left >= 0, words.text
         assert left + size <= width, words.text
         assert 0 < y < height, words.text
+
+
+def test_the_picture_of_the_house_names_every_folder() -> None:
+    words = " ".join(ElementTree.fromstring(diagrams.house()).itertext())
+    package = DOCS.parent / "asyncio_operator"
+    folders = [path.parent.name for path in package.glob("*/__init__.py")]
+    assert [folder for folder in folders if not re.search(rf"\b{folder}\b", words)] == []
 
 
 def test_the_picture_of_the_readme_names_both_sides_with_their_times(tmp_path: Path) -> None:

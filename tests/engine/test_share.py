@@ -24,10 +24,10 @@ from asyncio_operator import (
     StateError,
 )
 from asyncio_operator.budget.account import answer
-from asyncio_operator.budget.addresses import coordinator_of
-from asyncio_operator.budget.coordinator import LocalCoordinator, States
 from asyncio_operator.budget.terms import Json
 from asyncio_operator.budget.usage import Hint
+from asyncio_operator.coordinators.addresses import coordinator_of
+from asyncio_operator.coordinators.contract import LocalCoordinator, States
 from asyncio_operator.engine.share import LONGEST_ASK, Seat, Share
 from asyncio_operator.engine.shares import shares
 from asyncio_operator.enricher import hint, settle

@@ -16,9 +16,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from asyncio_operator.budget.addresses import check_address, states
 from asyncio_operator.budget.registry import Running, coordinators
 from asyncio_operator.budget.spec import Budget, Limit, definition, warn_unweighed
+from asyncio_operator.coordinators.addresses import check_address, states
 from asyncio_operator.engine.budgeted import overridden
 from asyncio_operator.errors import BudgetExceeded, ConfigurationError, describe
 from asyncio_operator.function import AsyncFunction

@@ -24,7 +24,7 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from asyncio_operator.budget.addresses import states
+from asyncio_operator.coordinators.addresses import states
 from asyncio_operator.errors import ConfigurationError, describe_error
 from asyncio_operator.loop.forks import forget_in_child
 from asyncio_operator.policies.shutdown import PROCESS_END

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from asyncio_operator.budget.coordinator import ASK_TIMEOUT
 from asyncio_operator.budget.terms import Json
 from asyncio_operator.clock import monotonic
+from asyncio_operator.coordinators.contract import ASK_TIMEOUT
 from asyncio_operator.errors import CoordinatorError
 from asyncio_operator.spark.worker.driver_wire import DriverAddress, Wire, WireError, connect_to_driver
 

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from asyncio_operator.budget.account import answer
-from asyncio_operator.budget.coordinator import ASK_TIMEOUT, States
+from asyncio_operator.coordinators.contract import ASK_TIMEOUT, States
 from asyncio_operator.errors import CoordinatorError
 from asyncio_operator.testing.simulation.scenario import Coordinator as Behaviour
 from asyncio_operator.testing.simulation.world import World
@@ -33,7 +33,7 @@ class SimulatedCoordinator:
 
 
 class Client:
-    """See `Coordinator` in `budget.coordinator`."""
+    """See `Coordinator` in `coordinators.contract`."""
 
     shown = "the simulated coordinator"
 

@@ -15,9 +15,9 @@ import json
 import secrets
 from typing import Any
 
-from asyncio_operator.budget.coordinator import ASK_TIMEOUT, CHECK_SERVER, Answer, stored_state
 from asyncio_operator.budget.terms import Json
 from asyncio_operator.clock import monotonic
+from asyncio_operator.coordinators.contract import ASK_TIMEOUT, CHECK_SERVER, Answer, stored_state
 from asyncio_operator.errors import CoordinatorError, shown_address
 from asyncio_operator.hints import not_installed
 

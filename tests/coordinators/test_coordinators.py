@@ -18,18 +18,18 @@ from typing import Any
 import pytest
 
 from asyncio_operator import Budget, Limit
-from asyncio_operator.budget.addresses import answer, unused
-from asyncio_operator.budget.coordinator import (
+from asyncio_operator.budget.permits import Permits
+from asyncio_operator.budget.terms import Json
+from asyncio_operator.clock import monotonic
+from asyncio_operator.coordinators.addresses import answer, unused
+from asyncio_operator.coordinators.contract import (
     ASK_TIMEOUT,
     Coordinator,
     LocalCoordinator,
     States,
 )
-from asyncio_operator.budget.permits import Permits
-from asyncio_operator.budget.postgres import CREATE, PostgresCoordinator
-from asyncio_operator.budget.redis import PREFIX, RedisCoordinator
-from asyncio_operator.budget.terms import Json
-from asyncio_operator.clock import monotonic
+from asyncio_operator.coordinators.postgres import CREATE, PostgresCoordinator
+from asyncio_operator.coordinators.redis import PREFIX, RedisCoordinator
 from asyncio_operator.errors import CoordinatorError
 from asyncio_operator.spark.driver.driver_service import DriverService
 from asyncio_operator.spark.worker.driver_client import BUDGETS, DriverCoordinator

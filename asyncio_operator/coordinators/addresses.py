@@ -9,23 +9,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from asyncio_operator.budget.coordinator import (
+from asyncio_operator.budget.registry import coordinators
+from asyncio_operator.budget.spec import SCHEMES, Budget, definition
+from asyncio_operator.budget.terms import Json
+from asyncio_operator.coordinators.contract import (
     ASK_TIMEOUT,
     Coordinator,
     LocalCoordinator,
     States,
 )
-from asyncio_operator.budget.registry import coordinators
-from asyncio_operator.budget.spec import SCHEMES, Budget, definition
-from asyncio_operator.budget.terms import Json
 from asyncio_operator.errors import ConfigurationError, CoordinatorError, shown_address
 from asyncio_operator.lazy import member
 from asyncio_operator.services.secret_source import SecretSource, checked_text
 
 # Loaded with the first message: most processes need few of them, and the last two need libraries.
 ACCOUNT = "asyncio_operator.budget.account"
-REDIS = "asyncio_operator.budget.redis"
-POSTGRES = "asyncio_operator.budget.postgres"
+REDIS = "asyncio_operator.coordinators.redis"
+POSTGRES = "asyncio_operator.coordinators.postgres"
 
 Address = str | Callable[[], str]
 """Of a server, or a function that returns it."""
