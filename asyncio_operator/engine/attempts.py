@@ -14,8 +14,8 @@ from random import random
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.engine.attempt_ends import AttemptEnds, Retries
-from asyncio_operator.engine.budgeted import Allowance, BudgetedCalls, Weigh
-from asyncio_operator.engine.contracts import Endings, Keys, Source
+from asyncio_operator.engine.budgeted import BudgetedCalls, Weigh
+from asyncio_operator.engine.contracts import Allowance, Endings, Keys, Source
 from asyncio_operator.engine.failing_batches import FailingBatches
 from asyncio_operator.engine.failures import aligned
 from asyncio_operator.engine.flights import SLACK, Call, Flight

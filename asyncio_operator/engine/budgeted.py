@@ -1,7 +1,7 @@
 """Calls under a budget: each is weighed before it starts, and reported when it has returned.
 
 A call that a budget does not admit yet waits in the schedule. This module knows neither units nor limits: what is
-allowed is decided behind `Allowance`, the protocol between a run and its budget (`budget.share`).
+allowed is decided behind `contracts.Allowance`.
 """
 
 from __future__ import annotations
@@ -11,58 +11,15 @@ import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import copy_context
-from typing import Any, Protocol
+from typing import Any
 
 from asyncio_operator.budget.usage import COUNTED, Hint, Weights, checked_weights, running
+from asyncio_operator.engine.contracts import Admission, Allowance
 from asyncio_operator.engine.flights import Call
 from asyncio_operator.errors import ConfigurationError, ResultError, describe, describe_error
 
 Weigh = Callable[[Sequence[Any]], Weights]
 """Estimates the weight of a call, from the values that it is called with."""
-
-
-class Allowance(Protocol):
-    """What one run may take of a budget. Times are those of the run's loop. Every method returns at once."""
-
-    def join(self, news: Callable[[], None], fail: Callable[[BaseException], None]) -> None:
-        """The run is about to ask for the first time.
-
-        Args:
-            news: called when `next_start` may give another answer than before.
-            fail: ends the run with an error.
-        """
-
-    def next_start(self, weights: Weights, now: float) -> float:
-        """The earliest time, not before `now`, at which a call of these weights may start. Infinity: that is not known
-        yet, and `news` will be called.
-
-        The run has at most one such call that waits: the one that it asked for last.
-
-        Raises:
-            BudgetExceeded: such a call can never start.
-            CoordinatorError: nothing may start, because what is shared with others is not known.
-        """
-
-    def started(self, weights: Weights, now: float) -> None:
-        """A call starts, for which `next_start` has just given `now`."""
-
-    def returned(self, weights: Weights, settled: Weights | None, started: float, now: float) -> None:
-        """A call that was started has returned, in time or late, perhaps after `leave`.
-
-        Args:
-            weights: those with which it started.
-            settled: what it really weighed, by unit; for other units the estimate holds.
-            started: the time that `started` got.
-        """
-
-    def hint(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
-        """What the source has said about its limits; see `usage.hint`."""
-
-    def leave(self) -> None:
-        """The run starts no further call. It has asked before."""
-
-    async def settled(self) -> None:
-        """Wait for a limited time, at the end of the run, until what it held is given back."""
 
 
 def overridden(weigh: Weigh, base: object) -> Weigh | None:
@@ -98,7 +55,8 @@ class BudgetedCalls:
         self._now = clock
         self._news = news
         self._fail = fail
-        self._joined = self._over = False
+        self._admission: Admission | None = None
+        self._over = False
         self._waits_since: float | None = None
         self.waited = 0.0
         self._context = copy_context()
@@ -107,24 +65,23 @@ class BudgetedCalls:
 
     def leave(self) -> None:
         """No call starts any more."""
+        if self._admission is not None and not self._over:
+            self._admission.leave()
         self._over = True
-        if self._joined:
-            self._joined = False
-            self._allowance.leave()
 
     def next_start(self, call: Call, now: float) -> float:
-        """See `Allowance.next_start`.
+        """See `Admission.next_start`.
 
         Raises:
             ResultError: the call could not be weighed.
         """
-        if not self._joined:
+        admission = self._admission
+        if admission is None:
             assert not self._over
-            self._joined = True
-            self._allowance.join(self._news, self._fail)
+            admission = self._admission = self._allowance.join(self._news, self._fail)
         if call.weights is None:
             call.weights = self._weights(call)
-        start = self._allowance.next_start(call.weights, now)
+        start = admission.next_start(call.weights, now)
         if start > now:
             if self._waits_since is None:
                 self._waits_since = now
@@ -154,15 +111,17 @@ class BudgetedCalls:
     def started(self, call: Call, now: float) -> None:
         """The call starts."""
         assert call.weights is not None
+        assert self._admission is not None
         call.admitted = now
-        self._allowance.started(call.weights, now)
+        self._admission.started(call.weights, now)
 
     def returned(self, call: Call) -> None:
         """The call has returned, in time or late."""
         weights, call.weights = call.weights, None
         assert weights is not None
+        assert self._admission is not None
         settled = call.settled
-        self._allowance.returned(weights, settled, call.admitted, self._now())
+        self._admission.returned(weights, settled, call.admitted, self._now())
         call.weighed = {unit: amount for unit, amount in weights.items() if unit not in COUNTED} | (settled or {})
 
     def within(self, invoke: Callable[[Any], Awaitable[Any]], value_of: Callable[[Call], Any]) -> Callable[..., Any]:
@@ -187,8 +146,8 @@ class BudgetedCalls:
             settled[unit] = settled.get(unit, 0.0) + amount
 
     def hint(self, limits: Mapping[str, Hint], retry_after: float | None) -> None:
-        if self._joined:
-            self._allowance.hint(limits, retry_after, self._now())
+        if self._admission is not None and not self._over:
+            self._admission.hint(limits, retry_after, self._now())
 
     def on_loop(self, report: Callable[..., None], *arguments: Any) -> None:
         """Call it here on the loop's thread, else there soon; never if the loop is closed."""

@@ -1,4 +1,4 @@
-"""The protocols of the engine: through these, and only these, its parts see each other.
+"""The protocols between the parts of a run: the engine sees what is around it through these, and only these.
 
     Input     gives elements                       (`inputs` wraps what users pass)
     Source    makes flights of elements            (`operator.intake`, `lookup.managed`, `lookup.client`)
@@ -7,6 +7,7 @@
     Keys      keeps calls of one key apart         (`queues.key_ordered`)
     Endings   takes what became of an element      (`operator.outcomes`, `lookup.pending`)
     Consumer  takes outputs on another thread      (`loop.channels`)
+    Allowance admits a run to its budget           (`share`, which gives an `Admission`)
 
 The lanes only report how a call ended; the window decides what that means. A source never makes its caller wait: if its
 reader has nothing now, the reader is `wanted`, and waits for the input in a task of its own. So other news can end the
@@ -16,10 +17,13 @@ wait of the lane that looks for work.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from asyncio_operator.engine.flights import Flight
+
+if TYPE_CHECKING:
+    from asyncio_operator.budget.usage import Hint, Weights
 
 
 class Window(Protocol):
@@ -114,6 +118,54 @@ class Consumer(Protocol):
 
     def waiting(self) -> int:
         """The number of outputs that were yielded and that it has not taken."""
+
+
+class Allowance(Protocol):
+    """What one run may take of a budget."""
+
+    def join(self, news: Callable[[], None], fail: Callable[[BaseException], None]) -> Admission:
+        """The run is about to ask for the first time.
+
+        Args:
+            news: called when `next_start` may give another answer than before.
+            fail: ends the run with an error.
+        """
+
+    async def settled(self) -> None:
+        """Wait for a limited time, at the end of the run, until what it held is given back."""
+
+
+class Admission(Protocol):
+    """A run that has joined its budget. Times are those of the run's loop. Every method returns at once."""
+
+    def next_start(self, weights: Weights, now: float) -> float:
+        """The earliest time, not before `now`, at which a call of these weights may start. Infinity: that is not known
+        yet, and `news` will be called.
+
+        The run has at most one such call that waits: the one that it asked for last.
+
+        Raises:
+            BudgetExceeded: such a call can never start.
+            CoordinatorError: nothing may start, because what is shared with others is not known.
+        """
+
+    def started(self, weights: Weights, now: float) -> None:
+        """A call starts, for which `next_start` has just given `now`."""
+
+    def returned(self, weights: Weights, settled: Weights | None, started: float, now: float) -> None:
+        """A call that was started has returned, in time or late, perhaps after `leave`.
+
+        Args:
+            weights: those with which it started.
+            settled: what it really weighed, by unit; for other units the estimate holds.
+            started: the time that `started` got.
+        """
+
+    def hint(self, limits: Mapping[str, Hint], retry_after: float | None, now: float) -> None:
+        """What the source has said about its limits; see `usage.hint`."""
+
+    def leave(self) -> None:
+        """The run starts no further call."""
 
 
 class Endings(Protocol):

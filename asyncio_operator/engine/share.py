@@ -307,41 +307,47 @@ class Share:
             logger.warning("closing %s failed: %s", where, describe_error(error))
 
 
-class Seat:
-    """One run's place in a share: its `Allowance`.
+class Reservation:
+    """The `Allowance` of one run: it gets its seat in a share when it makes its first call.
 
     Args:
-        share: returns the share, when the run makes its first call. A share that rests may be closed before that.
+        share: returns the share. A share that rests may be closed before the first call.
+    """
+
+    def __init__(self, share: Callable[[], Share]) -> None:
+        self._find = share
+        self._share: Share | None = None
+
+    def join(self, news: Callable[[], None], fail: Callable[[BaseException], None]) -> Seat:
+        share = self._share = self._find()
+        seat = Seat(share, news, fail)
+        share.join(seat)
+        return seat
+
+    async def settled(self) -> None:
+        """See `Share.settled`. For the end of a run, on its loop."""
+        if self._share is not None:
+            await self._share.settled()
+
+
+class Seat:
+    """One run's place in a share: its `Admission`.
 
     Attributes:
         place: among the runs that wait; see the head of this module.
     """
 
-    __slots__ = ("_find", "_joined", "_permits", "_share", "fail", "news", "place")
+    __slots__ = ("_permits", "_share", "fail", "news", "place")
 
-    def __init__(self, share: Callable[[], Share]) -> None:
-        self._find = share
+    def __init__(self, share: Share, news: Callable[[], None], fail: Callable[[BaseException], None]) -> None:
+        self._share = share
+        self._permits = share.permits
+        self.news = news
+        self.fail = fail
         self.place = 0.0
-        self._joined = False
-        self._share: Share
-        self._permits: Permits
-        self.news: Callable[[], None]
-        self.fail: Callable[[BaseException], None]
-
-    def join(self, news: Callable[[], None], fail: Callable[[BaseException], None]) -> None:
-        self.news, self.fail = news, fail
-        self._share = self._find()
-        self._permits = self._share.permits
-        self._joined = True
-        self._share.join(self)
 
     def leave(self) -> None:
         self._share.leave(self)
-
-    async def settled(self) -> None:
-        """See `Share.settled`. For the end of a run, on its loop."""
-        if self._joined:
-            await self._share.settled()
 
     def next_start(self, weights: Weights, now: float) -> float:
         try:

@@ -17,7 +17,7 @@ from asyncio_operator.budget.spec import Budget, definition
 from asyncio_operator.clock import monotonic
 from asyncio_operator.coordinators.addresses import answer, coordinator_of, states, unused
 from asyncio_operator.coordinators.contract import Coordinator, LocalCoordinator, States
-from asyncio_operator.engine.share import Seat, Share
+from asyncio_operator.engine.share import Reservation, Share
 from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.loop.forks import forget_in_child
@@ -35,13 +35,13 @@ class Shares:
         self._shares: dict[tuple[asyncio.AbstractEventLoop, str], Share] = {}
         self._states_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, States] = WeakKeyDictionary()
 
-    def seat(self, budget: Budget, idle: float = 0.0) -> Seat:
+    def allowance(self, budget: Budget, idle: float = 0.0) -> Reservation:
         """What one run on the running loop may take of a budget.
 
         Args:
             idle: seconds without runs after which the connections to the coordinator are closed.
         """
-        return Seat(partial(self._share, budget, idle))
+        return Reservation(partial(self._share, budget, idle))
 
     def _share(self, budget: Budget, idle: float) -> Share:
         loop = asyncio.get_running_loop()

@@ -36,7 +36,6 @@ from asyncio_operator.lookup.cache import LookupCache
 from asyncio_operator.lookup.cache_directories import cache_owner, open_own_cache
 from asyncio_operator.lookup.key_batch import Failure
 from asyncio_operator.lookup.key_failures import KeyFailures
-from asyncio_operator.lookup.known_first import KnownFirst
 from asyncio_operator.lookup.options import DefaultRetry, LookupOptions, checked
 from asyncio_operator.lookup.pending import PendingKeys
 from asyncio_operator.lookup.pipeline import managed_calls
@@ -248,13 +247,12 @@ class _Engine:
         known = () if cache is None else cache.known
         self._pending = PendingKeys(failures, cache, timed=False, check=partial(_valid, check), known=known)
         self._source = _Keys(self._pending)
-        self._known_first = KnownFirst(self._source, known, self._pending) if known else None
-        self._allowance = None if options.budget is None else shares.seat(options.budget)
+        self._allowance = None if options.budget is None else shares.allowance(options.budget)
         if options.budget is not None:
             warn_unweighed(options.budget, describe(enricher), overridden(enricher.weigh, Enricher.weigh))
-        self._attempts = managed_calls(
+        self._attempts, self._known_first = managed_calls(
             enricher,
-            self._known_first or self._source,
+            self._source,
             Reader(as_input(())),
             self._pending,
             options,
@@ -262,6 +260,7 @@ class _Engine:
             breaker_clock=breaker_clock,
             tables=tables,
             allowance=self._allowance,
+            known=known,
         )
         self._lanes = self._attempts.lanes
         self._failure: BaseException | None = None

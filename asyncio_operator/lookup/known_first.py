@@ -38,29 +38,33 @@ class KnownFirst:
     Args:
         source: makes the flights.
         known: asked one after the other, each for what those before it do not know.
+        news: called when a flight may be taken.
+        fail: called with an error that ends the run.
 
     Attributes:
         hits: number of keys with a known answer, by `KnownAnswers.source`.
     """
 
-    def __init__(self, source: Source, known: Sequence[KnownAnswers], pending: PendingKeys) -> None:
+    def __init__(
+        self,
+        source: Source,
+        known: Sequence[KnownAnswers],
+        pending: PendingKeys,
+        news: Callable[[], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
         self.hits: Counter[str] = Counter()
         self._source = source
         self._known = known
         self._pending = pending
-        self._news: Callable[[], None]
-        self._fail: Callable[[BaseException], None]
+        self._news = news
+        self._fail = fail
         # All flights that were taken from the source and not handed out, and those of them that need a call.
         self._flights: set[Flight] = set()
         self._unknown: deque[Flight] = deque()
         self._questions: dict[asyncio.Task[None], None] = {}
         self._held_up: asyncio.Task[None] | None = None
         self._context = copy_context()
-
-    def attach(self, news: Callable[[], None], fail: Callable[[BaseException], None]) -> None:
-        """Set what is called when a flight may be taken, and with an error that ends the run."""
-        self._news = news
-        self._fail = fail
 
     @property
     def waiting(self) -> int:

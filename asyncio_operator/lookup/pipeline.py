@@ -16,8 +16,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator.engine.attempts import Attempts
-from asyncio_operator.engine.budgeted import Allowance, BudgetedCalls, overridden
-from asyncio_operator.engine.contracts import Input, Source
+from asyncio_operator.engine.budgeted import BudgetedCalls, overridden
+from asyncio_operator.engine.contracts import Allowance, Input, Source
 from asyncio_operator.engine.failing_batches import FailingBatches
 from asyncio_operator.engine.hedging import Hedging
 from asyncio_operator.engine.inputs import Reader
@@ -102,17 +102,29 @@ def managed_calls(
     allowance: Allowance | None = None,
     hedger: Hedger | None = None,
     breaker_clock: Callable[[], float] | None = None,
-) -> Attempts:
-    """Builds what makes the calls for the flights of a source, on the running loop.
+    known: Sequence[KnownAnswers] = (),
+) -> tuple[Attempts, KnownFirst | None]:
+    """Builds what makes the calls for the flights of a source, on the running loop, and what asks for known answers
+    before, if there is any.
 
     Args:
         clock: returns the seconds of the loop.
         limiter, breaker_clock, hedger: see `Attempts`.
         tables: see `invoked`.
         allowance: what the calls may take of a budget; None: there is none.
+        known: see `KnownFirst`.
     """
+
+    # Each needs the other. Nothing calls these before the lanes run, when both are made.
+    def news() -> None:
+        attempts.news()
+
+    def fail(error: BaseException) -> None:
+        attempts.lanes.fail(error)
+
+    known_first = KnownFirst(source, known, pending, news, fail) if known else None
     attempts = Attempts(
-        source,
+        known_first or source,
         reader,
         pending,
         options,
@@ -127,9 +139,7 @@ def managed_calls(
         hedger=hedger,
         batch_method="lookup_many" if tables is None else "lookup_columns",
     )
-    if isinstance(source, KnownFirst):
-        source.attach(attempts.news, attempts.lanes.fail)
-    return attempts
+    return attempts, known_first
 
 
 class LookupPipeline:
@@ -211,12 +221,19 @@ class LookupPipeline:
         allowance: Allowance | None,
         hedger: Hedger | None,
     ) -> None:
-        options, clock, reader = self._options, self._clock, self._reader
-        flights: Source = BatchSource(reader, self._delivery, pending)
-        if known:
-            flights = self._known_first = KnownFirst(flights, known, pending)
-        attempts = managed_calls(
-            enricher, flights, reader, pending, options, clock, self._recorder, limiter, tables, allowance, hedger
+        attempts, self._known_first = managed_calls(
+            enricher,
+            BatchSource(self._reader, self._delivery, pending),
+            self._reader,
+            pending,
+            self._options,
+            self._clock,
+            self._recorder,
+            limiter,
+            tables,
+            allowance,
+            hedger,
+            known=known,
         )
         self._keys, self._attempts, self._lanes = pending, attempts, attempts.lanes
         self._hedging, self._budget = attempts.hedging, attempts.budget

@@ -17,8 +17,8 @@ from typing import Any
 
 from asyncio_operator.elements import OperatorSnapshot, Record, Watermark
 from asyncio_operator.engine.attempts import Attempts
-from asyncio_operator.engine.budgeted import Allowance, overridden
-from asyncio_operator.engine.contracts import Consumer, Input
+from asyncio_operator.engine.budgeted import overridden
+from asyncio_operator.engine.contracts import Allowance, Consumer, Input
 from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.recorder import SILENT, recorder_of
@@ -122,7 +122,7 @@ class Run:
                 from asyncio_operator.budget.spec import warn_unweighed
                 from asyncio_operator.engine.shares import shares
 
-                allowance = shares.seat(options.budget)
+                allowance = shares.allowance(options.budget)
                 warn_unweighed(options.budget, describe(function), weigh)
             source = ElementSource(buffer, reader, restored, recorder)
             attempts = Attempts(

@@ -28,7 +28,7 @@ from asyncio_operator.budget.terms import Json
 from asyncio_operator.budget.usage import Hint
 from asyncio_operator.coordinators.addresses import coordinator_of
 from asyncio_operator.coordinators.contract import LocalCoordinator, States
-from asyncio_operator.engine.share import LONGEST_ASK, Seat, Share
+from asyncio_operator.engine.share import LONGEST_ASK, Reservation, Share
 from asyncio_operator.engine.shares import shares
 from asyncio_operator.enricher import hint, settle
 from asyncio_operator.lookup import Lookup
@@ -78,14 +78,14 @@ class Coordinator:
 class Run:
     """Starts calls of one weight one after the other, as soon as it may, as a run does."""
 
-    def __init__(self, of: Share | Seat, seconds: float = 0.0, **weights: float) -> None:
-        self.seat = of if isinstance(of, Seat) else Seat(lambda: of)
+    def __init__(self, of: Share | Reservation, seconds: float = 0.0, **weights: float) -> None:
         self.weights = {"calls": 1.0, "keys": 1.0, **weights}
         self.seconds = seconds
         self.times: list[float] = []
         self.errors: list[BaseException] = []
         self._news = asyncio.Event()
-        self.seat.join(self._news.set, self.errors.append)
+        self.allowance = of if isinstance(of, Reservation) else Reservation(lambda: of)
+        self.seat = self.allowance.join(self._news.set, self.errors.append)
 
     async def start(self) -> None:
         """One call."""
@@ -194,9 +194,7 @@ async def test_G8_the_connection_is_closed_when_nothing_has_run_for_some_time():
 @virtual
 async def test_G8_equal_budgets_have_one_share_and_others_their_own():
     one, same, other = Budget("x", Limit(5)), Budget("x", Limit(5)), Budget("y", Limit(5))
-    seats = [shares.seat(spec) for spec in (one, same, other)]
-    for seat in seats:
-        seat.join(lambda: None, lambda error: None)
+    seats = [shares.allowance(spec).join(lambda: None, lambda error: None) for spec in (one, same, other)]
     assert len(shares) == 2
     for seat in seats:
         seat.leave()
@@ -469,7 +467,7 @@ async def test_G7_a_lookup_goes_on_when_its_coordinator_is_back(monkeypatch):
     coordinator.error = CoordinatorError("redis://cache.test/3: connection refused")
     spec = Budget("gone", Limit(10), patience=3.0)
     share = Share(spec, coordinator, 0.0)
-    monkeypatch.setattr(shares, "seat", lambda budget: Seat(lambda: share))
+    monkeypatch.setattr(shares, "allowance", lambda budget: Reservation(lambda: share))
     async with Lookup(FakeEnricher({1: {"x": 1}, 2: {"x": 2}}), budget=spec) as lookup:
         with pytest.raises(CoordinatorError, match="connection refused"):
             await lookup.get(1)
@@ -485,7 +483,7 @@ async def test_G7_a_run_of_an_operator_fails_whatever_on_error_says(monkeypatch)
     coordinator.error = CoordinatorError("redis://cache.test/3: connection refused")
     spec = Budget("gone", Limit(10), patience=3.0)
     share = Share(spec, coordinator, 0.0)
-    monkeypatch.setattr(shares, "seat", lambda budget: Seat(lambda: share))
+    monkeypatch.setattr(shares, "allowance", lambda budget: Reservation(lambda: share))
 
     async def call(value: int) -> int:
         return value
@@ -555,9 +553,8 @@ async def test_O8_a_run_that_is_closed_while_it_waits_leaves_no_task():
 @virtual
 async def test_G8_a_run_whose_first_call_comes_after_the_share_was_closed_gets_another_one():
     spec = Budget("late", Limit(10))
-    first, second = shares.seat(spec), shares.seat(spec)
-    first.join(lambda: None, lambda error: None)
-    first.leave()
+    first, second = shares.allowance(spec), shares.allowance(spec)
+    first.join(lambda: None, lambda error: None).leave()
     await asyncio.sleep(10)
     run = Run(second)
     await asyncio.wait_for(run.calls(3), 10)
@@ -568,7 +565,7 @@ async def test_G8_a_run_whose_first_call_comes_after_the_share_was_closed_gets_a
 async def test_G8_a_call_that_returns_while_the_share_rests_is_still_reported():
     coordinator = Coordinator(0.5)
     share = Share(budget(Limit(10, unit="tokens"), in_flight=1), coordinator, 60.0)
-    run = Run(Seat(lambda: share), tokens=3.0)
+    run = Run(Reservation(lambda: share), tokens=3.0)
     start = asyncio.ensure_future(run.start())
     await asyncio.sleep(5)
     await start
@@ -607,8 +604,7 @@ def test_O8_a_loop_may_end_at_any_moment_of_an_exchange(moment, caplog):
 
 def test_G8_a_forked_child_has_no_share_of_its_parent():
     async def main() -> int:
-        seat = shares.seat(Budget("forked", Limit(10)))
-        seat.join(lambda: None, lambda error: None)
+        seat = shares.allowance(Budget("forked", Limit(10))).join(lambda: None, lambda error: None)
         child = os.fork()
         if not child:
             os._exit(len(shares))

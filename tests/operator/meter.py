@@ -12,7 +12,7 @@ from asyncio_operator.budget.usage import Hint, Weights
 
 
 class Meter:
-    """An `Allowance`. In each window of `per` seconds `rates` units may start.
+    """An `Allowance` and its `Admission`. In each window of `per` seconds `rates` units may start.
 
     Attributes:
         starts: (time, weights) of each call.
@@ -37,9 +37,10 @@ class Meter:
         self.fail: Callable[[BaseException], None] = lambda error: None
         self._used: Counter[tuple[int, str]] = Counter()
 
-    def join(self, news: Callable[[], None], fail: Callable[[BaseException], None]) -> None:
+    def join(self, news: Callable[[], None], fail: Callable[[BaseException], None]) -> Meter:
         self.joined += 1
         self.news, self.fail = news, fail
+        return self
 
     def leave(self) -> None:
         self.joined -= 1
@@ -97,7 +98,7 @@ class Meters:
     def __init__(self) -> None:
         self.by_name: dict[str, Meter] = {}
 
-    def seat(self, budget: Budget) -> Meter:
+    def allowance(self, budget: Budget) -> Meter:
         return self.by_name[budget.name]
 
 

@@ -140,7 +140,7 @@ class Link:
         check = AnswerCheck(task.answers)
         trace = None if task.tracing is None else Trace(task.tracing.limit)
         budget = task.options.budget
-        allowance = None if budget is None else process.shares.seat(budget, IDLE)
+        allowance = None if budget is None else process.shares.allowance(budget, IDLE)
         with (
             process.limiters.lent(task.fingerprint, task.options.rate_limit) as limiter,
             process.hedgers.lent(task.fingerprint, task.options.hedge) as hedger,

@@ -48,6 +48,10 @@ class Layout:
     delay: int = 0
 
 
+NO_SEGMENTS: Ints = np.empty(0, dtype=np.int64)
+"""The segments of a batch without event time. Nothing reads them."""
+
+
 class Rows:
     """A batch of rows, with the number of each row's key (-1 if a part of the key is null), and which rows have left.
 
@@ -56,16 +60,22 @@ class Rows:
 
     __slots__ = ("batch", "key_of", "keys_left", "left", "number", "segments")
 
-    def __init__(self, batch: pa.RecordBatch, key_of: Ints) -> None:
-        self.number = 0
-        self.segments: Ints
+    def __init__(self, batch: pa.RecordBatch, key_of: Ints, number: int, segments: Ints) -> None:
+        self.number = number
+        self.segments = segments
         self.batch = batch
         self.key_of = key_of
         self.keys_left = 0
         self.left = np.zeros(batch.num_rows, dtype=np.bool_)
 
 
-def key_batch(batch: pa.RecordBatch, positions: Sequence[int], in_arrow: bool = False) -> KeyBatch:
+def key_batch(
+    batch: pa.RecordBatch,
+    positions: Sequence[int],
+    in_arrow: bool = False,
+    number: int = 0,
+    segments: Ints = NO_SEGMENTS,
+) -> KeyBatch:
     """The distinct keys of a batch, in the order of their first row. The payload is the `Rows`.
 
     Keys are canonical, so timestamps with a zone are datetimes in UTC. A value that Python cannot hold (a date in the
@@ -73,13 +83,14 @@ def key_batch(batch: pa.RecordBatch, positions: Sequence[int], in_arrow: bool = 
 
     Args:
         in_arrow: the keys stay in Arrow (`ArrowKeys`).
+        number, segments: see `segments.Segmented`.
     """
     columns = [batch.column(position) for position in positions]
     if in_arrow:
         array, codes = distinct(columns)
-        return KeyBatch(ArrowKeys(array), batch.num_rows, Rows(batch, codes))
+        return KeyBatch(ArrowKeys(array), batch.num_rows, Rows(batch, codes, number, segments))
     keys, codes = distinct_keys(columns)
-    return KeyBatch(keys, batch.num_rows, Rows(batch, codes))
+    return KeyBatch(keys, batch.num_rows, Rows(batch, codes, number, segments))
 
 
 class Enrichment:
@@ -127,12 +138,11 @@ class Enrichment:
     def keys_of(self, batch: pa.RecordBatch) -> KeyBatch:
         """The next batch of the input, with its distinct keys. It may run on another thread than the methods for
         output."""
-        keyed = key_batch(batch, self.layout.keys, self._in_arrow)
-        if self.layout.event_time is not None:
-            rows: Rows = keyed.payload
-            rows.number, rows.segments = self._read, self._segmenter.number(batch.column(self.layout.event_time))
-            self._read += 1
-        return keyed
+        event_time = self.layout.event_time
+        number = self._read
+        self._read += 1
+        segments = NO_SEGMENTS if event_time is None else self._segmenter.number(batch.column(event_time))
+        return key_batch(batch, self.layout.keys, self._in_arrow, number, segments)
 
     def leading(self, batch: KeyBatch, ready: int) -> tuple[Iterator[pa.RecordBatch], int]:
         """Ordered mode: the leading rows that need only the first `ready` keys, and the number of keys that left.

@@ -62,10 +62,9 @@ class UdfTask:
         return portable_errors(self._arrays(batches))
 
     def _arrays(self, batches: Iterator[Any]) -> Iterator[pa.Array]:
-        life = _Life(self)
         results = Results(self.name, self.kind, self._misfit if self.fail else None)
         rows = arguments(self.name, self.spread, batches)
-        pieces = outputs_of(rows, life.run, name=self.name, ahead=READ_AHEAD, brought=self.brought)
+        pieces = outputs_of(rows, self._live, name=self.name, ahead=READ_AHEAD, brought=self.brought)
         with contextlib.closing(pieces):
             for piece in pieces:
                 if piece is PULSE:
@@ -73,6 +72,9 @@ class UdfTask:
                     yield pa.array([], self.kind)
                 else:
                     yield from results.arrays(*piece)
+
+    async def _live(self, source: ToLoop, sink: FromLoop) -> None:
+        await _Life(self, source, sink).run()
 
     def _misfit(self, row: str, error: ResultError) -> FunctionError:
         return self.failed(row, 1, error)
@@ -85,16 +87,15 @@ class UdfTask:
 class _Life:
     """The part of a task that runs on the loop. It hands results over when their batch is complete, or after a time."""
 
-    def __init__(self, task: UdfTask) -> None:
+    def __init__(self, task: UdfTask, source: ToLoop, sink: FromLoop) -> None:
         self._task = task
-        self._rows: Rows
-        self._sink: FromLoop
+        self._rows = Rows(source)
+        self._sink = sink
         self._start = 0
         self._results: list[Any] = []
         self._timer: asyncio.TimerHandle | None = None
 
-    async def run(self, source: ToLoop, sink: FromLoop) -> None:
-        self._rows, self._sink = Rows(source), sink
+    async def run(self) -> None:
         batches = self._rows.batches
         try:
             async with contextlib.aclosing(self._task.operator.process(self._rows)) as outputs:
