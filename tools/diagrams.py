@@ -311,8 +311,7 @@ def house() -> str:
             ("policies", "retries, limits"),
             ("state", "heap, RocksDB"),
             ("queues", "order"),
-            ("view", "tables"),
-            ("metrics, watermarks", ""),
+            ("metrics, view", "figures, watermarks"),
         ),
         (("errors, elements, clock, checks, hints, fingerprint, lazy", "what all others use"),),
     )

@@ -11,6 +11,7 @@ has. A file may have fewer, and never more; a file that is not listed has none.
 from __future__ import annotations
 
 import argparse
+import ast
 import re
 import subprocess
 import sys
@@ -21,8 +22,11 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 BASELINE = Path(__file__).with_suffix(".txt")
 
-PLACES = ("README.md", "CONTRIBUTING.md", "asyncio_operator", "benchmarks", "docs", "enrichers", "examples", "tools")
-"""Files and folders of the repository that are read: its Python and its pages."""
+PLACES = (
+    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile"),
+    *("asyncio_operator", "benchmarks", "docs", "enrichers", "examples", "tests", "tools"),
+)
+"""Files and folders of the repository that are read: its Python and its pages. Of the tests only the docstrings."""
 
 PARTICIPLE = r"(?:\s+yet)?\s+(?:\w+ed|\w+en|begun|come|gone|had|kept|learnt|left|lost|made|met|read|run|sent)\b"
 
@@ -62,17 +66,33 @@ def words_in(file: str, text: str) -> Iterator[Found]:
         yield Found(file, line, " ".join(match[0].split()), [*AVOIDED.values()][place])
 
 
+def docstrings(source: str) -> str:
+    """The docstrings of a program, each on its own lines; all other lines are empty."""
+    lines = [""] * (source.count("\n") + 2)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            text = source.splitlines()[node.lineno - 1 : node.end_lineno]
+            lines[node.lineno - 1 : node.end_lineno] = text
+    return "\n".join(lines)
+
+
+def text_of(file: str) -> str:
+    """What is read of a file."""
+    text = (ROOT / file).read_text(encoding="utf-8")
+    return docstrings(text) if file.startswith("tests/") and file.endswith(".py") else text
+
+
 def files(places: Sequence[str]) -> list[str]:
     """The files in places that are read. This one is not: it has to name the words."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *places]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-    known = {file for file in listed if file.endswith((".py", ".md")) and (ROOT / file).is_file()}
+    known = {file for file in listed if file.endswith((".py", ".md", "Makefile")) and (ROOT / file).is_file()}
     return sorted(known - {Path(__file__).resolve().relative_to(ROOT).as_posix()})
 
 
 def found_in(places: Sequence[str]) -> dict[str, list[Found]]:
     """The avoided words of every file that has some."""
-    texts = {file: (ROOT / file).read_text(encoding="utf-8") for file in files(places)}
+    texts = {file: text_of(file) for file in files(places)}
     found = {file: list(words_in(file, text)) for file, text in texts.items()}
     return {file: words for file, words in found.items() if words}
 

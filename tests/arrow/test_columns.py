@@ -25,7 +25,7 @@ NEW_YORK = ZoneInfo("America/New_York")
 
 
 class Zone(dt.tzinfo):
-    """A zone of a library, so many hours east; None: it does not tell, and a datetime is as one without."""
+    """A zone of a library, some hours east; None: it does not say, and a datetime is as one without."""
 
     def __init__(self, hours: int | None) -> None:
         self.offset = None if hours is None else dt.timedelta(hours=hours)

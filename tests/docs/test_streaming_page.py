@@ -21,7 +21,7 @@ from tests.spark.helpers import wait_until
 
 
 class Ended(StreamingQueryListener):
-    """Counts the queries whose end Spark has told to all listeners, after everything else about them."""
+    """Counts the queries whose end Spark has reported to all listeners, after everything else about them."""
 
     def __init__(self) -> None:
         self.queries: set[str] = set()

@@ -35,6 +35,11 @@ def test_a_word_is_named_with_its_line_and_what_to_write() -> None:
     assert line.startswith("a.md:3: 'nobody': write ")
 
 
+def test_only_the_docstrings_of_a_test_are_read() -> None:
+    source = 'def told():\n    """Nobody\n    asks."""\n    assert "told" == told()  # whoever\n'
+    assert [word[1:3] for word in words.words_in("a.py", words.docstrings(source))] == [(2, "Nobody")]
+
+
 def some(count: int, file: str) -> list[Found]:
     return [Found(file, line, "told", "said") for line in range(1, count + 1)]
 

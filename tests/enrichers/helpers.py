@@ -35,7 +35,7 @@ def asked_in_batches(service: FakeService, **options: Any) -> AbstractAsyncConte
 
 
 async def failure(enricher: Enricher, *keys: Any) -> EnricherError:
-    """What a lookup of one key fails of, or one of several."""
+    """The error of a lookup of one key, or of several."""
     with pytest.raises(EnricherError) as caught:
         await (enricher.lookup(keys[0]) if len(keys) == 1 else enricher.lookup_many(keys))
     return caught.value

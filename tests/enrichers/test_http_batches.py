@@ -60,7 +60,7 @@ async def test_an_answer_to_a_batch_that_will_not_do_may_be_one_keys_fault(answe
 async def test_an_answer_that_has_not_the_form_of_one_to_a_batch_is_no_keys_fault(
     answer: Any, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """So the batch is not asked for in pieces, key by key, and nobody sees that it is set up wrongly."""
+    """So the batch is not asked for in pieces, key by key, which would hide that it is set up wrongly."""
     async with FakeService({"k": {"a": 1}, "l": {"a": 2}}) as service:
         service.answer_next(FakeAnswer(json.dumps(answer)))
         async with Lookup(batched(service)) as lookup:

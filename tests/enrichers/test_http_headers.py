@@ -1,4 +1,4 @@
-"""Headers of `HttpEnricher` that come from a function: when it is asked, and what is told when it fails."""
+"""Headers of `HttpEnricher` that come from a function: when it is asked, and what an error says when it fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`OAuth2`: when a token is requested, what is sent for it, and what is told when there is none."""
+"""`OAuth2`: when a token is requested, what is sent for it, and what an error says when there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server is told of a lookup's deadline: once per connection, and never behind a pooler."""
+"""How the server learns a lookup's deadline: once per connection, and never behind a pooler."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ LOCK_BOTH = """
 
 
 async def until_waiting(database: Database, sessions: int) -> None:
-    """Until so many sessions wait for a lock."""
+    """Until `sessions` sessions wait for a lock."""
     while (await database.fetch("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))[0][
         0
     ] < sessions:

@@ -35,7 +35,7 @@ LIMIT = 100.0
 
 
 class Demo:
-    """The demo with a temporary directory of its own, by which whatever it leaves can be told."""
+    """The demo with a temporary directory of its own, which shows what it leaves."""
 
     def __init__(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="demo-"))

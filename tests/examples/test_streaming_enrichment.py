@@ -1,4 +1,4 @@
-"""The streaming example: every flight once, with its plane, and every micro-batch told of; started again it goes on."""
+"""The streaming example: every flight once, with its plane, and a line per micro-batch; started again it goes on."""
 
 from __future__ import annotations
 

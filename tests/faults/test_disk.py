@@ -1,7 +1,7 @@
 """Disks that are full or not to be written, under a cache of RocksDB.
 
-Where the directory cannot be used at all that is one clear error; where it fills up on the way, a lookup never fails of
-its cache. The disks are file systems in memory; mounting one needs root, and without these tests are passed over.
+A directory that cannot be used at all is one clear error; if it fills up on the way, no lookup fails because of its
+cache. The disks are file systems in memory; mounting one needs root, and without these tests are passed over.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Disk:
         self.path = path
 
     def fill(self, left: int = 0) -> None:
-        """Leave so many bytes free."""
+        """Leave this number of bytes free."""
         with (self.path / "filler").open("wb", buffering=0) as file:
             try:
                 while True:

@@ -1,4 +1,4 @@
-"""Functions that do what no function should: rows in are rows out, or the job fails of one clear error, in time.
+"""Functions that do what no function should: rows in are rows out, or the job fails with one clear error, in time.
 
 The next job works in either case, and finds the workers as it would have without.
 """
@@ -123,7 +123,7 @@ def test_calls_that_never_end_hold_their_places_and_no_row(spark: SparkSession, 
 def test_calls_that_never_end_and_hold_all_places_hold_up_the_job_until_it_is_cancelled(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Law O12: nobody can know that they will not return. Whoever cancels the job gets rid of them."""
+    """Law O12: no one can know that they will not return. A cancelled job ends them."""
     enricher = never(tmp_path, lambda key: key % 2 == 1)
 
     def job() -> Any:

@@ -1,7 +1,7 @@
 """Python workers that are killed at random moments.
 
 Spark makes a task again whose worker is gone, as often as `spark.task.maxFailures` says: then it costs no row. With one
-attempt, as in ``local[2]``, the job fails of one clear error. test_cluster.py does the same to a whole executor.
+attempt, as in ``local[2]``, the job fails with one clear error. test_cluster.py does the same to a whole executor.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a network does to `enrich` in a real Spark: rows in are rows out, or the job fails of one clear error, in time.
+"""What a network does to `enrich` in a real Spark: rows in are rows out, or the job fails clearly, in time.
 
 The faults are those of test_network.py. What is left behind is asked of the workers and of the proxy.
 """

@@ -146,7 +146,7 @@ def test_a_server_that_does_not_come_back_costs_answers_and_no_row_where_it_shal
 
 
 def taken(server: PostgresServer, stack: ExitStack, left: int) -> None:
-    """Take connections, so that so many are left for others than superusers."""
+    """Take connections until `left` are left for others than superusers."""
     runner = stack.enter_context(asyncio.Runner())
     for _ in range(12 - 2 - left):
         connection = runner.run(asyncpg.connect(server.tcp_dsn(user="shop", password="hunter2")))

@@ -83,7 +83,7 @@ class JournalModel(RuleBasedStateMachine):
             run.writer.abort()
 
     def settle(self) -> None:
-        """Listings show what is there."""
+        """Listings show the existing files."""
 
     def repair(self) -> None:
         """The place answers: compactions repeat nothing, because they may be run again."""
@@ -203,7 +203,7 @@ class JournalModel(RuleBasedStateMachine):
 
     @rule()
     def plan_a_job(self) -> None:
-        """What Spark's join finds, and what its tasks are told of it."""
+        """What Spark's join finds, and what its tasks get of it."""
         listing = list_journal(self.place)
         known = JournalReader(self.place, self.description, clock=self.clock).read(pa.array(KEYS))
         self.plan = listing.seen, {key for key in KEYS if known.counts[key] >= 0}

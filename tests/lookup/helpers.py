@@ -124,7 +124,7 @@ class Trickle:
 
 
 def batches_of(*sizes: int) -> list[KeyBatch]:
-    """Batches of so many keys, numbered through, one row each."""
+    """Batches of these sizes, their keys numbered through, one row each."""
     batches, start = [], 0
     for size in sizes:
         batches.append(KeyBatch(list(range(start, start + size)), size))

@@ -19,7 +19,7 @@ def enricher() -> Enricher:
 
 
 def window_of(count: int, asked: list[int] | None = None) -> tuple[KeyWindow, list[KeyWindow]]:
-    """A window over so many keys, and where it is put when it is left."""
+    """A window over some keys, and where it is put when it is left."""
     left: list[KeyWindow] = []
     failures = KeyFailures(enricher(), timeout=2.0, fail=False, remedy="", clock=lambda: 1.0)
     return KeyWindow(KeyBatch([f"key {i}" for i in range(count)], rows=count), asked, failures, left.append), left

@@ -33,7 +33,7 @@ CHECK = AnswerCheck(pa.schema([("x", pa.int64())]))
 
 
 class Elsewhere:
-    """Knows some answers, after `delay` seconds; notes what it is asked and told."""
+    """Knows some answers, after `delay` seconds; notes what it is asked and given."""
 
     source = "cache"
     keeps: str | None = None

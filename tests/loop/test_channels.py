@@ -1,4 +1,4 @@
-"""The two channels between a thread and the loop: nothing is lost, doubled or reordered, and nobody waits for ever."""
+"""The two channels between a thread and the loop: nothing is lost, doubled or reordered, and no side waits for ever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A function that holds the event loop is told; one that awaits is not."""
+"""A function that holds the event loop is reported; one that awaits is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions that do, attempt by attempt, what they are told, and write down when."""
+"""Functions that do, attempt by attempt, what their arguments say, and write down when."""
 
 from __future__ import annotations
 

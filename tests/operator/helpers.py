@@ -130,7 +130,7 @@ class Life(AsyncFunction[Any, Any]):
 
 
 class Doors(Life):
-    """A function whose `open` and `close` do what they are told."""
+    """A function whose `open` and `close` do what its arguments say."""
 
     def __init__(self, opening: Any = None, closing: Any = None, call: Any = same) -> None:
         super().__init__(call)

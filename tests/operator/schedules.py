@@ -1,6 +1,6 @@
 """Random schedules: what every call does, what the options are, how the input comes and the consumer takes.
 
-Times are whole seconds, so that much happens at the same moment. Half a second stands for one turn of the loop.
+Times are whole seconds, so that much happens at the same moment. Half a second means one turn of the loop.
 """
 
 from __future__ import annotations

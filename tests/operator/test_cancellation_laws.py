@@ -1,4 +1,4 @@
-"""O12: calls that do not honour their cancellation, and cancellations that nobody asked for."""
+"""O12: calls that do not honour their cancellation, and cancellations that the run did not ask for."""
 
 from __future__ import annotations
 
@@ -292,7 +292,7 @@ async def test_O12_a_timer_that_hits_a_lane_which_waits_for_input_is_told(mode, 
 @pytest.mark.parametrize("at", [0.0, 0.2, 1.2])
 @virtual
 async def test_O12_a_consumer_that_is_cancelled_gets_a_cancellation(mode, way, at):
-    """Also if whoever cancels it cancels everything, as `asyncio.run` does at its end."""
+    """Also if the canceller cancels everything, as `asyncio.run` does at its end."""
     for cancel in (lambda consumer: consumer.cancel(), lambda consumer: cancel_all()):
         outputs = AsyncWaitOperator(nap, mode=mode, **WAYS[way]).process([1, 2, 3])
         consumer = asyncio.create_task(collect(outputs))

@@ -1,4 +1,4 @@
-"""O6: the first failure, in time, ends the run at once, and is what the consumer is told."""
+"""O6: the first failure, in time, ends the run at once, and is the error that the consumer gets."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ BAD = ValueError("bad")
 
 
 class LostError(Exception):
-    """What the copy raises, so that it can be told from the other call."""
+    """What the copy raises, so that it differs from that of the other call."""
 
 
 def hedged(script: Any, **options: Any) -> AsyncWaitOperator:

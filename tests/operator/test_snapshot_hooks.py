@@ -41,7 +41,7 @@ class Probe:
 
 
 class Hooks:
-    """Takes a snapshot in every hook, while it is told to."""
+    """Takes a snapshot in every hook, while that is switched on."""
 
     def __init__(self) -> None:
         self.operator: AsyncWaitOperator | None = None

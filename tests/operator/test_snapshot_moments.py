@@ -250,7 +250,7 @@ async def tasks() -> int:
 
 
 class Ending:
-    """An input, or a function, that fails at its end, when it is told to."""
+    """An input, or a function, that fails at its end, if that is switched on."""
 
     def __init__(self, failing: str, elements: list[Any]) -> None:
         self.failing = failing

@@ -181,7 +181,7 @@ class KeyOrderedQueueMachine(QueueMachine):
 
     @rule(target=started)
     def next_runnable(self) -> Any:
-        """The oldest that was not handed out, has not ended, and has nobody of its key before it."""
+        """The oldest that was not handed out, has not ended, and has no other of its key before it."""
         self.taking = [value for value in self.taking if value not in self.ended - self.held]
         oldest = {key_of(value): value for value in reversed(self.taking)}
         expected = [value for value in sorted(oldest.values()) if value not in self.handed_out | self.ended]

@@ -133,7 +133,7 @@ def test_X5_an_error_tells_what_a_traceback_of_it_would_show() -> None:
 
 
 class UnprintableError(Exception):
-    """Nobody knows what it says."""
+    """No list of names knows what it says."""
 
     def __str__(self) -> str:
         raise RuntimeError("no words")

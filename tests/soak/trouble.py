@@ -18,7 +18,7 @@ ROUGH, CALM = (8, 2, 3, 3), (8, 1, 0, 0)
 
 
 class Trouble(threading.Thread):
-    """Makes trouble until it is told to stop.
+    """Makes trouble until it is stopped.
 
     Workers are killed and the query is stopped while `rough` is set. Later it is not: what is measured then are workers
     that live for long.

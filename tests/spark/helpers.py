@@ -66,7 +66,7 @@ def setting(spark: SparkSession, name: str, value: object) -> Iterator[None]:
 
 
 def in_partitions(spark: SparkSession, rows: Sequence[Any], schema: str, partitions: int) -> DataFrame:
-    """Rows in order, so many partitions; with fewer rows than partitions some are empty."""
+    """Rows in order, in `partitions` partitions; with fewer rows than partitions some are empty."""
     return spark.createDataFrame(spark.sparkContext.parallelize(rows, partitions), schema)
 
 
@@ -91,7 +91,7 @@ def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None
 
 
 def in_background(job: Callable[[], Any]) -> tuple[InheritableThread, list[Any]]:
-    """A thread that runs a job, and the list into which it puts what comes of it, or what it fails of."""
+    """A thread that runs a job, and the list into which it puts the result or the error."""
     outcome: list[Any] = []
 
     def run() -> None:
@@ -163,13 +163,13 @@ def workers(spark: SparkSession) -> list[Any]:
 
 
 def left_behind(told: Iterable[Any]) -> list[str]:
-    """Threads and tasks that are not those of the run that has asked, by what a probe has told of each worker."""
+    """Threads and tasks that are not those of the run that has asked, as a probe has seen them in each worker."""
     left = [Counter(one["threads"]) - Counter([LOOP]) + (Counter(one["tasks"]) - OF_A_RUN) for one in told]
     return sorted({name for names in left for name in names})
 
 
 def assert_nobody_is_left(ask: Callable[[], Iterable[Any]], seconds: float = GONE) -> None:
-    """What `ask` hears of a probe is clean, after so many seconds at most."""
+    """What `ask` hears of a probe is clean, after `seconds` at most."""
     deadline = time.monotonic() + seconds
     while left := left_behind(ask()):
         assert time.monotonic() < deadline, f"left behind in a worker: {left}"

@@ -1,4 +1,4 @@
-"""`enrich` on Spark Connect: the same rows as on a classic session, and what cannot be there is told."""
+"""`enrich` on Spark Connect: the same rows as on a classic session, and a clear error for what cannot work there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`EnrichmentMetrics` in a real Spark: parts, and what is told while a job runs."""
+"""`EnrichmentMetrics` in a real Spark: parts, and what is reported while a job runs."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def service(**options: Any) -> FakeEnricher:
 
 
 class Unasked(FakeEnricher):
-    """Nobody may open it, in whatever process."""
+    """No process may open it."""
 
     async def open(self) -> None:
         os._exit(7)

@@ -111,7 +111,7 @@ class Servers:
                 server.__exit__(*error)
 
     def environment(self, level: str) -> dict[str, str]:
-        """What the program is told."""
+        """What the program gets."""
         told = {
             "DIRECTORY": str(self.directory),
             "ADMIN": self.postgres.dsn,

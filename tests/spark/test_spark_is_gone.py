@@ -67,7 +67,7 @@ def endless() -> Iterator[pa.RecordBatch]:
 
 
 def serve(mine: socket.socket, task: EnrichTask, jvm: socket.socket, rows: int) -> None:
-    """What PySpark does with a task; Spark closes its end when it has so many rows."""
+    """What PySpark does with a task; Spark closes its end when it has a number of rows."""
     outfile, writer, written = mine.makefile("wb", 65536), None, 0
     output = iter(ChainTask([task])(endless()))
     try:

@@ -83,7 +83,7 @@ def test_X3_every_type_passes_through(spark: SparkSession, large: bool) -> None:
 
 
 def together(number: int) -> FunctionEnricher:
-    """Its lookups end when so many run at once, or fail."""
+    """Its lookups end when a number of them run at once, or fail."""
 
     async def look_up(key: int) -> Any:
         import sys

@@ -1,4 +1,4 @@
-"""Law X4 for table functions: what is wrong is told before a job runs, as `enrich` tells it, and names the argument."""
+"""Law X4 for table functions: what is wrong is reported before a job runs, as by `enrich`, with the argument."""
 
 from __future__ import annotations
 

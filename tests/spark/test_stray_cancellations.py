@@ -58,7 +58,7 @@ def cancel_all_on(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def in_another_thread(key: Any) -> Any:
-    """Nobody can know whose doing it is."""
+    """It is unknown who cancelled it."""
     if key == 3:
         await asyncio.to_thread(cancel_all_on, asyncio.get_running_loop())
     await asyncio.Event().wait()

@@ -215,7 +215,7 @@ def test_in_a_stream(spark: SparkSession, tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("rows", [60, 200_000])
 def test_X7_enough_rows_leave_nothing_behind(spark: SparkSession, server: Hanging, rows: int) -> None:
-    """The rows before the one that hangs come out, and Spark's leaving is seen although nobody tells the worker."""
+    """The rows before the one that hangs come out, and Spark's leaving is seen although nothing informs the worker."""
     ask = async_udf("long", timeout=None)(hangs_from(server.port, first=3))
     df = spark.range(0, rows, 1, 1).select("id", ask("id").alias("x")).filter("x >= 0")
     assert [row.x for row in df.take(3)] == [0, 1, 2]

@@ -1,4 +1,4 @@
-"""Law X4: what is wrong with an enricher is told on the driver, with what to do."""
+"""Law X4: what is wrong with an enricher is reported on the driver, with what to do."""
 
 from __future__ import annotations
 

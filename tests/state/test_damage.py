@@ -305,7 +305,7 @@ def test_a_path_says_nothing_about_the_cause(name, tmp_path):
 
 @contextmanager
 def whoever_is_not_root() -> Iterator[None]:
-    """For root no directory is closed to writing, so he becomes nobody for a while."""
+    """For root no directory is closed to writing, so the test takes another user for a while."""
     if os.geteuid() != 0:
         yield
         return

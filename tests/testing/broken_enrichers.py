@@ -187,7 +187,7 @@ class ColumnsDiffer(SoundColumns):
 
 
 class OneAtATime(Sound):
-    """What a lookup asks for stands in the enricher, where another overwrites it."""
+    """What a lookup asks for is an attribute of the enricher, where another overwrites it."""
 
     async def lookup(self, key: Any) -> Found:
         self.key = key

@@ -42,7 +42,7 @@ def test_a_lookup_that_sleeps_on_the_loop_is_caught_and_one_in_a_thread_is_not()
 
 
 class BlocksIn(Sound):
-    """Blocks where it is told to: in a task that a lookup makes, in `lookup_many`, or in some calls only."""
+    """Blocks where its arguments say: in a task that a lookup makes, in `lookup_many`, or in some calls only."""
 
     def __init__(self, clock: ManualClock, place: str, calls: int = 10**9) -> None:
         super().__init__()

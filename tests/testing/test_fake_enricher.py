@@ -1,4 +1,4 @@
-"""`FakeEnricher`: what it was told to do, the same in every run, in no time on a virtual clock."""
+"""`FakeEnricher`: what its arguments say, the same in every run, in no time on a virtual clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Law X4: what can be wrong on the driver is told there, before any job, by name, with what to do."""
+"""Law X4: what can be wrong on the driver is reported there, before any job, by name, with what to do."""
 
 from __future__ import annotations
 

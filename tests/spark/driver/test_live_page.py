@@ -54,7 +54,7 @@ def ledger() -> Ledger:
 
 @pytest.fixture
 def page(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Iterator[LivePage]:
-    """It takes samples when it is told to."""
+    """It takes samples when a test says so."""
     monkeypatch.setattr(live_page, "EVERY", 3600.0)
     with LivePage(ledger, 0, "127.0.0.1") as served:
         yield served

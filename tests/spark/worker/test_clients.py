@@ -20,7 +20,7 @@ from tests.operator.helpers import forever, now, virtual
 
 
 class Life(Enricher):
-    """Records what happens to it; opening and closing take so many seconds, or raise."""
+    """Records what happens to it; opening and closing take some seconds, or raise."""
 
     def __init__(
         self, name: str = "a", events: list[Any] | None = None, opening: Any = 0.0, closing: Any = 0.0

@@ -47,7 +47,7 @@ _numbers = iter(range(10**9))
 
 
 def task_of(name: str, function: Any, key: int = 0, *, reporting: Any = None, **options: Any) -> EnrichTask:
-    """A lookup that adds the column `name`. Options of the layout and of the lookup are told apart by their names."""
+    """A lookup that adds the column `name`. Options of the layout and of the lookup differ by their names."""
     enricher = FunctionEnricher(function, f"{name} long")
     layout = {option: options.pop(option) for option in Layout.__dataclass_fields__ if option in options}
     made = Layout((key,), enricher.schema(), **layout)

@@ -22,7 +22,7 @@ def run(task: Callable[[Iterator[int]], Iterator[int]], inputs: list[int]) -> li
 
 
 def behind(distance: int) -> Callable[[Iterator[int]], Iterator[int]]:
-    """Gives every input when it has read so many more."""
+    """Gives every input when it has read a number of further ones."""
 
     def task(inputs: Iterator[int]) -> Iterator[int]:
         held: list[int] = []

@@ -103,7 +103,7 @@ def test_X7_dropped_as_take_does_it_ends_too() -> None:
 
 @pytest.mark.parametrize("between", [False, True])
 def test_X7_a_task_ends_with_the_one_that_reads_its_results(between: bool) -> None:
-    """It waits in a thread that nobody can interrupt, and has nothing more to give."""
+    """It waits in a thread that cannot be interrupted, and has nothing more to give."""
     Counted.done.clear()
     first = PartitionTask(Counted("first", hangs=3), {}, watch=0.01)(range(100))
     second = PartitionTask(Counted("second"), {})(map(int, first) if between else first)

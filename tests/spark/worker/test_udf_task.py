@@ -72,7 +72,7 @@ def test_X2_the_nth_result_is_that_of_the_nth_row(
 
 
 async def test_X1_rows_are_not_over_while_some_are_left_of_the_last_batch() -> None:
-    """Whoever waits for more is told of the end when the last batch has been begun by somebody else already."""
+    """A thread that waits for more learns of the end when another one has begun the last batch."""
     source = ToLoop(asyncio.get_running_loop(), READ_AHEAD)
     rows = udf_arguments.Rows(source)
     waiting = asyncio.create_task(rows.ready())
@@ -87,7 +87,7 @@ async def test_X1_rows_are_not_over_while_some_are_left_of_the_last_batch() -> N
 
 
 def test_calls_of_one_batch_run_while_those_of_the_one_before_do() -> None:
-    """Nobody gets past the barrier before the rows of three batches are there."""
+    """No call passes the barrier before the rows of three batches have arrived."""
     barrier = asyncio.Barrier(30)
 
     @async_udf("long", capacity=30, timeout=20.0)
@@ -351,7 +351,7 @@ def test_large_results_leave_in_arrays_of_bounded_size(monkeypatch: pytest.Monke
 
 
 def test_results_that_one_array_cannot_hold_leave_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An array of text holds 2 GB; here one that holds two values stands for it."""
+    """An array of text holds 2 GB; here one that holds two values takes its place."""
 
     def narrow(values: Any, data_type: pa.DataType) -> Any:
         one = array_of(values, data_type)

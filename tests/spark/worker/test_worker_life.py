@@ -111,7 +111,7 @@ def test_X8_a_worker_has_one_loop_thread_and_no_feeder_is_left_however_many_jobs
 
 
 def resident(spark: SparkSession, rows: int, mode: Any) -> int:
-    """The most bytes that the worker was seen to hold while it enriched one partition of so many wide rows."""
+    """The most bytes that the worker was seen to hold while it enriched one partition of wide rows."""
     statm = STATM
 
     async def look_up(key: int) -> Any:
