@@ -19,7 +19,7 @@ from asyncio_operator.engine.contracts import Allowance, Endings, Keys, Source
 from asyncio_operator.engine.failing_batches import FailingBatches
 from asyncio_operator.engine.failures import aligned
 from asyncio_operator.engine.flights import SLACK, Call, Flight
-from asyncio_operator.engine.hedging import hedging_of
+from asyncio_operator.engine.hedging import Hedging
 from asyncio_operator.engine.inputs import Reader
 from asyncio_operator.engine.lanes import Lanes
 from asyncio_operator.engine.recorder import SILENT, Recorder
@@ -81,10 +81,8 @@ class Attempts:
         batch_method: str = "invoke_batch",
         random: Callable[[], float] = random,
     ) -> None:
-        self.working = 0
+        self.working = self.calls = self.retries = 0
         self.instant = reader.instant
-        self.calls = 0
-        self.retries = 0
         self.budget: BudgetedCalls | None = None
         if allowance is not None:
             self.budget = BudgetedCalls(allowance, weigh, name, clock, self.news, self._fail)
@@ -115,7 +113,9 @@ class Attempts:
             fail=self.lanes.fail,
         )
         self._waits, self.errors = self._ends.waits, self._ends.errors
-        self.hedging = hedging_of(options.hedge, hedger, recorder, clock, self.news, self._leave)
+        self.hedging: Hedging | None = None
+        if options.hedge is not None:
+            self.hedging = Hedging(hedger or Hedger(options.hedge), recorder, clock, self.news, self._leave)
         self._next: tuple[Call, Any] | None = None
         self._try_again = inf
         self._news: asyncio.Future[None] | None = None

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from math import inf
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 from asyncio_operator.engine.lane import Lane
 from asyncio_operator.engine.timing import COARSEST, Alarm
@@ -25,36 +25,17 @@ LAST_TURNS = 10
 reach the coroutine, and one or two more for each task it has been wrapped in."""
 
 
-class Deadlined(Protocol):
-    """The part of a lane that the registry uses."""
-
-    due: float
-    """The time under which it is registered. Only the registry sets it."""
-    started: float
-    """When the present call started."""
-    limit: float
-    """Seconds that it may take; infinity for no limit."""
-    watched: bool
-    """Whether it is in the registry."""
-
-    @property
-    def busy(self) -> bool: ...
-
-
-L = TypeVar("L", bound=Deadlined)
-
-
-def _due(lane: Deadlined) -> float:
+def _due(lane: Lane) -> float:
     return lane.due
 
 
-class Deadlines(Generic[L]):
+class Deadlines:
     """The registry, by times in seconds."""
 
     def __init__(self) -> None:
-        self._lanes: HeapPriorityQueue[L] = HeapPriorityQueue(_due)
+        self._lanes: HeapPriorityQueue[Lane] = HeapPriorityQueue(_due)
 
-    def watch(self, lane: L) -> bool:
+    def watch(self, lane: Lane) -> bool:
         """Register a lane that has just started a call, or has a new limit. True if `next_due` may be earlier now.
 
         A lane that is registered under an earlier time keeps that time, and is checked again then.
@@ -69,7 +50,7 @@ class Deadlines(Generic[L]):
         lane.due = due
         return lane.watched and self._lanes.add(lane)
 
-    def late(self, now: float) -> list[L]:
+    def late(self, now: float) -> list[Lane]:
         """Take out the lanes whose present call is past its deadline."""
         late = []
         while (lane := self._lanes.peek()) is not None and lane.due <= now:
@@ -110,7 +91,7 @@ class Timeouts:
         self._clock = clock
         self._over = over
         self._passed = passed
-        self._deadlines: Deadlines[Lane] = Deadlines()
+        self._deadlines = Deadlines()
         self._alarm = Alarm(loop, clock, self._wake)
 
     def watch(self, lane: Lane) -> None:

@@ -26,20 +26,8 @@ from asyncio_operator.engine.flights import Call, Flight
 from asyncio_operator.engine.recorder import Recorder
 from asyncio_operator.engine.timing import COARSEST, Alarm
 from asyncio_operator.errors import BudgetExceeded, CoordinatorError, ResultError, said
-from asyncio_operator.policies.hedge import Hedge, Hedger
+from asyncio_operator.policies.hedge import Hedger
 from asyncio_operator.policies.retry import asked_wait
-
-
-def hedging_of(
-    hedge: Hedge | None,
-    hedger: Hedger | None,
-    recorder: Recorder,
-    clock: Callable[[], float],
-    news: Callable[[], None],
-    leave: Callable[[Call, list[Flight]], None],
-) -> Hedging | None:
-    """See `Hedging`; None if no call is made a second time. Without a `hedger` a new one decides."""
-    return None if hedge is None else Hedging(hedger or Hedger(hedge), recorder, clock, news, leave)
 
 
 class Hedging:

@@ -30,6 +30,10 @@ class Lane:
     """One place for a call.
 
     Attributes:
+        started: when the present call started.
+        limit: seconds that it may take; infinity for no limit.
+        due: the time under which it is registered (`deadlines`).
+        watched: whether it is registered.
         context: the context of its task when that began.
         apart: whether the context of its task has changed; see `contexts`.
     """

@@ -13,10 +13,11 @@ from functools import partial
 from weakref import WeakKeyDictionary
 
 from asyncio_operator.budget.registry import Running, coordinators
-from asyncio_operator.budget.spec import Budget, definition
+from asyncio_operator.budget.spec import Budget, definition, warn_unweighed
 from asyncio_operator.clock import monotonic
 from asyncio_operator.coordinators.addresses import answer, coordinator_of, states, unused
 from asyncio_operator.coordinators.contract import Coordinator, LocalCoordinator, States
+from asyncio_operator.engine.budgeted import Weigh
 from asyncio_operator.engine.share import Reservation, Share
 from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.fingerprint import fingerprint
@@ -75,3 +76,16 @@ class Shares:
 shares = Shares()
 
 forget_in_child(shares.forget_all)
+
+
+def own_allowance(budget: Budget | None, called: str, weigh: Weigh | None) -> Reservation | None:
+    """What a run outside of Spark may take of its budget, if it has one. It logs once that calls weigh in no unit that
+    the budget limits; in Spark the driver logs that.
+
+    Args:
+        called, weigh: see `warn_unweighed`.
+    """
+    if budget is None:
+        return None
+    warn_unweighed(budget, called, weigh)
+    return shares.allowance(budget)

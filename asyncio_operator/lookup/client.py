@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
 from asyncio_operator.arrow.key_identity import canonical_key
-from asyncio_operator.budget.spec import Budget, warn_unweighed
+from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import Duration, plain_function
 from asyncio_operator.engine.budgeted import overridden
 from asyncio_operator.engine.ending import close_within
 from asyncio_operator.engine.flights import Flight
 from asyncio_operator.engine.inputs import Reader, as_input
-from asyncio_operator.engine.shares import shares
+from asyncio_operator.engine.shares import own_allowance
 from asyncio_operator.engine.timing import clock_of
 from asyncio_operator.enricher import Enricher, Found, require_enricher
 from asyncio_operator.errors import ConfigurationError, EnricherError, ResultError, StateError, describe, describe_error
@@ -247,9 +247,7 @@ class _Engine:
         known = () if cache is None else cache.known
         self._pending = PendingKeys(failures, cache, timed=False, check=partial(_valid, check), known=known)
         self._source = _Keys(self._pending)
-        self._allowance = None if options.budget is None else shares.allowance(options.budget)
-        if options.budget is not None:
-            warn_unweighed(options.budget, describe(enricher), overridden(enricher.weigh, Enricher.weigh))
+        self._allowance = own_allowance(options.budget, describe(enricher), overridden(enricher.weigh, Enricher.weigh))
         self._attempts, self._known_first = managed_calls(
             enricher,
             self._source,

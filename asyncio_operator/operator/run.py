@@ -119,11 +119,9 @@ class Run:
             weigh = overridden(function.weigh, AsyncFunction.weigh)
             if options.budget is not None:
                 # Imported here: few runs have a budget, and it loads all that decides about one.
-                from asyncio_operator.budget.spec import warn_unweighed
-                from asyncio_operator.engine.shares import shares
+                from asyncio_operator.engine.shares import own_allowance
 
-                allowance = shares.allowance(options.budget)
-                warn_unweighed(options.budget, describe(function), weigh)
+                allowance = own_allowance(options.budget, describe(function), weigh)
             source = ElementSource(buffer, reader, restored, recorder)
             attempts = Attempts(
                 source,

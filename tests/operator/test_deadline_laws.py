@@ -14,6 +14,7 @@ import pytest
 from asyncio_operator import AsyncWaitOperator
 from asyncio_operator.engine import timing
 from asyncio_operator.engine.deadlines import Deadlines
+from asyncio_operator.engine.lane import Lane
 from tests.operator.helpers import (
     REAL_LOOPS,
     Life,
@@ -31,20 +32,19 @@ from tests.operator.helpers import (
 # -- the registry
 
 
-class Call:
-    """A lane as the registry sees it."""
-
-    def __init__(self, started: float = 0.0, busy: bool = True, limit: float = 5.0) -> None:
-        self.due = 0.0
-        self.started = started
-        self.limit = limit
-        self.watched = False
-        self.busy = busy
+def lane(started: float = 0.0, busy: bool = True, limit: float = 5.0) -> Lane:
+    """A lane that is not registered."""
+    made = Lane(limit)
+    made.started = started
+    made.watched = False
+    if busy:
+        made.slot = "a slot"
+    return made
 
 
 def test_a_call_is_late_at_its_deadline_and_not_before():
-    deadlines = Deadlines[Call]()
-    call = Call(started=1.0)
+    deadlines = Deadlines()
+    call = lane(started=1.0)
     assert deadlines.watch(call)
     assert deadlines.next_due() == 6.0
     assert deadlines.late(5.999) == []
@@ -54,8 +54,8 @@ def test_a_call_is_late_at_its_deadline_and_not_before():
 
 
 def test_a_lane_in_a_younger_call_is_put_back_under_that_calls_deadline():
-    deadlines = Deadlines[Call]()
-    call = Call(started=1.0)
+    deadlines = Deadlines()
+    call = lane(started=1.0)
     deadlines.watch(call)
     call.started = 4.0
     assert deadlines.late(6.0) == []
@@ -65,8 +65,8 @@ def test_a_lane_in_a_younger_call_is_put_back_under_that_calls_deadline():
 
 
 def test_an_idle_lane_leaves_the_registry():
-    deadlines = Deadlines[Call]()
-    call = Call(busy=False)
+    deadlines = Deadlines()
+    call = lane(busy=False)
     deadlines.watch(call)
     assert deadlines.late(100.0) == []
     assert not call.watched
@@ -74,8 +74,8 @@ def test_an_idle_lane_leaves_the_registry():
 
 
 def test_a_lane_with_a_shorter_limit_is_put_under_the_earlier_deadline():
-    deadlines = Deadlines[Call]()
-    call = Call(started=1.0)
+    deadlines = Deadlines()
+    call = lane(started=1.0)
     deadlines.watch(call)
     call.started, call.limit = 2.0, 1.0
     assert deadlines.watch(call)
@@ -85,19 +85,19 @@ def test_a_lane_with_a_shorter_limit_is_put_under_the_earlier_deadline():
 
 
 def test_a_lane_without_a_limit_is_not_watched():
-    deadlines = Deadlines[Call]()
-    call = Call(limit=math.inf)
+    deadlines = Deadlines()
+    call = lane(limit=math.inf)
     assert not deadlines.watch(call)
     assert not call.watched
     assert deadlines.next_due() is None
 
 
 def test_only_an_earlier_deadline_moves_the_timer():
-    deadlines = Deadlines[Call]()
-    assert deadlines.watch(Call(started=2.0))
-    assert not deadlines.watch(Call(started=3.0))
-    assert not deadlines.watch(Call(started=2.0))
-    assert deadlines.watch(Call(started=1.0))
+    deadlines = Deadlines()
+    assert deadlines.watch(lane(started=2.0))
+    assert not deadlines.watch(lane(started=3.0))
+    assert not deadlines.watch(lane(started=2.0))
+    assert deadlines.watch(lane(started=1.0))
 
 
 # -- deadlines
