@@ -1,18 +1,21 @@
-"""The table of options in docs/udf.md is that of `async_udf`."""
+"""The options in docs/udf.md are those of `async_udf`: what differs from the operator in a table, the others named."""
 
 from __future__ import annotations
 
 import inspect
 import re
 
+from asyncio_operator import AsyncWaitOperator
 from asyncio_operator.spark import async_udf
 from tests.pages import DOCS
 
 TEXT = (DOCS / "udf.md").read_text(encoding="utf-8")
 
 
-def test_the_table_has_every_option_in_its_order() -> None:
-    table = TEXT.partition("| option | default | |")[2].partition("\n\n")[0]
-    rows = re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
+def test_every_option_is_named_once_and_only_those_of_the_operator_without_a_meaning() -> None:
+    names, _, rest = TEXT.partition("## Options\n")[2].partition("are those of the\n[operator]")
+    table = rest.partition("| option | default | |")[2].partition("\n\n")[0]
+    shared, own = re.findall(r"`(\w+)`", names), re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
     parameters = [*inspect.signature(async_udf).parameters][1:-1]
-    assert re.findall(r"`(\w+)`", " ".join(rows)) == parameters
+    assert sorted([*shared, *own]) == sorted(parameters)
+    assert {*shared} <= inspect.signature(AsyncWaitOperator).parameters.keys()
