@@ -47,7 +47,7 @@ _warned: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """At most `rate` units, plus `burst`, in any window of `per` seconds.
+    """At most `rate` units, plus `burst`, in any window of `per` seconds. One in calls equals the same `RateLimit`.
 
     Attributes:
         rate: units per window. Calls and keys are whole numbers; other units may have fractions.
@@ -76,6 +76,16 @@ class Limit:
                 raise ConfigurationError(
                     f'burst is {describe(self.burst)}; it must be a whole number if unit is "{self.unit}"'
                 )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Limit | RateLimit):
+            return NotImplemented
+        unit = other.unit if isinstance(other, Limit) else "calls"
+        return (self.rate, self.per, self.burst, self.unit) == (other.rate, other.per, other.burst, unit)
+
+    def __hash__(self) -> int:
+        # Without the unit: a limit of calls equals a RateLimit, whose hash is this one.
+        return hash((self.rate, self.per, self.burst))
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -116,7 +126,7 @@ class Budget:
     ) -> None:
         _check_name(name)
         checked = tuple(
-            sorted((as_limit("a limit of a budget", one) for one in limits), key=lambda one: (one.unit, one.per))
+            sorted((as_limit(f"limits[{i}]", one) for i, one in enumerate(limits)), key=lambda one: (one.unit, one.per))
         )
         windows = [(one.unit, one.per) for one in checked]
         for window in windows:

@@ -41,7 +41,7 @@ from asyncio_operator.policies.adaptive_capacity import calls_at_first
 if TYPE_CHECKING:
     from asyncio_operator.engine.options import CallOptions
 
-logger = logging.getLogger("asyncio_operator.calls")
+logger = logging.getLogger("asyncio_operator")
 
 
 class Lanes:

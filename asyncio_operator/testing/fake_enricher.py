@@ -235,18 +235,21 @@ def _schema_of(rows: Sequence[Row]) -> pa.Schema:
 def check_enricher(
     make: Make,
     *,
-    known: Mapping[Any, Found] | Iterable[Any],
-    missing: Iterable[Any],
+    known: Mapping[Any, Found] | Iterable[Any] | None = None,
+    missing: Iterable[Any] | None = None,
     secrets: Iterable[str] = (),
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
     patience: float = 10.0,
 ) -> None:
     """Check that an enricher keeps the contract. It runs its own loops and makes some dozens of lookups.
 
+    Without `known` and `missing` it looks nothing up, and checks the rules that need no key: schema, life and pickles.
+
     Args:
         make: returns a new enricher at each call. All of them must be equal and use the same source.
-        known: keys that are found: a mapping to the expected row or rows, or only the keys; at least one.
-        missing: keys of the same type that are not found; at least one.
+        known: keys that are found: a mapping to the expected row or rows, or only the keys; at least one. None: none is
+            known.
+        missing: keys of the same type that are not found; at least one. None: none is known.
         secrets: texts that must appear nowhere, such as a password that `make` uses.
         loop_factory: makes the loops; by default asyncio's own. `VirtualTimeLoop` suits enrichers without sockets.
         patience: the maximum seconds for one call, for the end of a cancelled call, and for `close`.

@@ -41,7 +41,7 @@ WRONG: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
     (Budget, (" a",), {"in_flight": 1}, "name is ' a';"),
     (Budget, ("a\nb",), {"in_flight": 1}, r"name is 'a\\nb';"),
     (Budget, ("b",), {}, "the budget 'b' has no limit; it must have at least one Limit"),
-    (Budget, ("b", 5), {}, "a limit of a budget is 5; it must be a Limit or a RateLimit"),
+    (Budget, ("b", 5), {}, r"limits\[0\] is 5; it must be a Limit or a RateLimit"),
     (Budget, ("b", Limit(1), RateLimit(2, 60.0)), {}, "the budget 'b' has two limits of calls per 60 s"),
     (Budget, ("b",), {"in_flight": 0}, "in_flight is 0;"),
     (Budget, ("b",), {"spend": 25.0}, r"spend is 25\.0; it must be a mapping"),
@@ -85,6 +85,14 @@ def test_a_budget_is_a_value_that_travels() -> None:
         assert make(**{name: other}) != budget
     with pytest.raises(dataclasses.FrozenInstanceError):
         budget.name = "c"  # type: ignore[misc]
+
+
+def test_a_rate_limit_is_a_limit_of_calls() -> None:
+    limit, other = RateLimit(10, 60.0, 5), Limit(10, 60.0, "calls", 5)
+    assert limit == other == limit
+    assert len({limit, other}) == 1
+    for unequal in (Limit(10, 60.0, "keys", 5), Limit(10, 60.0), Limit(10, 61.0, "calls", 5), 10):
+        assert limit != unequal != other
 
 
 def test_the_order_of_limits_does_not_matter() -> None:

@@ -58,7 +58,7 @@ async def test_O12_a_swallowed_cancellation_is_logged_once_and_the_late_outcome_
     elements = ["one", "two", "three"]
     got = await process(call, elements, mode=mode, capacity=capacity, timeout=1.0, on_timeout=late)
     assert got == [("late", element) for element in elements]
-    messages = [record.getMessage() for record in caplog.records if record.name == "asyncio_operator.calls"]
+    messages = [record.getMessage() for record in caplog.records if record.name == "asyncio_operator"]
     assert len(messages) == len(elements)
     assert all("ignored its cancellation" in message for message in messages)
     assert all(any(repr(element) in message for message in messages) for element in elements)

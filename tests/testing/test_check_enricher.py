@@ -27,6 +27,7 @@ from tests.testing.broken_enrichers import (
     LeavesASocket,
     LeavesAThread,
     LooksNothingUp,
+    ShowsItsPassword,
     Sound,
 )
 
@@ -65,6 +66,12 @@ def test_there_is_a_broken_enricher_for_every_rule() -> None:
 
 def test_a_sound_one_passes() -> None:
     check_enricher(Sound, known=ROWS, missing=MISSING, secrets=[SECRET], loop_factory=VirtualTimeLoop)
+
+
+def test_without_keys_the_rules_that_need_none_are_checked() -> None:
+    check_enricher(Sound, loop_factory=VirtualTimeLoop)
+    with pytest.raises(AssertionError, match="rule_secrets"):
+        check_enricher(ShowsItsPassword, secrets=[SECRET], loop_factory=VirtualTimeLoop)
 
 
 class InBatches(Sound):

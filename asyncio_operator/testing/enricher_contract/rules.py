@@ -37,8 +37,8 @@ class Check:
     def __init__(
         self,
         make: Make,
-        known: Mapping[Any, Found] | Iterable[Any],
-        missing: Iterable[Any],
+        known: Mapping[Any, Found] | Iterable[Any] | None,
+        missing: Iterable[Any] | None,
         secrets: Iterable[str],
         loop_factory: Callable[[], asyncio.AbstractEventLoop] | None,
         patience: float,
@@ -46,16 +46,18 @@ class Check:
         if not callable(make):
             raise ConfigurationError(f"make is {describe(make)}; it must be a function that returns a new enricher")
         for name, keys in (("known", known), ("missing", missing)):
-            if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
+            if keys is not None and (isinstance(keys, str | bytes) or not isinstance(keys, Iterable)):
                 raise ConfigurationError(f"{name} is {describe(keys)}; it must be a collection of keys")
         self.make = make
-        self.known = dict(known) if isinstance(known, Mapping) else dict.fromkeys(known, ANY)
-        self.missing = list(missing)
+        self.known = dict(known) if isinstance(known, Mapping) else dict.fromkeys(known or (), ANY)
+        self.missing = list(missing or ())
         self.secrets = [secrets] if isinstance(secrets, str) else list(secrets)
         self.loop_factory = loop_factory
         self.patience = positive_duration("patience", patience)
-        if not self.known or not self.missing:
-            raise ConfigurationError("known and missing must each have at least one key; otherwise nothing is checked")
+        if (known is not None and not self.known) or (missing is not None and not self.missing):
+            raise ConfigurationError(
+                "known and missing must each have at least one key; leave them out to check only what needs no key"
+            )
         made = make()
         if not isinstance(made, Enricher):
             raise ConfigurationError(f"make gave {describe(made)}; an Enricher is needed")

@@ -35,6 +35,8 @@ each time, within the microseconds in which it runs."""
 async def rule_loop_is_free(check: Check) -> None:
     """a lookup awaits what it waits for: it does not block the loop, on which all other lookups run"""
     batch = list(check.expected)
+    if not batch:
+        return
     async with check.opened() as enricher:
         for key in batch:
             await _expect_short_steps(check, f"lookup({describe(key)})", lambda key=key: enricher.lookup(key))  # type: ignore[misc]
