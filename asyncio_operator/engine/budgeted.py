@@ -27,6 +27,23 @@ def overridden(weigh: Weigh, base: object) -> Weigh | None:
     return None if getattr(weigh, "__func__", None) is base else weigh
 
 
+def weighed(name: str, weigh: Weigh, values: Sequence[Any]) -> dict[str, float]:
+    """What one call for these values weighs. `name` is that of what is called.
+
+    Raises:
+        ResultError: it could not be weighed.
+    """
+    try:
+        return checked_weights("its result", weigh(values))
+    except ConfigurationError as error:
+        raise ResultError(f"{name}.weigh gave no weights for {describe(values)}: {error}") from error
+    except Exception as error:
+        raise ResultError(
+            f"{name}.weigh failed for {describe(values)} with {describe_error(error)}; it must return amounts by unit, "
+            'such as {"tokens": 1300}'
+        ) from error
+
+
 class BudgetedCalls:
     """The calls of a run under a budget.
 
@@ -95,18 +112,8 @@ class BudgetedCalls:
         if self._weigh is None:
             return counted
         values = [flight.value for flight in call.flights]
-        what = f"{self._name}.weigh"
-        try:
-            # Law O17: what it sets is seen by no call.
-            weights = self._context.copy().run(self._weigh, values)
-            return counted | checked_weights("its result", weights)
-        except ConfigurationError as error:
-            raise ResultError(f"{what} gave no weights for {describe(values)}: {error}") from error
-        except Exception as error:
-            raise ResultError(
-                f"{what} failed for {describe(values)} with {describe_error(error)}; it must return amounts by unit, "
-                'such as {"tokens": 1300}'
-            ) from error
+        # Law O17: what it sets is seen by no call.
+        return counted | self._context.copy().run(weighed, self._name, self._weigh, values)
 
     def started(self, call: Call, now: float) -> None:
         """The call starts."""

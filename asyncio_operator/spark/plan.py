@@ -19,9 +19,8 @@ from pyspark.sql import DataFrame
 from asyncio_operator.arrow.key_identity import canonical_key
 from asyncio_operator.budget.permits import Permits
 from asyncio_operator.budget.spec import Budget
-from asyncio_operator.budget.usage import checked_weights
 from asyncio_operator.checks import Duration, positive_duration, positive_int
-from asyncio_operator.engine.budgeted import overridden
+from asyncio_operator.engine.budgeted import overridden, weighed
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.hints import named_options
@@ -340,11 +339,12 @@ def _weighed(
         rows = parts.dropna().distinct().limit(max(WEIGHED, keys_in_a_call)).collect()
     keys = [canonical_key(row[0] if len(row) == 1 else tuple(row)) for row in rows]
     total: Counter[str] = Counter()
+    name = describe(task.enricher)
     for start in range(0, len(keys), keys_in_a_call):
-        total.update(checked_weights("weigh(keys)", weigh(keys[start : start + keys_in_a_call])))
+        total.update(weighed(name, weigh, keys[start : start + keys_in_a_call]))
     permits = Permits(budget, "plan")
     # A call for several keys that is too heavy is made for fewer.
-    misfits = (permits.misfit(weigh([key])) for key in keys)
+    misfits = (permits.misfit(weighed(name, weigh, [key])) for key in keys)
     never = next((str(misfit) for misfit in misfits if misfit is not None), None)
     return {unit: amount / len(keys) for unit, amount in total.items()}, never
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,8 +18,9 @@ from pyspark.sql import SparkSession
 
 from asyncio_operator.budget.registry import Running, coordinators
 from asyncio_operator.budget.spec import Budget, Limit, definition, warn_unweighed
+from asyncio_operator.budget.usage import Weights, checked_weights
 from asyncio_operator.coordinators.addresses import check_address, states
-from asyncio_operator.engine.budgeted import overridden
+from asyncio_operator.engine.budgeted import Weigh, overridden
 from asyncio_operator.errors import BudgetExceeded, ConfigurationError, describe
 from asyncio_operator.function import AsyncFunction
 from asyncio_operator.spark.driver.driver_service import driver_address
@@ -134,7 +135,19 @@ def for_function(budget: Budget, function: AsyncFunction[Any, Any], spark: Spark
     return reaching
 
 
-def check_weights(budget: Budget, called: str, weigh: Callable[[Any], Mapping[str, float]] | None) -> None:
+def _least(called: str, weigh: Weigh | None) -> Weights:
+    """What a call without keys weighs."""
+    if weigh is None:
+        return {}
+    try:
+        weights = weigh([])
+    except Exception:
+        # Many functions need a key. What fails for keys too, tasks report.
+        return {}
+    return checked_weights(f"{called}.weigh([])", weights)
+
+
+def check_weights(budget: Budget, called: str, weigh: Weigh | None) -> None:
     """Check what a lookup weighs against its budget.
 
     Args:
@@ -143,8 +156,9 @@ def check_weights(budget: Budget, called: str, weigh: Callable[[Any], Mapping[st
 
     Raises:
         BudgetExceeded: a call without keys would already pass a spend limit (law G6).
+        ConfigurationError: it returns no weights.
     """
-    weights = {"calls": 1.0, **(weigh([]) if weigh is not None else {})}
+    weights = {"calls": 1.0, **_least(called, weigh)}
     for unit, limit in (budget.spend or {}).items():
         if weights.get(unit, 0.0) > limit:
             raise BudgetExceeded(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import pickle
 import socket
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from asyncio_operator import AdaptiveCapacity, Budget, BudgetExceeded, ConfigurationError, Limit, RateLimit
-from asyncio_operator.spark import enrich, plan, register_lookup
+from asyncio_operator.errors import ResultError
+from asyncio_operator.spark import async_udf, enrich, map_partitions, plan, register_lookup
 from asyncio_operator.spark.driver import budgets
 from asyncio_operator.spark.driver.budgets import divided, reachable
 from asyncio_operator.spark.driver.build_task import EnrichOptions
@@ -119,6 +122,45 @@ def test_G6_a_call_without_keys_that_passes_a_spend_limit_is_refused_on_the_driv
     with pytest.raises(BudgetExceeded, match=r"weighs 2 usd, and the budget 'b' allows 1\.5 in total") as caught:
         enrich(spark.range(5), Weighing(look_up, "x long"), on="id", budget=Budget("b", spend={"usd": 1.5}))
     assert (caught.value.unit, caught.value.limit, caught.value.spent) == ("usd", 1.5, 0.0)
+
+
+def _length_of_the_first(values: Any) -> Any:
+    return {"usd": len(str(values[0]))}
+
+
+@pytest.mark.spark
+def test_what_weighs_needs_a_value_and_what_it_returns_is_checked_on_the_driver(spark: SparkSession) -> None:
+    budget = Budget("weighed", spend={"usd": 100.0})
+
+    def faces(weigh: Any) -> list[Callable[[], Any]]:
+        async def call(value: int) -> int:
+            return value
+
+        call.weigh = weigh  # type: ignore[attr-defined]
+        enricher = FunctionEnricher(look_up, "x long")
+        enricher.weigh = weigh  # type: ignore[method-assign]
+        return [
+            lambda: enrich(spark.range(5), enricher, on="id", budget=budget),
+            lambda: map_partitions(spark.sparkContext.range(5), call, budget=budget),
+            lambda: async_udf("long", budget=budget)(call)("id"),
+        ]
+
+    for face in faces(_length_of_the_first):
+        face()
+    for weights, message in ((None, "is None"), ({"usd": math.nan}, "['usd'] is nan"), ({"calls": 1}, "unit 'calls'")):
+        for face in faces(lambda values, weights=weights: weights):
+            with pytest.raises(ConfigurationError) as caught:
+                face()
+            assert message in str(caught.value)
+            assert "weigh([])" in str(caught.value)
+
+
+@pytest.mark.spark
+def test_a_plan_names_what_fails_to_weigh(spark: SparkSession) -> None:
+    enricher = FunctionEnricher(look_up, "x long")
+    enricher.weigh = lambda keys: {"usd": 1 / len(keys[0:0])}  # type: ignore[method-assign]
+    with pytest.raises(ResultError, match=r"weigh failed for \[.*\] with ZeroDivisionError"):
+        plan(spark.range(5), enricher, on="id", budget=Budget("unweighed", spend={"usd": 100.0}))
 
 
 @pytest.mark.spark
