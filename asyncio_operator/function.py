@@ -142,15 +142,26 @@ class BlockingFunction(AsyncFunction[In, Out]):
         return self.__dict__ | {"_pool": None, "_opened": 0}
 
 
+def weigh_of(function: Callable[..., Any]) -> Any:
+    """The attribute `weigh` of a coroutine function: a function of the list of elements, or None.
+
+    Raises:
+        ConfigurationError: it is something else.
+    """
+    weigh = getattr(function, "weigh", None)
+    if weigh is not None:
+        plain_function(f"{function_name(function)}.weigh", weigh, "a function of the list of elements", WEIGHED)
+    return weigh
+
+
 class _PlainFunction(AsyncFunction[In, Out]):
     """A coroutine function, without `open` and `close`."""
 
     def __init__(self, function: Callable[[In], Awaitable[Out]]) -> None:
         self.invoke = function  # type: ignore[method-assign,assignment]
         self.idempotent = getattr(function, "idempotent", True)
-        weigh = getattr(function, "weigh", None)
+        weigh = weigh_of(function)
         if weigh is not None:
-            plain_function(f"{function_name(function)}.weigh", weigh, "a function of the list of elements", WEIGHED)
             self.weigh = weigh  # type: ignore[method-assign]
 
     def __repr__(self) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import length_hint
 from typing import Any
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 
 from asyncio_operator.arrow.key_arrays import in_utc
 from asyncio_operator.errors import ConfigurationError, describe_error, function_name
-from asyncio_operator.function import AsyncFunction
+from asyncio_operator.function import AsyncFunction, weigh_of
 from asyncio_operator.loop.channels import ToLoop
 
 # Before pyarrow 19, a map is a list of pairs.
@@ -28,12 +29,19 @@ class OfColumns(AsyncFunction[Sequence[Any], Any]):
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self.idempotent = getattr(function, "idempotent", True)
+        weigh = weigh_of(function)
+        if weigh is not None:
+            self.weigh = partial(_of_arguments, weigh)  # type: ignore[method-assign]
 
     async def invoke(self, value: Sequence[Any]) -> Any:
         return await self._function(*value)
 
     def __repr__(self) -> str:
         return function_name(self._function)
+
+
+def _of_arguments(weigh: Callable[[Sequence[Any]], Mapping[str, float]], rows: Sequence[Any]) -> Mapping[str, float]:
+    return weigh([row[0] if len(row) == 1 else tuple(row) for row in rows])
 
 
 def check_columns(name: str, spread: Callable[..., Any] | None, count: int) -> None:

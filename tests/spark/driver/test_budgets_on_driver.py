@@ -23,6 +23,7 @@ from asyncio_operator.spark.driver.driver_service import PORT, driver_address
 from asyncio_operator.spark.driver.job_budget import with_job_limits
 from asyncio_operator.spark.worker.driver_wire import DriverAddress
 from enrichers import FunctionEnricher
+from tests.spark.helpers import wait_until
 
 ADDRESS = DriverAddress("driver.example", 1234, b"t" * 32)
 
@@ -153,6 +154,20 @@ def test_what_weighs_needs_a_value_and_what_it_returns_is_checked_on_the_driver(
                 face()
             assert message in str(caught.value)
             assert "weigh([])" in str(caught.value)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("columns", [1, 2])
+def test_G4_a_column_function_weighs_its_calls(spark: SparkSession, columns: int) -> None:
+    async def add(value: int, more: int = 0) -> int:
+        return value + more
+
+    # One argument is a value, several are a tuple.
+    add.weigh = lambda values: {"tokens": values[0] if columns == 1 else sum(values[0])}  # type: ignore[attr-defined]
+    budget = Budget(f"weighed columns {columns}", Limit(1000, 60.0, "tokens"))
+    rows = spark.range(1, 6, 1, 1).select(async_udf("long", budget=budget)(add)(*["id"] * columns).alias("sum"))
+    assert [row.sum for row in rows.collect()] == [columns * n for n in range(1, 6)]
+    wait_until(lambda: budget.statistics().units["tokens"].used == columns * 15, 5, "the tokens are counted")
 
 
 @pytest.mark.spark
