@@ -1,4 +1,4 @@
-"""How calls are made: the options that the operator and lookups share, checked and bundled once.
+"""How calls are made: the options that the operator and lookups share, named, checked and bundled once.
 
 They also decide between two ways of a run. The plain way makes one call for each element, in the order they come,
 and costs a fraction of a microsecond. Any option that it cannot honour takes the managed way (`attempts`).
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from asyncio_operator.budget.spec import Budget
-from asyncio_operator.checks import duration, flag, of_kind, positive_int
+from asyncio_operator.checks import Duration, duration, flag, of_kind, positive_int
 from asyncio_operator.checks import timeout as optional_duration
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
@@ -22,6 +22,12 @@ from asyncio_operator.policies.hedge import Hedge
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import OPERATOR_GRACE_PERIOD
+
+Mode = Literal["ordered", "unordered"]
+"""The order in which results leave: that of the input, or that in which they come."""
+
+OperatorMode = Literal[Mode, "key_ordered"]
+"""Without Spark, the calls of one key may also run one after the other."""
 
 KINDS: dict[str, type] = {
     "retry": Retry,
@@ -54,15 +60,34 @@ def meant(name: str, value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallOptions:
-    """Options of calls as a user gave them, checked when the bundle is made, with durations in seconds.
+class GivenCalls:
+    """The options that every face takes, as a user gave them, with short forms replaced by what they mean.
 
     Attributes:
         capacity: calls in flight at most.
         timeout: from the start of an element's first call to its deadline; None for none.
         attempt_timeout: for each call; None for no limit.
+        retry: "default", for lookups only: as the enricher says.
         batching: how calls with several values are formed; None: one value per call.
         budget: what the calls of all runs with this budget may use together.
+    """
+
+    capacity: int | AdaptiveCapacity = 100
+    timeout: Duration | None = None
+    attempt_timeout: Duration | None = None
+    retry: Retry | Literal["default"] | None = None
+    batching: Batching | None = None
+    rate_limit: RateLimit | None = None
+    circuit_breaker: CircuitBreaker | None = None
+    hedge: Hedge | None = None
+    budget: Budget | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallOptions(GivenCalls):
+    """Options of calls, checked when the bundle is made, with durations in seconds.
+
+    Attributes:
         grace_period: how long the end of a run waits for calls that ignore their cancellation.
         MANAGED: the options that the plain way cannot honour.
 
@@ -72,15 +97,9 @@ class CallOptions:
 
     MANAGED: ClassVar[tuple[str, ...]] = ("attempt_timeout", *KINDS)
 
-    capacity: int | AdaptiveCapacity = 100
     timeout: float | None = None
     attempt_timeout: float | None = None
     retry: Retry | None = None
-    batching: Batching | None = None
-    rate_limit: RateLimit | None = None
-    circuit_breaker: CircuitBreaker | None = None
-    hedge: Hedge | None = None
-    budget: Budget | None = None
     grace_period: float = OPERATOR_GRACE_PERIOD
 
     def __post_init__(self) -> None:
@@ -120,8 +139,8 @@ def check_hedge(hedge: Hedge | None, called: Called) -> None:
         )
 
 
-CALL_OPTIONS = tuple(field.name for field in fields(CallOptions) if field.name != "grace_period")
-"""The options that every face takes: the operator, `Lookup`, and those of Spark."""
+CALL_OPTIONS = tuple(field.name for field in fields(GivenCalls))
+"""The names of the options that every face takes: the operator, `Lookup`, and those of Spark."""
 
 
 def calls_among(arguments: Mapping[str, Any]) -> dict[str, Any]:

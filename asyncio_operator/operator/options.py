@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from asyncio_operator.checks import flag, plain_function, takes
 from asyncio_operator.engine.options import CallOptions
@@ -12,9 +12,6 @@ from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.function import AsyncFunction, BatchAsyncFunction
 from asyncio_operator.policies.batching import Batching
 from asyncio_operator.trace.recording import Recording
-
-Mode = Literal["ordered", "unordered", "key_ordered"]
-MODES = get_args(Mode)
 
 OnError = Literal["fail", "skip"] | Callable[[Any, BaseException], Any]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import (
@@ -26,12 +26,12 @@ from asyncio_operator.checks import (
 from asyncio_operator.elements import OperatorSnapshot
 from asyncio_operator.engine.contracts import Consumer
 from asyncio_operator.engine.inputs import as_input
-from asyncio_operator.engine.options import calls_among, check_hedge
+from asyncio_operator.engine.options import OperatorMode, calls_among, check_hedge
 from asyncio_operator.errors import ConfigurationError, StateError, describe
 from asyncio_operator.function import BatchAsyncFunction, as_async_function
 from asyncio_operator.hints import named_options
 from asyncio_operator.metrics import OperatorStatistics
-from asyncio_operator.operator.options import MODES, Mode, OnError, RunOptions, checked_batching, checked_key
+from asyncio_operator.operator.options import OnError, RunOptions, checked_batching, checked_key
 from asyncio_operator.operator.outputs import Outputs
 from asyncio_operator.operator.run import Run
 from asyncio_operator.policies.adaptive_capacity import BUFFER_FACTOR, AdaptiveCapacity, calls_at_most
@@ -95,7 +95,7 @@ class AsyncWaitOperator:
         self,
         function: Any,
         *,
-        mode: Mode = "ordered",
+        mode: OperatorMode = "ordered",
         capacity: int | AdaptiveCapacity = 100,
         buffer: int | None = None,
         timeout: Duration | None = None,
@@ -115,7 +115,7 @@ class AsyncWaitOperator:
         grace_period: Duration = OPERATOR_GRACE_PERIOD,
     ) -> None:
         self._function = as_async_function(function)
-        self._mode = one_of("mode", mode, MODES)
+        self._mode = one_of("mode", mode, get_args(OperatorMode))
         self._key = checked_key(self._mode, key)
         options = RunOptions(
             **calls_among(locals()),

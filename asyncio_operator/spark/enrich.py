@@ -17,6 +17,7 @@ from pyspark.sql.types import StructField, StructType
 
 from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import Duration
+from asyncio_operator.engine.options import Mode
 from asyncio_operator.enricher import Enricher
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.hints import named_options
@@ -33,7 +34,6 @@ from asyncio_operator.spark.driver.build_task import (
     EnrichOptions,
     How,
     JoinHint,
-    Mode,
     OnError,
     Strategy,
     enrich_task,

@@ -18,22 +18,18 @@ from pyspark.cloudpickle import cloudpickle
 from pyspark.sql.types import LongType, StructField, StructType, TimestampNTZType, TimestampType
 
 from asyncio_operator.arrow.answer_tables import AnswerTables
-from asyncio_operator.budget.spec import Budget
 from asyncio_operator.checks import Duration, duration, of_kind, one_of, positive_int
-from asyncio_operator.engine.options import SHORT, meant
+from asyncio_operator.engine.options import CALL_OPTIONS, SHORT, GivenCalls, Mode, meant
 from asyncio_operator.enricher import Enricher, require_enricher
 from asyncio_operator.errors import ConfigurationError, describe
 from asyncio_operator.fingerprint import fingerprint
 from asyncio_operator.hints import did_you_mean
 from asyncio_operator.journal.options import Journal
 from asyncio_operator.lookup.cache_directories import cache_owner
-from asyncio_operator.lookup.options import DefaultRetry, LookupOptions, checked
-from asyncio_operator.policies.adaptive_capacity import BUFFER_FACTOR, AdaptiveCapacity, calls_at_most
-from asyncio_operator.policies.batching import Batching
+from asyncio_operator.lookup.options import LookupOptions, checked
+from asyncio_operator.policies.adaptive_capacity import BUFFER_FACTOR, calls_at_most
 from asyncio_operator.policies.cache import Cache
-from asyncio_operator.policies.circuit_breaker import CircuitBreaker
-from asyncio_operator.policies.hedge import Hedge
-from asyncio_operator.policies.rate_limit import RateLimit
+from asyncio_operator.policies.retry import Retry
 from asyncio_operator.policies.shutdown import TASK_GRACE_PERIOD
 from asyncio_operator.spark.driver.columns import On, check_passes_through, key_positions, position_of, spark_field
 from asyncio_operator.spark.driver.job_limits import Scope, shared_out
@@ -50,7 +46,6 @@ TWO_BATCHES = 20_000
 costs more than the keys. The pipeline holds this many rows in any case."""
 
 How = Literal["left", "inner", "required"]
-Mode = Literal["ordered", "unordered"]
 OnError = Literal["fail", "null", "drop"]
 Strategy = Literal["inline", "distinct"]
 JoinHint = Literal["broadcast", "merge", "shuffle_hash"]
@@ -61,7 +56,7 @@ REMEDY = '; on_error="null" or "drop" lets the job go on without'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EnrichOptions:
+class EnrichOptions(GivenCalls):
     """The options of `enrich`, as the user gave them, short forms replaced by what they mean. Their meaning and
     their checks are those of `enrich`."""
 
@@ -70,17 +65,10 @@ class EnrichOptions:
     columns: Sequence[str] | None = None
     prefix: str = ""
     mode: Mode = "ordered"
-    capacity: int | AdaptiveCapacity = 100
     buffer: int | None = None
     timeout: Duration | None = 30.0
-    attempt_timeout: Duration | None = None
-    retry: DefaultRetry = "default"
+    retry: Retry | Literal["default"] | None = "default"
     cache: Cache | None = None
-    batching: Batching | None = None
-    rate_limit: RateLimit | None = None
-    circuit_breaker: CircuitBreaker | None = None
-    budget: Budget | None = None
-    hedge: Hedge | None = None
     on_error: OnError = "fail"
     status_column: str | None = None
     event_time: str | None = None
@@ -102,7 +90,9 @@ class EnrichOptions:
         return cls(**{field.name: arguments[field.name] for field in fields(cls) if field.name in arguments})
 
 
-OPTIONS = (*(field.name for field in fields(EnrichOptions)), "metrics", "trace")
+_FIELDS = [field.name for field in fields(EnrichOptions)]
+
+OPTIONS = (*(name for name in _FIELDS if name not in CALL_OPTIONS), *CALL_OPTIONS, "metrics", "trace")
 """The options of `enrich`. The last two are of the session, and `enrich_task` takes what is made of them."""
 
 
