@@ -48,8 +48,8 @@ _FOREIGN_PARAMETER = re.compile(r"%s|%\(\w+\)s|(?<![:\w]):[a-z_]\w*|\{\w*\}|(?<!
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """The user's request: a table or a query, its key columns, and the columns to add, or None for all others.
+class Selection:
+    """What the user selects: a table or a query, its key columns, and the columns to add, or None for all others.
 
     `subject` names it in messages, `dsn` is hidden in them.
     """
@@ -62,29 +62,29 @@ class Wanted:
     dsn: str
 
 
-async def describe(connection: asyncpg.Connection, wanted: Wanted) -> Statement:
-    """The statement for a request.
+async def describe(connection: asyncpg.Connection, selection: Selection) -> Statement:
+    """The statement for a selection.
 
     Raises:
         ConfigurationError: the table, a column or a privilege is missing, a type cannot be used, the query is wrong.
     """
-    sql = wanted.query if wanted.query is not None else f"SELECT * FROM {identifier(*wanted.table or ())}"
-    described = await _describe(connection, sql, wanted)
-    if wanted.query is not None:
-        await _check_it_reads(connection, wanted)
+    sql = selection.query if selection.query is not None else f"SELECT * FROM {identifier(*selection.table or ())}"
+    described = await _describe(connection, sql, selection)
+    if selection.query is not None:
+        await _check_it_reads(connection, selection)
     names = [name for name, _, _ in described.columns]
-    chosen = _chosen(wanted, names)
+    chosen = _chosen(selection, names)
     types = {
         name: await _type(connection, oid, modifier) for name, oid, modifier in described.columns if name in chosen
     }
-    columns = _columns(wanted, types)
-    key = {name: _key_column(wanted, name, columns[name], types[name]) for name in wanted.key}
-    if wanted.query is not None:
-        key = await _with_parameters(connection, wanted, key, described.parameters)
-    source = _source(wanted, names)
-    added = wanted.columns or [name for name in chosen if name not in wanted.key]
-    statement = make_statement(source, {n: columns[n] for n in added}, key, query=wanted.query is not None)
-    await _explain(connection, statement, wanted)
+    columns = _columns(selection, types)
+    key = {name: _key_column(selection, name, columns[name], types[name]) for name in selection.key}
+    if selection.query is not None:
+        key = await _with_parameters(connection, selection, key, described.parameters)
+    source = _source(selection, names)
+    added = selection.columns or [name for name in chosen if name not in selection.key]
+    statement = make_statement(source, {n: columns[n] for n in added}, key, query=selection.query is not None)
+    await _explain(connection, statement, selection)
     return statement
 
 
@@ -94,21 +94,23 @@ class _Described:
     parameters: Sequence[int]
 
 
-async def _describe(connection: asyncpg.Connection, sql: str, wanted: Wanted) -> _Described:
+async def _describe(connection: asyncpg.Connection, sql: str, selection: Selection) -> _Described:
     problem: ConfigurationError
     # The catalog has the modifiers of a table. Those of a query are in its description alone.
-    with Listener(connection) if wanted.table is None else nullcontext() as listener:
+    with Listener(connection) if selection.table is None else nullcontext() as listener:
         try:
             prepared = await connection.prepare(sql, name="")
         except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError) as error:
-            problem = source_error(error, wanted.subject, wanted.dsn, await _tables_instead(connection, wanted))
+            problem = source_error(
+                error, selection.subject, selection.dsn, await _tables_instead(connection, selection)
+            )
         except Exception as error:
-            several = _no_select(wanted, "more than one statement") if _is_several(error) else None
-            problem = several or source_error(error, wanted.subject, wanted.dsn, _foreign_parameter(error, sql))
+            several = _no_select(selection, "more than one statement") if _is_several(error) else None
+            problem = several or source_error(error, selection.subject, selection.dsn, _foreign_parameter(error, sql))
         else:
             attributes = prepared.get_attributes()
             if listener is None:
-                catalog = await connection.fetch(_COLUMNS, identifier(*wanted.table or ()))
+                catalog = await connection.fetch(_COLUMNS, identifier(*selection.table or ()))
                 known = {name: (oid, modifier) for name, oid, modifier in catalog}
                 columns = [(a.name, *known.get(a.name, (a.type.oid, -1))) for a in attributes]
             else:
@@ -118,15 +120,15 @@ async def _describe(connection: asyncpg.Connection, sql: str, wanted: Wanted) ->
     raise problem
 
 
-async def _check_it_reads(connection: asyncpg.Connection, wanted: Wanted) -> None:
+async def _check_it_reads(connection: asyncpg.Connection, selection: Selection) -> None:
     """Check that the query works as a subquery. The server accepts it alone, so otherwise it is not a SELECT."""
     try:
-        await connection.prepare(f"SELECT * FROM {_subquery(wanted)} AS t", name="")
+        await connection.prepare(f"SELECT * FROM {_subquery(selection)} AS t", name="")
         return
     except (asyncpg.PostgresSyntaxError, asyncpg.FeatureNotSupportedError):
-        problem = _no_select(wanted, "no SELECT, or it writes something")
+        problem = _no_select(selection, "no SELECT, or it writes something")
     except Exception as error:
-        problem = source_error(error, wanted.subject, wanted.dsn)
+        problem = source_error(error, selection.subject, selection.dsn)
     raise problem
 
 
@@ -147,79 +149,82 @@ def _is_several(error: Exception) -> bool:
     return isinstance(error, asyncpg.PostgresSyntaxError) and place == "exec_parse_message"
 
 
-def _no_select(wanted: Wanted, what: str) -> ConfigurationError:
+def _no_select(selection: Selection, what: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{wanted.subject}: the query is {what}; it must be one statement that gives rows and only reads (SELECT, "
+        f"{selection.subject}: the query is {what}; it must be one statement that gives rows and only reads (SELECT, "
         "VALUES, or WITH ... SELECT), because it is run as a subquery"
     )
 
 
-def _chosen(wanted: Wanted, names: Sequence[str]) -> list[str]:
+def _chosen(selection: Selection, names: Sequence[str]) -> list[str]:
     """The columns that are needed, in the source's order."""
-    needed = {*names} if wanted.columns is None else {*wanted.columns, *wanted.key}
-    for name in [*wanted.key, *(wanted.columns or ())]:
+    needed = {*names} if selection.columns is None else {*selection.columns, *selection.key}
+    for name in [*selection.key, *(selection.columns or ())]:
         if name not in names:
-            raise ConfigurationError(f"{wanted.subject}: there is no column {name!r}; {did_you_mean(name, names)}")
+            raise ConfigurationError(f"{selection.subject}: there is no column {name!r}; {did_you_mean(name, names)}")
     for name in names:
         if name in needed and names.count(name) > 1:
             raise ConfigurationError(
-                f"{wanted.subject}: the result has {names.count(name)} columns {name!r}; name them apart with AS"
+                f"{selection.subject}: the result has {names.count(name)} columns {name!r}; name them apart with AS"
             )
-    if needed == {*wanted.key} and wanted.columns is None:
+    if needed == {*selection.key} and selection.columns is None:
         raise ConfigurationError(
-            f"{wanted.subject}: it has no column besides the key; name the ones you want, as in "
-            f"columns={list(wanted.key)!r}"
+            f"{selection.subject}: it has no column besides the key; name the ones you want, as in "
+            f"columns={list(selection.key)!r}"
         )
     return [name for name in names if name in needed]
 
 
-def _columns(wanted: Wanted, types: Mapping[str, PgType]) -> dict[str, Column]:
+def _columns(selection: Selection, types: Mapping[str, PgType]) -> dict[str, Column]:
     columns = {name: column for name, kind in types.items() if (column := column_of(kind)) is not None}
     unusable = [name for name in types if name not in columns]
     if unusable:
         listed = ", ".join(f"the column {name!r} of type {types[name].sql}" for name in unusable)
-        others = [name for name in columns if name not in wanted.key]
+        others = [name for name in columns if name not in selection.key]
         remedies = [f"choose the other columns, with columns={others!r}"] if others else []
-        remedies.append(f"cast it in a query, with query={_casting(wanted, types, unusable)!r}")
-        raise ConfigurationError(f"{wanted.subject}: Spark has no counterpart for {listed}; {', or '.join(remedies)}")
+        remedies.append(f"cast it in a query, with query={_casting(selection, types, unusable)!r}")
+        raise ConfigurationError(
+            f"{selection.subject}: Spark has no counterpart for {listed}; {', or '.join(remedies)}"
+        )
     return columns
 
 
-def _casting(wanted: Wanted, types: Mapping[str, PgType], unusable: Sequence[str]) -> str:
+def _casting(selection: Selection, types: Mapping[str, PgType], unusable: Sequence[str]) -> str:
     """A query with the same result, in which unusable types are cast to text. Users can copy it."""
     sql = {name: identifier(name) + ("::text" if name in unusable else "") for name in types}
     selected = ", ".join(sql[name] + (f" AS {identifier(name)}" if name in unusable else "") for name in types)
-    if wanted.table is None:
+    if selection.table is None:
         return f"SELECT {selected} FROM ..."
-    keys = [sql[name] for name in wanted.key]
+    keys = [sql[name] for name in selection.key]
     arrays = [
-        f"${number}::{'text' if name in unusable else types[name].sql}[]" for number, name in enumerate(wanted.key, 1)
+        f"${number}::{'text' if name in unusable else types[name].sql}[]"
+        for number, name in enumerate(selection.key, 1)
     ]
     found = f"{keys[0]} = ANY ({arrays[0]})" if len(keys) == 1 else _among(keys, arrays)
-    return f"SELECT {selected} FROM {identifier(*wanted.table)} WHERE {found}"
+    return f"SELECT {selected} FROM {identifier(*selection.table)} WHERE {found}"
 
 
 def _among(keys: Sequence[str], arrays: Sequence[str]) -> str:
     return f"({', '.join(keys)}) IN (SELECT * FROM unnest({', '.join(arrays)}))"
 
 
-def _key_column(wanted: Wanted, name: str, column: Column, kind: PgType) -> Column:
+def _key_column(selection: Selection, name: str, column: Column, kind: PgType) -> Column:
     if column.key is None:
         raise ConfigurationError(
-            f"{wanted.subject}: the key column {name!r} is of type {kind.sql}, which cannot be looked up; use a query "
-            "that casts it, as in query='SELECT ... WHERE ...::text = ANY ($1)'"
+            f"{selection.subject}: the key column {name!r} is of type {kind.sql}, which cannot be looked up; use a "
+            "query that casts it, as in query='SELECT ... WHERE ...::text = ANY ($1)'"
         )
     return column
 
 
 async def _with_parameters(
-    connection: asyncpg.Connection, wanted: Wanted, key: Mapping[str, Column], parameters: Sequence[int]
+    connection: asyncpg.Connection, selection: Selection, key: Mapping[str, Column], parameters: Sequence[int]
 ) -> dict[str, Column]:
     """The key columns of a query, with the kinds of its parameters, which the server has determined."""
     if len(parameters) != len(key):
         raise ConfigurationError(
-            f"{wanted.subject}: it takes {len(parameters)} parameters, but there are {len(key)} key columns; it must "
-            "take one array per key column, as in WHERE id = ANY ($1)"
+            f"{selection.subject}: it takes {len(parameters)} parameters, but there are {len(key)} key columns; it "
+            "must take one array per key column, as in WHERE id = ANY ($1)"
         )
     result = {}
     for number, ((name, column), oid) in enumerate(zip(key.items(), parameters, strict=True), 1):
@@ -228,36 +233,36 @@ async def _with_parameters(
         part = Part(column.key.part.column, parameter) if column.key and parameter else None
         if part is None or not part.usable():
             raise ConfigurationError(
-                f"{wanted.subject}: ${number} is taken for {kind.sql}, but it must be an array of what the key column "
-                f"{name!r} holds; write = ANY (${number}), or cast it, as in ${number}::text[]"
+                f"{selection.subject}: ${number} is taken for {kind.sql}, but it must be an array of what the key "
+                f"column {name!r} holds; write = ANY (${number}), or cast it, as in ${number}::text[]"
             )
         value = column.key.value if column.key else ""
         result[name] = replace(column, key=KeyColumn(part, array="", value=value))
     return result
 
 
-def _source(wanted: Wanted, names: Sequence[str]) -> Source:
-    if wanted.query is None:
-        return Source(f"{identifier(*wanted.table or ())} AS t", {name: f"t.{identifier(name)}" for name in names})
+def _source(selection: Selection, names: Sequence[str]) -> Source:
+    if selection.query is None:
+        return Source(f"{identifier(*selection.table or ())} AS t", {name: f"t.{identifier(name)}" for name in names})
     columns = [f"c{number}" for number in range(len(names))]
     return Source(
-        f"{_subquery(wanted)} AS t ({', '.join(columns)})",
+        f"{_subquery(selection)} AS t ({', '.join(columns)})",
         {name: f"t.{column}" for name, column in zip(names, columns, strict=True)},
     )
 
 
-def _subquery(wanted: Wanted) -> str:
-    query = (wanted.query or "").rstrip().rstrip(";")
+def _subquery(selection: Selection) -> str:
+    query = (selection.query or "").rstrip().rstrip(";")
     return f"({query}\n)"
 
 
-async def _explain(connection: asyncpg.Connection, statement: Statement, wanted: Wanted) -> None:
+async def _explain(connection: asyncpg.Connection, statement: Statement, selection: Selection) -> None:
     """Plan the statement. This checks its operators, and the privileges to run it."""
     try:
         await connection.fetch(f"EXPLAIN {statement.sql}", *([] for _ in statement.key))
         return
     except Exception as error:
-        problem = source_error(error, wanted.subject, wanted.dsn)
+        problem = source_error(error, selection.subject, selection.dsn)
     raise problem
 
 
@@ -271,9 +276,9 @@ async def _type(connection: asyncpg.Connection, oid: int, modifier: int) -> PgTy
     return PgType(row["typname"], sql, modifier, row["kind"], element)
 
 
-async def _tables_instead(connection: asyncpg.Connection, wanted: Wanted) -> str:
-    if wanted.table is None:
+async def _tables_instead(connection: asyncpg.Connection, selection: Selection) -> str:
+    if selection.table is None:
         return ""
     tables = await connection.fetch(_TABLES)
     names = {row["relname"] for row in tables if row["visible"]} | {f"{row[0]}.{row[1]}" for row in tables}
-    return "; " + did_you_mean(".".join(wanted.table), sorted(names)) if names else "; the database has no tables"
+    return "; " + did_you_mean(".".join(selection.table), sorted(names)) if names else "; the database has no tables"

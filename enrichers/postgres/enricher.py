@@ -26,7 +26,7 @@ from enrichers.names import names_of, shown_keys
 from enrichers.postgres.arrow_keys import AskedKeys, asked_keys
 from enrichers.postgres.columns import AmbiguousError, UnfitError, from_rows, key_at, unpack
 from enrichers.postgres.connections import Connections, ask
-from enrichers.postgres.describe import Wanted, describe
+from enrichers.postgres.describe import Selection, describe
 from enrichers.postgres.statement import Collect, Statement, identifier, make_collect
 
 MOST_AS_ROWS = 50
@@ -239,9 +239,9 @@ class PostgresEnricher(DatabaseEnricher[Statement, Connections, Collect]):
     async def _describe(self) -> Statement:
         dsn = await DSN.get(self.dsn, self._connect_timeout())
         subject = f"{self._subject()} at {location(dsn)}"
-        wanted = Wanted(self.table, self.query, self.key, self.columns, subject, dsn)  # type: ignore[arg-type]
+        selection = Selection(self.table, self.query, self.key, self.columns, subject, dsn)  # type: ignore[arg-type]
         try:
-            return await ask(dsn, self._connect_timeout(), lambda connection: describe(connection, wanted))
+            return await ask(dsn, self._connect_timeout(), lambda connection: describe(connection, selection))
         except ConfigurationError:
             raise
         except Exception as error:

@@ -26,7 +26,7 @@ from enrichers.database import DatabaseEnricher, check_table_or_query, shown_col
 from enrichers.names import names_of, shown_keys
 from enrichers.sql.column_types import checked
 from enrichers.sql.connections import Connections, Database
-from enrichers.sql.inspection import Wanted, describe
+from enrichers.sql.inspection import Selection, describe
 from enrichers.sql.key_select import KEYS, AbsentError, Described, Statement, StrangerError, UnfitError
 
 
@@ -196,9 +196,9 @@ class SqlEnricher(DatabaseEnricher[Described, Connections, Statement]):
         database = self._database()
         await database.engine()
         subject = f"{self._subject()} at {location(database.url)}"
-        wanted = Wanted(self.table, self.query, self.key, self.columns, self._given, subject)
+        selection = Selection(self.table, self.query, self.key, self.columns, self._given, subject)
         try:
-            return await database.ask(lambda connection: describe(connection, wanted, database.secrets))
+            return await database.ask(lambda connection: describe(connection, selection, database.secrets))
         except ConfigurationError:
             raise
         except Exception as error:

@@ -27,9 +27,9 @@ from enrichers.sql.key_select import KEYS, Described, Statement
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """The user's request: a table or a query, its key columns, the columns to add (None: all others), and the types of
-    columns that the user has named. `subject` names it in messages."""
+class Selection:
+    """What the user selects: a table or a query, its key columns, the columns to add (None: all others), and the types
+    of columns that the user has named. `subject` names it in messages."""
 
     table: Sequence[str] | None
     query: str | None
@@ -39,29 +39,29 @@ class Wanted:
     subject: str
 
 
-async def describe(connection: AsyncConnection, wanted: Wanted, secrets: Secrets) -> Described:
+async def describe(connection: AsyncConnection, selection: Selection, secrets: Secrets) -> Described:
     """What a worker must know of the source.
 
     Raises:
         ConfigurationError: a table, a column or a privilege is missing, a type cannot be used, the query is wrong.
     """
-    if wanted.schema is None:
-        columns = await _reflected(connection, wanted, secrets)
+    if selection.schema is None:
+        columns = await _reflected(connection, selection, secrets)
     else:
-        columns = {field.name: column_for(field.type) for field in wanted.schema}
-    described = _chosen(wanted, columns, dialect_name(connection.dialect))
-    await _check(connection, described, wanted, secrets)
+        columns = {field.name: column_for(field.type) for field in selection.schema}
+    described = _chosen(selection, columns, dialect_name(connection.dialect))
+    await _check(connection, described, selection, secrets)
     return described
 
 
-async def _reflected(connection: AsyncConnection, wanted: Wanted, secrets: Secrets) -> dict[str, Column]:
+async def _reflected(connection: AsyncConnection, selection: Selection, secrets: Secrets) -> dict[str, Column]:
     """The columns of a table, as far as they are needed."""
-    found = await connection.run_sync(_inspected, wanted, secrets)
+    found = await connection.run_sync(_inspected, selection, secrets)
     names = [one["name"] for one in found]
-    needed = {*names} if wanted.columns is None else {*wanted.columns, *wanted.key}
-    for name in [*wanted.key, *(wanted.columns or ())]:
+    needed = {*names} if selection.columns is None else {*selection.columns, *selection.key}
+    for name in [*selection.key, *(selection.columns or ())]:
         if name not in names:
-            raise ConfigurationError(f"{wanted.subject}: there is no column {name!r}; {did_you_mean(name, names)}")
+            raise ConfigurationError(f"{selection.subject}: there is no column {name!r}; {did_you_mean(name, names)}")
     dialect = dialect_name(connection.dialect)
     columns = {one["name"]: column_of(one["type"], dialect) for one in found if one["name"] in needed}
     unusable = [
@@ -69,14 +69,14 @@ async def _reflected(connection: AsyncConnection, wanted: Wanted, secrets: Secre
     ]
     if unusable:
         raise ConfigurationError(
-            f"{wanted.subject}: Spark has no counterpart for the columns {', '.join(unusable)}; choose others with "
+            f"{selection.subject}: Spark has no counterpart for the columns {', '.join(unusable)}; choose others with "
             "columns=, or name the types of all columns with schema=, or cast them in a query"
         )
     return {name: column for name, column in columns.items() if column is not None}
 
 
-def _inspected(connection: sa.Connection, wanted: Wanted, secrets: Secrets) -> Sequence[Mapping[str, Any]]:
-    *schemas, table = wanted.table or ()
+def _inspected(connection: sa.Connection, selection: Selection, secrets: Secrets) -> Sequence[Mapping[str, Any]]:
+    *schemas, table = selection.table or ()
     schema = ".".join(schemas) or None
     inspector = sa.inspect(connection)
     try:
@@ -84,9 +84,9 @@ def _inspected(connection: sa.Connection, wanted: Wanted, secrets: Secrets) -> S
     except exc.NoSuchTableError:
         names = _tables(inspector, schema)
         there = did_you_mean(table, names) if names else "the database has no tables"
-        problem = ConfigurationError(f"{wanted.subject}: there is no such table; {there}")
+        problem = ConfigurationError(f"{selection.subject}: there is no such table; {there}")
     except Exception as error:
-        problem = source_error(error, wanted.subject, secrets)
+        problem = source_error(error, selection.subject, secrets)
     raise problem
 
 
@@ -104,54 +104,54 @@ def _shown(kind: Any) -> str:
         return type(kind).__name__
 
 
-def _chosen(wanted: Wanted, columns: Mapping[str, Column], dialect: str) -> Described:
+def _chosen(selection: Selection, columns: Mapping[str, Column], dialect: str) -> Described:
     names = [*columns]
-    for name in wanted.columns or ():
+    for name in selection.columns or ():
         if name not in columns:
             raise ConfigurationError(
-                f"{wanted.subject}: schema= has no column {name!r} of columns=; {did_you_mean(name, names)}"
+                f"{selection.subject}: schema= has no column {name!r} of columns=; {did_you_mean(name, names)}"
             )
-    added = wanted.columns or [name for name in columns if name not in wanted.key]
+    added = selection.columns or [name for name in columns if name not in selection.key]
     if not added:
         raise ConfigurationError(
-            f"{wanted.subject}: it has no column besides the key; name the ones you want, as in "
-            f"columns={[*wanted.key]!r}"
+            f"{selection.subject}: it has no column besides the key; name the ones you want, as in "
+            f"columns={[*selection.key]!r}"
         )
-    schema = pa.schema([_field(wanted, name, columns[name]) for name in added])
-    return Described(schema, {name: columns.get(name, column_for(pa.null())) for name in wanted.key}, dialect)
+    schema = pa.schema([_field(selection, name, columns[name]) for name in added])
+    return Described(schema, {name: columns.get(name, column_for(pa.null())) for name in selection.key}, dialect)
 
 
-def _field(wanted: Wanted, name: str, column: Column) -> pa.Field:
-    return pa.field(name, column.arrow) if wanted.schema is None else wanted.schema.field(name)
+def _field(selection: Selection, name: str, column: Column) -> pa.Field:
+    return pa.field(name, column.arrow) if selection.schema is None else selection.schema.field(name)
 
 
-async def _check(connection: AsyncConnection, described: Described, wanted: Wanted, secrets: Secrets) -> None:
-    statement = Statement(described, wanted.table, wanted.query)
+async def _check(connection: AsyncConnection, described: Described, selection: Selection, secrets: Secrets) -> None:
+    statement = Statement(described, selection.table, selection.query)
     problem: ConfigurationError | None
     try:
         result = await connection.execute(*statement.without_keys())
         names = [*result.keys()]
     except exc.ResourceClosedError:
         problem = ConfigurationError(
-            f"{wanted.subject}: the query returns no rows; it must be a SELECT with the parameter :{KEYS}"
+            f"{selection.subject}: the query returns no rows; it must be a SELECT with the parameter :{KEYS}"
         )
     except Exception as error:
-        problem = source_error(error, wanted.subject, secrets)
+        problem = source_error(error, selection.subject, secrets)
     else:
-        problem = _problem_of_names(described, names, wanted)
+        problem = _problem_of_names(described, names, selection)
         if problem is None:
             return
     raise problem
 
 
-def _problem_of_names(described: Described, names: Sequence[str], wanted: Wanted) -> ConfigurationError | None:
+def _problem_of_names(described: Described, names: Sequence[str], selection: Selection) -> ConfigurationError | None:
     for name in described.names:
         if name not in names:
             return ConfigurationError(
-                f"{wanted.subject}: the result has no column {name!r}; {did_you_mean(name, names)}"
+                f"{selection.subject}: the result has no column {name!r}; {did_you_mean(name, names)}"
             )
         if names.count(name) > 1:
             return ConfigurationError(
-                f"{wanted.subject}: the result has {names.count(name)} columns {name!r}; name them apart with AS"
+                f"{selection.subject}: the result has {names.count(name)} columns {name!r}; name them apart with AS"
             )
     return None

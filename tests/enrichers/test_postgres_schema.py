@@ -15,7 +15,7 @@ import pytest
 
 from asyncio_operator import ConfigurationError
 from enrichers import PostgresEnricher
-from enrichers.postgres.describe import Wanted, describe
+from enrichers.postgres.describe import Selection, describe
 from tests.enrichers.conftest import Database
 
 TYPES = [
@@ -327,8 +327,8 @@ async def test_an_asyncpg_that_does_not_show_modifiers_costs_precision_and_break
             self.prepare, self.fetch, self.fetchrow = connection.prepare, connection.fetch, connection.fetchrow
 
     await database.execute("CREATE TABLE t (id int, n numeric(10,2), v text)")
-    of_table = Wanted(("t",), None, ("id",), None, "t", database.dsn)
-    of_query = Wanted(None, "SELECT * FROM t WHERE id = ANY ($1)", ("id",), None, "query", database.dsn)
+    of_table = Selection(("t",), None, ("id",), None, "t", database.dsn)
+    of_query = Selection(None, "SELECT * FROM t WHERE id = ANY ($1)", ("id",), None, "query", database.dsn)
     connection = await asyncpg.connect(database.dsn)
     known = await describe(Opaque(connection), of_table)
     # The catalog has those of a table.

@@ -4,7 +4,7 @@ The feeder thread makes rows of Python values from Spark's batches. The operator
 of all batches, so calls stay in flight from one batch to the next. The task's main thread builds Arrow arrays from the
 results. Only batches, or the ready part of a batch, cross threads; `task_frame` is the frame.
 
-Law: the n-th result belongs to the n-th row. Spark takes results in pieces of any length, and counts them at the end.
+Law: the n-th result belongs to the n-th row. Spark takes results in arrays of any length, and counts them at the end.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ class UdfTask:
     def _arrays(self, batches: Iterator[Any]) -> Iterator[pa.Array]:
         results = Results(self.name, self.kind, self._misfit if self.fail else None)
         rows = arguments(self.name, self.spread, batches)
-        pieces = outputs_of(rows, self._live, name=self.name, ahead=READ_AHEAD, brought=self.brought)
-        with contextlib.closing(pieces):
-            for piece in pieces:
-                if piece is PULSE:
+        outputs = outputs_of(rows, self._live, name=self.name, ahead=READ_AHEAD, brought=self.brought)
+        with contextlib.closing(outputs):
+            for output in outputs:
+                if output is PULSE:
                     # Empty, but written: only after a write is the end of Spark's connection seen.
                     yield pa.array([], self.kind)
                 else:
-                    yield from results.arrays(*piece)
+                    yield from results.arrays(*output)
 
     async def _live(self, source: ToLoop, sink: FromLoop) -> None:
         await _Life(self, source, sink).run()
@@ -103,7 +103,7 @@ class _Life:
                     self._results.append(result)
                     # A whole batch waits for room in the channel, so a slow consumer slows the calls.
                     if self._start + len(self._results) == len(batches[0]):
-                        await self._sink.put(self._piece())
+                        await self._sink.put(self._output())
                     elif self._timer is None:
                         self._arm()
         except FunctionError as error:
@@ -123,12 +123,12 @@ class _Life:
             if self._sink.waiting():
                 self._arm()
             else:
-                self._sink.put_nowait(self._piece())
+                self._sink.put_nowait(self._output())
 
     def _arm(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(FLUSH, self._flush)
 
-    def _piece(self) -> tuple[Batch, int, list[Any]]:
+    def _output(self) -> tuple[Batch, int, list[Any]]:
         """A batch, the number of a row in it, and the results from that row on."""
         batch, start, results = self._rows.batches[0], self._start, self._results
         self._start, self._results = start + len(results), []
