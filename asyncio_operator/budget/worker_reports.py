@@ -42,7 +42,7 @@ class Reports:
             self._pause = (now, max(retry_after, rest))
 
     def close(self, number: int, moved: list[list[Any]], debts: dict[str, float], now: float) -> None:
-        """What there is goes with the message of this number."""
+        """Put all open reports into the message of this number."""
         report: Json = {}
         if moved:
             report["moved"] = moved

@@ -75,7 +75,7 @@ class OwnContexts:
 
 
 Doubtful = Sequence[tuple[ContextVar[Any], Any]]
-"""Variables whose values may be equal to others that a reader can tell from them."""
+"""Variables whose values can be equal without being the same object."""
 
 
 def doubtful_values(context: Context) -> Doubtful:

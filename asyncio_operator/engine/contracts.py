@@ -5,7 +5,7 @@
     Intake    gives the lanes their windows        (`operator.intake` the plain way, `attempts` the managed way)
     Window    a run of calls that all lanes share  (the same)
     Keys      keeps calls of one key apart         (`queues.key_ordered`)
-    Endings   takes what became of an element      (`operator.outcomes`, `lookup.pending`)
+    Endings   takes the outcome of an element      (`operator.outcomes`, `lookup.pending`)
     Consumer  takes outputs on another thread      (`loop.channels`)
     Allowance admits a run to its budget           (`share`, which gives an `Admission`)
 

@@ -64,7 +64,7 @@ class FailingBatches:
         logger.warning(
             "%s: every call of %s with several values has failed so far, and the same values succeed one by one. So no "
             "value is to blame, and each one costs a call of its own. Correct how several values are asked for and how "
-            "their answer is read, or make no batches (a size of 1). The last error: %s",
+            "their answer is read, or turn batching off with a batch size of 1. The last error: %s",
             self._name,
             self.method,
             describe_error(error),

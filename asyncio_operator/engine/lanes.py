@@ -79,7 +79,7 @@ class Lanes:
         doubtful = doubtful_values(self._context)
         self._present = partial(present_unless_replaced, doubtful) if doubtful else copy_context
         self._finished = RunEnd(self._loop, self._cancelled)
-        # In the order in which they began, in which they are cancelled. A dict, because any of them may end.
+        # In starting order; cancelled in the same order. A dict, because any of them may end.
         self._lanes: dict[Lane, None] = {}
         self._late: set[Lane] = set()
         self._idle: list[asyncio.Future[bool]] = []
@@ -258,7 +258,8 @@ class Lanes:
             if cancelling():
                 await self._absorb(lane)
             now = clock()
-            # Law O17: no call may see what this one has set. The lane leaves the window, and enters it as an apart one.
+            # Law O17: no call may see what this one has set. The lane leaves the window. Its next calls run in
+            # copies of the context.
             try:
                 if present() != context:
                     lane.apart, turn_ends = True, -inf

@@ -134,8 +134,8 @@ def check_hedge(hedge: Hedge | None, called: Called) -> None:
     """
     if hedge is not None and not flag(f"{describe(called)}.idempotent", called.idempotent):
         raise ConfigurationError(
-            f"hedge is {hedge!r}, and {describe(called)} has idempotent = False; hedge makes slow calls twice, so it "
-            "must not be given unless two calls have the effect of one: if they have, say idempotent = True"
+            f"hedge is {hedge!r}, and {describe(called)} has idempotent = False; hedge makes slow calls twice: "
+            "remove hedge, or set idempotent = True if two calls have the effect of one"
         )
 
 

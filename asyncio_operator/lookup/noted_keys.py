@@ -40,5 +40,5 @@ class NotedKeys:
 
 
 def _name(key: Any) -> Any:
-    """What is held of a key: of text a hash of 64 bits. Of two texts with one hash one answer is not written."""
+    """What is held of a key: of text a hash of 64 bits. If two texts have the same hash, one answer is not written."""
     return hash(key) if type(key) is str else identity(key)

@@ -1,8 +1,8 @@
 """Tracebacks without the frames of this library, which say nothing to those who use it.
 
-An error of this library has a text that says all, so all of them are cut. Of another error they are cut if it was
-raised outside: then they stand between the program and the code that failed. Otherwise it is a defect of this library,
-and they are what tells about it.
+Errors of this library explain themselves, so all its frames are cut. From other errors they are cut if the error was
+raised outside of the library: then they only separate the program from the code that failed. Otherwise the error is a
+defect of this library, and they show where the defect is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The life of a run: its task opens the function, runs the lanes, and closes the input and the function.
 
 Law: once a run has begun, its function is closed exactly once, however the run ends. Each closing has a limited time;
-what ignores its cancellation is logged and left behind. This module knows neither elements nor outputs.
+code that ignores its cancellation is logged and no longer awaited. This module knows neither elements nor outputs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The limits of a run: rate limit, circuit breaker and capacity. They are asked before a call, and hear of its end.
+"""The limits of a run: rate limit, circuit breaker and capacity.
 
-This module does not read a clock: the caller passes the time.
+They are asked before a call, and get its end reported. This module does not read a clock: the caller passes the time.
 """
 
 from __future__ import annotations

@@ -69,7 +69,10 @@ class EnrichmentMetrics:
         if not (isinstance(name, str) and name):
             raise ConfigurationError(f"part({describe(name)}): the name of a part must be text, and not empty")
         if self._part is not None:
-            raise ConfigurationError(f"part({name!r}) of the part {self._part!r}: parts have no parts")
+            raise ConfigurationError(
+                f"part({name!r}) of the part {self._part!r}: a part cannot be divided again; call "
+                "part() on the whole metrics"
+            )
         self._ledger.expect(name)
         part = copy.copy(self)
         part._part = name

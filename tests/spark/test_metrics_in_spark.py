@@ -89,7 +89,7 @@ def test_a_part_needs_a_name(metrics: EnrichmentMetrics, name: Any) -> None:
 
 
 def test_parts_have_no_parts(metrics: EnrichmentMetrics) -> None:
-    with pytest.raises(ConfigurationError, match="parts have no parts"):
+    with pytest.raises(ConfigurationError, match="a part cannot be divided again"):
         metrics.part("a").part("b")
 
 

@@ -299,7 +299,7 @@ class Ledger:
 
 
 class Ledgers:
-    """The ledgers of this process, by name, as long as somebody uses them."""
+    """The ledgers of this process, by name, while an `EnrichmentMetrics` refers to them."""
 
     def __init__(self) -> None:
         self._ledgers: WeakValueDictionary[str, Ledger] = WeakValueDictionary()
