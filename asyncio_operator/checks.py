@@ -9,7 +9,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import CoroutineType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from asyncio_operator.errors import ConfigurationError, ResultError, describe
 
@@ -166,6 +166,16 @@ def gives_coroutines(function: object) -> bool:
         return False
     call = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def is_idempotent(function: Any) -> bool:
+    """Whether two calls of a function have the effect of one: its attribute `idempotent`, True if it has none.
+
+    A partial has that of its function, unless it has its own.
+    """
+    while isinstance(function, partial) and not hasattr(function, "idempotent"):
+        function = function.func
+    return bool(getattr(function, "idempotent", True))
 
 
 def of_kind(name: str, value: object, kind: type) -> None:

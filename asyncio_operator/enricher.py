@@ -15,6 +15,7 @@ An enricher needs only names of `asyncio_operator` and of this module:
 | `as_schema` | the columns, from a `pyarrow.Schema` or Spark DDL text; loads pyarrow on first use |
 | `positive_int`, `natural`, `duration`, `flag`, `one_of` | check an option, with the messages of all other options |
 | `gives_coroutines` | whether an object is a coroutine function, or its ``__call__`` is one |
+| `is_idempotent` | whether two calls of a function have the effect of one: its attribute `idempotent` |
 | `takes` | checks that a function accepts its arguments, which the message names |
 | `describe`, `did_you_mean` | for messages: a value, cut if it is long; the most similar of the existing names |
 | `function_name` | for messages: the name of a function, without its captured values |
@@ -41,6 +42,7 @@ from asyncio_operator.checks import (
     duration,
     flag,
     gives_coroutines,
+    is_idempotent,
     natural,
     one_of,
     plain_function,
@@ -82,6 +84,7 @@ __all__ = [
     "function_name",
     "gives_coroutines",
     "hint",
+    "is_idempotent",
     "key_values",
     "missing_here",
     "natural",

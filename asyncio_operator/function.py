@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
-from asyncio_operator.checks import gives_coroutines, plain_function, positive_int, takes
+from asyncio_operator.checks import gives_coroutines, is_idempotent, plain_function, positive_int, takes
 from asyncio_operator.errors import ConfigurationError, ElementTimeoutError, describe, function_name
 
 In = TypeVar("In")
@@ -32,7 +32,7 @@ class AsyncFunction(Generic[In, Out]):
     no maximum."""
 
     idempotent: bool = True
-    """Whether two calls for the same value have the effect of one. False forbids `hedge`. An ``async def`` may have an
+    """Whether two calls for the same value have the effect of one. False forbids `hedge`. A function may have an
     attribute of that name."""
 
     async def open(self) -> None:
@@ -99,6 +99,7 @@ class BlockingFunction(AsyncFunction[In, Out]):
             )
         takes("function", function, ELEMENT)
         self.function = function
+        self.idempotent = is_idempotent(function)
         self.max_concurrency = positive_int("max_workers", max_workers)
         self._pool: ThreadPoolExecutor | None = None
         self._opened = 0
@@ -159,7 +160,7 @@ class _PlainFunction(AsyncFunction[In, Out]):
 
     def __init__(self, function: Callable[[In], Awaitable[Out]]) -> None:
         self.invoke = function  # type: ignore[method-assign,assignment]
-        self.idempotent = getattr(function, "idempotent", True)
+        self.idempotent = is_idempotent(function)
         weigh = weigh_of(function)
         if weigh is not None:
             self.weigh = weigh  # type: ignore[method-assign]

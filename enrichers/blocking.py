@@ -27,8 +27,10 @@ from asyncio_operator.enricher import (
     Found,
     as_schema,
     describe,
+    flag,
     function_name,
     gives_coroutines,
+    is_idempotent,
     missing_here,
     positive_int,
     takes,
@@ -112,7 +114,8 @@ class BlockingEnricher(Enricher):
         weigh_with(self, weigh)
         batch = 1 if function_many is None else 1000 if max_batch is None else positive_int("max_batch", max_batch)
         sizes = {"max_workers": positive_int("max_workers", max_workers), "max_batch": batch}
-        others = {"idempotent": idempotent, "_weigh": weigh, "_schema": as_schema(schema), "_threads": None}
+        repeatable = flag("idempotent", idempotent) and is_idempotent(function) and is_idempotent(function_many)
+        others = {"idempotent": repeatable, "_weigh": weigh, "_schema": as_schema(schema), "_threads": None}
         for name, value in {**functions, **sizes, **others}.items():
             object.__setattr__(self, name, value)
 

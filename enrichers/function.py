@@ -16,7 +16,16 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from asyncio_operator import ConfigurationError, Enricher
-from asyncio_operator.enricher import Found, as_schema, describe, function_name, gives_coroutines, takes
+from asyncio_operator.enricher import (
+    Found,
+    as_schema,
+    describe,
+    flag,
+    function_name,
+    gives_coroutines,
+    is_idempotent,
+    takes,
+)
 from enrichers.weighing import Weigh, weigh_with
 
 if TYPE_CHECKING:
@@ -59,7 +68,7 @@ class FunctionEnricher(Enricher):
         weigh_with(self, weigh)
         self._schema = as_schema(schema)
         self._weigh = weigh
-        self.idempotent = idempotent
+        self.idempotent = flag("idempotent", idempotent) and is_idempotent(async_function)
         # The function itself, not a method that calls it: one coroutine less for each key.
         self.lookup = async_function  # type: ignore[assignment,method-assign]
 

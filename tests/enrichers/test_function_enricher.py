@@ -177,6 +177,30 @@ def test_G4_a_function_takes_its_weight_beside_it() -> None:
     assert enricher("x int", weigh=weigh, idempotent=False)(look) == made
 
 
+@pytest.mark.parametrize("as_partial", [False, True])
+def test_H2_a_function_says_itself_that_its_calls_must_not_be_repeated(as_partial: bool) -> None:
+    async def look(key: Any) -> Any:
+        return {"x": 1}
+
+    def blocks(key: Any) -> Any:
+        return {"x": 1}
+
+    look.idempotent = blocks.idempotent = False  # type: ignore[attr-defined]
+    made = [functools.partial(look), functools.partial(blocks)] if as_partial else [look, blocks]
+    assert not FunctionEnricher(made[0], "x int").idempotent
+    assert not BlockingEnricher(made[1], "x int").idempotent
+    assert not BlockingEnricher(None, "x int", function_many=made[1]).idempotent
+
+
+def test_H2_idempotent_is_true_or_false() -> None:
+    async def look(key: Any) -> Any:
+        return {"x": 1}
+
+    for make in (functools.partial(FunctionEnricher, look), functools.partial(BlockingEnricher, dict)):
+        with pytest.raises(ConfigurationError, match="idempotent is 'no'; it must be True or False"):
+            make("x int", idempotent="no")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     "make",
     [

@@ -6,6 +6,7 @@ import asyncio
 import pickle
 import threading
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import hypothesis.strategies as st
@@ -575,12 +576,20 @@ writes.idempotent = False  # type: ignore[attr-defined]
 
 
 def test_H2_a_function_whose_calls_must_not_be_repeated_refuses_hedge():
+    def blocks(value: Any) -> None:
+        """The same in a thread."""
+
+    blocks.idempotent = False  # type: ignore[attr-defined]
     function = BlockingFunction(print)
     function.idempotent = False
-    for refused in (writes, function):
+    bound = partial(partial(writes))
+    for refused in (writes, function, BlockingFunction(blocks), BlockingFunction(partial(blocks)), bound):
         with pytest.raises(ConfigurationError, match="has idempotent = False; hedge makes slow calls twice"):
             AsyncWaitOperator(refused, hedge=Hedge())
         AsyncWaitOperator(refused)
+    repeated = partial(writes)
+    repeated.idempotent = True  # type: ignore[attr-defined]
+    AsyncWaitOperator(repeated, hedge=Hedge())
 
 
 def test_H1_another_object_is_refused():

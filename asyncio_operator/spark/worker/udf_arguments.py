@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from asyncio_operator.arrow.key_arrays import in_utc
+from asyncio_operator.checks import is_idempotent
 from asyncio_operator.errors import ConfigurationError, describe_error, function_name
 from asyncio_operator.function import AsyncFunction, weigh_of
 from asyncio_operator.loop.channels import ToLoop
@@ -28,7 +29,7 @@ class OfColumns(AsyncFunction[Sequence[Any], Any]):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        self.idempotent = getattr(function, "idempotent", True)
+        self.idempotent = is_idempotent(function)
         weigh = weigh_of(function)
         if weigh is not None:
             self.weigh = partial(_of_arguments, weigh)  # type: ignore[method-assign]
