@@ -2,20 +2,25 @@
 
 PySpark writes the traceback of a task's error, with all errors that led to it, in UTF-8. If a file name or a document
 in it is not UTF-8, PySpark cannot write it and sends nothing, and Spark waits for ever. And a text of many megabytes
-would reach the logs of executor and driver in full. This module knows neither threads nor Spark, nor which code raised
-an error.
+would reach the logs of executor and driver in full.
+
+Frames of this library say nothing to those who use it. Errors of this library explain themselves, so all its frames
+are cut. From other errors they are cut if the error was raised outside of the library: then they only separate the
+program from the code that failed. Otherwise the error is a defect of this library, and they show where the defect is.
+This module knows neither threads nor Spark.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import traceback
 from collections.abc import Iterator
+from types import TracebackType
 from typing import Any, TypeVar
 
-from asyncio_operator.errors import FunctionError, describe_error, text_of
-from asyncio_operator.loop.short_tracebacks import cut_frames
+from asyncio_operator.errors import AsyncOperatorError, FunctionError, describe_error, text_of
 
 logger = logging.getLogger("asyncio_operator.tasks")
 
@@ -29,6 +34,11 @@ MOST_CAUSES = 200
 
 TEXTS = ("filename", "msg", "reason", "strerror", "text")
 """Attributes in which Python's own errors keep text, besides ``args``."""
+
+
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+LIBRARY = (_HERE + os.sep, os.path.join(os.path.dirname(_HERE), "enrichers") + os.sep)
+"""Where the files of the library are."""
 
 
 class OriginalError(Exception):
@@ -123,6 +133,46 @@ def _readable(error: BaseException) -> str:
         text = f"{text[: MOST_TEXT // 2]}\n...\n{text[-MOST_TEXT // 2 :]}"
     return f"\n\n{text}"
 
+
+# -- tracebacks without the frames of this library
+
+
+def cut_frames(error: BaseException) -> None:
+    """Cut the frames of this library from the traceback of the error, and from those of the errors that led to it."""
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    while left:
+        one = left.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            # A class of the user may have anything under these names.
+            with contextlib.suppress(Exception):
+                one.__traceback__ = _cut(one.__traceback__, everywhere=isinstance(one, AsyncOperatorError))
+                left += [one.__cause__, one.__context__]
+
+
+def _cut(traceback: TracebackType | None, everywhere: bool) -> TracebackType | None:
+    frames = [*_frames(traceback)]
+    if frames and not everywhere and _is_ours(frames[-1]):
+        return traceback
+    found: TracebackType | None = None
+    for one in reversed(frames):
+        if not _is_ours(one):
+            found = TracebackType(found, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return found
+
+
+def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next
+
+
+def _is_ours(one: TracebackType) -> bool:
+    return one.tb_frame.f_code.co_filename.startswith(LIBRARY)
+
+
+# -- what a task raises
 
 T = TypeVar("T")
 

@@ -24,9 +24,9 @@ from asyncio_operator.journal.format import MEGABYTE, Description, JournalError
 from asyncio_operator.journal.locations import Location
 from asyncio_operator.journal.options import Journal
 from asyncio_operator.journal.storage import Place, open_place
-from asyncio_operator.spark.driver.described import described
 from asyncio_operator.spark.driver.journal_files import Contents, at_place, contents_of, location_of, quoted
 from asyncio_operator.spark.driver.known_answers import latest
+from asyncio_operator.spark.driver.sessions import described
 
 BUCKET = 64 * MEGABYTE
 """Bytes of rows that one task of a compaction has in memory. Ordering them takes about four times as much."""

@@ -33,7 +33,6 @@ from asyncio_operator.policies.cache import Cache
 from asyncio_operator.policies.rate_limit import RateLimit
 from asyncio_operator.spark.driver.build_task import EnrichOptions, enrich_task
 from asyncio_operator.spark.driver.columns import On
-from asyncio_operator.spark.driver.described import described
 from asyncio_operator.spark.driver.forecast import (
     Caches,
     Pace,
@@ -47,6 +46,7 @@ from asyncio_operator.spark.driver.forecast import (
 from asyncio_operator.spark.driver.job_budget import planned_limits
 from asyncio_operator.spark.driver.job_limits import Scope, cores
 from asyncio_operator.spark.driver.journaled import without_known
+from asyncio_operator.spark.driver.sessions import described
 from asyncio_operator.spark.metrics import EnrichmentMetrics
 from asyncio_operator.spark.worker.enrich_task import EnrichTask
 from asyncio_operator.spark.worker.survey import SCHEMA, SIZE, Survey, TaskFigures, figures_of

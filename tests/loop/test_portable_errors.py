@@ -18,9 +18,16 @@ from hypothesis import strategies as st
 
 from asyncio_operator import AsyncWaitOperator, EnricherError, FunctionError
 from asyncio_operator.loop.channels import FromLoop, call_on
-from asyncio_operator.loop.portable_errors import MOST_TEXT, OriginalError, encodable, portable, portable_errors
+from asyncio_operator.loop.portable_errors import (
+    LIBRARY,
+    MOST_TEXT,
+    OriginalError,
+    cut_frames,
+    encodable,
+    portable,
+    portable_errors,
+)
 from asyncio_operator.loop.runner import LoopTask
-from asyncio_operator.loop.short_tracebacks import LIBRARY, cut_frames
 from asyncio_operator.loop.thread import LoopThread
 
 BAD = "caf\udce9.txt"

@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 
 from asyncio_operator import ConfigurationError
 from asyncio_operator.spark import StageLookups, enrich, lookups_of, plan
-from asyncio_operator.spark.driver.described import DESCRIPTION, described
+from asyncio_operator.spark.driver.sessions import DESCRIPTION, described
 from enrichers import enricher
 from tests.spark.helpers import wait_until
 

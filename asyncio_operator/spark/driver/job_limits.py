@@ -17,8 +17,7 @@ from asyncio_operator.checks import one_of, positive_int
 from asyncio_operator.errors import ConfigurationError
 from asyncio_operator.lookup.options import LookupOptions
 from asyncio_operator.policies.adaptive_capacity import AdaptiveCapacity
-from asyncio_operator.spark.driver.described import described
-from asyncio_operator.spark.driver.sessions import context_of
+from asyncio_operator.spark.driver.sessions import context_of, described
 
 Scope = Literal["task", "job"]
 
