@@ -30,7 +30,7 @@ from asyncio_operator.arrow.key_index import key_hashes
 from asyncio_operator.clock import Clock, wall
 from asyncio_operator.errors import StateError
 from asyncio_operator.journal.answers import worth_keeping
-from asyncio_operator.journal.files import Listing, list_journal, open_file, read_columns
+from asyncio_operator.journal.files import Listing, check_description, list_journal, open_file, read_columns
 from asyncio_operator.journal.format import COMPACTED, DIRECTORY, FORMAT, MEGABYTE, Description, encode, file_name
 from asyncio_operator.journal.storage import Place
 
@@ -120,6 +120,7 @@ class Compactor:
             return None, 0
         name = file_name(COMPACTED, self._milliseconds(), self._id, self._number)
         self._number += 1
+        check_description(self._place, self._description)
         self._place.put(name, encode(kept.replace_schema_metadata(self._description.schema.metadata)))
         return name, kept.num_rows
 

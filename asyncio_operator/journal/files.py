@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from asyncio_operator.errors import StateError
+from asyncio_operator.errors import StateError, describe_error
 from asyncio_operator.journal.format import (
     DATA_NAME,
     DIRECTORY,
@@ -97,6 +97,21 @@ class Listing:
         return frozenset(known)
 
 
+def check_description(place: Place, description: Description) -> None:
+    """Do nothing if a journal has its description. Where it has none, a file would be of no journal.
+
+    Raises:
+        FileNotFoundError: the journal was deleted, or is not there on this machine.
+        OSError: the place does not answer.
+    """
+    try:
+        place.open(description.name).close()
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"{description.name} is not there: the journal was deleted, or this machine does not see the driver's path"
+        ) from error
+
+
 def list_journal(place: Place) -> Listing:
     """The files of a journal. Records are read first: whatever they name was written before them."""
     records = tuple(read_records(place))
@@ -121,8 +136,16 @@ def read_records(place: Place) -> list[Record]:
             about = read_json(_bytes(place, name), f"{place.shown}/{name}")
         except FileNotFoundError:
             continue  # Another compaction has deleted it, because nothing is left of what it names.
-        records.append(Record(name, int(about["time"]), frozenset(about["written"]), frozenset(about["replaced"])))
+        records.append(_record(about, name, place.shown))
     return sorted(records, key=lambda record: (record.time, record.name))
+
+
+def _record(about: dict[str, Any], name: str, shown: str) -> Record:
+    try:
+        written, replaced = frozenset(about["written"]), frozenset(about["replaced"])
+        return Record(name, int(about["time"]), written, replaced)
+    except (KeyError, TypeError, ValueError) as error:
+        raise StateError(f"the journal's file {shown}/{name} is damaged ({error!r}): restore it") from error
 
 
 def _covered(records: Collection[Record], names: frozenset[str]) -> frozenset[str]:
@@ -150,7 +173,7 @@ def open_file(place: Place, name: str, description: Description) -> pq.ParquetFi
 
     Raises:
         FileNotFoundError: it is gone.
-        OSError: the place does not answer.
+        OSError: the place does not answer, or its footer is damaged.
         StateError: it is of another journal or format.
     """
     source = place.open(name)
@@ -160,6 +183,10 @@ def open_file(place: Place, name: str, description: Description) -> pq.ParquetFi
         source.close()
         logger.warning("the journal's file %s/%s is not complete and is ignored: %s", place.shown, name, error)
         return None
+    except OSError as error:
+        # Also for a footer that was changed: Arrow does not say in which file.
+        source.close()
+        raise OSError(f"the file {place.shown}/{name} cannot be read ({describe_error(error)})") from error
     found = (file.metadata.metadata or {}).get(METADATA, b"").decode(errors="replace")
     version, _, hash_ = found.partition(" ")
     if version == str(FORMAT) and hash_ == description.hash:

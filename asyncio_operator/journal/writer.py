@@ -22,6 +22,7 @@ import pyarrow as pa
 from asyncio_operator.clock import Clock, monotonic, wall
 from asyncio_operator.errors import StateError, describe_error
 from asyncio_operator.journal.answers import Answers, to_table
+from asyncio_operator.journal.files import check_description
 from asyncio_operator.journal.format import ANSWERS, MEGABYTE, Description, JournalError, encode, file_name
 from asyncio_operator.journal.storage import Place
 
@@ -35,6 +36,9 @@ MOST_WAITING = 64 * MEGABYTE
 
 PATIENCE = 60.0
 """Seconds for which a failing write is repeated. Object stores recover from an overload in less."""
+
+ABSENT = 5.0
+"""Seconds for which a journal that is not there is looked for: a mounted place may show late what the driver made."""
 
 ONE_WRITE = 60.0
 """Seconds that one attempt to write takes at most, with the repetitions of Arrow's clients. After the patience and this
@@ -253,7 +257,8 @@ class JournalWriter:
                 while (left := self.due_in()) is None or left > 0:
                     if self._closed and not self._waiting:
                         return
-                    self._changed.wait(left)
+                    # A condition cannot wait for all of the seconds that `flush_every` may have.
+                    self._changed.wait(None if left is None else min(left, threading.TIMEOUT_MAX))
             if not self.write_due():
                 return
 
@@ -321,11 +326,13 @@ class JournalWriter:
         begun, pause = self._now(), self._first_pause
         while True:
             try:
+                check_description(self._place, self._description)
                 self._place.put(name, data)
                 return None
             except Exception as error:
                 spent = self._now() - begun
-                if spent + pause > self._patience or is_lasting(error):
+                patience = min(self._patience, ABSENT) if isinstance(error, FileNotFoundError) else self._patience
+                if spent + pause > patience or is_lasting(error):
                     failed = JournalError(
                         f"the journal {self._place.shown} cannot be written, after {spent:.1f} seconds "
                         f"({describe_error(error)}): answers would be paid for again, so the task ends; check the "

@@ -122,6 +122,17 @@ def test_J4_a_file_that_was_changed_is_an_error_and_no_other_answer(place: Local
         read(place, description, [1])
 
 
+def test_J4_a_file_whose_footer_was_changed_is_named(place: LocalPlace, tmp_path: Path) -> None:
+    description = described(place)
+    write(place, description, batch({1: ["a"]}))
+    [file] = (tmp_path / "deep" / "journal").glob("*.parquet")
+    data = file.read_bytes()
+    size = int.from_bytes(data[-8:-4], "little")
+    file.write_bytes(data[: -8 - size] + bytes([255]) * size + data[-8:])
+    with pytest.raises(OSError, match=f"{file.name} cannot be read"):
+        read(place, description, [1])
+
+
 def test_J4_a_file_of_another_journal_is_an_error(place: LocalPlace, tmp_path: Path) -> None:
     description = described(place)
     other = LocalPlace(str(tmp_path / "other"))

@@ -217,6 +217,15 @@ def test_J7_a_record_of_another_format_is_refused(place: LocalPlace, tmp_path: P
         list_journal(place)
 
 
+@pytest.mark.parametrize("rest", [{}, {"time": "soon"}, {"time": 1, "written": 3, "replaced": []}])
+def test_J7_a_damaged_record_is_named(place: LocalPlace, tmp_path: Path, rest: dict[str, object]) -> None:
+    described(place)
+    name = f"compaction-{1:013d}-{'0' * 16}.json"
+    (tmp_path / "_journal" / name).write_text(json.dumps({"format": 1, **rest}))
+    with pytest.raises(StateError, match=f"{name} is damaged"):
+        list_journal(place)
+
+
 def test_J3_the_columns_of_the_format_are_those_of_its_docstring() -> None:
     from asyncio_operator.journal import format as module
 

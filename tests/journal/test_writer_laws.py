@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from asyncio_operator.checks import LONGEST
 from asyncio_operator.errors import StateError
 from asyncio_operator.journal import writer as writers
 from asyncio_operator.journal.format import JournalError
@@ -278,3 +280,34 @@ def test_J2_files_are_synced_before_they_get_their_name_and_leave_no_parts(
     writer.close()
     assert steps == ["file", "rename", "directory"]
     assert list(tmp_path.rglob("*.part")) == []
+
+
+@pytest.mark.parametrize("seconds", [1e10, LONGEST])
+def test_J2_the_longest_flush_every_loses_nothing(place: Watched, seconds: float) -> None:
+    description = described(place)
+    writer = JournalWriter(place, description, flush_every=seconds)
+    writer.append(batch({1: ["a"]}))
+    writer.close()
+    assert writer.acknowledged == 1
+    assert read(place, description, [1]) == {1: ["a"]}
+
+
+@pytest.mark.parametrize("again", ["no", "the same", "another"])
+def test_J2_a_journal_that_was_deleted_is_not_made_again_by_a_writer(tmp_path: Path, again: str) -> None:
+    place = LocalPlace(str(tmp_path / "journal"))
+    description = described(place)
+    writer = JournalWriter(place, description, flush_every=3600, patience=0.01, first_pause=0.002)
+    writer.append(batch({1: ["a"]}))
+    assert writer.flush(30)
+    shutil.rmtree(tmp_path / "journal")
+    if again != "no":
+        described(place, "long" if again == "the same" else "text")
+    writer.append(batch({2: ["b"]}))
+    if again == "the same":
+        writer.close()
+        assert read(place, description, [1, 2]) == {2: ["b"]}
+        return
+    with pytest.raises(JournalError, match="is not there: the journal was deleted, or this machine does not see"):
+        writer.close()
+    assert (tmp_path / "journal").exists() == (again == "another")
+    assert not [*(tmp_path / "journal").glob("answers-*")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -317,6 +318,38 @@ def in_a_task(path: Path, program: Callable[[JournalTask], Awaitable[None]]) -> 
         await program(task)
 
     asyncio.run_coroutine_threadsafe(main(), loop_thread().loop).result(60)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("strategy", ["inline", "distinct"])
+def test_J2_a_journal_that_is_deleted_in_the_middle_of_a_job_fails_it_and_the_next_job_makes_it_anew(
+    spark: SparkSession, journal: Journal, tmp_path: Path, strategy: Any
+) -> None:
+    place, gate = Path(journal.path), tmp_path / "gate"
+
+    async def look_up(key: int) -> Any:
+        while key > 100 and not gate.exists():
+            await asyncio.sleep(0.01)
+        return {"x": key}
+
+    source = FunctionEnricher(look_up, "x long")
+    df = spark.range(0, 200, numPartitions=2)
+
+    def delete() -> None:
+        wait_until(lambda: [*place.glob("answers-*")], 60, "answers are in the journal")
+        shutil.rmtree(place)
+        gate.touch()
+
+    deleting = threading.Thread(target=delete)
+    deleting.start()
+    with pytest.raises(Exception, match="is not there: the journal was deleted, or this machine does not see"):
+        enrich(df, source, on="id", journal=journal, strategy=strategy, capacity=200).collect()
+    deleting.join()
+    assert not place.exists()
+    assert enrich(df, source, on="id", journal=journal, strategy=strategy).count() == 200
+    assert (
+        enrich(df, source, on="id", journal=journal, status_column="how").where("how.source != 'journal'").count() == 0
+    )
 
 
 def test_J2_a_place_that_hangs_while_it_is_read_ends_the_task_and_not_the_next_one(

@@ -18,10 +18,11 @@ from pyspark.sql import DataFrame, SparkSession
 from asyncio_operator import ConfigurationError, Journal, StateError
 from asyncio_operator.journal.files import list_journal
 from asyncio_operator.journal.format import METADATA, JournalError
-from asyncio_operator.journal.identity import wanted_description
+from asyncio_operator.journal.identity import open_journal, wanted_description
 from asyncio_operator.journal.later_answers import JournalReader
 from asyncio_operator.journal.storage import Place, open_place
 from asyncio_operator.spark import compact_journal, enrich, read_journal
+from asyncio_operator.spark.driver import journal_files
 from asyncio_operator.spark.driver.journal_files import Contents, contents_of
 from asyncio_operator.spark.journal import CompactedRows
 from enrichers import FunctionEnricher
@@ -110,12 +111,27 @@ def test_J4_a_half_written_file_is_ignored(spark: SparkSession, tmp_path: Path) 
     assert values(read_journal(spark, Journal(tmp_path, keep_missing=False))) == {1: ["a"]}
 
 
+@pytest.mark.parametrize("most_named", [0, 32])
+def test_J4_a_file_with_another_name_holds_no_answers(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_named: int
+) -> None:
+    monkeypatch.setattr(journal_files, "MOST_NAMED", most_named)
+    place = open_place(Journal(tmp_path).location)
+    write(place, described(place), batch({1: ["a"]}, time.time()))
+    # Such as what a person has exported, or a table that was appended here.
+    pq.write_table(pa.table({"id": [2], "v": ["b"]}), tmp_path / "answers-2026.parquet")
+    (tmp_path / "day=1").mkdir()
+    pq.write_table(pa.table({"id": [3], "v": ["c"]}), tmp_path / "day=1" / "part-0.parquet")
+    assert values(read_journal(spark, tmp_path)) == {1: ["a"]}
+    assert compact_journal(spark, tmp_path)[:2] == (1, 1)
+
+
 def test_J4_a_file_of_another_journal_or_format_is_an_error_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     place = open_place(Journal(one).location)
     write(place, described(place), batch({1: ["a"]}, time.time()))
     foreign = open_place(Journal(other).location)
-    description = replace(described(foreign), identity="not the same")
+    description = open_journal(foreign, replace(described(place), identity="not the same"))
     write(foreign, description, batch({2: ["not ours"]}, time.time()))
     [file] = other.glob("*.parquet")
     (one / file.name).write_bytes(file.read_bytes())

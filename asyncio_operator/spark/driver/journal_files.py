@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from asyncio_operator.errors import AsyncOperatorError, ConfigurationError, StateError, describe_error
 from asyncio_operator.journal.files import is_whole, list_journal
-from asyncio_operator.journal.format import ABOUT, Description, JournalError, ddl
+from asyncio_operator.journal.format import ABOUT, ANSWERS, COMPACTED, Description, JournalError, ddl
 from asyncio_operator.journal.identity import open_journal, read_description
 from asyncio_operator.journal.locations import GS, HDFS, LOCAL, S3, Location, locate
 from asyncio_operator.journal.options import Journal
@@ -39,8 +39,8 @@ MOST_NAMED = 32
 """Files that are named to Spark one by one. For more, it would start a job that looks for each of them; for the whole
 directory it makes one listing."""
 
-DATA_FILES = "{answers,compacted}-*.parquet"
-"""A pattern for the names of data files."""
+DATA_FILES = f"{{{ANSWERS},{COMPACTED}}}-{'[0-9]' * 13}-{'[0-9a-f]' * 16}-{'[0-9]' * 6}.parquet"
+"""`format.DATA_NAME` as Hadoop writes patterns. Rows of other files would be answers of keys."""
 
 
 NEEDED = {
@@ -96,9 +96,12 @@ class Contents:
             return spark.createDataFrame([], schema)
         reader = spark.read.schema(schema).options(**AS_WRITTEN)
         try:
-            if len(self.live) <= MOST_NAMED or not self.is_whole:
-                return reader.parquet(*(f"{self.location.for_spark}/{name}" for name in self.live))
-            return reader.option("pathGlobFilter", DATA_FILES).parquet(self.location.for_spark)
+            if len(self.live) > MOST_NAMED and self.is_whole:
+                rows = reader.option("pathGlobFilter", DATA_FILES).parquet(self.location.for_spark)
+                # With a directory such as "day=1" in it, Spark takes it for a table of partitions, and reads only them.
+                if rows.columns == schema.names:
+                    return rows
+            return reader.parquet(*(f"{self.location.for_spark}/{name}" for name in self.live))
         except Exception as error:
             raise JournalError(
                 f"Spark cannot read the journal {self.location}, which the workers can write "
