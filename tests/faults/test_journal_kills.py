@@ -201,6 +201,55 @@ def test_J2_drivers_killed_at_a_hundred_moments_lose_only_what_was_in_flight(tmp
     assert len(killed) == KILLS, "the keys were all asked for too soon"
 
 
+class SlowOnce(Service):
+    """Answers the first question for one key only after it was asked for it again."""
+
+    def __init__(self, key: int) -> None:
+        super().__init__()
+        self._path = f"/v/{key}"
+        self._is_second = False
+        self._answered = asyncio.Event()
+
+    async def _answer(self, request: FakeRequest) -> Any:
+        if request.path != self._path:
+            return await super()._answer(request)
+        is_first, self._is_second = not self._is_second, True
+        key, came = int(request.path.removeprefix("/v/")), monotonic()
+        answered = float("inf")
+        try:
+            if is_first:
+                await self._answered.wait()
+            answered = monotonic()
+        finally:
+            self.asks[key].append(Ask(came, answered))
+            if not is_first:
+                self._answered.set()
+        return {"v": key, "text": "x"}
+
+
+@pytest.mark.faults
+def test_J4_the_copy_of_a_slow_task_asks_only_for_what_was_in_flight(tmp_path: Path) -> None:
+    """Spark's speculation: both copies of the task write to the journal at the same time."""
+    keys = 1000
+    slow = keys - 1
+    service = SlowOnce(slow)
+    with standalone(tmp_path) as master:
+        settings = options(tmp_path, master, Path(sys.executable)) | {
+            "spark.speculation": "true",
+            "spark.speculation.interval": "100ms",
+            "spark.speculation.quantile": "0.5",
+            "spark.speculation.multiplier": "1.5",
+            "spark.speculation.minTaskRuntime": "1s",
+        }
+        with service.service, job(service, tmp_path / "journal", keys, **settings) as program:
+            finished(program, service)
+    again = {key: asks for key, asks in service.asks.items() if len(asks) > 1}
+    assert len(again.pop(slow)) == 2, "there was one copy of one task"
+    # The copy lists the files each second.
+    late = {key for key, (first, second, *_) in again.items() if second.came > first.answered + FLUSH_EVERY + WRITE + 1}
+    assert not late, f"{len(late)} of {len(again)} keys were paid for twice"
+
+
 @pytest.mark.timeout(120)
 def test_J2_a_job_whose_worker_was_killed_asks_again_only_for_what_was_in_flight(
     spark: SparkSession, tmp_path: Path

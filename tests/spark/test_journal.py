@@ -328,7 +328,7 @@ def test_J2_a_journal_that_is_deleted_in_the_middle_of_a_job_fails_it_and_the_ne
     place, gate = Path(journal.path), tmp_path / "gate"
 
     async def look_up(key: int) -> Any:
-        while key > 100 and not gate.exists():
+        while key > 100 and not gate.exists():  # noqa: ASYNC110, a file has no event
             await asyncio.sleep(0.01)
         return {"x": key}
 
