@@ -143,8 +143,10 @@ class JournalWriter:
             if self._drive is not None:
                 self._drive(self)
             elif self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=f"journal {self.run}", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name=f"journal {self.run}", daemon=True)
+                # If the machine has no thread left, the next answers try again, and `close` writes without one.
+                thread.start()
+                self._thread = thread
             self._changed.notify_all()
             return self._appended
 

@@ -311,3 +311,17 @@ def test_J2_a_journal_that_was_deleted_is_not_made_again_by_a_writer(tmp_path: P
         writer.close()
     assert (tmp_path / "journal").exists() == (again == "another")
     assert not [*(tmp_path / "journal").glob("answers-*")]
+
+
+def test_J2_a_machine_without_a_free_thread_loses_no_answer(place: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    description = described(place)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    writer = JournalWriter(place, description, flush_every=3600)
+    with pytest.raises(RuntimeError, match="can't start"):
+        writer.append(batch({1: ["a"]}))
+    writer.close()
+    assert writer.acknowledged == 1
+    assert read(place, description, [1]) == {1: ["a"]}

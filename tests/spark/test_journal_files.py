@@ -27,7 +27,7 @@ from asyncio_operator.spark.driver.journal_files import Contents, contents_of
 from asyncio_operator.spark.journal import CompactedRows
 from enrichers import FunctionEnricher
 from tests.journal.helpers import answers_of, batch, described, write
-from tests.spark.helpers import in_background
+from tests.spark.helpers import in_background, setting
 
 pytestmark = pytest.mark.spark
 
@@ -160,6 +160,21 @@ def test_J4_a_file_that_was_changed_is_an_error_and_no_other_answer(spark: Spark
     file.write_bytes(file.read_bytes().replace(b"abcdefgh", b"abcdefgx", 1))
     with pytest.raises(Exception, match=f"reading file .*{file.name}"):
         read_journal(spark, tmp_path).collect()
+
+
+def test_J7_a_compaction_loses_no_file_that_the_session_would_pass_over(spark: SparkSession, tmp_path: Path) -> None:
+    place = open_place(Journal(tmp_path).location)
+    description = described(place)
+    for key in range(20):
+        write(place, description, batch({key: [f"answer{key:02}"]}, time.time() + key))
+    # Not one of those from which a compaction estimates its memory.
+    file = next(one for one in sorted(tmp_path.glob("*.parquet"))[1::2] if b"answer" in one.read_bytes())
+    file.write_bytes(file.read_bytes().replace(b"answer", b"nswera", 1))
+    with setting(spark, "spark.sql.files.ignoreCorruptFiles", "true"):
+        for use in (lambda: read_journal(spark, tmp_path).collect(), lambda: compact_journal(spark, tmp_path, grace=0)):
+            with pytest.raises(Exception, match=f"reading file .*{file.name}"):
+                use()
+    assert file.exists()
 
 
 def test_J6_what_is_no_journal_is_refused_in_words(spark: SparkSession, tmp_path: Path) -> None:

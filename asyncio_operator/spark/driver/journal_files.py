@@ -60,6 +60,9 @@ AS_WRITTEN = {
     "__globPaths__": "false",
     # The session may be set to take old dates for those of Spark 2.
     "datetimeRebaseMode": "CORRECTED",
+    # A compaction would replace a file that Spark has passed over, and its answers would be lost.
+    "ignoreCorruptFiles": "false",
+    "ignoreMissingFiles": "false",
     # A byte that was changed is then an error, and not another answer.
     "parquet.page.verify-checksum.enabled": "true",
 }
