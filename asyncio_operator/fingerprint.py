@@ -77,6 +77,9 @@ class _Walk:
         elif kind is tuple:
             # Not numbered: the compiler and pickle decide whether equal tuples are one object.
             yield from self._sequence("tuple", value)
+        elif kind is types.CellType:
+            # Not numbered: functions that share a variable have one cell, and their copies a cell each.
+            yield from self._sequence("cell", (value.cell_contents,) if _filled(value) else ())
         elif id(value) in self._seen:
             yield f"seen:{self._seen[id(value)][0]}".encode()
         else:
@@ -102,8 +105,6 @@ class _Walk:
             yield from self._function(value)
         elif kind is types.CodeType:
             yield from self._code(value)
-        elif kind is types.CellType:
-            yield from self._sequence("cell", (value.cell_contents,) if _filled(value) else ())
         elif isinstance(value, staticmethod | classmethod):
             yield from self._sequence(kind.__name__, (value.__func__,))
         elif isinstance(value, property):
@@ -205,6 +206,8 @@ def _is_written(cls: type, name: str, member: Any) -> bool:
     if name in _CLASS_ATTRIBUTES or isinstance(member, types.MemberDescriptorType | types.GetSetDescriptorType):
         return False
     if name == "__annotations__" and not member:  # Python creates it when it is first read.
+        return False
+    if name == "__subclasshook__" and getattr(member, "__module__", None) == "typing":  # That of every protocol.
         return False
     # A member that a base has too, as the same object, is not pickled: the copy inherits it.
     inherited = next((vars(base)[name] for base in cls.__mro__[1:] if name in vars(base)), _NOTHING)

@@ -90,6 +90,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "schema": lambda: pa.schema([("a", pa.list_(pa.int64())), ("b", pa.decimal128(5, 2))], {"k": "v"}),
     "function": lambda: lambda k, n=5: k + n,
     "closure": lambda: _adding(5),
+    "functions that share a variable": lambda: _sharing([5]),
     "partial": lambda: functools.partial(lambda a, b: (a, b), 1, b={"x": 2}),
     "bound method": lambda: Plain(Slotted(1)).__eq__,
     "builtin": lambda: [len, "a".join, int, OrderedDict, pa.int64],
@@ -205,6 +206,10 @@ def _looked_at(value: WithCache) -> WithCache:
 
 def _adding(n: int) -> Any:
     return lambda k: k + n
+
+
+def _sharing(n: list[int]) -> Any:
+    return (lambda k: k + n), (lambda k: n + k)
 
 
 def _cycle(n: int) -> Any:

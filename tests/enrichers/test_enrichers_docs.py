@@ -8,7 +8,7 @@ import json
 import re
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,8 @@ async def test_the_examples_run(database: Database, tmp_path: Path) -> None:
         assert names["outcome"] == (True, {"country": "Norway"}, ["failed", "answered"])
         assert await one(names["airports"], "JFK") == {"name": "Kennedy"}
         assert await one(names["airports_in_batches"], "JFK") == {"name": "Kennedy"}
-        assert names["find_many"](sqlite3.connect(path), ["XXX", "JFK"]) == [None, {"name": "Kennedy"}]
+        with closing(sqlite3.connect(path)) as sqlite:
+            assert names["find_many"](sqlite, ["XXX", "JFK"]) == [None, {"name": "Kennedy"}]
         assert await one(names["planes"], "N1") == {"seats": 55}
         assert await one(names["fleet"], "N1") == {"year": 2004, "seats": 55}
         await asyncio.to_thread(names["test_countries"])
