@@ -191,6 +191,7 @@ class Permits:
         """The message to send now. `answered` or `lost` must follow before the next."""
         self._look(now)
         horizon = self._terms.ahead(self._again, self._round_trip, self._usual_round_trip)
+        # The pace of what was used since the last message. Calls that follow a long pause came at its end.
         elapsed = min(max(now - self._asked_at, 1e-3), 1.0)
         recent = now - self._last_start < 1.0 and not self._rests
         if self._rests:
@@ -209,6 +210,7 @@ class Permits:
                 stock.estimate(horizon / elapsed, self._calls, recent, most_calls)
             stock.give_back(stock.want)
         self._calls = 0
+        # What was ready may be given back.
         self._valid_until = -math.inf
         moved = [entry for stock in self._stocks for entry in stock.report()]
         self._seq += 1
@@ -236,6 +238,7 @@ class Permits:
             "spend": {amount.unit: amount.offer(horizon / elapsed) for amount in self._amounts},
         }
         self._active = self._holds_something(message)
+        # A call that still waits asks again after the reply, and then waits anew.
         self._progress = self._urgent = self._waits = self._rests = False
         for stock in self._stocks:
             stock.call = stock.debt = 0.0
@@ -320,7 +323,9 @@ class Permits:
             self._active = True
             raise error
         if now < self._paused_until:
+            # No reply shortens a pause, so none is asked for.
             return self._paused_until
+        # Permits still contain what has started since the last look.
         self._look(now)
         at = now
         for stock in self._stocks:
@@ -336,11 +341,14 @@ class Permits:
             if amount.reserved + (weights.get(amount.unit) or amount.default) > amount.held_and_a_little:
                 at = math.inf
         if at < math.inf and self._open:
+            # It is held already, for later: no message is needed.
             return at
+        # The next message says how much the heaviest call needs, so that the reply is enough for one.
         for stock in self._stocks:
             stock.call = max(stock.call, weights.get(stock.unit) or stock.default)
         for amount in self._amounts:
             amount.call = max(amount.call, weights.get(amount.unit) or amount.default)
+        # A call after `rest` keeps what is held.
         self._waits, self._rests = True, False
         if self._waits_since is None:
             self._waits_since = now

@@ -288,14 +288,17 @@ def _planned(
         divided: the budget of `options` is that of one task.
     """
     lookups = task.options
+    # Without a latency no time is shown. Tasks must still be dealt out to workers, so calls are taken to last a second.
     pace = Pace(calls_at_most(lookups.capacity), lookups.rate_limit, average or 1.0)
     keys_in_a_call = 1 if lookups.batching is None else lookups.batching.max_size
     remembered = MOST_KEYS if lookups.remember else 0
+    # Without a cache, the plan shows what one of the default size would save.
     survey = Survey(sample, keys_in_a_call, (options.cache or Cache()).max_rows, remembered)
     tasks = _surveyed(df, task.layout.keys, survey)
     with described(df.sparkSession, "plan: number of rows"):
         whole = Whole(tasks, df.count() if any(one.cut for one in tasks) else None, remembered)
     at_once = max(1, min(len(tasks), tasks_at_once or cores(df.sparkSession)))
+    # Twice: with a cache tasks take less time, so other workers get them, and a worker's cache knows its own tasks.
     plain = worked_off(tasks, at_once, pace, whole.asked)
     cached = worked_off(tasks, at_once, pace, Caches(whole, survey.cache_rows).asked)
     parts = at_once if divided else 1
@@ -306,6 +309,7 @@ def _planned(
     return EnrichmentPlan(
         rows=whole.rows,
         null_keys=round(sum(one.nulls * whole.factor(one) for one in tasks)),
+        # Estimates may contradict each other: there cannot be more distinct keys than lookups.
         distinct_keys=round(min(whole.distinct(tasks), plain.lookups)),
         lookups=round(plain.lookups),
         calls=round(plain.calls),

@@ -84,6 +84,7 @@ def read_answers(
     count = len(outcomes)
     if isinstance(outcomes, WholeAnswers):
         return _whole(outcomes, miss, empty)
+    # Most batches have one kind of answers. Their keys need no step in Python each, as the loop below takes.
     types = set(map(type, outcomes))
     if types <= {dict, type(None)}:
         plain, kinds = [*outcomes, empty], np.full(count + 1, FOUND)
@@ -102,6 +103,7 @@ def read_answers(
         answer = outcome.answer if type(outcome) is Answer else outcome
         several: Sequence[Row] = ()
         if type(answer) is TableRows:
+            # A miss here. `_add_tables` corrects it when the list is complete: rows of tables come behind the list.
             in_tables.append(i)
         elif type(answer) is not Failure:
             try:
@@ -110,6 +112,7 @@ def read_answers(
                     # Copied: reading a missing key of a defaultdict would invent a value.
                     several = [dict(row) for row in several]
             except ResultError as error:
+                # In the caller's list too, from which the status column is made.
                 answer = outcomes[i] = failure_of(outcome, on_result_error(keys[i], outcome, error))
         rows += several
         failed = type(answer) is Failure
@@ -117,6 +120,7 @@ def read_answers(
         added.append(len(several) or (failure if failed else miss))
     kinds = np.array([*fates, MISSING], dtype=np.int64)
     copies = np.array([*added, miss], dtype=np.int64)
+    # The empty row is behind all others. It is shared by all keys without a row, so their copies take no place.
     own = np.where(kinds == FOUND, copies, 0)
     starts = np.where(kinds == FOUND, np.cumsum(own) - own, len(rows))
     answers = Answers([*rows, empty], starts, copies, kinds)
