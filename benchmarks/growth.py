@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -308,7 +309,7 @@ def _picture(charts: list[Chart], path: Path) -> None:
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     rcParams["svg.hashsalt"] = "growth"
-    drawing = Figure(figsize=(14, 6.6), layout="constrained")
+    drawing = Figure(figsize=(11, 6.2), layout="constrained")
     panels = [panel for line in drawing.subplots(2, 4) for panel in line]
     for panel in panels[len(charts) :]:
         panel.axis("off")
@@ -316,8 +317,10 @@ def _picture(charts: list[Chart], path: Path) -> None:
         xs, measured, laws = zip(*chart.points, strict=True)
         panel.plot(xs, laws, color="#9aa5b1", linewidth=3, label="the law")
         panel.plot(xs, measured, "o", color="#1f77b4", markersize=6, label="measured")
-        panel.set_title(f"{chart.measured} by {chart.grows}", fontsize=10, fontweight="bold", loc="left", pad=17)
-        panel.text(0, 1.03, chart.law, fontsize=8, color="#66707a", transform=panel.transAxes)
+        panel.set_title(f"{chart.measured} by {chart.grows}", fontsize=10, fontweight="bold", loc="left", pad=27)
+        # On at most two lines, and at the width of the panel: a longer text would push the next panel away.
+        law = panel.text(0, 1.03, fill(chart.law, 40), fontsize=8, color="#66707a", transform=panel.transAxes)
+        law.set_in_layout(False)
         panel.set_xscale("log")
         panel.set_yscale("log")
         panel.set_ylim(min(*measured, *laws) / 4, max(*measured, *laws) * 4)
