@@ -60,8 +60,9 @@ class Hedge:
             latencies, from "p50" to "p99.9".
         extra: the share of all calls that may be second ones: more than 0, and at most 0.5.
         floor: the shortest time that a percentile counts as, in seconds or as a timedelta.
-        cap: the longest time that a percentile counts as. With a cap, calls are made again also before there are enough
-            latencies for the percentile: after that time. None: 4 times the median.
+        cap: the longest time that a percentile counts as; `after` in seconds must not be more. With a cap, calls are
+            made again also before there are enough latencies for the percentile: after that time. None: 4 times the
+            median.
 
     Raises:
         ConfigurationError: a value has the wrong type or range.
@@ -77,10 +78,6 @@ class Hedge:
             _rank(self.after)
         else:
             object.__setattr__(self, "after", positive_duration("after", self.after))
-            if self.cap is not None:
-                raise ConfigurationError(
-                    f"cap is {describe(self.cap)}, and after is {self.after} s; with a cap, after must be a percentile"
-                )
         extra = number("extra", self.extra, "of more than 0 and at most 0.5", lambda share: 0 < share <= 0.5)
         floor = duration("floor", self.floor)
         object.__setattr__(self, "extra", extra)
@@ -89,6 +86,8 @@ class Hedge:
             cap = positive_duration("cap", self.cap)
             if cap < floor:
                 raise ConfigurationError(f"cap is {cap} s; it must not be less than floor, which is {floor} s")
+            if not isinstance(self.after, str) and duration("after", self.after) > cap:
+                raise ConfigurationError(f"after is {self.after} s; it must not be more than cap, which is {cap} s")
             object.__setattr__(self, "cap", cap)
 
 

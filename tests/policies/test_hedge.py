@@ -60,6 +60,11 @@ def test_H1_a_percentile_is_exact_over_the_latest_latencies(percentile, slower):
     assert sum(latency > delay for latency in latencies) == slower
 
 
+def test_H1_seconds_may_have_a_cap_that_is_not_less():
+    for cap in (1.0, 2.0):
+        assert after([0.1] * 50, after=1.0, cap=cap) == 1.0
+
+
 def test_H1_the_percentile_keeps_within_floor_and_cap():
     assert after([0.001] * 50) == 0.01
     assert after([0.001] * 50, floor=0.002) == 0.002

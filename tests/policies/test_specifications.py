@@ -112,7 +112,7 @@ WRONG = [
     (Hedge, {"floor": -1}, "floor is -1;"),
     (Hedge, {"cap": 0}, "cap is 0;"),
     (Hedge, {"cap": 0.001}, r"cap is 0\.001 s; it must not be less than floor, which is 0\.01 s"),
-    (Hedge, {"after": 1, "cap": 2}, r"cap is 2, and after is 1\.0 s; with a cap, after must be a percentile"),
+    (Hedge, {"after": 2, "cap": 1}, r"after is 2\.0 s; it must not be more than cap, which is 1\.0 s"),
     (RateLimit, {"rate": 0}, "rate is 0;"),
     (RateLimit, {"rate": 0.5}, r"rate is 0\.5; .*for less than one start in a window, make the window longer"),
     (RateLimit, {"rate": 1, "per": 0}, "per is 0;"),
