@@ -53,9 +53,10 @@ def test_L1_what_one_worker_was_answered_no_other_calls_for(redis_server, patien
         expected = [{"x": 1}, None, [{"x": 31}, {"x": None}], {"x": 4}, None]
         assert found == [[(answer, "call") for answer in expected]]
         enricher.calls.clear()
-        found, pipeline = await second.look_up(enricher, keys, keys, ordered=ordered, pause=0.05)
-        assert found == [[(answer, "cache") for answer in expected]] * 2
-        assert (enricher.calls, pipeline.calls, pipeline.cache_hits) == ([], 0, 10)
+        for _ in range(2):
+            found, pipeline = await second.look_up(enricher, keys, ordered=ordered)
+            assert found == [[(answer, "cache") for answer in expected]]
+            assert (enricher.calls, pipeline.calls, pipeline.cache_hits) == ([], 0, 5)
 
 
 def test_L1_the_memory_goes_before_the_store_and_a_batch_is_one_question(redis_server, patient):
