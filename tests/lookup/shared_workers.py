@@ -54,7 +54,7 @@ class Worker:
         self.shared = shared
 
     async def look_up(
-        self, enricher: Recorded, *keys: Sequence[Any], **options: Any
+        self, enricher: Recorded, *keys: Sequence[Any], pause: float = 0.0, **options: Any
     ) -> tuple[list[list[tuple[Any, str]]], LookupPipeline]:
         """Run batches of these keys; for each key its answer and where that came from."""
         batches = [KeyBatch(list(some), len(some)) for some in keys]
@@ -66,7 +66,9 @@ class Worker:
         }
         chosen = LookupOptions(**(defaults | options))
         consumer = Consumer(batches, chosen.ordered)
-        consumer.pipeline = LookupPipeline(enricher, Trickle(batches, 0.0), consumer.deliver, chosen, self.cache, CHECK)
+        consumer.pipeline = LookupPipeline(
+            enricher, Trickle(batches, pause), consumer.deliver, chosen, self.cache, CHECK
+        )
         async with asyncio.timeout(20):
             await consumer.pipeline.run()
         outcomes = [[(getattr(one, "answer", None), one.source) for one in batch.outcomes] for batch in batches]
