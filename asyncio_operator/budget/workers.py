@@ -2,6 +2,9 @@
 
 A worker that is silent for `FORGOTTEN` seconds is gone: its slots are free, and the amounts that it held count as
 spent, because its calls may have been made. If it comes back, its own figures count again.
+
+Silence of all workers is most likely that of the coordinator: it was stopped, or could not be reached. Their calls run
+on meanwhile, so their slots must not be free when it is there again. Of such a time only `QUIET` seconds count.
 """
 
 from __future__ import annotations
@@ -12,6 +15,9 @@ REMEMBERED = 120.0
 """Seconds for which a gone worker may come back and repeat a report that was applied before."""
 
 SWEEP_EVERY = 0.5
+
+QUIET = 1.0
+"""Seconds. Workers that have something to do ask more often, unless there are more than a thousand."""
 
 
 def heard(state: Json, message: Json, now: float, known: bool) -> Json | None:
@@ -56,9 +62,12 @@ def _new(state: Json, name: str, now: float) -> Json:
 
 def sweep(state: Json, now: float) -> None:
     """Let go of workers that are silent."""
-    if now - state["swept"] < SWEEP_EVERY:
+    silence = now - state["swept"]
+    if silence < SWEEP_EVERY:
         return
     state["swept"] = now
+    for worker in state["workers"].values():
+        worker["seen"] += max(0.0, silence - QUIET)
     for name, worker in [*state["workers"].items()]:
         if now - worker["seen"] > FORGOTTEN:
             _let_go(state, name, worker, now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -179,6 +180,18 @@ def test_G2_what_a_killed_worker_held_comes_back_within_five_seconds() -> None:
     cluster.work = lambda worker, now: worker.place == 1
     cluster.run(5.0)
     assert cluster.workers[1].running == 10
+
+
+@pytest.mark.parametrize("silence", [3.0, 5.0, 20.0])
+def test_G1_calls_that_outlast_the_silence_of_their_coordinator_keep_their_slots(silence: float) -> None:
+    cluster = Cluster(Budget("b", in_flight=6), 3, work=lambda worker, now: True, latency=40.0, seed=3)
+    cluster.run(2.0)
+    assert cluster.in_flight == 6
+    network, cluster.network = cluster.network, Network(lost=1.0)
+    cluster.run(silence)
+    cluster.network = network
+    cluster.run(10.0)
+    assert cluster.most_in_flight == 6
 
 
 def test_G7_a_coordinator_that_is_silent_stops_starts_within_a_second() -> None:
