@@ -251,7 +251,7 @@ class Permits:
             sent: when the message was sent, or a later time that was surely before the coordinator read its clock.
 
         Returns:
-            Whether it was used. A reply to another message than the last is dropped: its permits are lost.
+            Whether it came in time: before its permits have ended. A reply to another message than the last is dropped.
 
         Raises:
             ConfigurationError: the coordinator has the budget with other limits.
@@ -294,7 +294,7 @@ class Permits:
         self._answered_at = now
         self._progress = self._has_something_new()
         self._valid_until = -math.inf
-        return True
+        return now < self._lease_end
 
     def lost(self, now: float) -> None:
         """No reply will come. It is not known whether the coordinator got the message."""

@@ -256,6 +256,10 @@ class Share:
         now = self.now()
         if not self.permits.answered(reply, reply.get("sent", sent), now):
             self.permits.lost(now)
+            self._problem = (
+                f"{self._coordinator.shown}: its last answer took {now - sent:.2g} s, and permits end earlier; take a "
+                "coordinator that is nearer, or longer windows"
+            )
             return
         self._unanswered_since = self._gone = None
         self._patience_alarm.cancel()
@@ -271,7 +275,7 @@ class Share:
             self._rest()
 
     def _lose_patience(self) -> None:
-        self._give_up(f" for {self._patience:g} s")
+        self._give_up(f" in time for {self._patience:g} s")
 
     def _give_up(self, since: str = "") -> None:
         """From now on every call that would have to wait fails, until there is a reply."""

@@ -68,7 +68,8 @@ def test_G7_a_reply_that_comes_after_the_end_of_its_lease_allows_nothing() -> No
     coordinator, permits = Coordinator(), Permits(Budget("b", Limit(100)), "w")
     permits.next_start({}, 0.0)
     reply = coordinator.ask(permits.message(0.0), 0.001)
-    assert permits.answered(reply, 0.0, 3.0)
+    assert not permits.answered(reply, 0.0, 3.0)
+    permits.lost(3.0)
     assert permits.next_start({}, 3.0) == math.inf
     assert permits.ask_at(3.0) <= 3.1
 
@@ -247,7 +248,8 @@ def test_G6_what_a_dead_worker_held_counts_as_spent_until_it_comes_back() -> Non
     dead.next_start({"usd": 0.7}, 0.0)
     exchange(coordinator, dead, 0.0)
     dead.started({"usd": 0.7}, 0.0)
-    exchange(coordinator, other, 10.0)
+    for moment in range(1, 11):
+        exchange(coordinator, other, float(moment))
     assert coordinator.statistics(budget, 10.0)["units"]["usd"]["used"] == 0.7
     with pytest.raises(BudgetExceeded):
         other.next_start({"usd": 0.4}, 10.0)

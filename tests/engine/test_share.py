@@ -38,7 +38,7 @@ from tests.operator.helpers import REAL_LOOPS, collect, collect_timed, collect_u
 
 
 class Coordinator:
-    """A budget in memory, whose messages may take time, get lost, or never end.
+    """A budget in memory, whose messages, and answers (`back`), may take time, get lost, or never end.
 
     Attributes:
         messages: (time, message) of all that were sent.
@@ -50,6 +50,7 @@ class Coordinator:
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.seconds = seconds
+        self.back = 0.0
         self.error: BaseException | None = None
         self.deaf = False
         self.messages: list[tuple[float, Json]] = []
@@ -67,7 +68,9 @@ class Coordinator:
                 await asyncio.sleep(1e6)
             if self.error is not None:
                 raise self.error
-            return await self._local.ask(message)
+            reply = await self._local.ask(message)
+            await asyncio.sleep(self.back)
+            return reply
         finally:
             self.running -= 1
 
@@ -305,6 +308,23 @@ async def test_G7_starts_end_within_a_second_when_the_coordinator_is_gone_and_go
     run.seat.leave()
 
 
+@virtual
+async def test_G7_answers_that_always_come_after_their_permits_have_ended_are_no_answers():
+    coordinator = Coordinator()
+    coordinator.back = 1.2
+    share = Share(budget(Limit(10), name="quota", patience=7.5), coordinator, 0.0)
+    run = Run(share)
+    with pytest.raises(
+        CoordinatorError, match=r"no answer in time for 7\.5 s from redis://cache.test/3: .* took 1\.2 s"
+    ):
+        await run.start()
+    assert now() == pytest.approx(7.5, abs=0.01)
+    coordinator.back = 0.1
+    await asyncio.sleep(1)
+    await run.start()
+    run.seat.leave()
+
+
 @pytest.mark.parametrize("how", ["error", "deaf", "other"])
 @virtual
 async def test_G7_after_patience_the_calls_that_wait_fail_and_the_error_names_the_coordinator(how):
@@ -321,7 +341,7 @@ async def test_G7_after_patience_the_calls_that_wait_fail_and_the_error_names_th
     assert now() == pytest.approx(7.5, abs=0.01)
     for error in outcomes:
         assert isinstance(error, CoordinatorError)
-        assert "under the budget 'quota', because there is no answer for 7.5 s from" in str(error)
+        assert "under the budget 'quota', because there is no answer in time for 7.5 s from" in str(error)
         assert coordinator.deaf or "redis://cache.test/3" in str(error)
     # Later calls fail at once, until it answers again.
     with pytest.raises(CoordinatorError):
