@@ -22,11 +22,10 @@ from asyncio_operator.policies.shutdown import (
     WATCH_INTERVAL,
     longest_end,
 )
-from asyncio_operator.services import redis_client as redis
+from asyncio_operator.services import closing
 from asyncio_operator.spark.worker.pushed_task import LONGEST_END
 from asyncio_operator.testing import check_enricher
 from enrichers import blocking, pool, table
-from enrichers.http import session as http
 
 MARGIN = 0.4
 """Seconds between a wait and the wait around it, for a busy machine."""
@@ -63,4 +62,4 @@ def test_X7_the_waits_are_those_of_the_faces_and_of_the_enrichers() -> None:
     assert inspect.signature(AsyncWaitOperator).parameters["grace_period"].default == OPERATOR_GRACE_PERIOD
     assert LookupOptions().grace_period == LOOKUP_GRACE_PERIOD
     assert vars(pool)["CANCEL_TIMEOUT"] == CANCEL_TIMEOUT
-    assert {vars(module)["CLOSE_TIMEOUT"] for module in (pool, http, redis, table, blocking)} == {CLOSE_TIMEOUT}
+    assert {vars(module)["CLOSE_TIMEOUT"] for module in (pool, closing, table, blocking)} == {CLOSE_TIMEOUT}
