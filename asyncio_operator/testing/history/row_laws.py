@@ -84,7 +84,7 @@ def law_o4_every_row_ends_once(book: Book, found: Finding) -> None:
                         row.outs[-1].at,
                         *(out.event for out in row.outs if out.part == part),
                     )
-            if parts and max(parts) >= len(parts):
+            if parts and (max(parts) >= len(parts) or len(parts) < _fewest_parts(run, row)):
                 found.broken(
                     f"row {row.row} of {run.name} lost a part: it has {sorted(parts)}",
                     row.outs[-1].at,
@@ -92,6 +92,12 @@ def law_o4_every_row_ends_once(book: Book, found: Finding) -> None:
                 )
             if not row.outs and run.task.outcome == "finished":
                 _judge_removed(book, run, row, found)
+
+
+def _fewest_parts(run: Run, row: Row) -> int:
+    """How many parts a row of `enrich` has at the end of a task that finished: one for each row of the answer."""
+    answer = row.outs[0].answer
+    return len(answer) if run.task.outcome == "finished" and not run.of_rows and isinstance(answer, list) else 0
 
 
 def _judge_removed(book: Book, run: Run, row: Row, found: Finding) -> None:

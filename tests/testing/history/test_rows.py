@@ -53,6 +53,11 @@ def test_Y2_a_row_that_is_lost_or_doubled_is_seen() -> None:
     assert "O4" in broken(twice)
     lost_part = Story().task().row(0, 1, 0, key=1, part=1)
     assert "O4" in broken(lost_part)
+    lost_last_part = Story().task().row(0, 1, 0, key=1, answer=[1, 2])
+    assert "O4" in broken(lost_last_part)
+    assert "O4" not in broken(lost_last_part.add("row_out", 1, task="t", row=0, part=1, status="found", answer=[1, 2]))
+    # A consumer that closes a task may have taken some parts only.
+    assert broken(Story().task(outcome="closed").row(0, 1, 0, key=1, answer=[1, 2])) == set()
     # A task that failed or was killed may leave rows.
     assert broken(Story().task(outcome="killed").row(0, None, 0, key=1)) == set()
 
