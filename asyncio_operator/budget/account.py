@@ -20,6 +20,7 @@ A message of a worker
     want        for each limit, the units that the worker can use within this time
     call        for each limit, the weight of the call that waits now; 0 if none does
     waited      seconds that this call has waited
+    running     how many calls run
     slots       calls in flight: how many the worker may have, how many it wants, and how many run
     spend       for each unit: how much the worker holds for running calls and ahead, how much it wants to hold, what it
                 must hold if the waiting call is to start, how much it has spent in its life, and how much of that the

@@ -70,6 +70,8 @@ class Permits:
         self._progress = True
         self._urgent = self._rests = False
         self._calls = 0
+        # Without those that have started since the last message.
+        self._running = 0
         self._waits = False
         self._waits_since: float | None = None
 
@@ -126,6 +128,7 @@ class Permits:
             started: the time that `started` got. Without it, what an estimate was too high stays counted.
         """
         settled = settled or {}
+        self._running -= 1
         if self._slots is not None:
             self._slots.returned(None if started is None else now - started)
             # The next message may be answered otherwise than the last.
@@ -171,6 +174,10 @@ class Permits:
             self._urgent = True
         self._active = True
 
+    def running(self) -> int:
+        """The number of calls that have started and not returned."""
+        return self._running + self._calls
+
     def rest(self) -> None:
         """No call will come for some time: give everything back with the next message, which is due at once."""
         self._rests = self._urgent = self._is_active()
@@ -209,6 +216,7 @@ class Permits:
             else:
                 stock.estimate(horizon / elapsed, self._calls, recent, most_calls)
             stock.give_back(stock.want)
+        self._running += self._calls
         self._calls = 0
         # What was ready may be given back.
         self._valid_until = -math.inf
@@ -234,6 +242,7 @@ class Permits:
             "want": [stock.want for stock in self._stocks],
             "call": [stock.call for stock in self._stocks],
             "waited": waited,
+            "running": 0 if self._rests else self._running,
             "slots": slots,
             "spend": {amount.unit: amount.offer(horizon / elapsed) for amount in self._amounts},
         }

@@ -38,7 +38,7 @@ def heard(state: Json, message: Json, now: float, known: bool) -> Json | None:
         worker[field] = message[field]
     held, wanted, _ = message["slots"]
     worker["slots"], worker["wants"] = held, wanted
-    worker["idle"] = not (wanted or held or any(message["held"]) or any(message["want"]))
+    worker["idle"] = not (message["running"] or wanted or held or any(message["held"]) or any(message["want"]))
     worker["spend"] = {}
     for unit, (holds, _, _, total, confirmed) in message["spend"].items():
         worker["spend"][unit] = holds

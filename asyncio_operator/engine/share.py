@@ -24,6 +24,7 @@ from typing import Any
 from asyncio_operator.budget.caps import problem
 from asyncio_operator.budget.permits import Permits
 from asyncio_operator.budget.spec import Budget
+from asyncio_operator.budget.terms import FORGOTTEN
 from asyncio_operator.budget.usage import Hint, Weights
 from asyncio_operator.checks import seconds
 from asyncio_operator.coordinators.contract import ASK_TIMEOUT, Coordinator
@@ -44,6 +45,10 @@ A_TURN = 0.01
 
 BEHIND = 0.5
 """The part of a limit that a run may take before others because it has used less than they."""
+
+SIGN_OF_LIFE = FORGOTTEN / 2
+"""Seconds after which a worker that has nothing to say sends a message nevertheless, if its calls run: its budget is in
+use, and no other application may take the name for other limits (law G1)."""
 
 LAST_WAIT = 1.0
 """Seconds that the end of the last run of a loop waits, so that what it held is given back before the loop ends."""
@@ -90,6 +95,7 @@ class Share:
         self._turn_alarm = Alarm(loop, clock, self._pass_turns)
         self._patience_alarm = Alarm(loop, clock, self._lose_patience)
         self._idle_alarm = Alarm(loop, clock, self._rest_if_idle)
+        self._life_alarm = Alarm(loop, clock, self._show_life)
 
     # -- runs
 
@@ -205,6 +211,8 @@ class Share:
             return
         if due == math.inf and not self._seats:
             self._idle_alarm.set(now + self._idle) if self._idle else self._rest()
+        if due == math.inf and self.permits.running():
+            self._life_alarm.set(now + SIGN_OF_LIFE)
         due = max(due, self._not_before)
         # An alarm that rings too early looks again.
         if due < self._due:
@@ -218,6 +226,10 @@ class Share:
             # Something has changed since, or the timer has rung a little early.
             self._arrange()
         elif self._exchange is None and not self.over:
+            self._exchange = start_task(self._exchanged(), loop=self._loop)
+
+    def _show_life(self) -> None:
+        if self._exchange is None and not self.over and self._seats and self.permits.running():
             self._exchange = start_task(self._exchanged(), loop=self._loop)
 
     async def _exchanged(self) -> None:
@@ -298,7 +310,7 @@ class Share:
     def _rest(self) -> None:
         """Nothing more is asked."""
         self.over = True
-        for alarm in (self._ask_alarm, self._turn_alarm, self._patience_alarm, self._idle_alarm):
+        for alarm in (self._ask_alarm, self._turn_alarm, self._patience_alarm, self._idle_alarm, self._life_alarm):
             alarm.cancel()
         self._closing = start_task(self._close(), loop=self._loop)
 

@@ -307,6 +307,21 @@ def test_G1_one_name_with_other_limits_at_a_time_is_an_error() -> None:
         exchange(coordinator, second, 1.0)
 
 
+def test_G1_a_worker_whose_calls_run_keeps_its_limits() -> None:
+    coordinator = Coordinator()
+    first, second = (Permits(Budget("b", Limit(rate)), f"w{rate}") for rate in (10, 20))
+    first.next_start({}, 0.0)
+    exchange(coordinator, first, 0.0)
+    start(first, 0.0)
+    exchange(coordinator, first, 0.1)
+    exchange(coordinator, first, 2.1)
+    with pytest.raises(ConfigurationError, match="in use with 10 calls per 60 s"):
+        exchange(coordinator, second, 3.0)
+    first.returned({}, None, 3.1, 0.0)
+    exchange(coordinator, first, 3.1)
+    exchange(coordinator, second, 3.2)
+
+
 def test_G1_a_check_says_what_a_new_worker_would_be_told_and_changes_nothing() -> None:
     coordinator, budget = Coordinator(), Budget("b", Limit(10))
     permits = Permits(budget, "w")

@@ -405,6 +405,28 @@ async def test_G1_other_limits_under_the_same_name_end_the_run():
         run.seat.leave()
 
 
+@pytest.mark.parametrize("in_flight", [None, 5])
+@virtual
+async def test_G1_a_run_whose_calls_last_long_keeps_the_name(in_flight):
+    coordinator = Coordinator()
+    first = Run(Share(budget(Limit(10, per=1.0), in_flight=in_flight), coordinator, 0.0), 30.0)
+    call = asyncio.ensure_future(first.calls(2))
+    await asyncio.sleep(29)
+    second = Run(Share(budget(Limit(20, per=1.0)), coordinator, 0.0))
+    waiting = asyncio.ensure_future(second.start())
+    await asyncio.sleep(0.1)
+    assert [type(error) for error in second.errors] == [ConfigurationError]
+    waiting.cancel()
+    await asyncio.wait([call, waiting])
+    assert not first.errors
+    # While calls run and nothing else happens, a message is sent every two seconds.
+    assert in_flight or len([at for at, _ in coordinator.messages if 5 < at < 25]) <= 10
+    for run in (first, second):
+        run.seat.leave()
+    await asyncio.sleep(10)
+    assert not others()
+
+
 @virtual
 async def test_G7_a_function_that_cancels_all_tasks_stops_no_grants():
     coordinator = Coordinator(0.5)
