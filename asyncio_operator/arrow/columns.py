@@ -44,15 +44,21 @@ def column(rows: Sequence[Mapping[str, Any]], field: pa.Field) -> Column:
     return _column(rows, field, lambda: None)
 
 
-def columns(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> list[Column]:
-    """The columns of rows. Raises an error of any type if a row does not fit; `check_row` says which and why."""
+def columns(
+    rows: Sequence[Mapping[str, Any]], schema: pa.Schema, declared: Sequence[str] | None = None
+) -> list[Column]:
+    """The columns of rows. Raises an error of any type if a row does not fit; `check_row` says which and why.
+
+    `declared` are the names that a row may have; None: those of the schema.
+    """
+    names = declared or schema.names
 
     def check() -> None:
         for row in rows:
-            _check_names(row, schema.names)
+            _check_names(row, names)
 
     def tell() -> None:
-        tell_misspelt(next(row for row in rows if any(name not in row for name in schema.names)), schema.names)
+        tell_misspelt(next(row for row in rows if any(name not in row for name in schema.names)), names)
 
     # A row that has none of the columns does not have the first one either.
     return [_column(rows, field, check if i == 0 else tell) for i, field in enumerate(schema)]
@@ -82,11 +88,13 @@ def array_of(values: Sequence[Any], data_type: pa.DataType) -> Column:
         return pa.concat_arrays([pa.array([value], data_type) for value in values])
 
 
-def row_reader(schema: pa.Schema) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+def row_reader(
+    schema: pa.Schema, declared: Sequence[str] | None = None
+) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     """Makes a function that copies a row into a new dictionary that has no more than the columns of the schema.
 
     The function raises a `ResultError` if a value does not fit, with the column and the value,
-    or if the row has fields, but none of the columns. Values of the most
+    or if the row has fields, but none of the columns, or of those with the `declared` names. Values of the most
     common types are checked without Arrow, in a hundredth of the time. Arrow checks all others.
     """
     fields = [(field.name, *_sure(field.type), field) for field in schema]
@@ -110,7 +118,7 @@ def row_reader(schema: pa.Schema) -> Callable[[Mapping[str, Any]], dict[str, Any
                 continue
             _check_value(value, field)
         if absent:
-            _check_names(row, schema.names)
+            _check_names(row, declared or schema.names)
         return own
 
     return read
@@ -120,7 +128,7 @@ def _check_names(row: Mapping[str, Any], names: Sequence[str]) -> None:
     """Check that a row with fields has one of the columns: a misspelt row would look like a row of nulls (law L11)."""
     if row and not any(name in row for name in names):
         raise ResultError(
-            f"the answer has none of the columns {describe(names)}; its fields are {describe([*row])}: return the "
+            f"the answer has none of the columns {describe([*names])}; its fields are {describe([*row])}: return the "
             "columns by name, or correct the schema"
         )
     tell_misspelt(row, names)
@@ -152,13 +160,13 @@ def misspelt(fields: Collection[str], names: Collection[str]) -> tuple[str, str]
     return None
 
 
-def check_row(row: Mapping[str, Any], schema: pa.Schema) -> None:
-    """Check that one row fits the columns. For many rows use `row_reader`.
+def check_row(row: Mapping[str, Any], schema: pa.Schema, declared: Sequence[str] | None = None) -> None:
+    """Check that one row fits the columns. For many rows use `row_reader`. `declared` as in `columns`.
 
     Raises:
         ResultError: a value does not fit. The message names the column and the value.
     """
-    row_reader(schema)(row)
+    row_reader(schema, declared)(row)
 
 
 def _check_value(value: Any, field: pa.Field) -> None:

@@ -133,6 +133,7 @@ def enrich_task(
         required=options.how == "required",
         drop_failed=drop_failed,
         status=timed,
+        declared=tuple(offered.names),
     )
     if not lookups.ordered:
         # Only unordered rows can overtake others, so ordered mode needs no segments.

@@ -54,9 +54,9 @@ class Answers:
         """The number of rows."""
         return len(self.rows) + sum(int(table.num_rows) for table in self.tables)
 
-    def columns(self, schema: pa.Schema) -> list[Column]:
+    def columns(self, schema: pa.Schema, declared: Sequence[str] | None = None) -> list[Column]:
         """The columns of the rows. Raises an error of any type if a row of the list does not fit."""
-        added = columns(self.rows, schema)
+        added = columns(self.rows, schema, declared)
         if not self.tables:
             return added
         return [

@@ -36,6 +36,7 @@ class Layout:
         status: whether a status column follows.
         event_time: position of the column whose times form the segments of unordered mode; None: one segment.
         delay: the largest distance between times of one segment, in the unit of that column.
+        declared: the names of all columns of the enricher; None: those of `found`.
     """
 
     keys: tuple[int, ...]
@@ -46,6 +47,7 @@ class Layout:
     status: bool = False
     event_time: int | None = None
     delay: int = 0
+    declared: tuple[str, ...] | None = None
 
 
 NO_SEGMENTS: Ints = np.empty(0, dtype=np.int64)
@@ -258,7 +260,7 @@ class Enrichment:
             )
             # All rows at once, which is fast. Only if that fails is each row checked for the key to blame.
             try:
-                return answers, answers.columns(self.layout.found)
+                return answers, answers.columns(self.layout.found, self.layout.declared)
             except Exception:
                 if not self._find_misfits(keys, outcomes, answers):
                     # Each row fits alone, so no key is to blame, and another round would fail the same way.
@@ -271,7 +273,7 @@ class Enrichment:
             start, copies = int(answers.starts[i]), int(answers.copies[i])
             try:
                 for row in answers.rows[start : start + copies]:
-                    check_row(row, self.layout.found)
+                    check_row(row, self.layout.found, self.layout.declared)
             except ResultError as error:
                 outcomes[i] = failure_of(outcomes[i], self._on_result_error(keys[i], outcomes[i], error))
                 misfits += 1
